@@ -1,0 +1,60 @@
+# Needs python3 (3.11 or newer, with venv), make and a package index; nothing else.
+PYTHON ?= python3
+WORKERS ?= 2
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.sfumato-setup
+TORCH := torch==2.13.0
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+BENCHMARKS := $(wildcard benchmarks/*.py)
+
+# Otherwise pyright asks the network for its newest version, and mkdocs-material prints an advertisement.
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+export NO_MKDOCS_2_WARNING := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-slow check bench-quick bench docs clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## Build .venv with pinned versions (does nothing when it is up to date)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"Python 3.11 or newer is needed, this is {sys.version.split()[0]}: make PYTHON=python3.12 setup")'
+	@test -x $(BIN)/pip || { echo "Creating $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@echo "Installing $(TORCH)"
+	@$(PIP) "$(TORCH)"
+	@echo "Installing sfumato and its development tools (a minute or two)"
+	@$(PIP) -c constraints.txt -e ".[dev]"
+	@touch $@
+
+demo: setup ## A ledgered set of private releases from a real table
+	@$(BIN)/python docs/examples/first_release.py
+
+test: setup ## The whole default suite
+	$(BIN)/python -m pytest -n $(WORKERS)
+
+test-slow: setup ## The tests that take minutes
+	$(BIN)/python -m pytest -n $(WORKERS) -m slow
+
+check: setup ## What CI runs: format, lint, types, import contract, tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -n $(WORKERS)
+
+bench-quick: setup ## Every benchmark on small sizes
+	@for file in $(BENCHMARKS); do echo "== $$file"; $(BIN)/python $$file --quick || exit 1; done
+
+bench: setup ## Every benchmark in full
+	@for file in $(BENCHMARKS); do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+docs: setup ## Build the documentation into site/
+	$(BIN)/mkdocs build --strict
+
+clean: ## Remove caches and built documentation (the environment stays)
+	rm -rf site build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find src tests docs -name __pycache__ -type d -prune -exec rm -rf {} +

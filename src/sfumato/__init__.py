@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""sfumato: learn from private data with differential privacy, under one ledger that proves what was spent.
+
+Importing this package is light: a room, and what it stands on, is loaded when one of its names is first used.
+"""
+
+import importlib
+from importlib.metadata import version as _version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sfumato import accounting, errors, ledger, mechanisms, testing
+    from sfumato.accounting import Accountant, Guarantee, Plan, Price, Relation, calibrate, plan, price
+    from sfumato.errors import SfumatoError
+    from sfumato.ledger import Account, Budget, Ledger
+
+__all__ = [
+    "Account",
+    "Accountant",
+    "Budget",
+    "Guarantee",
+    "Ledger",
+    "Plan",
+    "Price",
+    "Relation",
+    "SfumatoError",
+    "accounting",
+    "calibrate",
+    "errors",
+    "ledger",
+    "mechanisms",
+    "plan",
+    "price",
+    "testing",
+]
+
+__version__ = _version("sfumato")
+
+_ROOMS = ("accounting", "errors", "ledger", "mechanisms", "testing")
+_HOMES = {
+    "Account": "ledger",
+    "Accountant": "accounting",
+    "Budget": "ledger",
+    "Guarantee": "accounting",
+    "Ledger": "ledger",
+    "Plan": "accounting",
+    "Price": "accounting",
+    "Relation": "accounting",
+    "SfumatoError": "errors",
+    "calibrate": "accounting",
+    "plan": "accounting",
+    "price": "accounting",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return importlib.import_module(f"sfumato.{name}")
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"sfumato.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'sfumato' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Named validators: `_check.positive(clip_norm=clip_norm)`.
+
+Each takes keyword arguments and raises `InvalidParameterError` that names the parameter, the value given and
+what is allowed. All comparisons are written so that NaN fails.
+"""
+
+# Annotations say what callers should pass; these functions are here for callers who pass something else.
+# pyright: reportUnnecessaryIsInstance=false
+
+import math
+import numbers
+
+from sfumato.errors import InvalidParameterError
+
+
+def _fail(name: str, value: object, allowed: str) -> InvalidParameterError:
+    return InvalidParameterError(f"{name} must be {allowed}, but {value!r} was given.")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def positive(**values: float) -> None:
+    """Require finite numbers above zero.
+
+    >>> positive(clip_norm=0.0)
+    Traceback (most recent call last):
+    sfumato.errors.InvalidParameterError: clip_norm must be a finite number above 0, but 0.0 was given.
+    """
+    for name, value in values.items():
+        if not (_is_number(value) and 0 < value < math.inf):
+            raise _fail(name, value, "a finite number above 0")
+
+
+def non_negative(**values: float) -> None:
+    """Require finite numbers that are zero or more."""
+    for name, value in values.items():
+        if not (_is_number(value) and 0 <= value < math.inf):
+            raise _fail(name, value, "a finite number, 0 or more")
+
+
+def finite(**values: float) -> None:
+    """Require finite numbers of any sign."""
+    for name, value in values.items():
+        if not (_is_number(value) and math.isfinite(value)):
+            raise _fail(name, value, "a finite number")
+
+
+def in_range(lower: float, upper: float, **values: float) -> None:
+    """Require `lower <= value <= upper`."""
+    for name, value in values.items():
+        if not (_is_number(value) and lower <= value <= upper):
+            raise _fail(name, value, f"a number from {lower:g} to {upper:g}")
+
+
+def probability(**values: float) -> None:
+    """Require a number strictly between 0 and 1, as a delta must be."""
+    for name, value in values.items():
+        if not (_is_number(value) and 0 < value < 1):
+            raise _fail(name, value, "a number strictly between 0 and 1")
+
+
+def rate(**values: float) -> None:
+    """Require a number above 0 and at most 1, as a sampling rate must be."""
+    for name, value in values.items():
+        if not (_is_number(value) and 0 < value <= 1):
+            raise _fail(name, value, "a number above 0 and at most 1")
+
+
+def count(**values: int) -> None:
+    """Require whole numbers of at least 1 (an integral float is refused: say what you mean)."""
+    for name, value in values.items():
+        if not (isinstance(value, numbers.Integral) and not isinstance(value, bool) and value >= 1):
+            raise _fail(name, value, "a whole number, 1 or more")
+
+
+def bounds(**values: tuple[float, float]) -> None:
+    """Require `(lower, upper)` with finite `lower < upper`."""
+    for name, value in values.items():
+        ok = (
+            isinstance(value, tuple | list)
+            and len(value) == 2
+            and all(_is_number(v) and math.isfinite(v) for v in value)
+            and value[0] < value[1]
+        )
+        if not ok:
+            raise _fail(name, value, "a pair (lower, upper) of finite numbers with lower < upper")
+
+
+def text(**values: str) -> None:
+    """Require a string with something in it."""
+    for name, value in values.items():
+        if not (isinstance(value, str) and value.strip()):
+            raise _fail(name, value, "a non-empty string")

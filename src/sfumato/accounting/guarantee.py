@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The statement that a release makes: epsilon, delta, relation and privacy unit, never fewer.
+
+Guarantee  For every set of outputs and every pair of data sets that are neighbors under `relation`,
+           P[M(D) in S] <= exp(epsilon) P[M(D') in S] + delta.
+Unit       `privacy_unit` names what one neighbor adds, removes or changes: "example", "user", a column name.
+Rounding   `str()` rounds epsilon up in the last digit: what is printed is never below what was computed.
+"""
+
+import enum
+import math
+from dataclasses import dataclass, replace
+
+import dp_accounting
+
+from sfumato import _check
+from sfumato.errors import InvalidParameterError
+
+__all__ = ["Guarantee", "Relation", "round_up"]
+
+
+class Relation(enum.Enum):
+    """Which pairs of data sets are neighbors."""
+
+    ADD_REMOVE = "add-remove"  # one unit is added or removed
+    REPLACE_ONE = "replace-one"  # one unit is replaced by another; the number of units is public
+    ZERO_OUT = "zero-out"  # one unit is replaced by one that contributes nothing
+    REPLACE_LABEL = "replace-label"  # one unit's label is replaced; its features are public
+
+    @property
+    def replaces(self) -> bool:
+        """Whether a neighbor swaps one contribution for another, which moves a clipped sum twice as far."""
+        return self in (Relation.REPLACE_ONE, Relation.REPLACE_LABEL)
+
+    @property
+    def diameter(self) -> int:
+        """How far a neighbor moves a sum of contributions of norm at most 1."""
+        return 2 if self.replaces else 1
+
+    @classmethod
+    def parse(cls, value: "str | Relation") -> "Relation":
+        """Read a relation from its name, as flags and ledgers spell it.
+
+        >>> Relation.parse("replace-one")
+        <Relation.REPLACE_ONE: 'replace-one'>
+        """
+        if isinstance(value, cls):
+            return value
+        names = [r.value for r in cls]
+        wanted = str(value).strip().lower().replace("_", "-")
+        if wanted not in names:
+            raise InvalidParameterError(f"unknown relation {value!r}. Use one of: {', '.join(names)}.")
+        return cls(wanted)
+
+    def to_dp_accounting(self) -> dp_accounting.NeighboringRelation:
+        """Translate for dp_accounting's accountants, which know no label relation."""
+        relations = dp_accounting.NeighboringRelation
+        return {
+            Relation.ADD_REMOVE: relations.ADD_OR_REMOVE_ONE,
+            Relation.REPLACE_ONE: relations.REPLACE_ONE,
+            Relation.ZERO_OUT: relations.REPLACE_SPECIAL,
+            Relation.REPLACE_LABEL: relations.REPLACE_ONE,
+        }[self]
+
+
+def round_up(value: float, digits: int = 4) -> float:
+    """Round up to `digits` significant digits, so that a report never understates.
+
+    >>> round_up(2.38201), round_up(0.000123456, 3), round_up(7.0)
+    (2.383, 0.000124, 7.0)
+    """
+    if value == 0 or not math.isfinite(value):
+        return value
+    nearest = float(f"{value:.{digits - 1}e}")
+    if nearest >= value:
+        return nearest
+    step = 10.0 ** (math.floor(math.log10(abs(value))) - digits + 1)
+    return float(f"{nearest + step:.{digits - 1}e}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Guarantee:
+    """What a release promises. The numbers mean nothing without the relation and the unit.
+
+    >>> print(Guarantee(epsilon=2.38201, delta=1e-5, relation=Relation.ADD_REMOVE, privacy_unit="user"))
+    (2.383, 1e-05)-differential privacy for one user, add-remove neighbors
+    """
+
+    epsilon: float
+    delta: float
+    relation: Relation
+    privacy_unit: str
+
+    def __post_init__(self) -> None:
+        if not self.epsilon >= 0:
+            raise InvalidParameterError(f"epsilon must be 0 or more, but {self.epsilon!r} was given.")
+        _check.in_range(0, 1, delta=self.delta)
+        _check.text(privacy_unit=self.privacy_unit)
+        if not isinstance(self.relation, Relation):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidParameterError(
+                f"relation must be a sfumato.Relation, but {self.relation!r} was given. "
+                "Use Relation.parse(...) to read one from text."
+            )
+
+    def for_group(self, size: int) -> "Guarantee":
+        """Return what the same release promises to `size` units together.
+
+        (k epsilon, delta (e^{k epsilon} - 1) / (e^epsilon - 1)): Vadhan 2017, Lemma 2.2, with the geometric
+        sum written out. It errs upwards: an accountant that knows the mechanism can do better.
+        """
+        _check.count(size=size)
+        delta = self.delta
+        if self.delta > 0:
+            delta = min(1.0, self.delta * _geometric_sum(self.epsilon, size))
+        unit = self.privacy_unit if size == 1 else f"group of {size} x {self.privacy_unit}"
+        return replace(self, epsilon=size * self.epsilon, delta=delta, privacy_unit=unit)
+
+    def __str__(self) -> str:
+        who = self.privacy_unit if self.privacy_unit.startswith("group") else f"one {self.privacy_unit}"
+        what = f"({round_up(self.epsilon):g}, {round_up(self.delta):g})"
+        return f"{what}-differential privacy for {who}, {self.relation.value} neighbors"
+
+
+def _geometric_sum(epsilon: float, size: int) -> float:
+    """Return sum of e^{i epsilon} for i below size, infinity where it overflows."""
+    if epsilon == 0:
+        return float(size)
+    if size * epsilon > 700:
+        return math.inf
+    return math.expm1(size * epsilon) / math.expm1(epsilon)

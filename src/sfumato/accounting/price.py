@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an event costs: one answer, from the tightest accountant that can give it.
+
+Guarantee  The event, run as a plan fixed beforehand, is (`upper`, delta)-DP under the relation. Where `lower`
+           is above 0 the event is not (e, delta)-DP for any e below it, however it is accounted.
+Adaptive   A plan is fixed when each event in it was chosen before any of its results was seen. Releases that
+           were chosen one after the other belong in a ledger, whose filter is valid for them.
+Choice     Gaussians alone have a closed form. Else the privacy loss distribution, which is tight. What it has
+           no dominating pair for goes to the least of the others; where its pair is not attained, as that of
+           an exponential mechanism, or epsilon is very large, the least of all counts.
+"""
+
+import enum
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sfumato import _check
+from sfumato.accounting import composition, events, gaussian, pld, rdp, zcdp
+from sfumato.accounting.events import DpEvent, ParallelDpEvent
+from sfumato.accounting.guarantee import Guarantee, Relation, round_up
+from sfumato.errors import InvalidParameterError, UnsupportedEventError
+
+__all__ = ["Accountant", "Price", "price", "quick_epsilon"]
+
+
+class Accountant(enum.Enum):
+    """The ways to price an event, from the loosest to the tightest."""
+
+    BASIC = "basic"
+    ADVANCED = "advanced"
+    OPTIMAL = "optimal"
+    ZCDP = "zcdp"
+    RDP = "rdp"
+    PLD = "pld"
+    GAUSSIAN = "gaussian"
+
+    @property
+    def theorem(self) -> str:
+        """What makes this accountant's number true."""
+        return _THEOREMS[self]
+
+    @classmethod
+    def parse(cls, value: "str | Accountant") -> "Accountant":
+        """Read an accountant from its name, as flags spell it.
+
+        >>> Accountant.parse("rdp")
+        <Accountant.RDP: 'rdp'>
+        """
+        names = [a.value for a in cls]
+        if not (isinstance(value, cls) or value in names):
+            raise InvalidParameterError(f"unknown accountant {value!r}. Use one of: {', '.join(names)}.")
+        return cls(value)
+
+
+_THEOREMS = {
+    Accountant.BASIC: "basic composition (Dwork and Roth 2014, Theorem 3.16)",
+    Accountant.ADVANCED: "advanced composition (Dwork, Rothblum, Vadhan 2010; Kairouz et al. 2015)",
+    Accountant.OPTIMAL: "optimal composition (Kairouz, Oh, Viswanath 2015, Theorem 3.3)",
+    Accountant.ZCDP: "zero-concentrated DP (Bun and Steinke 2016; Canonne, Kamath, Steinke 2020)",
+    Accountant.RDP: "Renyi DP (Mironov 2017; conversion of Canonne, Kamath, Steinke 2020)",
+    Accountant.PLD: "privacy losses of dominating pairs (Zhu et al. 2022; Doroshenko et al. 2022)",
+    Accountant.GAUSSIAN: "exact profile of the Gaussian mechanism (Balle and Wang 2018, Theorem 8)",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Price:
+    """What an event costs at a delta, as a certified interval; `epsilon` is its upper end."""
+
+    lower: float
+    upper: float
+    delta: float
+    relation: Relation
+    accountant: Accountant
+
+    @property
+    def epsilon(self) -> float:
+        """The epsilon to report: the upper bound."""
+        return self.upper
+
+    @property
+    def theorem(self) -> str:
+        """What makes the number true."""
+        return self.accountant.theorem
+
+    def guarantee(self, privacy_unit: str = "example") -> Guarantee:
+        """Return the statement this price allows for a given unit."""
+        return Guarantee(
+            epsilon=self.upper, delta=self.delta, relation=self.relation, privacy_unit=privacy_unit
+        )
+
+    def __str__(self) -> str:
+        return f"epsilon {round_up(self.upper):g} at delta {self.delta:g} ({self.accountant.value})"
+
+
+def price(
+    event: DpEvent,
+    *,
+    delta: float,
+    relation: Relation = Relation.ADD_REMOVE,
+    accountant: Accountant | None = None,
+) -> Price:
+    """Return what `event` costs at `delta`; by the tightest accountant unless one is named.
+
+    >>> print(price(events.dp_sgd(noise_multiplier=1.1, sampling_rate=256 / 60000, steps=14063), delta=1e-5))
+    epsilon 2.382 at delta 1e-05 (pld)
+    """
+    _check.probability(delta=delta)
+    relation = Relation.parse(relation)
+    events.check(event)
+    if accountant is not None:
+        accountant = Accountant.parse(accountant)
+        lower, upper = _PRICERS[accountant](event, delta, relation)
+    else:
+        lower, upper, accountant = _tightest(event, delta, relation, pld.interval)
+    return Price(lower=lower, upper=upper, delta=delta, relation=relation, accountant=accountant)
+
+
+def quick_epsilon(event: DpEvent, *, delta: float, relation: Relation) -> float:
+    """Return an upper bound on epsilon, good to about 1 part in 10,000, for searches that ask many times."""
+
+    def upper_only(event: DpEvent, *, delta: float, relation: Relation) -> tuple[float, float]:
+        return 0.0, pld.upper_epsilon(event, delta=delta, relation=relation)
+
+    return _tightest(event, delta, relation, upper_only)[1]
+
+
+COARSE = 1000.0  # an epsilon that promises nothing, and where losses are too large for a fine grid
+
+
+def _tightest(
+    event: DpEvent, delta: float, relation: Relation, by_loss: Callable[..., tuple[float, float]]
+) -> tuple[float, float, Accountant]:
+    if events.gaussian_scale(event) is not None:
+        return *_by_gaussian(event, delta, relation), Accountant.GAUSSIAN
+    parts = _parallel_parts(event, relation)
+    if parts:
+        return max((_tightest(part, delta, relation, by_loss) for part in parts), key=lambda found: found[1])
+    try:
+        lower, upper = by_loss(event, delta=delta, relation=relation)
+    except UnsupportedEventError:
+        return _least_of_the_rest(event, delta, relation)
+    if upper < COARSE and pld.is_tight(event, relation):
+        return lower, upper, Accountant.PLD
+    _, other, accountant = _least_of_the_rest(event, delta, relation)
+    return (lower, upper, Accountant.PLD) if upper <= other else (min(lower, other), other, accountant)
+
+
+def _parallel_parts(event: DpEvent, relation: Relation) -> tuple[DpEvent, ...]:
+    """Return the parts of an event that is one parallel composition: the dearest one is its price."""
+    counted = events.leaves(event)
+    only = next(iter(counted)) if list(counted.values()) == [1] else None
+    if not isinstance(only, ParallelDpEvent) or relation is Relation.REPLACE_ONE:
+        return ()
+    return tuple(only.events)
+
+
+def _least_of_the_rest(event: DpEvent, delta: float, relation: Relation) -> tuple[float, float, Accountant]:
+    found: list[tuple[float, Accountant]] = []
+    refusals: list[str] = []
+    for accountant in (Accountant.RDP, Accountant.ZCDP, Accountant.OPTIMAL, Accountant.BASIC):
+        try:
+            found.append((_PRICERS[accountant](event, delta, relation)[1], accountant))
+        except UnsupportedEventError as refusal:
+            refusals.append(str(refusal))
+    if not found:
+        raise UnsupportedEventError(
+            f"no accountant can price this event under {relation.value} neighbors. " + refusals[0]
+        )
+    upper, accountant = min(found, key=lambda pair: pair[0])
+    return 0.0, upper, accountant
+
+
+def _by_gaussian(event: DpEvent, delta: float, relation: Relation) -> tuple[float, float]:
+    scale = events.gaussian_scale(event)
+    if scale is None:
+        raise UnsupportedEventError(
+            "the Gaussian closed form prices compositions of Gaussian events only. Use PLD."
+        )
+    epsilon = gaussian.epsilon(relation.diameter / scale, delta)
+    return epsilon, epsilon
+
+
+def _upper(accountant: Callable[..., float]) -> Callable[[DpEvent, float, Relation], tuple[float, float]]:
+    def priced(event: DpEvent, delta: float, relation: Relation) -> tuple[float, float]:
+        epsilon = accountant(event, delta=delta, relation=relation)
+        return (epsilon if epsilon == math.inf else 0.0), epsilon
+
+    return priced
+
+
+_PRICERS: dict[Accountant, Callable[[DpEvent, float, Relation], tuple[float, float]]] = {
+    Accountant.BASIC: _upper(composition.basic_epsilon),
+    Accountant.ADVANCED: _upper(composition.advanced_epsilon),
+    Accountant.OPTIMAL: _upper(composition.optimal_epsilon),
+    Accountant.ZCDP: _upper(zcdp.epsilon),
+    Accountant.RDP: _upper(rdp.epsilon),
+    Accountant.PLD: lambda event, delta, relation: pld.interval(event, delta=delta, relation=relation),
+    Accountant.GAUSSIAN: _by_gaussian,
+}

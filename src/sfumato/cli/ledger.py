@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands `sfumato ledger init|show|grant|verify|statement`, and planning within an account."""
+
+import os
+from typing import Annotated, Any
+
+import typer
+
+from sfumato.accounting import Plan, Relation, dp_sgd, plan
+from sfumato.cli.options import DEFAULT_LEDGER, Json, LedgerAt, Name, Relations
+from sfumato.cli.show import show_facts, show_list, show_text, waiting
+from sfumato.errors import InvalidParameterError
+from sfumato.ledger import Account, Budget, Ledger, Release
+
+__all__ = ["app", "plan_within"]
+
+app = typer.Typer(help="The durable record of what was spent.", no_args_is_help=True)
+
+
+@app.command()
+def init(
+    name: Name,
+    *,
+    privacy_unit: Annotated[str, typer.Option(help="Who is protected: example, user, a column name.")],
+    epsilon: Annotated[float, typer.Option(help="The most that may be spent.")],
+    delta: Annotated[float, typer.Option(help="The delta of the budget; 0 for pure differential privacy.")],
+    relation: Relations = Relation.ADD_REMOVE.value,
+    ledger: LedgerAt = DEFAULT_LEDGER,
+    as_json: Json = False,
+) -> None:
+    """Open an account with a budget, in a new ledger or one that exists."""
+    account = Ledger(ledger).open(
+        name,
+        privacy_unit=privacy_unit,
+        budget=Budget(epsilon=epsilon, delta=delta),
+        relation=Relation.parse(relation),
+    )
+    show_facts(f"Account {name!r}", _account_facts(account), as_json=as_json)
+
+
+@app.command()
+def show(
+    name: Annotated[str | None, typer.Argument(help="One account and its releases; all, if none.")] = None,
+    *,
+    ledger: LedgerAt = DEFAULT_LEDGER,
+    as_json: Json = False,
+) -> None:
+    """Show the accounts of a ledger, or one account's releases."""
+    book = _existing(ledger)
+    if name is None:
+        rows = [_account_facts(account) for account in book.accounts()]
+        show_list(f"Accounts of {book.location}", rows, as_json=as_json)
+        return
+    account = book.account(name)
+    releases = [_release_facts(release) for release in account.releases()]
+    if as_json:
+        show_facts("", _account_facts(account) | {"releases": releases}, as_json=True)
+        return
+    show_facts(f"Account {name!r}", _account_facts(account), as_json=False)
+    show_list("Releases", releases, as_json=False)
+
+
+@app.command()
+def grant(
+    name: Name,
+    *,
+    epsilon: Annotated[float, typer.Option(help="Added to the budget's epsilon.")] = 0.0,
+    delta: Annotated[float, typer.Option(help="Added to the budget's delta.")] = 0.0,
+    reason: Annotated[str, typer.Option(help="Why; it is recorded.")],
+    ledger: LedgerAt = DEFAULT_LEDGER,
+    as_json: Json = False,
+) -> None:
+    """Raise the budget of an account."""
+    account = _existing(ledger).account(name)
+    account.grant(epsilon=epsilon, delta=delta, reason=reason)
+    show_facts(f"Account {name!r}", _account_facts(account), as_json=as_json)
+
+
+@app.command()
+def verify(
+    *,
+    head: Annotated[
+        str | None, typer.Option(help="COUNT:HASH as a statement printed it: all of it must still be there.")
+    ] = None,
+    ledger: LedgerAt = DEFAULT_LEDGER,
+    as_json: Json = False,
+) -> None:
+    """Check every row and the chain of hashes that ties them together."""
+    book = _existing(ledger)
+    with waiting("Reading every row"):
+        found = book.verify(head=head)
+    facts = {
+        "holds": True,
+        "head": str(found.head),
+        "accounts": list(found.accounts),
+        "overspent": list(found.overspent),
+    }
+    show_facts(f"Ledger {book.location}", facts, as_json=as_json)
+
+
+@app.command()
+def statement(name: Name, *, ledger: LedgerAt = DEFAULT_LEDGER, as_json: Json = False) -> None:
+    """Write the paragraphs for an auditor."""
+    account = _existing(ledger).account(name)
+    with waiting("Writing"):
+        written = account.statement()
+    show_text(written.to_json() if as_json else written.text)
+
+
+def plan_within(
+    ledger: str | None, name: str | None, epsilon: float | None, delta: float | None, terms: dict[str, Any]
+) -> Plan:
+    """Find the least noise of a run that an account would still admit; its budget gives epsilon and delta."""
+    if ledger is None or name is None:
+        raise InvalidParameterError("give both --ledger and --account to plan within an account, or neither.")
+    if epsilon is not None or delta is not None or terms["noise_multiplier"] is not None:
+        raise InvalidParameterError(
+            "--ledger takes epsilon and delta from the account and finds the noise multiplier: "
+            "leave out --epsilon, --delta and --noise-multiplier."
+        )
+    account = _existing(ledger).account(name)
+    budget = account.budget
+    # A first plan without noise of its own reads the sizes; then the account's filter decides the noise.
+    trial: dict[str, Any] = terms | {"noise_multiplier": 1.0}
+    sizes = plan(delta=budget.delta or 0.5, relation=account.relation, **trial)
+    noise = account.calibrate(
+        lambda s: dp_sgd(noise_multiplier=s, sampling_rate=sizes.sampling_rate, steps=sizes.steps)
+    )
+    return plan(
+        delta=budget.delta,
+        noise_multiplier=noise,
+        sampling_rate=sizes.sampling_rate,
+        steps=sizes.steps,
+        relation=account.relation,
+        given=account.event(),
+    )
+
+
+def _existing(location: str) -> Ledger:
+    """Open a ledger that exists: asking about one must not make one."""
+    return Ledger(os.fspath(location), create=False)
+
+
+def _account_facts(account: Account) -> dict[str, Any]:
+    remaining = account.remaining()
+    return {
+        "account": account.name,
+        "privacy_unit": account.privacy_unit,
+        "relation": account.relation.value,
+        "budget_epsilon": account.budget.epsilon,
+        "budget_delta": account.budget.delta,
+        "spent_epsilon": account.spent().epsilon,
+        "largest_next_epsilon": remaining.epsilon,
+        "releases": sum(release.spent for release in account.releases()),
+    }
+
+
+def _release_facts(release: Release) -> dict[str, Any]:
+    return {
+        "number": release.reservation,
+        "reserved_at": release.reserved_at,
+        "person": release.person,
+        "purpose": release.purpose,
+        "event": release.event_json,
+        "progress": release.progress.value,
+        "seeded": release.seeded,
+    }

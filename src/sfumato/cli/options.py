@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The flags that several commands share, each spelled and explained once."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sfumato.accounting import Relation
+
+__all__ = ["Delta", "Json", "LedgerAt", "Name", "Relations"]
+
+Delta = Annotated[float, typer.Option(help="The delta of the guarantee, strictly between 0 and 1.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Relations = Annotated[
+    str, typer.Option("--relation", help="Neighbors: " + ", ".join(r.value for r in Relation) + ".")
+]
+LedgerAt = Annotated[
+    str,
+    typer.Option(
+        "--ledger",
+        envvar="SFUMATO_LEDGER",
+        help="Where the ledger is: a file, or a postgresql:// address.",
+    ),
+]
+Name = Annotated[str, typer.Argument(help="The name of the account: which data set.", show_default=False)]
+
+DEFAULT_LEDGER = str(Path("ledger.db"))

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every error sfumato raises on purpose.
+
+Each is a `SfumatoError` and also the builtin error a caller would expect, so that both `except SfumatoError`
+and `except ValueError` work. Messages say what was wrong, what was given and what to do next; they echo
+parameters, never data.
+"""
+
+__all__ = [
+    "BudgetExceededError",
+    "CalibrationError",
+    "InvalidParameterError",
+    "LedgerCorruptError",
+    "LedgerError",
+    "LedgerReadOnlyError",
+    "LedgerVersionError",
+    "RelationMismatchError",
+    "SfumatoError",
+    "UnsupportedEventError",
+]
+
+
+class SfumatoError(Exception):
+    """Base class of all errors raised on purpose by sfumato."""
+
+
+class InvalidParameterError(SfumatoError, ValueError):
+    """A parameter is outside the values that make sense; nothing was computed or spent."""
+
+
+class RelationMismatchError(InvalidParameterError):
+    """A release is stated for another neighboring relation than the account it should be charged to."""
+
+
+class UnsupportedEventError(SfumatoError, TypeError):
+    """An accountant was given an event that it cannot price; its state is unchanged."""
+
+
+class CalibrationError(SfumatoError, ValueError):
+    """No value of the free parameter meets the budget."""
+
+
+class BudgetExceededError(SfumatoError, RuntimeError):
+    """A release would cost more than the budget has left; the data was not touched."""
+
+
+class LedgerError(SfumatoError, RuntimeError):
+    """A ledger cannot be used as asked."""
+
+
+class LedgerCorruptError(LedgerError):
+    """A ledger file is damaged, or its chain of hashes does not hold."""
+
+
+class LedgerVersionError(LedgerError):
+    """A ledger was written by a newer sfumato."""
+
+
+class LedgerReadOnlyError(LedgerError, PermissionError):
+    """A ledger lies where it cannot be written."""

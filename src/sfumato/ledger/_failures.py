@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a database's error means for the person who uses the ledger.
+
+Guarantee  Whatever the database raises inside `explained` comes out as a `LedgerError` that says what
+           happened and what to do. The transaction was rolled back, or its end is unknown; in neither case
+           is a release that was reported as reserved lost.
+"""
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from sfumato.errors import LedgerCorruptError, LedgerError, LedgerReadOnlyError
+
+__all__ = ["explained"]
+
+
+def _damaged(location: str, cause: str) -> LedgerError:
+    return LedgerCorruptError(
+        f"{location} is damaged or is not a sfumato ledger ({cause}). It was left as it is. "
+        "Restore a copy that verifies, or give the path of a ledger."
+    )
+
+
+def _read_only(location: str, cause: str) -> LedgerError:
+    return LedgerReadOnlyError(
+        f"the ledger {location} cannot be written ({cause}). Nothing was spent. "
+        "Make the file and its folder writable, or move the ledger to a place that is."
+    )
+
+
+def _busy(location: str, cause: str) -> LedgerError:
+    return LedgerError(
+        f"the ledger {location} is held by another process ({cause}). Nothing was spent. "
+        "Try again; if it stays so, end the process that holds it."
+    )
+
+
+def _full(location: str, cause: str) -> LedgerError:
+    return LedgerError(
+        f"no space is left for the ledger {location} ({cause}). Nothing was spent. Free some space."
+    )
+
+
+def _unusable(location: str, cause: str) -> LedgerError:
+    return LedgerError(
+        f"the ledger {location} could not be used ({cause}). If a reservation was under way, it may have "
+        "been recorded; the data was not touched. Check that the file or the server is there, and try again."
+    )
+
+
+# By the primary part of SQLite's error name, https://www.sqlite.org/rescode.html
+_SQLITE: dict[str, Callable[[str, str], LedgerError]] = {
+    "SQLITE_NOTADB": _damaged,
+    "SQLITE_CORRUPT": _damaged,
+    "SQLITE_ERROR": _damaged,  # a table or column that must be there is not
+    "SQLITE_MISMATCH": _damaged,
+    "SQLITE_CONSTRAINT": _damaged,
+    "SQLITE_READONLY": _read_only,
+    "SQLITE_PERM": _read_only,
+    "SQLITE_AUTH": _read_only,
+    "SQLITE_BUSY": _busy,
+    "SQLITE_LOCKED": _busy,
+    "SQLITE_FULL": _full,
+}
+
+# By SQLSTATE, https://www.postgresql.org/docs/current/errcodes-appendix.html
+_POSTGRESQL: dict[str, Callable[[str, str], LedgerError]] = {
+    "25006": _read_only,  # read-only transaction or standby
+    "42501": _read_only,  # insufficient privilege
+    "55P03": _busy,  # lock timeout
+    "40001": _busy,  # serialization failure
+    "40P01": _busy,  # deadlock
+    "53100": _full,
+    "42P01": _damaged,  # undefined table
+    "42703": _damaged,  # undefined column
+    "23505": _damaged,  # a row with this number is there already, though the head says otherwise
+}
+
+
+@contextmanager
+def explained(location: str) -> Generator[None]:
+    """Turn a database's error into ours."""
+    try:
+        yield
+    except DBAPIError as error:
+        raise _explain(location, error.orig) from error
+    except SQLAlchemyError as error:
+        raise _unusable(location, type(error).__name__) from error
+
+
+def _explain(location: str, cause: BaseException | None) -> LedgerError:
+    name = getattr(cause, "sqlite_errorname", None)
+    if isinstance(name, str):
+        primary = "_".join(name.split("_")[:2])
+        if name == "SQLITE_READONLY_DBMOVED":
+            return _unusable(location, name)
+        return _SQLITE.get(primary, _unusable)(location, name)
+    state = getattr(cause, "sqlstate", None)
+    return _POSTGRESQL.get(str(state), _unusable)(
+        location, f"SQLSTATE {state}" if state else _first_line(cause)
+    )
+
+
+def _first_line(cause: BaseException | None) -> str:
+    return (str(cause).strip().splitlines() or [type(cause).__name__])[0]

@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One data set's account: ask before touching data, and be charged before the answer comes.
+
+Guarantee  `reserve` returns only after the event is durably recorded and only if the account's privacy
+           filter admits it (`filters`), decided and written in one serialized transaction: two processes
+           never spend the same epsilon. From then on it is spent, whatever crashes.
+Refund     `refund` works only before `begin`, which is durable before data may be touched: then nothing was
+           computed from the data, and the account is as if the release had never been asked for.
+Failure    An exception between `begin` and `commit` leaves the release spent: part of a result may have been
+           seen.
+"""
+
+import json
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from sfumato import _check
+from sfumato.accounting import events
+from sfumato.accounting.calibrate import search
+from sfumato.accounting.guarantee import Guarantee, Relation, round_up
+from sfumato.errors import BudgetExceededError, LedgerError, RelationMismatchError
+from sfumato.ledger import filters, statement
+from sfumato.ledger._words import line
+from sfumato.ledger.book import Accounts, Book
+from sfumato.ledger.budget import Budget
+from sfumato.ledger.filters import Cost
+from sfumato.ledger.state import AccountState, Grant, Progress, Release
+
+__all__ = ["Account", "Remaining", "Reservation"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Remaining:
+    """What an account would still admit, as one more release. Each figure errs downwards (noise: upwards)."""
+
+    epsilon: float  # the largest epsilon of a release of which nothing else is known
+    noise_multiplier: float  # the least of one Gaussian release; infinite where none fits
+    delta: float  # what is left for releases with a delta of their own
+    fraction: float  # of the filter that is left, 0 to 1
+
+
+class Account:
+    """The account of a data set in a ledger; get one with `Ledger.open` or `Ledger.account`."""
+
+    def __init__(self, book: Book, name: str) -> None:
+        self._book = book
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"<Account {self.name!r} of {self._book.location}>"
+
+    @property
+    def privacy_unit(self) -> str:
+        """Who is protected."""
+        return self._state().privacy_unit
+
+    @property
+    def relation(self) -> Relation:
+        """Which data sets are neighbors."""
+        return self._state().relation
+
+    @property
+    def budget(self) -> Budget:
+        """The budget as of now, grants included."""
+        return self._state().budget
+
+    def reserve(
+        self,
+        event: events.DpEvent,
+        *,
+        purpose: str,
+        relation: Relation | str | None = None,
+        seeded: bool = False,
+    ) -> "Reservation":
+        """Charge `event`, or raise `BudgetExceededError` with nothing spent.
+
+        `relation` is the one the event was made for, where known; any but the account's is refused.
+        `seeded` marks a release whose noise came from a seed: it is for study only, and statements say so.
+        """
+        purpose = line(purpose=purpose)
+        state = self._state()
+        if relation is not None and Relation.parse(relation) is not state.relation:
+            raise _other_relation(purpose, Relation.parse(relation), state)
+        text = events.to_json(event)
+        price = state.cost(text)  # refuses what cannot be priced before anything is locked or written
+
+        def admit(accounts: Accounts) -> None:
+            now = accounts[self.name]
+            spent = now.spent()
+            if not now.filter.admits(filters.total([spent, price])):
+                raise _exceeded(purpose, price, spent, now)
+
+        row = self._book.append(
+            self.name,
+            "reserve",
+            admit,
+            event=text,
+            purpose=purpose,
+            relation=state.relation.value,
+            seeded=bool(seeded),
+        )
+        return Reservation(self._book, self.name, row.sequence)
+
+    @contextmanager
+    def spend(
+        self,
+        event: events.DpEvent,
+        *,
+        purpose: str,
+        relation: Relation | str | None = None,
+        seeded: bool = False,
+    ) -> Generator["Reservation"]:
+        """Reserve and begin; commit when the block ends well. An exception leaves the release spent."""
+        reservation = self.reserve(event, purpose=purpose, relation=relation, seeded=seeded)
+        reservation.begin()
+        yield reservation
+        reservation.commit()
+
+    def reservation(self, number: int) -> "Reservation":
+        """Return the handle of an earlier reservation: one that a crash left unbegun can be refunded."""
+        if number not in self._state().releases:
+            raise LedgerError(
+                f"account {self.name!r} has no reservation {number!r}. See `releases()` for those it has."
+            )
+        return Reservation(self._book, self.name, number)
+
+    def grant(self, *, epsilon: float = 0.0, delta: float = 0.0, reason: str) -> Budget:
+        """Raise the budget and return it. The guarantee is then the new budget's (`filters`, Grants)."""
+        reason = line(reason=reason)
+        _check.non_negative(epsilon=epsilon, delta=delta)
+        terms = json.dumps({"epsilon": float(epsilon), "delta": float(delta)}, sort_keys=True)
+
+        def admit(accounts: Accounts) -> None:
+            accounts[self.name].budget.raised(epsilon=epsilon, delta=delta)  # refuses what makes no sense
+
+        self._book.append(self.name, "grant", admit, purpose=reason, terms=terms)
+        return self.budget
+
+    def spent(self) -> Guarantee:
+        """Return the smallest budget, at the account's delta, that all releases so far fit in."""
+        return spent_guarantee(self._state())
+
+    def remaining(self, *, delta: float = 0.0) -> Remaining:
+        """Return what would still be admitted; `delta` is that of the release whose epsilon is asked for."""
+        _check.in_range(0, 1, delta=delta)
+        return remaining(self._state(), delta=delta)
+
+    def admits(self, event: events.DpEvent) -> bool:
+        """Whether `reserve` would admit this event now; asking costs nothing."""
+        state = self._state()
+        return state.filter.admits(filters.total([state.spent(), state.cost(events.to_json(event))]))
+
+    def calibrate(
+        self,
+        make_event: Callable[[float], events.DpEvent],
+        *,
+        bracket: tuple[float, float] = (1e-3, 1e6),
+        cost_rises: bool = False,
+    ) -> float:
+        """Return the least value in `bracket` (the largest, if `cost_rises`) whose event is admitted now.
+
+        The filter decides, so a release of that size fits even though it is chosen after seeing others.
+        """
+        state = self._state()
+        spent = state.spent()
+
+        def cost(value: float) -> float:
+            price = filters.cost(events.to_json(make_event(value)), state.relation, state.filter.order)
+            return state.filter.smallest_epsilon(filters.total([spent, price]))
+
+        return search(cost, epsilon=state.budget.epsilon, bracket=bracket, cost_rises=cost_rises)
+
+    def event(self) -> events.DpEvent:
+        """Return everything reserved and not refunded as one event, as `calibrate(given=...)` takes it."""
+        return self._state().event()
+
+    def releases(self) -> list[Release]:
+        """Return all releases in the order they were reserved, refunded ones too."""
+        return list(self._state().releases.values())
+
+    def grants(self) -> list[Grant]:
+        """Return all grants, oldest first."""
+        return list(self._state().grants)
+
+    def statement(self) -> statement.Statement:
+        """Return what an auditor needs to know: `print` it, or take `to_json()`."""
+        head, state = self._book.account(self.name)
+        return statement.write(state, head=head, location=self._book.location)
+
+    def _state(self) -> AccountState:
+        return self._book.account(self.name)[1]
+
+
+class Reservation:
+    """A release that is charged. `begin` before touching data, `commit` when the result leaves."""
+
+    def __init__(self, book: Book, account: str, number: int) -> None:
+        self._book = book
+        self._account = account
+        self.number = number
+
+    def __repr__(self) -> str:
+        return f"<Reservation {self.number} of account {self._account!r} of {self._book.location}>"
+
+    @property
+    def release(self) -> Release:
+        """What the ledger knows of it now."""
+        return self._book.account(self._account)[1].releases[self.number]
+
+    def begin(self) -> None:
+        """Record that data may be touched from now on: no refund any more."""
+        self._step("begin", Progress.RESERVED, "Reserve anew for another computation.")
+
+    def commit(self) -> None:
+        """Record that the result left."""
+        self._step("commit", Progress.BEGUN, "Call begin() once, compute, then commit() once.")
+
+    def refund(self) -> None:
+        """Give back what was charged; possible only before `begin`, when nothing was computed."""
+        self._step("refund", Progress.RESERVED, "Only what was never begun can be given back.")
+
+    def _step(self, kind: str, needed: Progress, advice: str) -> None:
+        def admit(accounts: Accounts) -> None:
+            progress = accounts[self._account].releases[self.number].progress
+            if progress is not needed:
+                raise LedgerError(
+                    f"reservation {self.number} of account {self._account!r} is {progress.value}, so {kind} "
+                    f"is not possible. {advice}"
+                )
+
+        self._book.append(self._account, kind, admit, reservation=self.number)
+
+
+def spent_guarantee(state: AccountState) -> Guarantee:
+    """Return the smallest budget that admits what an account has spent."""
+    return Guarantee(
+        epsilon=state.filter.smallest_epsilon(state.spent()),
+        delta=state.budget.delta,
+        relation=state.relation,
+        privacy_unit=state.privacy_unit,
+    )
+
+
+def remaining(state: AccountState, *, delta: float = 0.0) -> Remaining:
+    """Return what an account would still admit."""
+    spent, rule = state.spent(), state.filter
+    return Remaining(
+        epsilon=rule.largest_epsilon(spent, delta=delta, relation=state.relation),
+        noise_multiplier=rule.least_noise_multiplier(spent, relation=state.relation),
+        delta=max(0.0, rule.allowance.delta - spent.delta),
+        fraction=1 - rule.fraction(spent),
+    )
+
+
+def _round_down(value: float) -> float:
+    return -round_up(-value)
+
+
+def _other_relation(purpose: str, relation: Relation, state: AccountState) -> RelationMismatchError:
+    return RelationMismatchError(
+        f"release {purpose!r} is stated for {relation.value} neighbors, but account {state.name!r} counts "
+        f"{state.relation.value} neighbors. Nothing was spent. Make the event for {state.relation.value}, or "
+        f"use an account opened with {relation.value}."
+    )
+
+
+def _exceeded(purpose: str, price: Cost, spent: Cost, state: AccountState) -> BudgetExceededError:
+    left = remaining(state)
+    needs = state.filter.smallest_epsilon(filters.total([spent, price]))
+    if spent.delta + price.delta > state.filter.allowance.delta:
+        need = f"has a delta of its own of {price.delta:g}, and {_round_down(left.delta):g} is left for those"
+    else:
+        need = f"would take everything together to epsilon={round_up(needs):g}"
+    return BudgetExceededError(
+        f"release {purpose!r} {need}, but account {state.name!r} has a budget of {state.budget}. Left is one "
+        f"release of at most epsilon={_round_down(left.epsilon):g}, or of Gaussian noise with a noise "
+        f"multiplier of at least {round_up(left.noise_multiplier):g}. Ask for that, or add budget with "
+        "`sfumato ledger grant`. Nothing was spent, and the data was not touched."
+    )

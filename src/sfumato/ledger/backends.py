@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The two places a ledger can live: a SQLite file, or a PostgreSQL database for a team.
+
+Guarantee  What a `writing` block did is either all there or not at all, and it is on disk when the block
+           ends: a kill -9 or a power cut later loses nothing. Two `writing` blocks on one ledger never
+           overlap, in any number of processes, so what is read inside one is still true when it commits.
+SQLite     BEGIN IMMEDIATE takes the only write lock before anything is read. Rollback journal, not WAL: the
+           ledger is one file, which can be copied whole between transactions, and it works where shared
+           memory does not. In that mode synchronous=FULL does not sync the folder after a commit, so a power
+           cut could bring the rollback journal back and undo a reservation; EXTRA does.
+PostgreSQL SERIALIZABLE, after an exclusive lock on the one-row head table: the snapshot is taken when the
+           lock is held. Members of a team need SELECT and INSERT on the journal and UPDATE on the head,
+           nothing more.
+Processes  Every block has a connection of its own (no pool), so a ledger may cross a fork.
+"""
+
+import os
+import secrets
+import shutil
+import sqlite3
+import stat
+from collections.abc import Generator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Protocol
+
+import sqlalchemy as sa
+from sqlalchemy import Connection, event
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+from sfumato.errors import InvalidParameterError, LedgerCorruptError, LedgerError, LedgerReadOnlyError
+from sfumato.ledger._failures import explained
+from sfumato.ledger.migrations import migrate
+
+__all__ = ["BUSY_SECONDS", "Backend", "find"]
+
+BUSY_SECONDS = 60  # a transaction lasts milliseconds; who waits this long waits for something stuck
+
+
+class Backend(Protocol):
+    """What the store needs of a database. `location` is for messages: no password is in it."""
+
+    location: str
+
+    def exists(self) -> bool:
+        """Whether a ledger is there; raise where something else is."""
+        ...
+
+    def create(self) -> bool:
+        """Make an empty ledger unless one is there; say whether it was made."""
+        ...
+
+    def reading(self) -> AbstractContextManager[Connection]:
+        """Give a connection that sees one moment of the ledger."""
+        ...
+
+    def writing(self) -> AbstractContextManager[Connection]:
+        """Give a connection that nobody else writes beside, and make its work durable at the end."""
+        ...
+
+    def upgrading(self) -> AbstractContextManager[Connection]:
+        """Do as `writing`, on a ledger whose tables are still those of an older version."""
+        ...
+
+
+def find(location: str | os.PathLike[str]) -> Backend:
+    """Tell from a path or a URL which backend is meant."""
+    text = os.fspath(location)
+    if not text.strip() or text.strip() == ":memory:" or "\0" in text:
+        raise InvalidParameterError(
+            f"a ledger needs a path or a postgresql:// URL, but {text!r} was given. "
+            "To work without a record, use no ledger at all."
+        )
+    if "://" not in text:
+        return SqliteFile(Path(text))
+    try:
+        url = make_url(text)
+    except ArgumentError as error:
+        raise InvalidParameterError(_UNKNOWN.format(given="an unreadable URL")) from error
+    if url.get_backend_name() == "sqlite" and url.database:
+        return SqliteFile(Path(url.database))
+    if url.get_backend_name() in {"postgresql", "postgres"}:
+        return PostgresqlDatabase(url.set(drivername="postgresql+psycopg"))
+    raise InvalidParameterError(_UNKNOWN.format(given=url.render_as_string(hide_password=True)))
+
+
+_UNKNOWN = (
+    "a ledger lives in a file (give its path) or in PostgreSQL (postgresql://user@host/database), "
+    "not at {given}."
+)
+
+
+class SqliteFile:
+    """A ledger in one file."""
+
+    def __init__(self, path: Path, *, mode: str = "rw") -> None:
+        self._path = path.expanduser().absolute()
+        self.location = str(self._path)
+        # mode=rw: a file that went away is an error. SQLite's default would put an empty ledger in its place.
+        self._address = f"{self._path.as_uri()}?mode={mode}"
+        self._engine = sa.create_engine("sqlite://", creator=self._connect, poolclass=sa.NullPool)
+        event.listen(self._engine, "begin", _begin)
+
+    def exists(self) -> bool:
+        """Whether a file is there; an empty one or a folder is an error."""
+        try:
+            found = self._path.stat()
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise LedgerError(
+                f"{self.location} cannot be looked at ({error.strerror}). Give a path that you may use."
+            ) from error
+        if not stat.S_ISREG(found.st_mode):
+            raise InvalidParameterError(
+                f"a ledger is a file, but {self.location} is not one. Give a file's path."
+            )
+        if found.st_size == 0:
+            raise LedgerCorruptError(
+                f"{self.location} is empty, and a ledger never is: it may have been cut off. "
+                "Restore a copy that verifies, or remove the file to begin a new ledger."
+            )
+        return True
+
+    def create(self) -> bool:
+        """Build the ledger aside and put it in place whole, so that no kill leaves half of one."""
+        if self.exists():
+            return False
+        if not self._path.parent.is_dir():
+            raise LedgerError(
+                f"the folder {self._path.parent} does not exist. Make it, or give another path."
+            )
+        draft = self._path.with_name(f".{self._path.name}.{secrets.token_hex(8)}")
+        try:
+            with SqliteFile(draft, mode="rwc").writing() as connection:
+                migrate(connection, 0)
+            return _place(draft, self._path)
+        except (LedgerError, OSError) as error:
+            raise self._cannot_create(error) from error
+        finally:
+            draft.unlink(missing_ok=True)
+
+    @contextmanager
+    def reading(self) -> Generator[Connection]:
+        """See `Backend.reading`."""
+        with explained(self.location), self._engine.connect() as connection, connection.begin():
+            yield connection
+
+    @contextmanager
+    def writing(self) -> Generator[Connection]:
+        """See `Backend.writing`."""
+        with explained(self.location), self._engine.connect() as plain:
+            connection = plain.execution_options(begin_immediate=True)
+            with connection.begin():
+                yield connection
+
+    upgrading = writing
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self._address, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
+        connection.execute("PRAGMA synchronous = EXTRA")
+        connection.execute("PRAGMA fullfsync = ON")  # macOS: a plain fsync stops at the drive's cache
+        return connection
+
+    def _cannot_create(self, error: Exception) -> LedgerError:
+        if os.access(self._path.parent, os.W_OK) and not isinstance(error, LedgerReadOnlyError):
+            return LedgerError(f"no ledger can be made at {self.location} ({error}). Give another path.")
+        return LedgerReadOnlyError(
+            f"no ledger can be made at {self.location}: the folder cannot be written. Nothing was spent. "
+            "Make it writable, or give another path."
+        )
+
+
+def _begin(connection: Connection) -> None:
+    immediate = connection.get_execution_options().get("begin_immediate", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
+
+
+def _place(draft: Path, path: Path) -> bool:
+    """Give a finished file its name, never over another; say whether it was placed."""
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        return False  # another process was first: its ledger is the ledger
+    except OSError:
+        # No hard links here. A kill in mid-copy leaves a file that is refused, never a short ledger.
+        try:
+            with draft.open("rb") as source, path.open("xb") as target:
+                shutil.copyfileobj(source, target)
+                target.flush()
+                os.fsync(target.fileno())
+        except FileExistsError:
+            return False
+    _sync_folder(path.parent)
+    return True
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name == "nt":  # Windows cannot open a folder, and does not need it
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class PostgresqlDatabase:
+    """A ledger in a database that a team shares; its tables are named sfumato_..."""
+
+    def __init__(self, url: URL) -> None:
+        self.location = url.set(drivername="postgresql").render_as_string(hide_password=True)
+        try:
+            self._engine = sa.create_engine(url, poolclass=sa.NullPool)
+        except ModuleNotFoundError as error:
+            raise LedgerError(
+                "a ledger in PostgreSQL needs psycopg, which is not installed. Run: pip install "
+                "'sfumato[postgres]'"
+            ) from error
+
+    def exists(self) -> bool:
+        """Whether the ledger's tables are there."""
+        with self.reading() as connection:
+            return sa.inspect(connection).has_table("sfumato_schema")
+
+    def create(self) -> bool:
+        """Make the tables in one transaction, unless another process just did."""
+        with self.upgrading() as connection:
+            if sa.inspect(connection).has_table("sfumato_schema"):
+                return False
+            migrate(connection, 0)
+            return True
+
+    @contextmanager
+    def reading(self) -> Generator[Connection]:
+        """See `Backend.reading`."""
+        with self._transaction("REPEATABLE READ") as connection:
+            yield connection
+
+    @contextmanager
+    def writing(self) -> Generator[Connection]:
+        """See `Backend.writing`."""
+        with self._transaction("SERIALIZABLE") as connection:
+            _set_durable(connection)
+            connection.exec_driver_sql("LOCK TABLE sfumato_head IN SHARE ROW EXCLUSIVE MODE")
+            yield connection
+
+    @contextmanager
+    def upgrading(self) -> Generator[Connection]:
+        """See `Backend.upgrading`; there may be no table yet to lock."""
+        # READ COMMITTED: what is read after the lock was got must be newer than the wait for it.
+        with self._transaction("READ COMMITTED") as connection:
+            _set_durable(connection)
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_ADVISORY_LOCK})")
+            yield connection
+
+    @contextmanager
+    def _transaction(self, isolation_level: str) -> Generator[Connection]:
+        with explained(self.location), self._engine.connect() as plain:
+            connection = plain.execution_options(isolation_level=isolation_level)
+            with connection.begin():
+                yield connection
+
+
+_ADVISORY_LOCK = int.from_bytes(b"sfumato", "big")  # any constant that no other application is likely to use
+
+
+def _set_durable(connection: Connection) -> None:
+    connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{BUSY_SECONDS}s'")
+    # A server may be set to answer before a commit is on disk; a reservation must not be lost that way.
+    connection.exec_driver_sql("SET LOCAL synchronous_commit = on")

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A budget: the most that everything released from one data set may cost together.
+
+Guarantee  Both numbers are finite and in range from birth: epsilon > 0 and 0 <= delta < 1.
+Pure       delta = 0 asks for pure differential privacy: then only releases with an epsilon of their own and
+           no delta fit (Laplace, randomized response, exponential; never a Gaussian).
+"""
+
+from dataclasses import dataclass
+
+from sfumato import _check
+from sfumato.errors import InvalidParameterError
+
+__all__ = ["Budget"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Budget:
+    """The most an account may spend.
+
+    >>> print(Budget(epsilon=3, delta=1e-6))
+    epsilon 3, delta 1e-06
+    """
+
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        _check.positive(epsilon=self.epsilon)
+        _check.in_range(0, 1, delta=self.delta)
+        if not self.delta < 1:
+            raise InvalidParameterError(
+                f"delta must be below 1, but {self.delta!r} was given: at delta=1 nothing is promised. "
+                "Choose far less than one over the number of units."
+            )
+        # An integer and the float equal to it must write the same row.
+        object.__setattr__(self, "epsilon", float(self.epsilon))
+        object.__setattr__(self, "delta", float(self.delta))
+
+    def raised(self, *, epsilon: float = 0.0, delta: float = 0.0) -> "Budget":
+        """Return this budget with `epsilon` and `delta` granted on top.
+
+        >>> Budget(epsilon=1, delta=1e-6).raised(epsilon=0.5)
+        Budget(epsilon=1.5, delta=1e-06)
+        """
+        _check.non_negative(epsilon=epsilon, delta=delta)
+        if epsilon == 0 and delta == 0:
+            raise InvalidParameterError("a grant must add something, but epsilon=0 and delta=0 were given.")
+        if delta > 0 and self.delta == 0:
+            raise InvalidParameterError(
+                f"a budget of pure differential privacy (delta=0) cannot be granted delta={delta!r}. "
+                "Open another account with a delta above 0, and count both."
+            )
+        return Budget(epsilon=self.epsilon + epsilon, delta=self.delta + delta)
+
+    def __str__(self) -> str:
+        return f"epsilon {self.epsilon:g}, delta {self.delta:g}"

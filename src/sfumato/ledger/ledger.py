@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ledger: the durable record of every account, budget and release.
+
+Guarantee  What an account admits is within its budget (`filters`), is on disk before data may be touched
+           (`account`, `backends`) and cannot be changed later without showing (`journal`, `book`).
+Trust      The ledger binds people who use it honestly and shows who did not. It cannot stop someone who reads
+           the data without asking it.
+"""
+
+import json
+import os
+
+from sfumato.accounting.guarantee import Relation
+from sfumato.errors import InvalidParameterError, LedgerError, RelationMismatchError
+from sfumato.ledger import filters
+from sfumato.ledger._words import line, this_person
+from sfumato.ledger.account import Account
+from sfumato.ledger.book import Accounts, Book, Verification
+from sfumato.ledger.budget import Budget
+from sfumato.ledger.journal import Head
+from sfumato.ledger.state import AccountState
+from sfumato.ledger.store import Store
+
+__all__ = ["Ledger"]
+
+
+class Ledger:
+    """A ledger in a SQLite file or a PostgreSQL database; made if none is there, unless `create` is False.
+
+    >>> import tempfile, pathlib
+    >>> from sfumato.accounting.events import PureDpEvent
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> ledger = Ledger(pathlib.Path(folder.name) / "ledger.db")
+    >>> account = ledger.open("credit", privacy_unit="client_id", budget=Budget(epsilon=1, delta=1e-6))
+    >>> with account.spend(PureDpEvent(0.25), purpose="mean of age"):
+    ...     pass  # compute and release
+    >>> print(account.spent())
+    (0.25, 1e-06)-differential privacy for one client_id, add-remove neighbors
+    >>> folder.cleanup()
+    """
+
+    def __init__(
+        self, location: str | os.PathLike[str], *, person: str | None = None, create: bool = True
+    ) -> None:
+        signature = this_person() if person is None else line(person=person)
+        self._book = Book(Store(location, create=create), signature)
+        self._book.snapshot()  # a journal that does not hold is refused here, not at the first release
+
+    @classmethod
+    def create(cls, location: str | os.PathLike[str], *, person: str | None = None) -> "Ledger":
+        """Make a ledger where none is yet, or raise `LedgerError`."""
+        Store.create(location)
+        return cls(location, person=person, create=False)
+
+    def __repr__(self) -> str:
+        return f"<Ledger {self.location}>"
+
+    @property
+    def location(self) -> str:
+        """Where it is, without any password."""
+        return self._book.location
+
+    def open(
+        self,
+        name: str,
+        *,
+        privacy_unit: str,
+        budget: Budget | None = None,
+        relation: Relation | str | None = None,
+    ) -> Account:
+        """Open the account of a data set, or re-open it, which needs no budget.
+
+        A new account counts add-remove neighbors unless `relation` says otherwise. What is given for an
+        account that exists must be what it was opened with (its budget may have been raised since).
+        """
+        name, privacy_unit = line(name=name), line(privacy_unit=privacy_unit)
+        relation = None if relation is None else Relation.parse(relation)
+        if name not in self._book.snapshot()[1]:
+            self._open_new(name, privacy_unit, budget, relation or Relation.ADD_REMOVE)
+        _require_same(self._book.account(name)[1], privacy_unit, budget, relation)
+        return Account(self._book, name)
+
+    def account(self, name: str) -> Account:
+        """Return an account that exists."""
+        name = line(name=name)
+        self._book.account(name)
+        return Account(self._book, name)
+
+    def accounts(self) -> list[Account]:
+        """Return all accounts, oldest first."""
+        return [Account(self._book, name) for name in self._book.snapshot()[1]]
+
+    def head(self) -> Head:
+        """Return how many rows there are and the hash of the last: note it elsewhere to notice later cuts."""
+        return self._book.snapshot()[0]
+
+    def verify(self, *, head: Head | str | None = None) -> Verification:
+        """Read everything anew and check it; raise `LedgerCorruptError` where it does not hold.
+
+        `head` is one noted earlier, as statements print it: all that was there then must still be there.
+        """
+        return self._book.verify(Head.parse(head) if isinstance(head, str) else head)
+
+    def _open_new(self, name: str, privacy_unit: str, budget: Budget | None, relation: Relation) -> None:
+        if not isinstance(budget, Budget):
+            raise InvalidParameterError(
+                f"account {name!r} is new in {self.location}, so it needs a budget, but {budget!r} was "
+                "given. Give budget=Budget(epsilon=..., delta=...)."
+            )
+        terms = {
+            "privacy_unit": privacy_unit,
+            "epsilon": budget.epsilon,
+            "delta": budget.delta,
+            "order": filters.choose_order(budget),
+        }
+
+        def admit(accounts: Accounts) -> None:
+            if name in accounts:
+                raise _AlreadyOpenError
+
+        try:
+            facts = {"relation": relation.value, "terms": json.dumps(terms, sort_keys=True)}
+            self._book.append(name, "open", admit, **facts)
+        except _AlreadyOpenError:
+            pass  # another process was first; whether it agrees with us is checked next
+
+
+class _AlreadyOpenError(Exception):
+    """Another process opened the account meanwhile."""
+
+
+def _require_same(
+    known: AccountState, privacy_unit: str, budget: Budget | None, relation: Relation | None
+) -> None:
+    if relation is not None and relation is not known.relation:
+        raise RelationMismatchError(
+            f"account {known.name!r} counts {known.relation.value} neighbors, but {relation.value} was "
+            f"given. Use {known.relation.value}, or open an account under another name."
+        )
+    if privacy_unit != known.privacy_unit:
+        raise LedgerError(
+            f"account {known.name!r} protects one {known.privacy_unit!r}, but privacy_unit={privacy_unit!r} "
+            "was given. Use the same unit, or open an account under another name."
+        )
+    if budget is not None and budget not in (known.opening_budget, known.budget):
+        raise LedgerError(
+            f"account {known.name!r} has a budget of {known.budget}, but {budget} was given. Leave the "
+            "budget out, or raise it with `sfumato ledger grant`; it cannot be lowered or replaced."
+        )

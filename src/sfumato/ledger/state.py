@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the rows of a journal say together: accounts, budgets, releases.
+
+Guarantee  The state is a function of the rows alone. A release counts as spent from its reserve row on, and
+           only a refund row takes it back; a refund after a begin row cannot happen, and a journal in which
+           it does is refused as corrupt.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from sfumato.accounting import events
+from sfumato.accounting.guarantee import Relation
+from sfumato.errors import (
+    InvalidParameterError,
+    LedgerCorruptError,
+    LedgerVersionError,
+    UnsupportedEventError,
+)
+from sfumato.ledger import filters
+from sfumato.ledger.budget import Budget
+from sfumato.ledger.filters import Cost, Filter
+from sfumato.ledger.journal import Row
+
+__all__ = ["AccountState", "Grant", "Progress", "Release", "apply"]
+
+
+class Progress(Enum):
+    """How far a release has come."""
+
+    RESERVED = "reserved"  # spent; no data was touched yet
+    BEGUN = "begun"  # spent; data may have been touched, so it stays spent
+    COMMITTED = "committed"  # spent; the result left
+    REFUNDED = "refunded"  # not spent: nothing was computed
+
+
+# Which row may follow which: the only way from RESERVED back is before BEGUN.
+_STEPS = {
+    "begin": (Progress.RESERVED, Progress.BEGUN),
+    "commit": (Progress.BEGUN, Progress.COMMITTED),
+    "refund": (Progress.RESERVED, Progress.REFUNDED),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Release:
+    """One release as the ledger knows it."""
+
+    reservation: int
+    purpose: str
+    event_json: str
+    relation: Relation
+    person: str
+    code_version: str
+    reserved_at: str
+    changed_at: str
+    progress: Progress
+    seeded: bool
+
+    @property
+    def event(self) -> events.DpEvent:
+        """What it does, in privacy terms."""
+        return events.from_json(self.event_json)
+
+    @property
+    def spent(self) -> bool:
+        """Whether it counts."""
+        return self.progress is not Progress.REFUNDED
+
+    def moved(self, progress: Progress, changed_at: str) -> "Release":
+        """Return the same release, further on. (Spelled out, because `replace` is slow for many rows.)"""
+        return Release(
+            reservation=self.reservation,
+            purpose=self.purpose,
+            event_json=self.event_json,
+            relation=self.relation,
+            person=self.person,
+            code_version=self.code_version,
+            reserved_at=self.reserved_at,
+            changed_at=changed_at,
+            progress=progress,
+            seeded=self.seeded,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Grant:
+    """One raise of a budget."""
+
+    epsilon: float
+    delta: float
+    reason: str
+    person: str
+    written_at: str
+
+
+@dataclass(kw_only=True, slots=True)
+class AccountState:
+    """One account, as of some row."""
+
+    name: str
+    privacy_unit: str
+    relation: Relation
+    opening_budget: Budget
+    budget: Budget
+    order: float | None
+    opened_by: str
+    opened_at: str
+    grants: list[Grant] = field(default_factory=list[Grant])
+    releases: dict[int, Release] = field(default_factory=dict[int, Release])
+
+    @property
+    def filter(self) -> Filter:
+        """The rule that admits."""
+        return Filter(budget=self.budget, order=self.order)
+
+    def cost(self, event_json: str) -> Cost:
+        """Price one event for this account."""
+        return filters.cost(event_json, self.relation, self.order)
+
+    def spent(self) -> Cost:
+        """Add up everything reserved and not refunded."""
+        return filters.total(self._cost_of(release) for release in self.releases.values() if release.spent)
+
+    def event(self) -> events.DpEvent:
+        """Return everything reserved and not refunded as one event."""
+        return events.compose(*(release.event for release in self.releases.values() if release.spent))
+
+    def _cost_of(self, release: Release) -> Cost:
+        try:
+            return self.cost(release.event_json)
+        except (InvalidParameterError, UnsupportedEventError) as error:
+            raise LedgerVersionError(
+                f"release {release.reservation} of account {self.name!r} was written by sfumato "
+                f"{release.code_version} with an event that this version cannot price. Nothing more is spent "
+                "before it can: upgrade sfumato."
+            ) from error
+
+
+def apply(row: Row, accounts: dict[str, AccountState]) -> None:
+    """Take one more row, whose hash was checked, into account."""
+    try:
+        _KINDS[row.kind](row, accounts)
+    except (KeyError, ValueError, TypeError) as error:
+        raise _senseless(row, f"it cannot be read ({type(error).__name__})") from error
+
+
+def _open(row: Row, accounts: dict[str, AccountState]) -> None:
+    if row.account in accounts:
+        raise _senseless(row, "it opens an account a second time")
+    terms = json.loads(row.terms)
+    budget = Budget(epsilon=terms["epsilon"], delta=terms["delta"])
+    accounts[row.account] = AccountState(
+        name=row.account,
+        privacy_unit=terms["privacy_unit"],
+        relation=Relation(row.relation),
+        opening_budget=budget,
+        budget=budget,
+        order=terms["order"],
+        opened_by=row.person,
+        opened_at=row.written_at,
+    )
+
+
+def _grant(row: Row, accounts: dict[str, AccountState]) -> None:
+    account = accounts[row.account]
+    terms = json.loads(row.terms)
+    account.budget = account.budget.raised(epsilon=terms["epsilon"], delta=terms["delta"])
+    account.grants.append(
+        Grant(
+            epsilon=terms["epsilon"],
+            delta=terms["delta"],
+            reason=row.purpose,
+            person=row.person,
+            written_at=row.written_at,
+        )
+    )
+
+
+def _reserve(row: Row, accounts: dict[str, AccountState]) -> None:
+    account = accounts[row.account]
+    if Relation(row.relation) is not account.relation:
+        raise _senseless(row, "its relation is not its account's")
+    account.releases[row.sequence] = Release(
+        reservation=row.sequence,
+        purpose=row.purpose,
+        event_json=row.event,
+        relation=account.relation,
+        person=row.person,
+        code_version=row.code_version,
+        reserved_at=row.written_at,
+        changed_at=row.written_at,
+        progress=Progress.RESERVED,
+        seeded=row.seeded,
+    )
+
+
+def _step(row: Row, accounts: dict[str, AccountState]) -> None:
+    if row.reservation is None:
+        raise _senseless(row, "it names no reservation")
+    releases = accounts[row.account].releases
+    release = releases[row.reservation]
+    before, after = _STEPS[row.kind]
+    if release.progress is not before:
+        raise _senseless(row, f"it is a {row.kind} of a release that is {release.progress.value}")
+    releases[row.reservation] = release.moved(after, row.written_at)
+
+
+_KINDS: dict[str, Callable[[Row, dict[str, AccountState]], None]] = {
+    "open": _open,
+    "grant": _grant,
+    "reserve": _reserve,
+    "begin": _step,
+    "commit": _step,
+    "refund": _step,
+}
+
+
+def _senseless(row: Row, why: str) -> LedgerCorruptError:
+    return LedgerCorruptError(
+        f"row {row.sequence} of the ledger makes no sense: {why}. It was not written by sfumato. "
+        "Restore a copy that verifies."
+    )

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables of a ledger, read and written as rows.
+
+Guarantee  Opening never changes what a ledger says: an older one is taken forward (`migrations`), a newer
+           one, a damaged one or a file that is something else is refused and left as it is.
+Not here   Locks and durability (`backends`); what rows mean (`state`); whether they can be believed
+           (`journal`).
+"""
+
+import os
+from contextlib import AbstractContextManager
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from sfumato.errors import LedgerCorruptError, LedgerError, LedgerVersionError
+from sfumato.ledger import backends
+from sfumato.ledger.journal import COLUMNS, Head, Row
+from sfumato.ledger.migrations import CURRENT_VERSION, migrate
+
+__all__ = ["Store"]
+
+_metadata = sa.MetaData()
+_NOT_TEXT = {"sequence": sa.BigInteger, "reservation": sa.BigInteger, "seeded": sa.Boolean}
+_journal = sa.Table("sfumato_journal", _metadata, *(sa.Column(n, _NOT_TEXT.get(n, sa.Text)) for n in COLUMNS))
+_head = sa.Table(
+    "sfumato_head", _metadata, sa.Column("row_count", sa.BigInteger), sa.Column("row_hash", sa.Text)
+)
+_schema = sa.Table("sfumato_schema", _metadata, sa.Column("version", sa.Integer))
+_select_rows = sa.select(_journal).order_by(_journal.c.sequence)
+
+
+class Store:
+    """The rows of one ledger."""
+
+    def __init__(self, location: str | os.PathLike[str], *, create: bool) -> None:
+        self._backend = backends.find(location)
+        self.location = self._backend.location
+        if not self._backend.exists():
+            if not create:
+                raise LedgerError(
+                    f"there is no ledger at {self.location}. Check the place, or make one there with "
+                    "`sfumato ledger init`."
+                )
+            self._backend.create()
+        self._bring_up_to_date()
+
+    @classmethod
+    def create(cls, location: str | os.PathLike[str]) -> "Store":
+        """Make a ledger where none is yet."""
+        backend = backends.find(location)
+        if not backend.create():
+            raise LedgerError(
+                f"there is a ledger at {backend.location} already. It was left as it is. "
+                "Open it, or give another place for a new one."
+            )
+        return cls(location, create=False)
+
+    def reading(self) -> AbstractContextManager[Connection]:
+        """Give a connection that sees one moment of the ledger."""
+        return self._backend.reading()
+
+    def writing(self) -> AbstractContextManager[Connection]:
+        """Give a connection that nobody else writes beside, and make its work durable at the end."""
+        return self._backend.writing()
+
+    def rows(self, connection: Connection, *, start: int = 1) -> list[Row]:
+        """Return the rows from number `start` on, in order, unverified."""
+        try:
+            found = connection.execute(_select_rows.where(_journal.c.sequence >= start)).all()
+        except (ValueError, TypeError) as error:
+            raise LedgerCorruptError(
+                f"the ledger {self.location} has a row that cannot be read ({error}). "
+                "Restore a copy that verifies."
+            ) from error
+        return [Row(**dict(zip(COLUMNS, values, strict=True))) for values in found]
+
+    def head(self, connection: Connection) -> Head:
+        """Return the head as the store remembers it, beside the journal."""
+        found = connection.execute(sa.select(_head)).all()
+        if len(found) != 1:
+            raise LedgerCorruptError(
+                f"the ledger {self.location} has {len(found)} heads where it must have one. "
+                "Restore a copy that verifies."
+            )
+        return Head(*found[0])
+
+    def append(self, connection: Connection, row: Row) -> None:
+        """Write a sealed row and move the head to it."""
+        connection.execute(_journal.insert().values({name: getattr(row, name) for name in COLUMNS}))
+        connection.execute(_head.update().values(row_count=row.sequence, row_hash=row.row_hash))
+
+    def _bring_up_to_date(self) -> None:
+        with self._backend.reading() as connection:
+            version = self._version(connection)
+        if version < CURRENT_VERSION:
+            with self._backend.upgrading() as connection:
+                migrate(connection, self._version(connection))
+
+    def _version(self, connection: Connection) -> int:
+        if not sa.inspect(connection).has_table("sfumato_schema"):
+            raise LedgerCorruptError(
+                f"there is a database at {self.location}, but no sfumato ledger is in it. It was left as it "
+                "is. Give the place of a ledger, or one where nothing is yet."
+            )
+        version = connection.execute(sa.select(sa.func.max(_schema.c.version))).scalar()
+        if not isinstance(version, int) or version < 1:
+            raise LedgerCorruptError(
+                f"the ledger at {self.location} does not say which version it has. Restore a copy that "
+                "verifies."
+            )
+        if version > CURRENT_VERSION:
+            raise LedgerVersionError(
+                f"the ledger at {self.location} has schema version {version}, and this sfumato reads up to "
+                f"{CURRENT_VERSION}. It was left as it is. Upgrade sfumato to use it."
+            )
+        return version

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where does noise come from? Mechanisms: noise put in the right place, each of which knows its own event."""
+
+from sfumato.mechanisms.additive import DiscreteGaussian, DiscreteLaplace, Gaussian, Laplace
+from sfumato.mechanisms.discrete import GridGaussian, Rounded, discrete_gaussian, discrete_laplace, quantize
+from sfumato.mechanisms.random import FastGenerator, Generator, SecureGenerator, study_note
+from sfumato.mechanisms.randomized_response import Encoding, RandomizedResponse, UnaryEncoding
+from sfumato.mechanisms.selection import Exponential, IntervalExponential, NoisyMax, PermuteAndFlip
+from sfumato.mechanisms.sensitivity import ProposeTestRelease, SmoothMedian
+from sfumato.mechanisms.sparse_vector import AboveThreshold, AnswersSpentError, SparseVector
+from sfumato.mechanisms.tensors import add_gaussian_, add_laplace_, gaussian, laplace
+
+__all__ = [
+    "AboveThreshold",
+    "AnswersSpentError",
+    "DiscreteGaussian",
+    "DiscreteLaplace",
+    "Encoding",
+    "Exponential",
+    "FastGenerator",
+    "Gaussian",
+    "Generator",
+    "GridGaussian",
+    "IntervalExponential",
+    "Laplace",
+    "NoisyMax",
+    "PermuteAndFlip",
+    "ProposeTestRelease",
+    "RandomizedResponse",
+    "Rounded",
+    "SecureGenerator",
+    "SmoothMedian",
+    "SparseVector",
+    "UnaryEncoding",
+    "add_gaussian_",
+    "add_laplace_",
+    "discrete_gaussian",
+    "discrete_laplace",
+    "gaussian",
+    "laplace",
+    "quantize",
+    "study_note",
+]

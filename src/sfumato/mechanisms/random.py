@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where randomness comes from.
+
+Guarantee  `SecureGenerator` is the AES-256-CTR keystream of a key taken from the operating system: without
+           the key its bytes cannot be told from uniform ones. Two generators, two threads and two processes
+           never share a stream: a forked child takes a key of its own, and a generator cannot be pickled or
+           copied.
+Default    `generator=None` means `SecureGenerator`, everywhere. Seeds (`sfumato.testing.seeded`) and speed
+           before secrecy (`FastGenerator`) are asked for by name, and `study_note` says what a release made
+           with them must carry.
+Rekeying   A key gives at most 2^32 blocks of 16 bytes; the bound on telling them from uniform bytes is then
+           2^-65 (the PRP/PRF switching lemma, q^2 / 2^129).
+"""
+
+import hashlib
+import os
+import threading
+from typing import Any, Final, NoReturn, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
+
+from sfumato import _check
+from sfumato.errors import InvalidParameterError
+
+__all__ = [
+    "FastGenerator",
+    "Generator",
+    "SecureGenerator",
+    "SeededGenerator",
+    "Words",
+    "process_token",
+    "refuse_copy",
+    "resolve",
+    "study_note",
+    "uniform_below",
+    "words",
+]
+
+Words = npt.NDArray[np.uint64]
+
+_ZEROS: Final = bytes(1 << 16)  # a keystream is the encryption of zeros; one block of them stays in cache
+_BYTES_PER_KEY: Final = 16 << 32
+_LITTLE: Final = np.dtype("<u8")  # a seeded stream is the same on every platform
+
+
+class Generator(Protocol):
+    """A source of random bytes, as every sampler here takes it."""
+
+    @property
+    def secure(self) -> bool:
+        """Whether the bytes are cryptographic and their key is secret."""
+        ...
+
+    @property
+    def seeded(self) -> bool:
+        """Whether someone who knows a seed can repeat the bytes."""
+        ...
+
+    def fill(self, out: memoryview) -> None:
+        """Overwrite every byte of `out` with random ones."""
+        ...
+
+
+def refuse_copy(self: Any, protocol: Any = None) -> NoReturn:
+    """Stand in for `__reduce_ex__` where a copy would draw the same noise again."""
+    raise TypeError(
+        f"a {type(self).__name__} cannot be pickled or copied: two holders would draw the same noise. "
+        "Make a new one where it is needed."
+    )
+
+
+class _Keystream:
+    """AES-256-CTR over zeros. Owned by one thread of one process."""
+
+    def __init__(self, key: bytes, start: bytes) -> None:
+        self._cipher: CipherContext = Cipher(algorithms.AES(key), modes.CTR(start)).encryptor()
+        self.left = _BYTES_PER_KEY
+
+    def fill(self, out: memoryview) -> None:
+        for begin in range(0, len(out), len(_ZEROS)):
+            part = out[begin : begin + len(_ZEROS)]
+            self._cipher.update_into(_ZEROS[: len(part)], part)
+        self.left -= len(out)
+
+
+_forks = 0  # process ids are reused; a count of forks is not
+
+
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+if hasattr(os, "register_at_fork"):  # absent on Windows, which cannot fork
+    os.register_at_fork(after_in_child=_count_fork)
+
+
+def process_token() -> tuple[int, int]:
+    """Return what tells this process from its parent, its children and any that reuse its number."""
+    return os.getpid(), _forks
+
+
+class SecureGenerator:
+    """The default: a cryptographic stream with a secret key from the operating system.
+
+    >>> SecureGenerator().secure, SecureGenerator().seeded
+    (True, False)
+    """
+
+    secure = True
+    seeded = False
+    __reduce_ex__ = refuse_copy  # type: ignore[assignment]  # refuses, so its result type does not matter
+
+    def __init__(self) -> None:
+        # One stream for each thread needs no lock, and so no lock can be held across a fork.
+        self._local = threading.local()
+
+    def fill(self, out: memoryview) -> None:
+        """Overwrite every byte of `out`."""
+        self._stream().fill(out)
+
+    def _stream(self) -> _Keystream:
+        stream: _Keystream | None = getattr(self._local, "stream", None)
+        if stream is None or stream.left <= 0 or self._local.process != process_token():
+            stream = _Keystream(os.urandom(32), os.urandom(16))
+            self._local.stream, self._local.process = stream, process_token()
+        return stream
+
+
+class SeededGenerator:
+    """The same stream from a public seed: repeatable, hence for study and tests only.
+
+    It stays in the process that made it; elsewhere, make another with a seed of its own.
+    """
+
+    secure = False
+    seeded = True
+    __reduce_ex__ = refuse_copy  # type: ignore[assignment]  # refuses, so its result type does not matter
+
+    def __init__(self, seed: int) -> None:
+        if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not be typed
+            raise InvalidParameterError(f"seed must be a whole number, 0 or more, but {seed!r} was given.")
+        self._stream = _Keystream(hashlib.sha256(f"sfumato study seed {seed}".encode()).digest(), bytes(16))
+        self._lock = threading.Lock()
+        self._process = process_token()
+
+    def fill(self, out: memoryview) -> None:
+        """Overwrite every byte of `out`."""
+        if self._process != process_token():
+            raise InvalidParameterError(
+                "a seeded generator was used in another process than the one that made it, which would "
+                "repeat its noise. Make one in each process, each with a seed of its own."
+            )
+        with self._lock:
+            self._stream.fill(out)
+
+
+class FastGenerator:
+    """Torch's own generator: fast on every device, NOT secure. For studies, asked for by name.
+
+    Its state can be computed from its outputs, so whoever sees a release may remove the noise.
+
+    >>> FastGenerator(7).secure, FastGenerator(7).seeded, FastGenerator().seeded
+    (False, True, False)
+    """
+
+    secure = False
+    __reduce_ex__ = refuse_copy  # type: ignore[assignment]  # refuses, so its result type does not matter
+
+    def __init__(self, seed: int | None = None, *, device: str | torch.device = "cpu") -> None:
+        if seed is not None:
+            _check.in_range(0, 2**63 - 1, seed=seed)
+        self.seeded = seed is not None
+        self.torch = torch.Generator(device)
+        self.torch.manual_seed(int.from_bytes(os.urandom(7), "little") if seed is None else int(seed))
+
+    def fill(self, out: memoryview) -> None:
+        """Overwrite every byte of `out`."""
+        values = torch.empty(-(-len(out) // 8), dtype=torch.int64, device=self.torch.device)
+        values.random_(-(2**63), None, generator=self.torch)
+        out[:] = values.cpu().numpy().data.cast("B")[: len(out)]
+
+
+_default: Final = SecureGenerator()
+
+
+def resolve(generator: Generator | None) -> Generator:
+    """Return the generator to use: the given one, or the secure one of this process."""
+    if generator is None:
+        return _default
+    if not callable(getattr(generator, "fill", None)):
+        raise InvalidParameterError(
+            f"generator must be None or a sfumato generator, but a {type(generator).__name__} was given. "
+            "Leave it out for secure noise, or use sfumato.testing.seeded(n) or FastGenerator() for study."
+        )
+    return generator
+
+
+def study_note(generator: Generator | None) -> str | None:
+    """Return what a release made with `generator` must say of its noise; None where it is secure.
+
+    >>> study_note(SeededGenerator(1))
+    'for study only: the noise was seeded'
+    """
+    generator = resolve(generator)
+    if generator.seeded:
+        return "for study only: the noise was seeded"
+    return None if generator.secure else "for study only: the noise was not cryptographic"
+
+
+def words(count: int, generator: Generator | None = None) -> Words:
+    """Return `count` uniform 64-bit words."""
+    out = np.empty(count, dtype=_LITTLE)
+    if count:
+        resolve(generator).fill(out.data.cast("B"))
+    return out.astype(np.uint64, copy=False)  # a copy on big-endian machines only
+
+
+def uniform_below(bound: int, count: int, generator: Generator | None = None) -> npt.NDArray[np.int64]:
+    """Return `count` whole numbers, each of 0 ... bound - 1 with exactly the same probability.
+
+    >>> uniform_below(1, 3).tolist()
+    [0, 0, 0]
+    """
+    _check.count(bound=bound)
+    _check.in_range(1, 2**63, bound=bound)
+    # Words past the last whole multiple of `bound` are thrown away: with them, low values would be likelier.
+    last = np.uint64(2**64 - 2**64 % bound - 1)
+    drawn = words(count, generator)
+    while (bad := np.flatnonzero(drawn > last)).size:
+        drawn[bad] = words(bad.size, generator)
+    return (drawn % np.uint64(bound)).astype(np.int64)

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Choose one of several by a private score: exponential, report-noisy-max, permute-and-flip.
+
+Guarantee  Each mechanism is epsilon-DP when one privacy unit moves every score by at most `sensitivity`. The
+           laws are sampled exactly (`mechanisms.exact`): no floating-point noise, no ties made by rounding.
+Neighbors  As `relation` states. `monotonic=True` says that one unit moves all scores in one direction (as
+           counts do); it halves the noise, and only add-or-remove and zero-out neighbors can have it: a
+           replaced unit moves some scores up and others down.
+Cost       Exponential: epsilon-bounded range, which composes better than pure DP (Durfee and Rogers 2019).
+           Noisy max and permute-and-flip: pure epsilon.
+Edges      No candidates, NaN or infinite scores are refused without being shown. Equal scores are equally
+           likely for the exponential mechanism and permute-and-flip.
+Source     McSherry and Talwar 2007; Dwork and Roth 2014, Claim 3.9 and Section 3.4; McKenna and Sheldon 2020,
+           arXiv:2010.12603, Algorithm 1. The median by intervals: Smith 2011, Algorithm 2.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+from math import frexp, ldexp
+
+import numpy as np
+from dp_accounting.dp_event import DpEvent
+
+from sfumato import _check
+from sfumato.accounting.events import ExponentialDpEvent, PureDpEvent
+from sfumato.accounting.guarantee import Relation
+from sfumato.errors import InvalidParameterError
+from sfumato.mechanisms import exact
+from sfumato.mechanisms.grid import Grid
+from sfumato.mechanisms.random import Generator, uniform_below, words
+
+__all__ = ["Exponential", "IntervalExponential", "NoisyMax", "PermuteAndFlip"]
+
+_OUTPUT_BITS = 40  # a point is rounded to the power of two at or below 2^-40 of the width of the bounds
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Selection:
+    """The parameters that every selection has."""
+
+    epsilon: float
+    sensitivity: float
+    relation: Relation
+    monotonic: bool = False
+
+    def __post_init__(self) -> None:
+        _check.positive(epsilon=self.epsilon, sensitivity=self.sensitivity)
+        if not isinstance(self.relation, Relation):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not be typed
+            raise InvalidParameterError(f"relation must be a Relation, but {self.relation!r} was given.")
+        if self.monotonic and self.relation.replaces:
+            raise InvalidParameterError(
+                f"monotonic=True cannot hold under {self.relation.value} neighbors: a replaced unit moves "
+                "some scores up and others down. Leave it out."
+            )
+
+    def _rate(self) -> Fraction:
+        """Return epsilon / (2 sensitivity), or epsilon / sensitivity for monotonic scores, exactly."""
+        return Fraction(self.epsilon) / (Fraction(self.sensitivity) * (1 if self.monotonic else 2))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Exponential(_Selection):
+    """Choose i with probability proportional to exp(epsilon score_i / (2 sensitivity)).
+
+    >>> mechanism = Exponential(epsilon=1.0, sensitivity=1.0, relation=Relation.REPLACE_ONE)
+    >>> mechanism.release([0.0, 1000.0]), mechanism.event()
+    (1, ExponentialDpEvent(epsilon=1.0))
+    """
+
+    def release(self, scores: Sequence[float], *, generator: Generator | None = None) -> int:
+        """Return the index of the chosen score."""
+        rate = self._rate()
+        logs = [rate * score for score in _fractions(scores)]
+        return exact.categorical(logs, [Fraction(1)] * len(logs), generator)
+
+    def event(self) -> DpEvent:
+        """Return what one release costs."""
+        return ExponentialDpEvent(self.epsilon)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IntervalExponential(_Selection):
+    """Choose a point of a line whose score is constant on intervals.
+
+    The density at a point is proportional to exp(epsilon score / (2 sensitivity)). The point is drawn
+    exactly and rounded to a public grid of 2^-40 of the bounds, which is post-processing: the last digits
+    tell nothing of the interval's private ends.
+
+    >>> mechanism = IntervalExponential(epsilon=1.0, sensitivity=1.0, relation=Relation.REPLACE_ONE,
+    ...                                 bounds=(0.0, 10.0))
+    >>> 4.0 <= mechanism.release([0.0, 4.0, 5.0, 10.0], [-500.0, 0.0, -500.0]) <= 5.0
+    True
+    """
+
+    bounds: tuple[float, float]
+
+    def __post_init__(self) -> None:
+        _Selection.__post_init__(self)
+        _check.bounds(bounds=self.bounds)
+        _check.positive(width_of_bounds=self.bounds[1] - self.bounds[0])
+
+    def release(
+        self, edges: Sequence[float], scores: Sequence[float], *, generator: Generator | None = None
+    ) -> float:
+        """Return a point. Interval i lies between edges i and i + 1 with score i; empty ones are skipped."""
+        ends = self._ends(edges, len(scores))
+        lengths = [after - before for before, after in pairwise(ends)]
+        rate = self._rate()
+        logs = [rate * score for score in _fractions(scores)]
+        chosen = exact.categorical(logs, lengths, generator)
+        return self._point(ends[chosen], lengths[chosen], generator)
+
+    def event(self) -> DpEvent:
+        """Return what one release costs."""
+        return ExponentialDpEvent(self.epsilon)
+
+    def _ends(self, edges: Sequence[float], intervals: int) -> list[Fraction]:
+        ends = _fractions(edges)
+        wrong = len(ends) != intervals + 1 or any(b < a for a, b in pairwise(ends))
+        if wrong or (ends[0], ends[-1]) != (Fraction(self.bounds[0]), Fraction(self.bounds[1])):
+            raise InvalidParameterError(
+                f"edges must rise from {self.bounds[0]!r} to {self.bounds[1]!r}, one more than scores."
+            )
+        return ends
+
+    def _point(self, start: Fraction, length: Fraction, generator: Generator | None) -> float:
+        width = self.bounds[1] - self.bounds[0]
+        step = Fraction(ldexp(1.0, frexp(width)[1] - 1 - _OUTPUT_BITS))
+        number, bits = 0, 0
+        while True:  # until all reals that begin with these bits round to one point
+            number, bits = (number << 64) | int(words(1, generator)[0]), bits + 64
+            low = round((start + length * number / 2**bits) / step)
+            high = round((start + length * (number + 1) / 2**bits) / step)
+            if low == high:
+                return min(max(float(low * step), self.bounds[0]), self.bounds[1])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NoisyMax(_Selection):
+    """Add Laplace noise to every score and report which is largest, not how large.
+
+    The noise has scale 2 sensitivity / epsilon, and sensitivity / epsilon for monotonic scores: given the
+    other noises, i wins when its own passes a bar, and a neighbor moves that bar by 2 sensitivity, or by
+    sensitivity where all scores move in one direction. Noise is drawn in whole steps of a public grid; of
+    equal noisy scores the first wins, which keeps the argument, as "passes" may mean "reaches".
+
+    >>> NoisyMax(epsilon=1.0, sensitivity=1.0, relation=Relation.ADD_REMOVE, monotonic=True).release([0, 900])
+    1
+    """
+
+    def release(self, scores: Sequence[float], *, generator: Generator | None = None) -> int:
+        """Return the index of the largest noisy score."""
+        grid = Grid(self.sensitivity)
+        steps = grid.place(_nonempty(scores))
+        multiple = 1 if self.monotonic else 2
+        noise = grid.laplace(steps.size, multiple=multiple, epsilon=self.epsilon, generator=generator)
+        return int(np.argmax(steps + noise))
+
+    def event(self) -> DpEvent:
+        """Return what one release costs."""
+        return PureDpEvent(self.epsilon)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PermuteAndFlip(_Selection):
+    """Visit candidates in random order; take each with a chance that falls with its distance to the best.
+
+    The chance is exp(epsilon (score - best) / (2 sensitivity)), so the best one's is 1. Never worse than the
+    exponential mechanism in expected error, and the same law as noisy max with exponential noise (Ding et
+    al. 2021, arXiv:2105.07260). Flipping all coins first and choosing evenly among the heads is the same
+    law: the first head of a random order is any head with equal chance.
+
+    >>> PermuteAndFlip(epsilon=1.0, sensitivity=1.0, relation=Relation.REPLACE_ONE).release([0.0, 1000.0])
+    1
+    """
+
+    def release(self, scores: Sequence[float], *, generator: Generator | None = None) -> int:
+        """Return the index of the candidate that is taken."""
+        rate = self._rate()
+        known = _fractions(scores)
+        best = max(known)
+        rates = [rate * (best - score) for score in known]
+        floats = np.array([float(min(r, 10_000)) for r in rates])
+        heads = np.flatnonzero(exact.bernoulli_exp(floats, rates.__getitem__, generator))
+        return int(heads[uniform_below(heads.size, 1, generator)[0]])
+
+    def event(self) -> DpEvent:
+        """Return what one release costs."""
+        return PureDpEvent(self.epsilon)
+
+
+def _nonempty(scores: Sequence[float]) -> np.ndarray:
+    known = np.asarray(scores, dtype=np.float64)
+    if known.ndim != 1 or known.size == 0:
+        raise InvalidParameterError("scores must be a non-empty list of numbers, one for each candidate.")
+    if not np.isfinite(known).all():
+        raise InvalidParameterError(
+            "a score or edge is not a finite number, so it cannot have the stated sensitivity. "
+            "Clamp to public bounds first; nothing was released."
+        )
+    return known
+
+
+def _fractions(scores: Sequence[float]) -> list[Fraction]:
+    return [Fraction(score) for score in _nonempty(scores).tolist()]

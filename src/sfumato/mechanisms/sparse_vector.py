@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many questions, few answers: the sparse vector technique.
+
+Guarantee  However many values are asked about, adaptively, a run costs threshold_epsilon +
+           comparison_epsilon + answer_epsilon: what is below the threshold is free, and the run ends after
+           `max_answers` values above it.
+Neighbors  One unit moves each value by at most `sensitivity` under `relation`. `monotonic=True` says that a
+           unit moves all values in one direction; it halves the comparison noise and needs add-or-remove or
+           zero-out neighbors.
+Noise      Threshold: Laplace(S / e1), once for the whole run. Comparison: Laplace(2 c S / e2), c S / e2 if
+           monotonic, fresh each time. Numeric answer: fresh Laplace(c S / e3), never the compared noise,
+           which is the mistake that made published variants non-private. All in whole steps of a public grid,
+           drawn exactly.
+Edges      A value that is NaN or infinite is refused, unseen; the run goes on. After the last answer every
+           question raises `AnswersSpentError`. A run cannot be copied, pickled or carried over a fork: a copy
+           would answer under the same threshold noise again. Threads may share one.
+Source     Lyu, Su and Li 2017, arXiv:1603.01699, Algorithm 7, Theorems 4 and 5.
+"""
+
+import threading
+
+from dp_accounting.dp_event import DpEvent
+
+from sfumato import _check
+from sfumato.accounting.events import SparseVectorDpEvent
+from sfumato.accounting.guarantee import Relation
+from sfumato.errors import InvalidParameterError, SfumatoError
+from sfumato.mechanisms.grid import Grid
+from sfumato.mechanisms.random import Generator, process_token, refuse_copy
+
+__all__ = ["AboveThreshold", "AnswersSpentError", "SparseVector"]
+
+
+class AnswersSpentError(SfumatoError, RuntimeError):
+    """A sparse vector run has given all its answers; further questions need a new run, at a new cost."""
+
+
+class AboveThreshold:
+    """Say for each value whether it is above the threshold, until `max_answers` were.
+
+    >>> run = AboveThreshold(threshold=0.0, threshold_epsilon=0.5, comparison_epsilon=0.5, sensitivity=1.0,
+    ...                      max_answers=1, relation=Relation.ADD_REMOVE)
+    >>> run.ask(-900.0), run.ask(900.0), run.answers_left
+    (False, True, 0)
+    """
+
+    __reduce_ex__ = refuse_copy  # type: ignore[assignment]  # refuses, so its result type does not matter
+
+    def __init__(
+        self,
+        *,
+        threshold: float,
+        threshold_epsilon: float,
+        comparison_epsilon: float,
+        sensitivity: float,
+        max_answers: int,
+        relation: Relation,
+        monotonic: bool = False,
+        generator: Generator | None = None,
+    ) -> None:
+        _check.finite(threshold=threshold)
+        _check.positive(threshold_epsilon=threshold_epsilon, comparison_epsilon=comparison_epsilon)
+        _check.count(max_answers=max_answers)
+        _check_monotonic(relation, monotonic)
+        self._grid = Grid(sensitivity)
+        self._epsilons = (float(threshold_epsilon), float(comparison_epsilon))
+        self._max_answers = self._left = int(max_answers)
+        self._multiple = max_answers * (1 if monotonic else 2)
+        self._generator = generator
+        self._lock, self._process = threading.Lock(), process_token()
+        self._bar = int(self._grid.place([threshold])[0]) + self._laplace(1, threshold_epsilon)
+
+    @property
+    def answers_left(self) -> int:
+        """Return how many more values may be found above the threshold."""
+        return self._left
+
+    def ask(self, value: float) -> bool:
+        """Return whether the value is above the threshold, both with noise."""
+        if self._process != process_token():
+            raise AnswersSpentError("this run belongs to another process. Start a new run, at its own cost.")
+        step = int(self._grid.place([value])[0])
+        with self._lock:
+            if self._left == 0:
+                raise AnswersSpentError(
+                    f"all {self._max_answers} answers of this run were given. "
+                    "Start a new run, at its own cost."
+                )
+            above = step + self._laplace(self._multiple, self._epsilons[1]) >= self._bar
+            self._left -= above
+        return above
+
+    def event(self) -> DpEvent:
+        """Return what the whole run costs, however many questions are asked."""
+        return SparseVectorDpEvent(*self._epsilons)
+
+    def _laplace(self, multiple: int, epsilon: float) -> int:
+        noise = self._grid.laplace(1, multiple=multiple, epsilon=epsilon, generator=self._generator)
+        return int(noise[0])
+
+
+class SparseVector:
+    """Return a noisy value for each of the first `max_answers` values above the threshold, None below it.
+
+    >>> run = SparseVector(threshold=0.0, threshold_epsilon=0.4, comparison_epsilon=0.4, answer_epsilon=0.2,
+    ...                    sensitivity=1.0, max_answers=1, relation=Relation.ADD_REMOVE)
+    >>> run.ask(-900.0) is None, run.ask(900.0) is None
+    (True, False)
+    """
+
+    __reduce_ex__ = refuse_copy  # type: ignore[assignment]  # refuses, so its result type does not matter
+
+    def __init__(
+        self,
+        *,
+        threshold: float,
+        threshold_epsilon: float,
+        comparison_epsilon: float,
+        answer_epsilon: float,
+        sensitivity: float,
+        max_answers: int,
+        relation: Relation,
+        monotonic: bool = False,
+        generator: Generator | None = None,
+    ) -> None:
+        _check.positive(answer_epsilon=answer_epsilon)
+        self._test = AboveThreshold(
+            threshold=threshold,
+            threshold_epsilon=threshold_epsilon,
+            comparison_epsilon=comparison_epsilon,
+            sensitivity=sensitivity,
+            max_answers=max_answers,
+            relation=relation,
+            monotonic=monotonic,
+            generator=generator,
+        )
+        self._event = SparseVectorDpEvent(
+            float(threshold_epsilon), float(comparison_epsilon), float(answer_epsilon)
+        )
+        self._grid = Grid(sensitivity)
+        self._max_answers = int(max_answers)
+        self._generator = generator
+
+    @property
+    def answers_left(self) -> int:
+        """Return how many more values may be answered."""
+        return self._test.answers_left
+
+    def ask(self, value: float) -> float | None:
+        """Return the value with fresh noise if it is above the threshold, else None."""
+        if not self._test.ask(value):
+            return None
+        epsilon = self._event.answer_epsilon
+        noise = self._grid.laplace(1, multiple=self._max_answers, epsilon=epsilon, generator=self._generator)
+        return float((int(self._grid.place([value])[0]) + int(noise[0])) * self._grid.step)
+
+    def event(self) -> DpEvent:
+        """Return what the whole run costs, however many questions are asked."""
+        return self._event
+
+
+def _check_monotonic(relation: Relation, monotonic: bool) -> None:
+    if not isinstance(relation, Relation):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not be typed
+        raise InvalidParameterError(f"relation must be a Relation, but {relation!r} was given.")
+    if monotonic and relation.replaces:
+        raise InvalidParameterError(
+            f"monotonic=True cannot hold under {relation.value} neighbors: a replaced unit moves some values "
+            "up and others down. Leave it out."
+        )

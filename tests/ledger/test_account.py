@@ -1,0 +1,430 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reserve, begin, commit, refund, grant: what each does and what each refuses."""
+
+import math
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from dp_accounting import dp_event as dp
+
+from sfumato.accounting import events
+from sfumato.accounting.events import ApproximateDpEvent, PureDpEvent
+from sfumato.accounting.guarantee import Relation
+from sfumato.errors import (
+    BudgetExceededError,
+    InvalidParameterError,
+    LedgerError,
+    LedgerVersionError,
+    RelationMismatchError,
+    UnsupportedEventError,
+)
+from sfumato.ledger import Account, Budget, Ledger, Progress
+
+New = Callable[..., Account]
+
+
+def test_a_release_goes_from_reserved_to_committed_and_is_spent_all_the_way(location: str) -> None:
+    ledger = Ledger(location, person="ada")
+    account = ledger.open("credit", privacy_unit="client_id", budget=Budget(epsilon=1, delta=1e-6))
+    reservation = account.reserve(PureDpEvent(0.25), purpose="mean of age")
+    assert (reservation.release.progress, account.spent().epsilon) == (Progress.RESERVED, 0.25)
+    reservation.begin()
+    assert (reservation.release.progress, account.spent().epsilon) == (Progress.BEGUN, 0.25)
+    reservation.commit()
+    assert (reservation.release.progress, account.spent().epsilon) == (Progress.COMMITTED, 0.25)
+
+    (release,) = Ledger(location, create=False).account("credit").releases()
+    assert release.purpose == "mean of age"
+    assert release.person == "ada"
+    assert release.event == PureDpEvent(0.25)
+    assert release.relation is Relation.ADD_REMOVE
+    assert release.code_version
+    assert release.reserved_at.endswith("+00:00")
+    assert release.reserved_at < release.changed_at
+    assert not release.seeded
+
+
+def test_what_does_not_fit_is_refused_and_nothing_is_spent(location: str) -> None:
+    ledger = Ledger(location)
+    account = ledger.open("credit", privacy_unit="client_id", budget=Budget(epsilon=1, delta=0))
+    account.reserve(PureDpEvent(0.75), purpose="most")
+    before = ledger.head()
+    with pytest.raises(BudgetExceededError) as refused:
+        account.reserve(PureDpEvent(0.5), purpose="too much")
+    assert ledger.head() == before
+    said = str(refused.value)
+    for part in ("'too much'", "epsilon=1.25", "'credit'", "at most epsilon=0.25", "`sfumato ledger grant`"):
+        assert part in said
+    account.reserve(PureDpEvent(0.25), purpose="exactly what was said to be left")
+
+
+def test_a_refusal_over_a_delta_says_so(new_account: New) -> None:
+    account = new_account(epsilon=5, delta=1e-6)
+    account.reserve(ApproximateDpEvent(0.1, 4e-7), purpose="first")
+    with pytest.raises(BudgetExceededError, match=r"delta of its own of 2e-07, and 1e-07 is left"):
+        account.reserve(ApproximateDpEvent(0.1, 2e-7), purpose="second")
+    assert account.remaining().delta == pytest.approx(1e-7)
+    assert account.remaining(delta=2e-7).epsilon == 0
+    assert account.remaining(delta=1e-8).epsilon > 1
+
+
+def test_a_refund_before_begin_gives_everything_back(new_account: New) -> None:
+    account = new_account()
+    reservation = account.reserve(PureDpEvent(1.0), purpose="changed my mind")
+    reservation.refund()
+    assert account.spent().epsilon == 0
+    assert account.event() == dp.NoOpDpEvent()
+    assert account.releases()[0].progress is Progress.REFUNDED
+    account.reserve(PureDpEvent(1.0), purpose="all of it again")
+
+
+@pytest.mark.parametrize("done", [["begin"], ["begin", "commit"], ["refund"]])
+def test_a_refund_after_begin_or_a_second_one_is_refused(new_account: New, done: list[str]) -> None:
+    account = new_account()
+    reservation = account.reserve(PureDpEvent(0.5), purpose="p")
+    for step in done:
+        getattr(reservation, step)()
+    spent = account.spent()
+    with pytest.raises(LedgerError, match="so refund is not possible"):
+        reservation.refund()
+    assert account.spent() == spent
+
+
+@pytest.mark.parametrize(
+    ("done", "step"),
+    [
+        ([], "commit"),
+        (["begin"], "begin"),
+        (["begin", "commit"], "commit"),
+        (["refund"], "begin"),
+        (["refund"], "commit"),
+    ],
+)
+def test_steps_out_of_order_are_refused(new_account: New, done: list[str], step: str) -> None:
+    reservation = new_account().reserve(PureDpEvent(0.5), purpose="p")
+    for earlier in done:
+        getattr(reservation, earlier)()
+    with pytest.raises(LedgerError, match=f"so {step} is not possible"):
+        getattr(reservation, step)()
+
+
+def test_an_exception_inside_spend_leaves_the_release_spent(new_account: New) -> None:
+    account = new_account()
+    with pytest.raises(ZeroDivisionError), account.spend(PureDpEvent(0.5), purpose="fails"):
+        _ = 1 / 0
+    assert account.spent().epsilon == 0.5
+    assert account.releases()[0].progress is Progress.BEGUN
+
+
+def test_a_reservation_that_a_crash_left_unbegun_can_be_refunded_by_its_number(
+    new_account: New, path: Path
+) -> None:
+    number = new_account().reserve(PureDpEvent(0.5), purpose="p").number
+    account = Ledger(path).account("credit")
+    account.reservation(number).refund()
+    assert account.spent().epsilon == 0
+    with pytest.raises(LedgerError, match="has no reservation 99"):
+        account.reservation(99)
+
+
+def test_the_spent_event_is_what_calibration_needs(new_account: New) -> None:
+    account = new_account(epsilon=3)
+    account.reserve(dp.GaussianDpEvent(20.0), purpose="a")
+    account.reserve(dp.GaussianDpEvent(20.0), purpose="b").begin()
+    account.reserve(PureDpEvent(0.1), purpose="c").refund()
+    assert account.event() == dp.SelfComposedDpEvent(dp.GaussianDpEvent(20.0), 2)
+
+
+# --- opening ----------------------------------------------------------------------------------------------
+
+
+def test_an_account_is_found_again_with_all_it_was_opened_with(location: str) -> None:
+    budget = Budget(epsilon=3, delta=1e-6)
+    Ledger(location).open("credit", privacy_unit="client_id", budget=budget, relation=Relation.REPLACE_ONE)
+    ledger = Ledger(location)
+    for again in (
+        ledger.open("credit", privacy_unit="client_id"),
+        ledger.open("credit", privacy_unit="client_id", budget=budget),
+        ledger.open(" credit ", privacy_unit="client_id", relation="replace-one"),
+        ledger.account("credit"),
+        ledger.accounts()[0],
+    ):
+        assert (again.privacy_unit, again.relation, again.budget) == (
+            "client_id",
+            Relation.REPLACE_ONE,
+            budget,
+        )
+    assert ledger.head().count == 1
+
+
+def test_reopening_with_other_terms_is_refused(new_account: New, path: Path) -> None:
+    new_account(epsilon=1, delta=1e-6)
+    ledger = Ledger(path)
+    with pytest.raises(LedgerError, match="protects one 'client_id'"):
+        ledger.open("credit", privacy_unit="row")
+    with pytest.raises(RelationMismatchError, match="counts add-remove"):
+        ledger.open("credit", privacy_unit="client_id", relation=Relation.REPLACE_ONE)
+    with pytest.raises(LedgerError, match="cannot be lowered or replaced"):
+        ledger.open("credit", privacy_unit="client_id", budget=Budget(epsilon=2, delta=1e-6))
+    with pytest.raises(InvalidParameterError, match="unknown relation"):
+        ledger.open("credit", privacy_unit="client_id", relation="bounded")
+
+
+def test_a_new_account_needs_a_budget(path: Path) -> None:
+    ledger = Ledger(path)
+    with pytest.raises(InvalidParameterError, match="it needs a budget"):
+        ledger.open("credit", privacy_unit="client_id")
+    with pytest.raises(InvalidParameterError, match="it needs a budget"):
+        ledger.open("credit", privacy_unit="client_id", budget=3.0)  # type: ignore[arg-type]
+    with pytest.raises(LedgerError, match=r"has no account 'credit'.*none"):
+        ledger.account("credit")
+    assert ledger.head().count == 0
+
+
+def test_accounts_do_not_share_their_budgets(path: Path) -> None:
+    ledger = Ledger(path)
+    one, other = (
+        ledger.open(name, privacy_unit="user", budget=Budget(epsilon=1, delta=0)) for name in ("one", "other")
+    )
+    one.reserve(PureDpEvent(1.0), purpose="all of one")
+    assert other.remaining().epsilon == pytest.approx(1)
+    assert [account.name for account in ledger.accounts()] == ["one", "other"]
+
+
+HOSTILE = ["'; DROP TABLE sfumato_journal; --", '"', "100% :name %s ? \\", "Straße", "信用", "a" * 500]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_any_printable_line_is_a_name(location: str, name: str) -> None:
+    ledger = Ledger(location, person=name)
+    account = ledger.open(name, privacy_unit=name, budget=Budget(epsilon=1, delta=0))
+    account.reserve(PureDpEvent(0.1), purpose=name)
+    account.grant(epsilon=1, reason=name)
+    (again,) = Ledger(location).accounts()
+    release = again.releases()[0]
+    assert [again.name, again.privacy_unit, release.purpose, release.person, again.grants()[0].reason] == [
+        name
+    ] * 5
+
+
+@pytest.mark.parametrize(
+    "name", ["", "  ", "two\nlines", "nul\0", "a" * 501, "\ud800", "\u202eevil", 3, None]
+)
+def test_other_names_are_refused(path: Path, name: object) -> None:
+    ledger = Ledger(path)
+    budget = Budget(epsilon=1, delta=0)
+    with pytest.raises(InvalidParameterError, match="name must"):
+        ledger.open(name, privacy_unit="user", budget=budget)  # type: ignore[arg-type]
+    account = ledger.open("credit", privacy_unit="user", budget=budget)
+    with pytest.raises(InvalidParameterError, match="purpose must"):
+        account.reserve(PureDpEvent(0.1), purpose=name)  # type: ignore[arg-type]
+    assert account.releases() == []
+
+
+def test_names_that_look_the_same_are_the_same(path: Path) -> None:
+    ledger = Ledger(path)
+    ledger.open("caf\u00e9", privacy_unit="user", budget=Budget(epsilon=1, delta=0))
+    assert ledger.account("cafe\u0301").name == "caf\u00e9"
+
+
+# --- what cannot be charged -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("event", "error"),
+    [
+        (dp.NonPrivateDpEvent(), UnsupportedEventError),
+        (dp.GaussianDpEvent(0.0), InvalidParameterError),
+        (dp.GaussianDpEvent(math.nan), InvalidParameterError),
+        (PureDpEvent(math.inf), InvalidParameterError),
+        (PureDpEvent(-1.0), InvalidParameterError),
+        (ApproximateDpEvent(1.0, 1.0), InvalidParameterError),
+        (dp.PoissonSampledDpEvent(1.5, dp.GaussianDpEvent(1.0)), InvalidParameterError),
+        (dp.UnsupportedDpEvent(), UnsupportedEventError),
+        ("an event", UnsupportedEventError),
+    ],
+)
+def test_an_event_without_a_price_writes_nothing(
+    new_account: New, path: Path, event: object, error: type
+) -> None:
+    account = new_account()
+    with pytest.raises(error):
+        account.reserve(event, purpose="p")  # type: ignore[arg-type]
+    assert Ledger(path).head().count == 1
+
+
+def test_an_event_that_the_relation_forbids_is_refused(new_account: New) -> None:
+    account = new_account(relation=Relation.REPLACE_ONE)
+    with pytest.raises(UnsupportedEventError):
+        account.reserve(events.ParallelDpEvent([PureDpEvent(0.1)]), purpose="p")
+    assert account.releases() == []
+
+
+def test_a_release_for_another_relation_is_refused(new_account: New) -> None:
+    account = new_account(relation=Relation.REPLACE_ONE)
+    with pytest.raises(RelationMismatchError, match=r"stated for add-remove.*counts replace-one"):
+        account.reserve(PureDpEvent(0.1), purpose="p", relation=Relation.ADD_REMOVE)
+    account.reserve(PureDpEvent(0.1), purpose="p", relation=Relation.REPLACE_ONE)
+    assert len(account.releases()) == 1
+
+
+def test_replaced_units_cost_a_gaussian_four_times_the_divergence(new_account: New, tmp_path: Path) -> None:
+    event = dp.GaussianDpEvent(30.0)
+    one = new_account(epsilon=3)
+    other = Ledger(tmp_path / "other.db").open(
+        "credit", privacy_unit="u", budget=Budget(epsilon=3, delta=1e-6), relation=Relation.REPLACE_ONE
+    )
+    for account in (one, other):
+        account.reserve(event, purpose="p")
+    used = [1 - account.remaining().fraction for account in (one, other)]
+    assert used[1] == pytest.approx(4 * used[0])
+
+
+def test_an_event_from_a_newer_sfumato_stops_spending(
+    new_account: New, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account = new_account()
+    account.reserve(dp.LaplaceDpEvent(9.876), purpose="known when written")
+    monkeypatch.delitem(events._TYPES, "LaplaceDpEvent")  # type: ignore[attr-defined]
+    from sfumato.ledger import filters
+
+    filters.cost.cache_clear()
+    for ask in (account.spent, account.remaining, account.statement):
+        with pytest.raises(LedgerVersionError, match="upgrade sfumato"):
+            ask()
+    with pytest.raises(LedgerVersionError, match="Nothing more is spent"):
+        account.reserve(PureDpEvent(0.01), purpose="p")
+
+
+# --- grants and what is left ------------------------------------------------------------------------------
+
+
+def test_a_grant_raises_the_budget_and_is_recorded(location: str) -> None:
+    ledger = Ledger(location, person="grace")
+    budget = Budget(epsilon=1, delta=1e-6)
+    account = ledger.open("credit", privacy_unit="client_id", budget=budget)
+    account.reserve(PureDpEvent(1.0), purpose="all")
+    with pytest.raises(BudgetExceededError):
+        account.reserve(PureDpEvent(0.5), purpose="more")
+    assert account.grant(epsilon=0.5, delta=1e-7, reason="board decision 12") == Budget(
+        epsilon=1.5, delta=1.1e-6
+    )
+    account.reserve(PureDpEvent(0.5), purpose="more")
+
+    (grant,) = Ledger(location).account("credit").grants()
+    assert (grant.epsilon, grant.delta, grant.reason, grant.person) == (
+        0.5,
+        1e-7,
+        "board decision 12",
+        "grace",
+    )
+    ledger.open("credit", privacy_unit="client_id", budget=budget)  # scripts may keep the opening budget
+    ledger.open("credit", privacy_unit="client_id", budget=account.budget)
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [{}, {"epsilon": -1}, {"epsilon": math.nan}, {"epsilon": math.inf}, {"delta": -1e-9}, {"delta": 1.0}],
+)
+def test_a_grant_that_is_none_is_refused(new_account: New, terms: dict[str, float]) -> None:
+    account = new_account()
+    with pytest.raises(InvalidParameterError):
+        account.grant(**terms, reason="r")
+    assert account.budget == Budget(epsilon=1, delta=1e-6)
+    assert account.grants() == []
+
+
+def test_a_pure_account_stays_pure(new_account: New) -> None:
+    account = new_account(delta=0)
+    with pytest.raises(InvalidParameterError, match="Open another account"):
+        account.grant(delta=1e-9, reason="r")
+    assert account.grant(epsilon=1, reason="r").epsilon == 2
+    assert account.remaining().noise_multiplier == math.inf
+
+
+@pytest.mark.parametrize(
+    "given",
+    [(0, 0), (-1, 0), (math.nan, 0), (math.inf, 0), (1, 1), (1, -1e-9), (1, math.nan), ("1", 0), (True, 0)],
+)
+def test_a_budget_out_of_range_cannot_exist(given: tuple[float, float]) -> None:
+    with pytest.raises(InvalidParameterError):
+        Budget(epsilon=given[0], delta=given[1])
+
+
+def test_what_is_left_shrinks_and_can_all_be_used(new_account: New) -> None:
+    account = new_account(epsilon=2)
+    assert account.remaining().fraction == 1
+    account.reserve(dp.GaussianDpEvent(10.0), purpose="p")
+    left = account.remaining()
+    assert 0 < left.fraction < 1
+    account.reserve(PureDpEvent(left.epsilon), purpose="the rest")
+    assert account.remaining().epsilon < 1e-6
+    assert account.remaining().fraction == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize("delta", [-1e-9, 1.5, math.nan])
+def test_what_is_left_for_an_impossible_delta_is_an_error(new_account: New, delta: float) -> None:
+    with pytest.raises(InvalidParameterError):
+        new_account().remaining(delta=delta)
+
+
+# --- one ledger, many users of it -------------------------------------------------------------------------
+
+
+def test_threads_share_a_ledger_safely(new_account: New) -> None:
+    account = new_account(epsilon=1, delta=0)
+    admitted: list[int] = []
+
+    def spend() -> None:
+        try:
+            while True:
+                admitted.append(account.reserve(PureDpEvent(0.0625), purpose="p").number)
+        except BudgetExceededError:
+            pass
+
+    threads = [threading.Thread(target=spend) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(admitted) == 16 == len(set(admitted))
+
+
+def test_the_operating_systems_user_signs_by_default(
+    new_account: New, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new_account()
+    monkeypatch.setenv("LOGNAME", "turing")
+    Ledger(path).account("credit").reserve(PureDpEvent(0.1), purpose="p")
+
+    def nobody() -> str:
+        raise OSError("no name for this number")
+
+    monkeypatch.setattr("getpass.getuser", nobody)
+    Ledger(path).account("credit").reserve(PureDpEvent(0.1), purpose="p")
+    people = [release.person for release in Ledger(path).account("credit").releases()]
+    assert people[0] == "turing"
+    assert people[1].startswith("user ")
+
+
+def test_a_clock_that_goes_backwards_changes_nothing(
+    new_account: New, monkeypatch: pytest.MonkeyPatch, path: Path
+) -> None:
+    import datetime as real
+
+    class Backwards(real.datetime):
+        year_now = 2030
+
+        @classmethod
+        def now(cls, tz: real.tzinfo | None = None) -> "Backwards":
+            cls.year_now -= 1
+            return cls(cls.year_now, 1, 1, tzinfo=tz)
+
+    monkeypatch.setattr("sfumato.ledger.book.datetime", Backwards)
+    account = new_account()
+    numbers = [account.reserve(PureDpEvent(0.1), purpose=str(i)).number for i in range(3)]
+    assert [release.purpose for release in account.releases()] == ["0", "1", "2"]
+    assert numbers == sorted(numbers)
+    assert Ledger(path).verify().head.count == 4

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the documentation shows is run: commands, Python blocks, example files. No command is undocumented."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from sfumato.cli.app import app
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+EXAMPLES = sorted((ROOT / "docs" / "examples").glob("*.py"))
+BIN = Path(sys.executable).parent
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def commands(page: Path) -> list[str]:
+    lines = "\n".join(blocks(page, "console")).splitlines()
+    return [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
+
+
+def environment() -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if k != "SFUMATO_LEDGER"}
+    return kept | {"COLUMNS": "100"}
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if commands(p)], ids=lambda p: p.name)
+def test_every_command_on_a_page_runs(page: Path, tmp_path: Path) -> None:
+    for command in commands(page):
+        program, *arguments = shlex.split(command)
+        assert program == "sfumato", command
+        ran = subprocess.run(
+            [BIN / "sfumato", *arguments], cwd=tmp_path, env=environment(), capture_output=True, text=True
+        )
+        assert ran.returncode == 0, f"{command}\n{ran.stderr}"
+        assert ran.stdout.strip(), command
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "python")], ids=lambda p: p.name)
+def test_the_python_blocks_of_a_page_run_in_order(page: Path, tmp_path: Path) -> None:
+    script = tmp_path / "page.py"
+    script.write_text("\n".join(blocks(page, "python")))
+    ran = subprocess.run(
+        [sys.executable, script], cwd=tmp_path, env=environment(), capture_output=True, text=True
+    )
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_the_readme_shows_what_its_example_prints(tmp_path: Path) -> None:
+    script = tmp_path / "readme.py"
+    script.write_text(blocks(ROOT / "README.md", "python")[0])
+    ran = subprocess.run(
+        [sys.executable, script], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=True
+    )
+    assert f"```\n{ran.stdout}```" in (ROOT / "README.md").read_text()
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda p: p.name)
+def test_an_example_runs_and_stays_short(example: Path, tmp_path: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, example], cwd=tmp_path, env=environment(), capture_output=True, text=True
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert len(example.read_text().splitlines()) < 100
+
+
+def test_every_command_and_flag_is_documented() -> None:
+    page = (ROOT / "docs" / "cli.md").read_text()
+    root = typer.main.get_command(app)
+    for name, command in root.commands.items():  # type: ignore[attr-defined]
+        for path, leaf in [(f"{name} {n}", c) for n, c in getattr(command, "commands", {}).items()] or [
+            (name, command)
+        ]:
+            assert f"sfumato {path}" in page, path
+            for parameter in leaf.params:
+                flags = [flag for flag in parameter.opts if flag.startswith("--")]
+                assert not flags or any(flag in page for flag in flags), (path, flags)
