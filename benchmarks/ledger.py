@@ -30,6 +30,7 @@ from sfumato.ledger.store import Store
 
 WORKERS = Path(__file__).resolve().parents[1] / "tests" / "ledger" / "workers.py"
 ROWS = 10_000
+SHORT = 100  # rows; a reserve must not take much longer in a long ledger than in a short one
 PROCESSES = 16
 SEED = 7
 
@@ -52,11 +53,11 @@ def _measure(folder: Path, *, quick: bool) -> Iterator[Result]:
     for name, event_of in (("few different events", _repeated), ("all events different", _different)):
         seconds = [_open_seconds(folder / f"{name} {attempt}.db", event_of, attempt) for attempt in range(3)]
         yield _row(f"open {ROWS} rows and say what is spent, {name}, best of 3, s", min(seconds), 1.0)
-    yield _row(
-        f"reserve in a ledger of {ROWS} rows, median, ms",
-        _reserve_ms(folder / "few different events 0.db", quick),
-    )
-    yield _row("reserve in a new ledger, median, ms", _reserve_ms(folder / "new.db", quick))
+    _fill(folder / "short.db", _repeated, attempt=0, rows=SHORT)
+    short, long = (_reserve_ms(folder / f"{name}.db", quick) for name in ("short", "few different events 0"))
+    yield _row(f"reserve in a ledger of {SHORT} rows, median, ms", short)
+    yield _row(f"reserve in a ledger of {ROWS} rows, median, ms", long)
+    yield _row(f"reserve after {ROWS} rows, as a multiple of after {SHORT}", long / short, 2.0)
     yield from _contention(folder / "contended.db")
     yield from _kills(folder, 25 if quick else 200)
 
@@ -88,26 +89,26 @@ def _open_seconds(path: Path, event_of: Any, attempt: int) -> float:
     return _seconds(lambda: Ledger(path, create=False).account("credit").spent())
 
 
-def _fill(path: Path, event_of: Any, attempt: int) -> None:
+def _fill(path: Path, event_of: Any, attempt: int, rows: int = ROWS) -> None:
     """Write many rows in one transaction, sealed as the ledger seals them: one by one would take a minute."""
     _account(path, Budget(epsilon=100, delta=1e-6))
     head = Ledger(path).head()
     store = Store(path, create=False)
     with store.writing() as connection:
-        for entry in _entries(event_of, attempt):
+        for entry in _entries(event_of, attempt, rows):
             row = seal(entry, head)
             store.append(connection, row)
             head = Head(row.sequence, row.row_hash)
 
 
-def _entries(event_of: Any, attempt: int) -> Iterator[Entry]:
+def _entries(event_of: Any, attempt: int, rows: int) -> Iterator[Entry]:
     common = {
         "account": "credit",
         "person": "benchmark",
         "code_version": "0",
         "written_at": "2026-01-01T00:00:00+00:00",
     }
-    for start in range(2, ROWS - 1, 3):  # row 1 opens the account
+    for start in range(2, rows - 1, 3):  # row 1 opens the account
         text = events.to_json(event_of(start, attempt))
         yield Entry(**common, kind="reserve", relation="add-remove", event=text, purpose=f"release {start}")
         yield Entry(**common, kind="begin", reservation=start)
@@ -124,7 +125,8 @@ def _reserve_ms(path: Path, quick: bool) -> float:
     account = _account(path, Budget(epsilon=100, delta=1e-6))
     event = events.PureDpEvent(1e-6)
     return 1000 * statistics.median(
-        _seconds(lambda: account.reserve(event, purpose="timed")) for _ in range(20 if quick else 200)
+        _seconds(lambda: account.reserve(event, relation="add-remove", purpose="timed"))
+        for _ in range(20 if quick else 200)
     )
 
 

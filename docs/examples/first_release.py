@@ -29,20 +29,20 @@ account = sf.Ledger(ledger_file).open(
 
 # 1. How many benign and malignant tumors? One patient is in one bin, so the pair of counts moves by 1.
 counting = DiscreteLaplace.calibrated(epsilon=0.25, sensitivity=1, relation=NEIGHBORS)
-with account.spend(counting.event(), purpose="patients by diagnosis"):
+with account.spend(counting, purpose="patients by diagnosis"):
     counts = [counting.release(int(n)) for n in (benign.sum(), (~benign).sum())]
 print(f"benign {counts[0]}, malignant {counts[1]}   (in truth {benign.sum()}, {(~benign).sum()})")
 
 # 2. The mean radius: a noisy sum, divided by the noisy number of patients that is already out.
 summing = Laplace.calibrated(epsilon=0.25, sensitivity=RADIUS[1], relation=NEIGHBORS)
-with account.spend(summing.event(), purpose="sum of radius"):
+with account.spend(summing, purpose="sum of radius"):
     total = summing.release(float(radius.sum()))
 print(f"mean radius {total / max(sum(counts), 1):.2f} mm   (in truth {radius.mean():.2f})")
 
 # 3. The median radius, by the exponential mechanism over the intervals between the values. One patient more
 #    moves the rank of a point by 0 or 1 and the middle rank by 1/2, so the distance between them by 1/2.
 choosing = IntervalExponential(epsilon=0.25, sensitivity=0.5, relation=NEIGHBORS, bounds=RADIUS)
-with account.spend(choosing.event(), purpose="median of radius"):
+with account.spend(choosing, purpose="median of radius"):
     edges = [RADIUS[0], *np.sort(radius).tolist(), RADIUS[1]]
     scores = [-abs(rank - len(radius) / 2) for rank in range(len(radius) + 1)]
     median = choosing.release(edges, scores)
@@ -51,16 +51,16 @@ print(f"median radius {median:.2f} mm   (in truth {np.median(radius):.2f})")
 # 4. Squared distances from a public middle, with as little Gaussian noise as the account still admits.
 middle = 15.0
 most = max(abs(bound - middle) for bound in RADIUS) ** 2
-noise = account.calibrate(lambda s: Gaussian(stddev=s * most, sensitivity=most, relation=NEIGHBORS).event())
+noise = account.calibrate(lambda s: Gaussian(stddev=s * most, sensitivity=most, relation=NEIGHBORS))
 squaring = Gaussian(stddev=noise * most, sensitivity=most, relation=NEIGHBORS)
-with account.spend(squaring.event(), purpose="sum of squared distances"):
+with account.spend(squaring, purpose="sum of squared distances"):
     squares = squaring.release(float(((radius - middle) ** 2).sum()))
 variance = squares / max(sum(counts), 1) - (total / max(sum(counts), 1) - middle) ** 2
 print(f"standard deviation {max(variance, 0.0) ** 0.5:.2f} mm   (in truth {radius.std():.2f})")
 
 # 5. The budget is spent. The next question is refused before it sees any data.
 try:
-    account.reserve(counting.event(), purpose="one question too many")
+    account.reserve(counting, purpose="one question too many")
 except sf.errors.BudgetExceededError as refusal:
     print(f"\nRefused: {refusal}")
 

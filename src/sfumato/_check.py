@@ -44,7 +44,7 @@ def non_negative(**values: float) -> None:
 def finite(**values: float) -> None:
     """Require finite numbers of any sign."""
     for name, value in values.items():
-        if not (_is_number(value) and math.isfinite(value)):
+        if not (_is_number(value) and -math.inf < value < math.inf):
             raise _fail(name, value, "a finite number")
 
 
@@ -82,7 +82,7 @@ def bounds(**values: tuple[float, float]) -> None:
         ok = (
             isinstance(value, tuple | list)
             and len(value) == 2
-            and all(_is_number(v) and math.isfinite(v) for v in value)
+            and all(_is_number(v) and -math.inf < v < math.inf for v in value)
             and value[0] < value[1]
         )
         if not ok:

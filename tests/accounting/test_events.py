@@ -33,6 +33,7 @@ NESTED = [
     dp.ComposedDpEvent([dp.LaplaceDpEvent(1.0), dp.SelfComposedDpEvent(events.PureDpEvent(0.5), 2)]),
     events.ParallelDpEvent([dp.GaussianDpEvent(2.0), dp.ComposedDpEvent([dp.LaplaceDpEvent(1.0)])]),
     dp.PoissonSampledDpEvent(0.5, dp.ComposedDpEvent([dp.GaussianDpEvent(1.0), dp.GaussianDpEvent(2.0)])),
+    events.UnsampledDpEvent(dp.LaplaceDpEvent(2.0)),
 ]
 BAD_NUMBERS = [math.nan, math.inf, -math.inf, -1.0, -1, "1", None]
 ZERO_IS_FINE = {
@@ -272,3 +273,23 @@ def test_several_gaussians_have_the_scale_of_one():
     )
     for event in (dp.LaplaceDpEvent(1.0), dp.NoOpDpEvent(), NESTED[0]):
         assert events.gaussian_scale(event) is None
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda e: dp.PoissonSampledDpEvent(0.1, e),
+        lambda e: dp.SampledWithoutReplacementDpEvent(10, 1, e),
+        lambda e: dp.PoissonSampledDpEvent(0.1, dp.ComposedDpEvent([dp.SelfComposedDpEvent(e, 2)])),
+        lambda e: dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(0.1, events.ParallelDpEvent([e])), 3),
+    ],
+)
+def test_an_event_whose_bound_holds_between_neighbors_only_cannot_be_sampled(wrap):
+    events.check(wrap(dp.GaussianDpEvent(2.0)))
+    with pytest.raises(UnsupportedEventError, match="must not be sampled"):
+        events.check(wrap(events.UnsampledDpEvent(dp.GaussianDpEvent(2.0))))
+
+
+def test_an_unsampled_event_costs_what_is_in_it():
+    inner = dp.SelfComposedDpEvent(dp.GaussianDpEvent(2.0), 3)
+    assert events.leaves(events.UnsampledDpEvent(inner)) == events.leaves(inner)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scipy.special import expit, softmax
 
 from sfumato.accounting import events
+from sfumato.accounting.dominating import dominating
 from sfumato.accounting.guarantee import Relation
 from sfumato.accounting.pairs import (
     Atoms,
@@ -22,7 +23,6 @@ from sfumato.accounting.pairs import (
     PoissonAdd,
     PoissonRemove,
     PoissonReplace,
-    dominating,
 )
 from sfumato.errors import UnsupportedEventError
 

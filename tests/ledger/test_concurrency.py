@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from sfumato.accounting.events import PureDpEvent
+from sfumato.accounting.guarantee import Relation
 from sfumato.errors import BudgetExceededError, LedgerError
 from sfumato.ledger import Account, Budget, Ledger, Progress
 
 WORKERS = Path(__file__).with_name("workers.py")
 PROCESSES = 16
+ADD_REMOVE = Relation.ADD_REMOVE
 EPSILON = 0.125  # a power of two: sums are exact, so that "exactly nothing" means it
 SEED = 20160701
 
@@ -58,7 +60,7 @@ def test_killed_processes_leave_a_ledger_that_verifies_and_never_under_counts(
     verification = Ledger(location, create=False).verify()
     assert verification.overspent == ()
     assert account.spent().epsilon == len(progress) * 2**-20
-    with account.spend(account.releases()[0].event, purpose="it still works"):
+    with account.spend(account.releases()[0].event, purpose="it still works", relation=ADD_REMOVE):
         pass
 
 
@@ -77,12 +79,21 @@ def test_a_kill_while_a_ledger_is_made_leaves_none_or_a_whole_one(tmp_path: Path
         Ledger(path, create=False).verify()
 
 
+@pytest.mark.parametrize("moment", ["anywhere", "with its lock", "in a transaction"])
+def test_a_child_forked_while_another_thread_uses_the_ledger_can_spend(path: Path, moment: str) -> None:
+    account = _open(str(path), epsilon=1e6)
+    fared = _work("fork", path, moment)
+    assert set(fared) == {"fine"}
+    assert [release.purpose for release in account.releases()].count("child") == len(fared)
+    assert Ledger(path).verify().overspent == ()
+
+
 def test_a_handle_that_read_long_ago_still_sees_what_others_spent(location: str) -> None:
     first, second = _open(location, epsilon=1.0), _open(location, epsilon=1.0)
     assert second.remaining().epsilon == pytest.approx(1.0)
-    first.reserve(PureDpEvent(0.75), purpose="most of it")
+    first.reserve(PureDpEvent(0.75), purpose="most of it", relation=ADD_REMOVE)
     with pytest.raises(BudgetExceededError):
-        second.reserve(PureDpEvent(0.5), purpose="too much by now")
+        second.reserve(PureDpEvent(0.5), purpose="too much by now", relation=ADD_REMOVE)
     assert second.remaining().epsilon == pytest.approx(0.25)
 
 

@@ -2,6 +2,7 @@
 """The stop rule keeps its promise against an adversary who chooses every event after seeing all results."""
 
 import math
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -213,6 +214,45 @@ def test_an_accountant_that_answers_nan_gives_no_price(monkeypatch: pytest.Monke
     monkeypatch.setattr("sfumato.accounting.composition.basic", lambda event, relation: (math.nan, 0.0))
     with pytest.raises(UnsupportedEventError):
         cost(events.to_json(events.PureDpEvent(0.54321)), ADD_REMOVE, None)
+
+
+TINY = Budget(epsilon=1e-30, delta=1e-300)
+OFTEN = 10**307
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        events.PureDpEvent(1e-165),
+        dp.GaussianDpEvent(1e165),
+        dp.PoissonSampledDpEvent(1e-165, events.PureDpEvent(1e-165)),
+        dp.PoissonSampledDpEvent(1e-165, dp.GaussianDpEvent(1e165)),
+    ],
+)
+def test_a_cost_too_small_for_a_float_is_not_free(event: events.DpEvent) -> None:
+    rule = Filter(budget=TINY, order=choose_order(TINY))
+    assert _price(rule, event).renyi > 0
+    assert not rule.admits(_price(rule, dp.SelfComposedDpEvent(event, OFTEN)))
+    # An order at which the budget has room by the Renyi count, and the lost costs would have fitted.
+    roomy = Filter(budget=Budget(epsilon=1e-3, delta=1e-2), order=1e6)
+    assert roomy.allowance.renyi > 0
+    assert not roomy.admits(_price(roomy, dp.SelfComposedDpEvent(event, OFTEN)))
+
+
+def test_doing_nothing_is_free() -> None:
+    assert _price(_filter(1.0, 1e-6), dp.NoOpDpEvent()) == NOTHING
+
+
+def test_a_delta_too_small_for_a_float_does_not_pass_as_pure() -> None:
+    event = dp.PoissonSampledDpEvent(1e-200, events.ApproximateDpEvent(0.1, 1e-200))
+    price = _price(_filter(1.0, 0.0), event)
+    assert price.delta > 0
+    assert not _filter(1.0, 0.0).admits(price)
+
+
+def test_what_has_no_epsilon_does_not_fit_in_the_largest_one() -> None:
+    rule = _filter(sys.float_info.max, 1e-6)
+    assert not rule.admits(Cost(renyi=math.inf, epsilon=math.inf, delta=0.0))
 
 
 def test_the_order_is_close_to_the_best_for_gaussian_noise() -> None:

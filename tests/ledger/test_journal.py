@@ -2,6 +2,7 @@
 """Any change to what was written shows."""
 
 import sqlite3
+import traceback
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
@@ -10,9 +11,12 @@ import pytest
 import sqlalchemy as sa
 
 from sfumato.accounting.events import PureDpEvent
+from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError, LedgerCorruptError, LedgerError
 from sfumato.ledger import Account, Budget, Head, Ledger, journal
 from sfumato.ledger.journal import EMPTY, Entry, Row
+
+ADD_REMOVE = Relation.ADD_REMOVE
 
 
 def _rows(count: int = 4) -> list[Row]:
@@ -90,7 +94,7 @@ def spent(location: str) -> Account:
     budget = Budget(epsilon=1, delta=1e-6)
     account = Ledger(location, person="ada").open("credit", privacy_unit="client_id", budget=budget)
     for purpose in ("one", "two", "three"):
-        account.reserve(PureDpEvent(0.2), purpose=purpose)
+        account.reserve(PureDpEvent(0.2), purpose=purpose, relation=ADD_REMOVE)
     return account
 
 
@@ -127,8 +131,47 @@ def test_a_meddled_ledger_is_refused_everywhere(location: str, spent: Account, s
     with pytest.raises(LedgerCorruptError, match="estore"):
         Ledger(location)
     with pytest.raises(LedgerCorruptError, match="estore"):
-        spent.reserve(PureDpEvent(0.1), purpose="more")  # a handle from before notices too, or verify does
+        spent.reserve(
+            PureDpEvent(0.1), purpose="more", relation=ADD_REMOVE
+        )  # a handle from before notices too, or verify does
         Ledger(location)
+
+
+@pytest.mark.parametrize("number", ["0", "-3", "NULL"])
+def test_a_row_before_the_first_is_noticed(path: Path, number: str) -> None:
+    account = Ledger(path).open("credit", privacy_unit="client_id", budget=Budget(epsilon=1, delta=0))
+    names = ", ".join(["sequence", *(name for name in journal.COLUMNS if name != "sequence")])
+    rest = names.removeprefix("sequence, ")
+    _meddle(str(path), f"INSERT INTO sfumato_journal ({names}) SELECT {number}, {rest} FROM sfumato_journal")
+    ways: list[Callable[[], object]] = [
+        lambda: Ledger(path),
+        account.spent,  # a handle from before
+        lambda: account.reserve(PureDpEvent(0.1), purpose="p", relation=ADD_REMOVE),
+    ]
+    for way in ways:
+        with pytest.raises(LedgerCorruptError, match="estore"):
+            way()
+
+
+@pytest.mark.parametrize("value", ["X'00c0ffee'", "9e999", "CAST(X'ffc0ffee' AS TEXT)", "'c0ffee'"])
+@pytest.mark.parametrize("column", [name for name in journal.COLUMNS if name != "seeded"])
+def test_a_value_of_the_wrong_kind_is_noticed_and_not_echoed(path: Path, column: str, value: str) -> None:
+    ledger = Ledger(path)
+    ledger.open("credit", privacy_unit="client_id", budget=Budget(epsilon=1, delta=0))
+    _meddle(str(path), f"UPDATE sfumato_journal SET {column} = {value}")
+    for way in (lambda: Ledger(path), ledger.verify):
+        with pytest.raises(LedgerCorruptError, match="estore") as refused:
+            way()
+        said = "".join(traceback.format_exception(refused.value))
+        assert "\\xc0" not in said and "c0ffee" not in said and "\xff" not in said
+
+
+@pytest.mark.parametrize("change", ["row_count = 'zz'", "row_hash = X'00'", "row_hash = CAST(X'ff' AS TEXT)"])
+def test_a_head_of_the_wrong_kind_is_noticed(path: Path, change: str) -> None:
+    Ledger(path)
+    _meddle(str(path), f"UPDATE sfumato_head SET {change}")
+    with pytest.raises(LedgerCorruptError, match="estore"):
+        Ledger(path)
 
 
 def test_the_newest_rows_cut_off_with_their_head_show_against_a_noted_head(
@@ -176,7 +219,7 @@ def test_the_database_itself_refuses_to_change_a_row(location: str, spent: Accou
 def test_a_forged_row_with_a_right_hash_shows_as_overspent(path: Path) -> None:
     ledger = Ledger(path)
     account = ledger.open("credit", privacy_unit="client_id", budget=Budget(epsilon=1, delta=0))
-    account.reserve(PureDpEvent(0.9), purpose="honest")
+    account.reserve(PureDpEvent(0.9), purpose="honest", relation=ADD_REMOVE)
     _append_by_hand(path, kind="reserve", event='{"epsilon": 0.9, "type": "PureDpEvent"}')
     assert ledger.verify().overspent == ("credit",)
     assert account.remaining().epsilon == 0
@@ -193,13 +236,15 @@ def test_a_forged_row_with_a_right_hash_shows_as_overspent(path: Path) -> None:
         ({"kind": "grant", "terms": '{"epsilon": -1, "delta": 0}'}, "cannot be read"),
         ({"kind": "reserve", "relation": "replace-one"}, "relation is not its account's"),
         ({"kind": "steal"}, "cannot be read"),
+        ({"kind": "grant", "terms": '{"delta": 0, "epsilon": 1' + "0" * 400 + "}"}, "cannot be read"),
+        ({"kind": "grant", "terms": "[" * 100_000}, "cannot be read"),
     ],
 )
 def test_a_row_that_sfumato_could_not_have_written_is_refused(
     path: Path, facts: dict[str, object], why: str
 ) -> None:
     account = Ledger(path).open("credit", privacy_unit="client_id", budget=Budget(epsilon=1, delta=0))
-    account.reserve(PureDpEvent(0.5), purpose="begun").begin()
+    account.reserve(PureDpEvent(0.5), purpose="begun", relation=ADD_REMOVE).begin()
     _append_by_hand(path, **facts)
     with pytest.raises(LedgerCorruptError, match=why):
         Ledger(path)

@@ -13,11 +13,13 @@ from dp_accounting import dp_event as dp
 
 from sfumato.accounting import events
 from sfumato.accounting.events import PureDpEvent
+from sfumato.accounting.guarantee import Relation
 from sfumato.accounting.price import Accountant
 from sfumato.errors import UnsupportedEventError
 from sfumato.ledger import Account, Ledger
 
 New = Callable[..., Account]
+ADD_REMOVE = Relation.ADD_REMOVE
 SEEDED = "for study only: the noise was seeded"
 
 
@@ -28,10 +30,12 @@ def _with_price(monkeypatch: pytest.MonkeyPatch, price: Callable[..., object]) -
 
 
 def _trained(account: Account) -> Account:
-    with account.spend(PureDpEvent(0.1), purpose="mean of age"):
+    with account.spend(PureDpEvent(0.1), purpose="mean of age", relation=ADD_REMOVE):
         pass
     with account.spend(
-        events.dp_sgd(noise_multiplier=4.0, sampling_rate=0.01, steps=500), purpose="credit model"
+        events.dp_sgd(noise_multiplier=4.0, sampling_rate=0.01, steps=500),
+        purpose="credit model",
+        relation=ADD_REMOVE,
     ):
         pass
     return account
@@ -72,7 +76,7 @@ def test_printed_epsilons_are_rounded_up(new_account: New, monkeypatch: pytest.M
     )
     _with_price(monkeypatch, lambda event, delta, relation: plan)
     account = new_account(epsilon=1, delta=1e-6)
-    account.reserve(PureDpEvent(0.30001), purpose="p")
+    account.reserve(PureDpEvent(0.30001), purpose="p", relation=ADD_REMOVE)
     text = account.statement().text
     assert "(0.3001, 1e-06)-differentially private" in text
     assert "they have epsilon 0.3001 by" in text
@@ -108,16 +112,16 @@ def test_the_plan_is_asked_for_what_counts_only(new_account: New, monkeypatch: p
     plan = SimpleNamespace(epsilon=0.1, lower=0.1, upper=0.1, accountant=Accountant.PLD, theorem="t")
     _with_price(monkeypatch, lambda event, delta, relation: asked.append((event, delta, relation)) or plan)
     account = new_account(epsilon=3, delta=1e-6)
-    account.reserve(PureDpEvent(0.5), purpose="refunded").refund()
-    account.reserve(PureDpEvent(0.25), purpose="kept")
+    account.reserve(PureDpEvent(0.5), purpose="refunded", relation=ADD_REMOVE).refund()
+    account.reserve(PureDpEvent(0.25), purpose="kept", relation=ADD_REMOVE)
     account.statement()
     assert asked == [(PureDpEvent(0.25), 1e-6, account.relation)]
 
 
 def test_seeded_noise_is_flagged_first_and_beside_its_release(new_account: New) -> None:
     account = new_account(delta=0)
-    account.reserve(PureDpEvent(0.1), purpose="honest")
-    account.reserve(PureDpEvent(0.1), purpose="a study", seeded=True)
+    account.reserve(PureDpEvent(0.1), purpose="honest", relation=ADD_REMOVE)
+    account.reserve(PureDpEvent(0.1), purpose="a study", seeded=True, relation=ADD_REMOVE)
     statement = account.statement()
     assert statement.text.split("\n\n")[1].startswith(SEEDED.capitalize())
     (line,) = [line for line in statement.text.splitlines() if "a study" in line]
@@ -128,15 +132,15 @@ def test_seeded_noise_is_flagged_first_and_beside_its_release(new_account: New) 
 
 def test_a_seeded_release_that_was_refunded_taints_nothing(new_account: New) -> None:
     account = new_account(delta=0)
-    account.reserve(PureDpEvent(0.1), purpose="a study", seeded=True).refund()
+    account.reserve(PureDpEvent(0.1), purpose="a study", seeded=True, relation=ADD_REMOVE).refund()
     assert not account.statement().seeded
 
 
 def test_unfinished_and_refunded_releases_say_whether_they_count(new_account: New) -> None:
     account = new_account(delta=0)
-    account.reserve(PureDpEvent(0.1), purpose="first")
-    account.reserve(PureDpEvent(0.1), purpose="second").begin()
-    account.reserve(PureDpEvent(0.1), purpose="third").refund()
+    account.reserve(PureDpEvent(0.1), purpose="first", relation=ADD_REMOVE)
+    account.reserve(PureDpEvent(0.1), purpose="second", relation=ADD_REMOVE).begin()
+    account.reserve(PureDpEvent(0.1), purpose="third", relation=ADD_REMOVE).refund()
     lines = account.statement().text.splitlines()
     for purpose, note in [
         ("first", "not begun: counts"),
@@ -166,7 +170,7 @@ def test_an_account_without_releases_says_so(new_account: New) -> None:
 
 def test_the_json_mirrors_the_account(new_account: New, path: Path) -> None:
     account = new_account(epsilon=1, delta=0)
-    account.reserve(PureDpEvent(0.25), purpose="mean of age").begin()
+    account.reserve(PureDpEvent(0.25), purpose="mean of age", relation=ADD_REMOVE).begin()
     account.grant(epsilon=0.5, reason="why not")
     found = json.loads(account.statement().to_json())
     head = Ledger(path).head()
@@ -183,13 +187,13 @@ def test_the_json_mirrors_the_account(new_account: New, path: Path) -> None:
 def test_the_head_of_a_statement_is_a_witness(new_account: New, path: Path) -> None:
     account = new_account(delta=0)
     statement = account.statement()
-    account.reserve(PureDpEvent(0.25), purpose="later")
+    account.reserve(PureDpEvent(0.25), purpose="later", relation=ADD_REMOVE)
     Ledger(path).verify(head=str(statement.head))  # what came after does not matter
     assert str(statement.head) in statement.text
 
 
 def test_a_gaussian_account_has_figures_too(new_account: New) -> None:
     account = new_account(epsilon=2, delta=1e-6)
-    account.reserve(dp.GaussianDpEvent(10.0), purpose="sum")
+    account.reserve(dp.GaussianDpEvent(10.0), purpose="sum", relation=ADD_REMOVE)
     assert 0 < account.statement().spent_epsilon < 2
     assert math.isfinite(account.statement().fraction)

@@ -9,12 +9,14 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import traceback
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
 from sfumato.accounting.events import PureDpEvent
+from sfumato.accounting.guarantee import Relation
 from sfumato.errors import (
     InvalidParameterError,
     LedgerCorruptError,
@@ -26,6 +28,7 @@ from sfumato.ledger import Account, Budget, Ledger, backends
 from sfumato.ledger.migrations import CURRENT_VERSION
 
 BUDGET = Budget(epsilon=1, delta=1e-6)
+ADD_REMOVE = Relation.ADD_REMOVE
 
 
 def _opened(location: str | Path) -> Account:
@@ -34,7 +37,7 @@ def _opened(location: str | Path) -> Account:
 
 def _spent(location: str | Path) -> Account:
     account = _opened(location)
-    account.reserve(PureDpEvent(0.25), purpose="mean of age")
+    account.reserve(PureDpEvent(0.25), purpose="mean of age", relation=ADD_REMOVE)
     return account
 
 
@@ -89,7 +92,7 @@ def test_a_ledger_that_goes_away_is_not_replaced_by_an_empty_one(path: Path) -> 
     account = _spent(path)
     path.unlink()
     with pytest.raises(LedgerError, match="could not be used"):
-        account.reserve(PureDpEvent(0.25), purpose="p")
+        account.reserve(PureDpEvent(0.25), purpose="p", relation=ADD_REMOVE)
     assert not path.exists()
 
 
@@ -125,7 +128,55 @@ def test_a_password_is_never_shown() -> None:
     with pytest.raises(LedgerError, match="could not be used") as refused:
         Ledger(url)
     assert "s3cret" not in str(refused.value)
-    assert "ada:***@" in str(refused.value)
+    assert "postgresql://ada@127.0.0.1:1/none" in str(refused.value)
+
+
+SECRET = "s3cret"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://ada:s3cret@127.0.0.1:1/db",
+        "postgresql://ada@127.0.0.1:1/db?password=s3cret",
+        "postgresql://127.0.0.1:1/db?user=ada&password=s3cret&sslpassword=s3cret",
+        "postgresql://ada:s3cret@127.0.0.1:1/db?bogus=1",
+        "postgresql://ada:s3cret@127.0.0.1:abc/db",
+        "postgresql://ada:x@s3cret@127.0.0.1:1/db",
+        "postgresql://ada:s3cret",
+        "postgresql:/ada:s3cret@127.0.0.1:1/db",
+        "postgresql:://ada:s3cret@127.0.0.1:1/db",
+        " postgresql://ada:s3cret@127.0.0.1:1/db",
+        "postgresql://ada:s3cret@127.0.0.1:1/db\0",
+        "host=127.0.0.1 user=ada password=s3cret",
+        "host=127.0.0.1 user=ada password = s3cret",
+        Path("postgresql://ada:s3cret@127.0.0.1:1/db"),
+        "mysql://ada:s3cret@h/db",
+        "mysql://ada@h/db?password=s3cret",
+    ],
+)
+def test_no_spelling_of_a_password_is_shown_or_becomes_a_file(
+    url: str | Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((LedgerError, InvalidParameterError)) as refused:
+        Ledger(url)
+    assert SECRET not in "".join(traceback.format_exception(refused.value))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_that_shows_a_ledger_shows_its_password(postgresql_url: str) -> None:
+    account = _spent(f"{postgresql_url}&application_name={SECRET}")
+    ledger = Ledger(sa.make_url(postgresql_url).set(password=SECRET).render_as_string(hide_password=False))
+    shown = [
+        repr(ledger),
+        ledger.location,
+        repr(account),
+        repr(account.reservation(2)),
+        str(account.statement()),
+    ]
+    assert not any(SECRET in text for text in [*shown, account.statement().to_json()])
+    assert all(text.count("postgresql://") == 1 for text in shown)
 
 
 # --- damaged, foreign, newer, older -----------------------------------------------------------------------
@@ -150,7 +201,7 @@ def test_a_file_that_is_no_database_is_refused_and_left_alone(path: Path, conten
 def test_a_cut_off_or_scrambled_ledger_is_refused_and_left_alone(path: Path) -> None:
     account = _opened(path)
     for number in range(40):
-        account.reserve(PureDpEvent(0.001), purpose=f"release {number}")
+        account.reserve(PureDpEvent(0.001), purpose=f"release {number}", relation=ADD_REMOVE)
     whole = path.read_bytes()
     for damaged in (
         whole[: len(whole) // 2],
@@ -266,7 +317,7 @@ def test_an_old_ledger_is_taken_forward_with_everything_in_it(path: Path) -> Non
     assert account.spent().epsilon == 0.25
     assert account.releases()[0].progress.value == "begun"
     account.reservation(2).commit()
-    account.reserve(PureDpEvent(0.25), purpose="written by the new version")
+    account.reserve(PureDpEvent(0.25), purpose="written by the new version", relation=ADD_REMOVE)
     verification = Ledger(path).verify(head=f"3:{VERSION_1_HASHES[-1]}")
     assert verification.head.count == 5
 
@@ -312,6 +363,8 @@ if os.getuid() == 0:
     os.setgid(65534)
     os.setuid(65534)
 said = {}
+def reserve(at):
+    Ledger(at).account("credit").reserve(PureDpEvent(0.1), relation="add-remove", purpose="p")
 def ask(name, question):
     try:
         said[name] = ["fine", str(question())]
@@ -320,9 +373,9 @@ def ask(name, question):
 path = sys.argv[1]
 ask("create", lambda: Ledger(os.path.dirname(path) + "/new.db"))
 ask("read", lambda: Ledger(path).account("credit").spent().epsilon)
-ask("reserve", lambda: Ledger(path).account("credit").reserve(PureDpEvent(0.1), purpose="p"))
+ask("reserve", lambda: reserve(path))
 ask("migrate", lambda: Ledger(sys.argv[2]))
-ask("folder", lambda: Ledger(sys.argv[3]).account("credit").reserve(PureDpEvent(0.1), purpose="p"))
+ask("folder", lambda: reserve(sys.argv[3]))
 print(json.dumps(said))
 """
 
@@ -359,7 +412,7 @@ def test_a_read_only_postgresql_can_be_read_but_not_spent_from(postgresql_url: s
         connection.exec_driver_sql(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
     assert account.spent().epsilon == 0.25
     with pytest.raises(LedgerReadOnlyError, match="Nothing was spent"):
-        account.reserve(PureDpEvent(0.1), purpose="p")
+        account.reserve(PureDpEvent(0.1), purpose="p", relation=ADD_REMOVE)
     assert account.spent().epsilon == 0.25
 
 
@@ -373,7 +426,7 @@ def test_a_team_member_needs_no_right_to_change_rows(postgresql_url: str) -> Non
         connection.exec_driver_sql("GRANT SELECT ON sfumato_schema TO member")
     as_member = sa.make_url(postgresql_url).set(username="member").render_as_string(hide_password=False)
     account = Ledger(as_member, create=False).account("credit")
-    account.reserve(PureDpEvent(0.25), purpose="p")
+    account.reserve(PureDpEvent(0.25), purpose="p", relation=ADD_REMOVE)
     assert account.spent().epsilon == 0.5
     with (
         _engine(as_member).connect() as connection,
@@ -390,10 +443,10 @@ def test_a_ledger_that_another_process_holds_is_busy_not_broken(
     holder = sqlite3.connect(path, isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
     with pytest.raises(LedgerError, match="held by another process"):
-        account.reserve(PureDpEvent(0.1), purpose="p")
+        account.reserve(PureDpEvent(0.1), purpose="p", relation=ADD_REMOVE)
     holder.execute("ROLLBACK")
     holder.close()
-    account.reserve(PureDpEvent(0.1), purpose="p")
+    account.reserve(PureDpEvent(0.1), purpose="p", relation=ADD_REMOVE)
     assert account.spent().epsilon == 0.35
 
 
@@ -410,7 +463,7 @@ def test_a_full_disk_spends_nothing(path: Path, monkeypatch: pytest.MonkeyPatch)
     before = account.spent()
     with pytest.raises(LedgerError, match=r"no space is left.*Free some space"):
         for number in range(200):
-            account.reserve(PureDpEvent(0.001), purpose=f"{number} " + "x" * 400)
+            account.reserve(PureDpEvent(0.001), purpose=f"{number} " + "x" * 400, relation=ADD_REMOVE)
     monkeypatch.undo()
     assert account.spent().epsilon >= before.epsilon
     assert Ledger(path).verify().overspent == ()

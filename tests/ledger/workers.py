@@ -10,13 +10,17 @@ import os
 import random
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 from sfumato.accounting.events import PureDpEvent
-from sfumato.errors import BudgetExceededError
-from sfumato.ledger import Budget, Ledger
+from sfumato.accounting.guarantee import Relation
+from sfumato.errors import BudgetExceededError, LedgerError
+from sfumato.ledger import Account, Budget, Ledger, backends, store
 
+ADD_REMOVE = Relation.ADD_REMOVE
 FORGET = os._exit  # a fork must not run its parent's cleanup
 
 
@@ -44,7 +48,7 @@ def _spend_until_refused(location: str, epsilon: float) -> int:
     admitted = 0
     while True:
         try:
-            with account.spend(PureDpEvent(epsilon), purpose="contended"):
+            with account.spend(PureDpEvent(epsilon), purpose="contended", relation=ADD_REMOVE):
                 admitted += 1
         except BudgetExceededError:
             return admitted
@@ -67,6 +71,64 @@ def kill_creators(folder: str, kills: int, seed: int) -> dict[str, object]:
         time.sleep(60)
 
     return _kill_each(create, kills, seed, most_steps=2)
+
+
+def fork_in_mid_work(location: str, moment: str) -> list[str]:
+    """Fork at a bad moment of another thread; return how the children fared, who spend once each."""
+    backends.BUSY_SECONDS = 2
+    account = Ledger(location, create=False).account("credit")
+    reached, stop = threading.Event(), threading.Event()
+
+    def spend() -> None:
+        while not stop.is_set():
+            account.reserve(PureDpEvent(0.001), purpose="parent", relation=ADD_REMOVE)
+
+    def ask() -> None:
+        account._book.ask("credit", lambda _: (reached.set(), stop.wait()))  # pyright: ignore[reportPrivateUsage]
+
+    if moment == "in a transaction":
+        _slow_down(reached)
+    thread = threading.Thread(target=ask if moment == "with its lock" else spend)
+    thread.start()
+    if moment != "anywhere":
+        reached.wait()
+    if moment == "in a transaction":
+        stop.set()  # this one is enough
+    fared = [_forked(account) for _ in range(10 if moment == "anywhere" else 1)]
+    stop.set()
+    thread.join()
+    return fared
+
+
+def _slow_down(reached: threading.Event) -> None:
+    """Let every transaction take a while after its row was written and before it commits."""
+    append = store.Store.append
+
+    def slow(*given: Any) -> None:
+        append(*given)
+        reached.set()
+        time.sleep(0.3)
+
+    store.Store.append = slow
+
+
+def _forked(account: Account) -> str:
+    """Let a child spend once, with a handle that its parent is using."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            account.reserve(PureDpEvent(0.001), purpose="child", relation=ADD_REMOVE)
+        except LedgerError:
+            FORGET(3)
+        FORGET(0)
+    for _ in range(500):
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found:
+            return {0: "fine", 3: "refused"}.get(os.waitstatus_to_exitcode(status), "failed")
+        time.sleep(0.01)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return "hung"
 
 
 def _kill_each(victim: Callable[[int], None], kills: int, seed: int, most_steps: int) -> dict[str, object]:
@@ -105,7 +167,7 @@ def _spend_until_killed(location: str, side_log: str, tell: int) -> None:
 
     account = Ledger(location, create=False).account("credit")
     while True:
-        reservation = account.reserve(PureDpEvent(2**-20), purpose="doomed")
+        reservation = account.reserve(PureDpEvent(2**-20), purpose="doomed", relation=ADD_REMOVE)
         note("reserved", reservation.number)
         reservation.begin()
         note("touched", reservation.number)  # from here on the data counts as seen
@@ -119,6 +181,8 @@ if __name__ == "__main__":
         answer = contend(given[0], float(given[1]), int(given[2]))
     elif action == "kill":
         answer = kill(given[0], given[1], int(given[2]), int(given[3]))
+    elif action == "fork":
+        answer = fork_in_mid_work(given[0], given[1])
     else:
         answer = kill_creators(given[0], int(given[1]), int(given[2]))
     sys.stdout.write(json.dumps(answer) + "\n")

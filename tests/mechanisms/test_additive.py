@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare, kstest, laplace, norm
 
-from sfumato.accounting.events import DiscreteGaussianDpEvent, check
+from sfumato.accounting.events import DiscreteGaussianDpEvent, UnsampledDpEvent, check
 from sfumato.accounting.gaussian import classic_stddev, stddev_for
 from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError
@@ -113,8 +114,12 @@ def test_secure_noise_falls_on_numbers_that_do_not_tell_the_value():
     [(ADD, 2.0), (REPLACE, 4.0), (Relation.ZERO_OUT, 2.0), (Relation.REPLACE_LABEL, 4.0)],
 )
 def test_events_are_relative_to_one_contribution(relation, multiplier):
-    assert Laplace(scale=3.0, sensitivity=1.5, relation=relation).event() == dp.LaplaceDpEvent(multiplier)
-    assert Gaussian(stddev=3.0, sensitivity=1.5, relation=relation).event() == dp.GaussianDpEvent(multiplier)
+    events = {
+        Laplace(scale=3.0, sensitivity=1.5, relation=relation).event(): dp.LaplaceDpEvent(multiplier),
+        Gaussian(stddev=3.0, sensitivity=1.5, relation=relation).event(): dp.GaussianDpEvent(multiplier),
+    }
+    for event, stated in events.items():
+        assert event == (UnsampledDpEvent(stated) if relation.replaces else stated)
 
 
 def test_discrete_events_carry_the_integer_law():
@@ -122,9 +127,9 @@ def test_discrete_events_carry_the_integer_law():
     assert event == dp.DiscreteLaplaceDpEvent(0.25, 3)
     # a replaced unit moves the value by 3, charged as two contributions of 2
     event = DiscreteLaplace(scale=4.0, sensitivity=3, relation=REPLACE).event()
-    assert event == dp.DiscreteLaplaceDpEvent(0.25, 2)
+    assert event == UnsampledDpEvent(dp.DiscreteLaplaceDpEvent(0.25, 2))
     event = DiscreteGaussian(stddev=4.0, sensitivity=3, relation=REPLACE).event()
-    assert event == DiscreteGaussianDpEvent(4.0, 1.5, 1)
+    assert event == UnsampledDpEvent(DiscreteGaussianDpEvent(4.0, 1.5, 1))
 
 
 @given(positive, positive)
@@ -279,3 +284,64 @@ def test_whole_numbers_that_could_overflow_are_refused(value):
 def test_noise_too_small_for_floating_point_is_refused():
     with pytest.raises(InvalidParameterError, match="at least"):
         Laplace(scale=1e-300, sensitivity=1.0, relation=ADD)
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"size": 1e-200, "sensitivity": 1.0},
+        {"size": 1e200, "sensitivity": 1.0},
+        {"size": 1e300, "sensitivity": 1e-300},
+        {"size": 1e-250, "sensitivity": 1e250},
+    ],
+)
+@pytest.mark.parametrize(("cls", "size"), [(Laplace, "scale"), (Gaussian, "stddev")])
+def test_noise_out_of_all_proportion_to_the_sensitivity_is_refused(cls, size, parameters):
+    with pytest.raises(InvalidParameterError, match=f"{size} must be from 1e-100 to 1e\\+100 times"):
+        cls(**{size: parameters["size"]}, sensitivity=parameters["sensitivity"], relation=ADD)
+
+
+@pytest.mark.parametrize("relation", list(Relation))
+@pytest.mark.parametrize("ratio", [1e-99, 1e99])
+@pytest.mark.parametrize("sensitivity", [1e-150, 1.0, 1e150])
+def test_noise_of_any_allowed_proportion_has_an_event_that_can_be_accounted(ratio, sensitivity, relation):
+    check(Laplace(scale=sensitivity * ratio, sensitivity=sensitivity, relation=relation).event())
+    check(Gaussian(stddev=sensitivity * ratio, sensitivity=sensitivity, relation=relation).event())
+
+
+@pytest.mark.parametrize("sensitivity", [2**62 + 1, 10**30, 10**400])
+@pytest.mark.parametrize(("cls", "size"), [(DiscreteLaplace, "scale"), (DiscreteGaussian, "stddev")])
+def test_a_whole_sensitivity_beyond_64_bits_is_refused(cls, size, sensitivity):
+    with pytest.raises(InvalidParameterError, match="sensitivity must be at most"):
+        cls(**{size: 1.0}, sensitivity=sensitivity, relation=ADD)
+    check(cls(**{size: 1.0}, sensitivity=2**62, relation=ADD).event())
+
+
+@pytest.mark.parametrize("cls", [Laplace, Gaussian])
+@pytest.mark.parametrize("value", [Fraction(10**400), 10**400])
+def test_a_value_beyond_float64_is_refused_without_being_shown(cls, value):
+    with pytest.raises(InvalidParameterError, match="nothing was released") as error:
+        cls(**{"scale" if cls is Laplace else "stddev": 1.0}, sensitivity=1.0, relation=ADD).release(value)
+    assert "0000" not in str(error.value)
+
+
+@pytest.mark.parametrize("number", [np.float32(0.5), np.float64(0.5), np.float16(0.5), Fraction(1, 2)])
+def test_numbers_of_every_kind_are_kept_as_the_equal_float(number):
+    mechanism = Laplace(scale=number, sensitivity=number, relation=ADD)
+    assert type(mechanism.scale) is type(mechanism.sensitivity) is float
+    assert mechanism == Laplace(scale=0.5, sensitivity=0.5, relation=ADD)
+    assert Laplace.calibrated(epsilon=number, sensitivity=number, relation=ADD).scale == 1.0
+    assert DiscreteGaussian(stddev=number, sensitivity=np.int64(2), relation=ADD).stddev == 0.5
+
+
+@pytest.mark.parametrize("number", [Fraction(1, 3), 2**53 + 1, 10**400])
+def test_numbers_that_float64_cannot_hold_are_refused(number):
+    with pytest.raises(
+        InvalidParameterError, match="sensitivity must be a number that float64 holds exactly"
+    ):
+        Laplace(scale=1.0, sensitivity=number, relation=ADD)
+
+
+def test_a_calibration_that_leaves_float64_is_refused():
+    with pytest.raises(InvalidParameterError, match="too small for sensitivity"):
+        Laplace.calibrated(epsilon=1e-300, sensitivity=1e300, relation=ADD)

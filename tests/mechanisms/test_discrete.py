@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.stats import kstest, norm
 
-from sfumato.accounting.events import DiscreteGaussianDpEvent, check
+from sfumato.accounting.events import DiscreteGaussianDpEvent, UnsampledDpEvent, check
 from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms.discrete import GridGaussian, Rounded, discrete_gaussian, discrete_laplace, quantize
@@ -87,6 +87,9 @@ def test_the_stated_sensitivity_of_rounded_contributions_is_reached():
 def test_the_event_states_noise_and_contribution_in_grid_steps(relation, rounded, extra):
     event = mechanism(relation=relation, rounded=rounded).event()
     check(event)
+    if relation.replaces and rounded is Rounded.SUM:
+        assert isinstance(event, UnsampledDpEvent)
+        event = event.event
     assert event == DiscreteGaussianDpEvent(32.0, pytest.approx(16 + extra), 3)
     assert event.sensitivity >= 16 + extra
 
@@ -121,7 +124,7 @@ def test_clipping_keeps_direction_and_short_rows():
 
 
 def test_a_rounded_sum_needs_a_mechanism_charged_for_it():
-    total = torch.zeros(3)
+    total = torch.zeros(3, dtype=torch.float64)
     with pytest.raises(InvalidParameterError, match=r"rounded=Rounded\.SUM"):
         mechanism().release_sum(total)
     assert mechanism(rounded=Rounded.SUM).release_sum(total).shape == (3,)
@@ -184,6 +187,50 @@ def test_discrete_noise_has_its_shape_and_can_be_empty():
     assert discrete_laplace((0,), scale=5.0).numel() == 0
 
 
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float16, torch.bfloat16, torch.bool, torch.complex128]
+)
+def test_a_sum_that_was_not_added_up_exactly_enough_is_refused(dtype):
+    with pytest.raises(InvalidParameterError, match="float64 or of integers"):
+        mechanism(rounded=Rounded.SUM).release_sum(torch.zeros(3).to(dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int64, torch.int32, torch.uint8])
+def test_a_sum_in_float64_or_integers_is_released(dtype):
+    total = torch.tensor([1, 200, 3]).to(dtype)
+    noisy = mechanism(rounded=Rounded.SUM).release_sum(total, generator=seeded(5))
+    assert (noisy - torch.tensor([1.0, 200.0, 3.0])).abs().max() < 20  # 10 stddevs
+
+
+def test_one_unit_moves_a_float32_sum_by_more_than_its_norm():
+    # Why float32 is refused: the unit pushes the sum past 2^24, from where on ones are rounded away.
+    def total(*unit: float) -> float:
+        ones = np.ones(1000, dtype=np.float32)
+        start = np.array([2.0**24, *unit], dtype=np.float32)
+        return float(np.cumsum(np.concatenate([start, ones, -ones]), dtype=np.float32)[-1])
+
+    assert total(1.5) - total() > 100
+
+
+@pytest.mark.parametrize("wrong", [[[1.0, 2.0, 3.0]], "secret", None, np.zeros((1, 3))])
+def test_contributions_and_sums_must_be_tensors(wrong):
+    for call in (mechanism().release, mechanism(rounded=Rounded.SUM).release_sum):
+        with pytest.raises(InvalidParameterError, match="nothing was released") as error:
+            call(wrong)
+        assert "secret" not in str(error.value)
+
+
+def test_complex_contributions_are_refused():
+    with pytest.raises(InvalidParameterError, match="real numbers"):
+        mechanism().release(torch.zeros(1, 3, dtype=torch.complex64))
+
+
+def test_integers_that_float64_cannot_hold_are_refused():
+    with pytest.raises(InvalidParameterError, match="does not hold"):
+        quantize(torch.tensor([2**53 + 1]), granularity=4.0)
+    assert quantize(torch.tensor([2**53 - 4]), granularity=4.0).tolist() == [2**51 - 1]
+
+
 def test_an_audit_of_the_grid_stays_below_the_claim_and_catches_weak_noise(epsilon_lower_bound):
     # One coordinate, one unit: many independent coordinates stand for many runs of it.
     trials, delta = 200_000, 0.1
@@ -191,8 +238,8 @@ def test_an_audit_of_the_grid_stays_below_the_claim_and_catches_weak_noise(epsil
     def audit(stddev: float, seed: int) -> float:
         many = mechanism(dimension=trials, granularity=1.0, stddev=stddev, rounded=Rounded.SUM)
         generator = seeded(seed)
-        with_unit = many.release_sum(torch.ones(trials), generator=generator) >= 2
-        without = many.release_sum(torch.zeros(trials), generator=generator) >= 2
+        with_unit = many.release_sum(torch.ones(trials, dtype=torch.float64), generator=generator) >= 2
+        without = many.release_sum(torch.zeros(trials, dtype=torch.float64), generator=generator) >= 2
         return epsilon_lower_bound(int(with_unit.sum()), int(without.sum()), trials, delta)
 
     x = np.arange(-60, 61)

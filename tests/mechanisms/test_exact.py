@@ -220,3 +220,45 @@ def test_choices_near_a_border_are_left_to_the_exact_path(monkeypatch):
     monkeypatch.setattr(exact, "words", lambda count, generator: np.array([2**63], dtype=np.uint64))
     exact.categorical([Fraction(0), Fraction(0)], [Fraction(1), Fraction(1)])  # the border is at one half
     assert asked == [2**63]
+
+
+@pytest.mark.parametrize("log", [Fraction(5000), Fraction(10) ** 400])
+def test_a_choice_without_weight_has_no_effect_whatever_its_score(log):
+    # Warnings are errors here: an overflow that only ties in the data cause would tell of the ties.
+    plain = [exact.categorical([Fraction(0), Fraction(1)], [Fraction(1)] * 2, seeded(n)) for n in range(50)]
+    for n, chosen in enumerate(plain):
+        logs, parts = [Fraction(0), log, Fraction(1)], [Fraction(1), Fraction(0), Fraction(1)]
+        assert exact.categorical(logs, parts, seeded(n)) == [0, 2][chosen]
+
+
+@pytest.mark.parametrize("tiny", [Fraction(1, 2**205), Fraction(3, 10**324), Fraction(1, 10**400)])
+def test_weights_too_small_for_floating_point_keep_the_stated_law(tiny):
+    # Two cells that are tiny beside a hopeless third: 1 to 3, though float64 may see 1 to 2, or nothing.
+    logs, parts = [Fraction(0), Fraction(0), -Fraction(10**6)], [tiny, 3 * tiny, Fraction(1)]
+    generator = seeded(11)
+    drawn = [exact.categorical(logs, parts, generator) for _ in range(2000)]
+    counts = np.bincount(drawn, minlength=3)
+    assert counts[2] == 0
+    assert binomtest(int(counts[0]), 2000, 0.25).pvalue > ALPHA
+    assert binomtest(int(counts[0]), 2000, 0.35).pvalue < ALPHA
+
+
+def test_weights_that_are_lost_in_the_first_digits_are_looked_at_again():
+    rates = [Fraction(0), Fraction(0)]
+    for exponent in range(120, 136):  # among them a total that equals its own bound of error
+        parts = [Fraction(1, 2**exponent)] * 2
+        assert exact._categorical_refine(0, 0, rates, parts, seeded(12)) in (0, 1)
+
+
+def test_numpy_settings_of_the_caller_do_not_make_choices_raise():
+    with np.errstate(all="raise"):
+        assert exact.categorical([Fraction(0), Fraction(-744)], [Fraction(1)] * 2, seeded(13)) == 0
+
+
+def test_weights_that_float64_holds_badly_are_left_to_the_exact_path(monkeypatch):
+    asked = []
+    monkeypatch.setattr(exact, "_categorical_refine", lambda *args: asked.append(args[0]) or 0)
+    monkeypatch.setattr(exact, "words", lambda count, generator: np.array([2**62], dtype=np.uint64))
+    unit = Fraction(5e-324)
+    exact.categorical([Fraction(0), Fraction(0), -Fraction(10**6)], [9 * unit, unit, Fraction(1)])
+    assert asked == [2**62]

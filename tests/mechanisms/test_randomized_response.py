@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest, chisquare
 
 from sfumato.accounting.events import PureDpEvent, check
+from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms.randomized_response import Encoding, RandomizedResponse, UnaryEncoding
 from sfumato.testing import seeded
@@ -196,3 +197,21 @@ def test_an_unknown_encoding_and_counts_of_another_length_are_refused():
         UnaryEncoding(epsilon=1.0, num_buckets=2, encoding="symmetric")
     with pytest.raises(InvalidParameterError, match="counts"):
         RandomizedResponse(noise_parameter=0.5).estimate([1, 2, 3])
+
+
+@pytest.mark.parametrize("relation", [Relation.REPLACE_ONE, Relation.REPLACE_LABEL])
+def test_the_relation_is_one_that_replaces_an_answer(relation):
+    assert RandomizedResponse.calibrated(epsilon=1.0, relation=relation).relation is relation
+    assert UnaryEncoding(epsilon=1.0, num_buckets=3, relation=relation).relation is relation
+    assert RandomizedResponse(noise_parameter=0.5).relation is Relation.REPLACE_ONE
+
+
+@pytest.mark.parametrize("relation", [Relation.ADD_REMOVE, Relation.ZERO_OUT, "replace-one", None])
+def test_reports_do_not_hide_whether_a_person_answered(relation):
+    for call in (
+        lambda: RandomizedResponse(noise_parameter=0.5, relation=relation),
+        lambda: RandomizedResponse.calibrated(epsilon=1.0, relation=relation),
+        lambda: UnaryEncoding(epsilon=1.0, num_buckets=3, relation=relation),
+    ):
+        with pytest.raises(InvalidParameterError, match="relation must be"):
+            call()

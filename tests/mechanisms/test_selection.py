@@ -250,3 +250,35 @@ def test_scores_that_make_no_sense_are_refused_without_being_shown(cls, scores):
     with pytest.raises(InvalidParameterError) as error:
         make(cls).release(scores)
     assert "nan" not in str(error.value) and "inf" not in str(error.value).replace("finite", "")
+
+
+@pytest.mark.parametrize("number", [np.float32(1), np.int64(1), Fraction(1)])
+@pytest.mark.parametrize("cls", FINITE)
+def test_numbers_of_every_kind_are_kept_as_the_equal_float(cls, number):
+    mechanism = make(cls, epsilon=number, sensitivity=number)
+    assert mechanism == make(cls) and type(mechanism.epsilon) is type(mechanism.sensitivity) is float
+    assert mechanism.release([0.0, 1e6]) == 1
+
+
+def test_numbers_that_float64_cannot_hold_are_refused():
+    with pytest.raises(InvalidParameterError, match="epsilon must be a number that float64 holds"):
+        make(Exponential, epsilon=Fraction(1, 3))
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 1e10])
+@pytest.mark.parametrize("best", [0.0, 1e308])
+def test_ties_in_the_data_neither_warn_nor_fail(epsilon, best):
+    # All values equal: the interval with the best score is empty. Warnings are errors here.
+    mechanism = make(IntervalExponential, epsilon=epsilon, sensitivity=1 / epsilon, bounds=(0.0, 10.0))
+    hopeless = [-2000.0 - best, best, -2000.0 - best]
+    assert 0.0 <= mechanism.release([0.0, 5.0, 5.0, 10.0], hopeless) <= 10.0
+    many = [best - abs(rank - 1000.0) for rank in range(2001)]
+    assert 0.0 <= mechanism.release([0.0, *[5.0] * 2000, 10.0], many) <= 10.0
+
+
+def test_bounds_without_room_for_a_grid_are_refused_and_others_kept_as_floats():
+    with pytest.raises(InvalidParameterError, match="width of bounds"):
+        make(IntervalExponential, bounds=(0.0, 5e-324))
+    mechanism = make(IntervalExponential, bounds=(np.float32(0), 10))
+    assert mechanism.bounds == (0.0, 10.0) and {type(b) for b in mechanism.bounds} == {float}
+    assert 0.0 <= mechanism.release([0, 10], [0]) <= 10.0

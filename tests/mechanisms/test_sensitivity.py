@@ -282,3 +282,25 @@ def test_the_relation_must_be_one():
 def test_no_values_are_refused(data):
     with pytest.raises(InvalidParameterError, match="non-empty"):
         median(data, bounds=BOUNDS)
+
+
+def test_extreme_parameters_are_refused_or_work():
+    for wrong in (1e-200, 1e200):
+        with pytest.raises(InvalidParameterError, match="epsilon must be"):
+            SmoothMedian(epsilon=wrong, bounds=BOUNDS)
+    with pytest.raises(InvalidParameterError, match="too large for delta"):
+        SmoothMedian(epsilon=1e5, delta=1e-6, bounds=BOUNDS)
+    with pytest.raises(InvalidParameterError, match="width of bounds"):
+        SmoothMedian(epsilon=1.0, bounds=(0.0, 5e-324))
+    assert 0 < SmoothMedian(epsilon=1.0, delta=1e-320, bounds=BOUNDS).beta < 1e-3
+    tiny = ProposeTestRelease(proposed_sensitivity=1.0, test_epsilon=1.0, release_epsilon=1.0, delta=1e-320)
+    assert tiny.distance_needed == 737  # ln(10^320) = 736.8
+
+
+@pytest.mark.parametrize("distance", [0, 10**6])
+def test_a_value_that_cannot_be_released_is_refused_however_the_test_would_end(distance):
+    for _ in range(20):
+        with pytest.raises(InvalidParameterError, match="nothing was released"):
+            PTR.release(math.nan, distance=distance)
+    with pytest.raises(InvalidParameterError, match="the distance is not a whole number"):
+        PTR.release(1.0, distance=1.5)

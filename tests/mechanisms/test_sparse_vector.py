@@ -3,6 +3,7 @@ import copy
 import math
 import os
 import pickle
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -173,3 +174,17 @@ def test_monotonic_values_need_a_relation_that_has_them():
         start(monotonic=True)
     with pytest.raises(InvalidParameterError, match="relation"):
         start(relation="add-remove")
+
+
+@pytest.mark.parametrize("cls", [AboveThreshold, SparseVector])
+def test_numpy_numbers_are_taken_and_numbers_that_float64_cannot_hold_are_refused(cls):
+    run = start(cls, threshold_epsilon=np.float32(0.5), sensitivity=np.float32(1), max_answers=np.int64(2))
+    assert run.ask(-900.0) in (False, None)
+    with pytest.raises(InvalidParameterError, match="comparison_epsilon must be a number that float64 holds"):
+        start(cls, comparison_epsilon=Fraction(1, 3))
+
+
+@pytest.mark.parametrize("field", ["threshold_epsilon", "comparison_epsilon", "answer_epsilon"])
+def test_noise_that_would_not_fit_is_refused_before_any_question(field):
+    with pytest.raises(InvalidParameterError, match="too small"):
+        start(SparseVector, **{field: 1e-12})

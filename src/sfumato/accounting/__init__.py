@@ -14,6 +14,7 @@ from sfumato.accounting.events import (
     ParallelDpEvent,
     PureDpEvent,
     SparseVectorDpEvent,
+    UnsampledDpEvent,
     compose,
     dp_sgd,
 )
@@ -34,6 +35,7 @@ __all__ = [
     "PureDpEvent",
     "Relation",
     "SparseVectorDpEvent",
+    "UnsampledDpEvent",
     "calibrate",
     "calibrate_count",
     "compose",

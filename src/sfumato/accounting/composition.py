@@ -4,8 +4,9 @@
 Guarantee  Each function returns an (epsilon, delta) that the whole composition has when each part has its
            own. Parts may be chosen after seeing the answers of earlier ones, as long as their epsilons and
            deltas were fixed in advance.
-Neighbors  A part's own epsilon is taken under the relation given. Poisson sampling amplifies add-remove and
-           zero-out statements; sampling of fixed size amplifies replace-one statements.
+Neighbors  A part's own epsilon is taken under the relation given. Poisson sampling amplifies add-remove
+           statements, and zero-out statements on sums, where a zero is as good as no unit; sampling of fixed
+           size amplifies replace-one statements.
 Source     Basic: Dwork and Roth 2014, Theorem 3.16. Parallel: McSherry 2009. Advanced: Dwork, Rothblum and
            Vadhan 2010, in the form of Kairouz, Oh and Viswanath 2015, arXiv:1311.0776, Theorems 3.4 and 3.5,
            which is sharper than the original (mean loss epsilon tanh(epsilon / 2) in place of
@@ -126,7 +127,7 @@ def optimal_epsilon(event: DpEvent, *, delta: float, relation: Relation) -> floa
 
 
 def amplify_poisson(epsilon: float, delta: float, sampling_rate: float) -> Statement:
-    """Return what an add-remove (or zero-out) statement becomes when each unit is in with `sampling_rate`.
+    """Return what an add-remove statement becomes when each unit is in with chance `sampling_rate`.
 
     >>> epsilon, delta = amplify_poisson(1.0, 1e-5, sampling_rate=0.01)
     >>> round(epsilon, 6), round(delta, 12)
@@ -214,7 +215,8 @@ def _(event: dp.PoissonSampledDpEvent, relation: Relation) -> Statement:
     inner = basic(event.event, relation)
     if event.sampling_probability == 1 or inner in _UNCHANGED:
         return inner
-    if relation.replaces:
+    # The proof compares the unit with no unit. A zero in its place may still be counted, except in a sum.
+    if relation.replaces or (relation is Relation.ZERO_OUT and not _is_noisy_sum(event.event)):
         _refuse_amplification(event, relation)
     return amplify_poisson(*inner, event.sampling_probability)
 
@@ -255,9 +257,9 @@ def _is_noisy_sum(event: DpEvent) -> bool:
 
 def _refuse_amplification(event: DpEvent, relation: Relation) -> NoReturn:
     raise UnsupportedEventError(
-        f"no theorem amplifies {event} under {relation.value}. Poisson sampling amplifies add-remove and "
-        "zero-out statements, fixed-size sampling replace-one statements. Use one of these, or charge the "
-        "event inside without its sampling, which is always sound."
+        f"no theorem amplifies {event} under {relation.value}. Poisson sampling amplifies add-remove "
+        "statements (zero-out for noise on sums), fixed-size sampling replace-one statements. Use one of these, "
+        "or charge the event inside without its sampling, which is always sound."
     )
 
 

@@ -13,7 +13,8 @@ Epsilon    Events that carry an epsilon of their own (pure, approximate, exponen
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+import numbers
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import singledispatch
 from typing import Any
 
@@ -32,6 +33,7 @@ __all__ = [
     "ParallelDpEvent",
     "PureDpEvent",
     "SparseVectorDpEvent",
+    "UnsampledDpEvent",
     "check",
     "compose",
     "dp_sgd",
@@ -103,10 +105,23 @@ class ParallelDpEvent(DpEvent):
     """Mechanisms on disjoint parts of the data: each unit is in exactly one part, fixed by public rules.
 
     Adding, removing or zeroing a unit touches one part, so the cost is the dearest part's. Replacing a unit
-    may touch two parts, so accountants refuse this event under replace-one.
+    may touch two parts, so accountants refuse this event under replace-one. Under replace-label the rule that
+    makes the parts must not look at labels: they are what is private there.
     """
 
     events: Sequence[DpEvent]
+
+
+@attrs.frozen(slots=True)
+class UnsampledDpEvent(DpEvent):
+    """A mechanism on all of the data, whose bound says how far neighbors are apart and nothing more.
+
+    Values in [0, 1] move a sum by at most 1 when one is replaced, so half of that is stated as the bound of
+    one contribution. It is not: a unit that is absent from a sample moves the sum by up to 1. So this event
+    costs what `event` costs, and must not stand inside a sampling event.
+    """
+
+    event: DpEvent
 
 
 def compose(*parts: DpEvent) -> DpEvent:
@@ -115,7 +130,7 @@ def compose(*parts: DpEvent) -> DpEvent:
     >>> compose(PureDpEvent(1.0), PureDpEvent(1.0))
     SelfComposedDpEvent(event=PureDpEvent(epsilon=1.0), count=2)
     """
-    counted = leaves(dp.ComposedDpEvent(list(parts)))
+    counted = leaves(dp.ComposedDpEvent(list(parts)), unwrap=False)
     if not counted:
         return dp.NoOpDpEvent()
     repeated = [dp.SelfComposedDpEvent(e, n) if n > 1 else e for e, n in counted.items()]
@@ -205,9 +220,15 @@ def _(event: DiscreteGaussianDpEvent) -> None:
 
 
 @check.register
+def _(event: UnsampledDpEvent) -> None:
+    check(event.event)
+
+
+@check.register
 def _(event: dp.PoissonSampledDpEvent) -> None:
     _check.rate(sampling_rate=event.sampling_probability)
     check(event.event)
+    _check_may_be_sampled(event.event)
 
 
 @check.register
@@ -219,6 +240,26 @@ def _(event: dp.SampledWithoutReplacementDpEvent) -> None:
             f"but {event.sample_size} was given."
         )
     check(event.event)
+    _check_may_be_sampled(event.event)
+
+
+def _check_may_be_sampled(event: DpEvent) -> None:
+    if any(isinstance(part, UnsampledDpEvent) for part in _walk(event)):
+        raise UnsupportedEventError(
+            "a mechanism whose sensitivity is stated between neighbors that replace a unit says nothing of a "
+            "unit that is absent, so it must not be sampled. Bound each unit's contribution, and state the "
+            "noise relative to that bound: GaussianDpEvent(stddev / bound)."
+        )
+
+
+def _walk(event: DpEvent) -> Iterator[DpEvent]:
+    """Yield the event and everything inside it."""
+    inside = [event]
+    while inside:
+        part = inside.pop()
+        yield part
+        inside += getattr(part, "events", ())
+        inside += [part.event] if hasattr(part, "event") else []  # type: ignore[attr-defined]
 
 
 @check.register
@@ -237,8 +278,10 @@ def _(event: Any) -> None:
 # --- leaves: a composition as counted parts -------------------------------------------------------------
 
 
-def leaves(event: DpEvent) -> dict[DpEvent, int]:
+def leaves(event: DpEvent, *, unwrap: bool = True) -> dict[DpEvent, int]:
     """Check an event and flatten its compositions to `{part: how often}`, equal parts counted together.
+
+    Parts of an `UnsampledDpEvent` come without that wrapper, which is not about cost, if `unwrap` is True.
 
     >>> e = PureDpEvent(0.5)
     >>> leaves(dp.ComposedDpEvent([e, dp.SelfComposedDpEvent(e, 3), dp.NoOpDpEvent()]))
@@ -246,18 +289,22 @@ def leaves(event: DpEvent) -> dict[DpEvent, int]:
     """
     check(event)
     counted: dict[DpEvent, int] = {}
-    _count(event, 1, counted)
+    _count(event, 1, counted, unwrap)
     return counted
 
 
-def _count(event: DpEvent, times: int, counted: dict[DpEvent, int]) -> None:
+def _count(event: DpEvent, times: int, counted: dict[DpEvent, int], unwrap: bool) -> None:
     if isinstance(event, dp.NoOpDpEvent):
         return
-    if isinstance(event, dp.SelfComposedDpEvent):
-        _count(event.event, times * event.count, counted)
+    if isinstance(event, UnsampledDpEvent):
+        for part, repeats in leaves(event.event, unwrap=unwrap).items():
+            kept = part if unwrap or isinstance(part, UnsampledDpEvent) else UnsampledDpEvent(part)
+            counted[kept] = counted.get(kept, 0) + times * repeats
+    elif isinstance(event, dp.SelfComposedDpEvent):
+        _count(event.event, times * event.count, counted, unwrap)
     elif isinstance(event, dp.ComposedDpEvent):
         for part in event.events:
-            _count(part, times, counted)
+            _count(part, times, counted, unwrap)
     else:
         leaf = _hashable(event)
         counted[leaf] = counted.get(leaf, 0) + times
@@ -273,7 +320,7 @@ def _hashable(event: DpEvent) -> DpEvent:
 
 
 def _single(event: DpEvent) -> DpEvent:
-    counted = leaves(event)
+    counted = leaves(event, unwrap=False)
     repeated = tuple(dp.SelfComposedDpEvent(e, n) if n > 1 else e for e, n in counted.items())
     if not repeated:
         return dp.NoOpDpEvent()
@@ -302,6 +349,7 @@ _TYPES: Mapping[str, type[DpEvent]] = {
         SparseVectorDpEvent,
         DiscreteGaussianDpEvent,
         ParallelDpEvent,
+        UnsampledDpEvent,
     )
 }
 
@@ -318,22 +366,26 @@ def to_json(event: DpEvent) -> str:
 
 def _to_plain(value: Any) -> Any:
     if isinstance(value, DpEvent):
-        fields = attrs.asdict(value, recurse=False)  # type: ignore[arg-type]
-        return {"type": type(value).__name__} | {k: _to_plain(v) for k, v in fields.items()}
+        fields = attrs.fields(type(value))  # type: ignore[arg-type]
+        plain = {f.name: _to_plain(getattr(value, f.name)) for f in fields}
+        floats = {f.name: float(plain[f.name]) for f in fields if f.type in (float, "float")}
+        return {"type": type(value).__name__} | plain | floats  # a noise of 1 and of 1.0 read the same
     if isinstance(value, list | tuple):
         return [_to_plain(v) for v in value]
-    if isinstance(value, int):
-        return int(value)
-    return float(value)
+    return int(value) if isinstance(value, numbers.Integral) else float(value)
 
 
 def from_json(text: str) -> DpEvent:
     """Read an event back; raise `InvalidParameterError` on anything that `to_json` could not have written."""
     try:
         event = _from_plain(json.loads(text, parse_constant=_no_constant))
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        if not isinstance(event, DpEvent):
+            raise ValueError("it is not an object with a type")
+        check(event)
+    except UnsupportedEventError:
+        raise
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise InvalidParameterError(f"not an event in JSON: {error}") from error
-    check(event)
     return event
 
 
@@ -353,7 +405,7 @@ def _no_constant(name: str) -> float:
 
 def is_private(event: DpEvent) -> bool:
     """Whether the event gives any protection at all (False once a `NonPrivateDpEvent` is in it)."""
-    return not any(isinstance(e, dp.NonPrivateDpEvent) for e in leaves(event))
+    return not any(isinstance(part, dp.NonPrivateDpEvent) for part in _walk(event))
 
 
 def gaussian_scale(event: DpEvent) -> float | None:
@@ -362,7 +414,8 @@ def gaussian_scale(event: DpEvent) -> float | None:
     A composition of Gaussians of multipliers s_i is one Gaussian of multiplier (sum s_i^-2)^-1/2.
     """
     counted = leaves(event)
-    if not counted or not all(isinstance(e, dp.GaussianDpEvent) for e in counted):
+    scales = [(e.noise_multiplier, n) for e, n in counted.items() if isinstance(e, dp.GaussianDpEvent)]
+    if not scales or len(scales) < len(counted):
         return None
-    precision = math.fsum(n / e.noise_multiplier**2 for e, n in counted.items())  # type: ignore[attr-defined]
-    return 1 / math.sqrt(precision)
+    least = min(scale for scale, _ in scales)  # relative to it no square overflows
+    return least / math.sqrt(math.fsum(n * (least / scale) ** 2 for scale, n in scales))

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dominating pairs: for each event, two distributions (P, Q) that are at least as easy to tell apart as any
-two neighbors' outputs.
+"""Pairs of distributions (P, Q) that are at least as easy to tell apart as any two neighbors' outputs.
 
 Guarantee  For all neighbors D, D' and all x >= 0: sup_S P[M(D) in S] - x P[M(D') in S] is at most the same
            for (P, Q). Pairs of single events compose by products (Zhu, Dong, Wang 2022, Theorem 10).
-Neighbors  `dominating(event, relation)` gives one pair for each direction: (M(D), M(D')) and (M(D'), M(D)),
-           D being the data set with the unit in it. Both are the same object where the pair is symmetric.
+Neighbors  `dominating` says which pairs stand for which event under which relation.
 Attained   `pair.attained` says that some data sets really reach the pair, however often it is repeated, so
            that it also yields a lower bound.
 Losses     All a composition needs of a pair is how P and Q spread over the privacy loss log P/Q.
@@ -17,22 +15,25 @@ Sources    Gaussian: Balle and Wang 2018. Poisson sampling: Zhu et al. 2022, The
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import singledispatch
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-from dp_accounting import dp_event as dp
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
-from sfumato.accounting import events
-from sfumato.accounting.events import DpEvent
-from sfumato.accounting.guarantee import Relation
-from sfumato.errors import UnsupportedEventError
-
-__all__ = ["Pair", "dominating"]
+__all__ = [
+    "Atoms",
+    "BoundedRange",
+    "FixedSize",
+    "Floats",
+    "Gaussian",
+    "Laplace",
+    "Pair",
+    "PoissonAdd",
+    "PoissonRemove",
+    "PoissonReplace",
+]
 
 Floats = NDArray[np.float64]
 
@@ -115,11 +116,18 @@ class Laplace:
 
     def masses(self, edges: Floats) -> tuple[Floats, Floats]:
         """Return the masses of the cells between `edges` (see `Pair`)."""
-        inside = np.clip(edges, -self.epsilon, self.epsilon)
-        p = np.where(edges >= self.epsilon, 1.0, 0.5 * np.exp((inside - self.epsilon) / 2))
-        q = np.where(edges >= self.epsilon, 1.0, 1 - 0.5 * np.exp(-(inside + self.epsilon) / 2))
-        outside = edges < -self.epsilon
-        return _differences(np.where(outside, 0.0, p)), _differences(np.where(outside, 0.0, q))
+        low, length = _cells(edges, self.epsilon)
+        p = 0.5 * np.exp((low + length - self.epsilon) / 2) * -np.expm1(-length / 2)  # never 0 * inf
+        q = 0.5 * np.exp(-(low + self.epsilon) / 2) * -np.expm1(-length / 2)
+        # Values beyond the two centers all have the same loss: an atom at each end.
+        for loss, p_atom, q_atom in (
+            (-self.epsilon, 0.5 * math.exp(-self.epsilon), 0.5),
+            (self.epsilon, 0.5, 0.5 * math.exp(-self.epsilon)),
+        ):
+            cell = int(np.searchsorted(edges, loss, side="left"))
+            p[cell] += p_atom
+            q[cell] += q_atom
+        return p, q
 
     def edges(self, count: int, probability: float) -> Floats:
         """Return losses over the whole support (see `Pair`)."""
@@ -149,11 +157,11 @@ class BoundedRange:
 
     def masses(self, edges: Floats) -> tuple[Floats, Floats]:
         """Return the masses of the cells between `edges` (see `Pair`)."""
-        inside = np.clip(edges, -self.epsilon, self.epsilon)
+        low, length = _cells(edges, self.epsilon)
         whole = -math.expm1(-self.epsilon)
-        p_above = -np.expm1((inside - self.epsilon) / 2) / whole
-        q_above = np.exp(-(inside + self.epsilon) / 2) * p_above
-        return _differences(1 - p_above), _differences(1 - q_above)
+        p = np.exp((low + length - self.epsilon) / 2) * -np.expm1(-length / 2) / whole
+        q = np.exp(-(low + self.epsilon) / 2) * -np.expm1(-length / 2) / whole
+        return p, q
 
     def edges(self, count: int, probability: float) -> Floats:
         """Return losses over the whole support (see `Pair`)."""
@@ -201,8 +209,14 @@ class Atoms:
         return np.linspace(low - 1e-9 * (high - low), high, count)
 
 
-def _differences(below: Floats) -> Floats:
-    return np.diff(below, prepend=0.0, append=1.0)
+def _cells(edges: Floats, reach: float) -> tuple[Floats, Floats]:
+    """Return lower end and length of the cells, cut to [-reach, reach].
+
+    Masses are computed from these directly. As differences of rounded distribution functions the Q-mass of
+    high losses, about e^-epsilon, would drown.
+    """
+    ends = np.clip(np.concatenate([[-np.inf], edges, [np.inf]]), -reach, reach)
+    return ends[:-1], np.diff(ends)
 
 
 def _mixture_loss(loss: Floats, rate: float) -> Floats:
@@ -370,177 +384,3 @@ def _join(low: Floats, high: Floats) -> Floats:
 def _strictly(edges: Floats) -> Floats:
     """Drop repeats that rounding made of different losses."""
     return np.unique(edges)
-
-
-# --- from events to pairs --------------------------------------------------------------------------------
-
-
-def dominating(event: DpEvent, relation: Relation) -> tuple[Pair, Pair]:
-    """Return the dominating pairs of one leaf event, for removing and for adding a unit.
-
-    >>> dominating(dp.GaussianDpEvent(2.0), Relation.REPLACE_ONE)[0]
-    Gaussian(mu=1.0, attained=True, lattice=None)
-    """
-    return _dominating(event, relation)
-
-
-def _unsupported(event: DpEvent, relation: Relation, fix: str = "") -> UnsupportedEventError:
-    return UnsupportedEventError(
-        f"the PLD accountant has no dominating pair for {type(event).__name__} "
-        f"under {relation.value} neighbors. "
-        + (fix or "Use the RDP accountant, or leave the choice of accountant to `price`.")
-    )
-
-
-@singledispatch
-def _dominating(event: DpEvent, relation: Relation) -> tuple[Pair, Pair]:
-    raise _unsupported(event, relation)
-
-
-@_dominating.register
-def _(event: dp.GaussianDpEvent, relation: Relation) -> tuple[Pair, Pair]:
-    pair = Gaussian(relation.diameter / event.noise_multiplier)
-    return pair, pair
-
-
-@_dominating.register
-def _(event: dp.LaplaceDpEvent, relation: Relation) -> tuple[Pair, Pair]:
-    pair = Laplace(relation.diameter / event.noise_multiplier)
-    return pair, pair
-
-
-@_dominating.register
-def _(event: dp.DiscreteLaplaceDpEvent, relation: Relation) -> tuple[Pair, Pair]:
-    shift = relation.diameter * int(event.sensitivity)
-    a = event.noise_parameter
-    if shift > 1_000_000:
-        raise _unsupported(event, relation, "Its sensitivity is above 1e6: use a coarser grid.")
-    # Outcomes x <= 0 all have the largest loss, x >= shift the least; between them one atom each.
-    x = np.arange(1, shift)
-    unit = math.tanh(a / 2)
-    tail = 1 / (1 + math.exp(-a))  # P[noise <= 0]
-    p = np.concatenate([[tail], unit * np.exp(-a * x), [tail * math.exp(-a * shift)]])
-    pair = Atoms(p, p[::-1].copy(), lattice=a if shift % 2 else 2 * a)
-    return pair, pair
-
-
-@_dominating.register
-def _(event: dp.RandomizedResponseDpEvent, relation: Relation) -> tuple[Pair, Pair]:
-    if not relation.replaces:
-        raise _unsupported(event, relation, "A unit that is absent sends no report: use replace-one.")
-    other = event.noise_parameter / event.num_buckets
-    kept = 1 - event.noise_parameter + other
-    rest = (event.num_buckets - 2) * other
-    atoms = [kept, other] + ([rest] if event.num_buckets > 2 else [])
-    p = np.array(atoms)
-    q = np.array([other, kept, *atoms[2:]])
-    pair = Atoms(p, q, lattice=math.log(kept / other) if kept > other else None)
-    return pair, pair
-
-
-def _two_points(epsilon: float, delta: float = 0.0) -> Pair:
-    """Return the pair that dominates every (epsilon, delta)-DP mechanism (Kairouz, Oh, Viswanath 2015)."""
-    high = (1 - delta) / (1 + math.exp(-epsilon))
-    low = (1 - delta) * math.exp(-epsilon) / (1 + math.exp(-epsilon))
-    if delta == 0:
-        return Atoms(np.array([high, low]), np.array([low, high]), lattice=epsilon or None)
-    return Atoms(
-        np.array([delta, high, low, 0.0]), np.array([0.0, low, high, delta]), lattice=epsilon or None
-    )
-
-
-@_dominating.register(events.PureDpEvent)
-@_dominating.register(events.SparseVectorDpEvent)
-def _(event: Any, relation: Relation) -> tuple[Pair, Pair]:
-    pair = _two_points(event.epsilon)
-    return pair, pair
-
-
-@_dominating.register
-def _(event: events.ApproximateDpEvent, relation: Relation) -> tuple[Pair, Pair]:
-    pair = _two_points(event.epsilon, event.delta)
-    return pair, pair
-
-
-@_dominating.register
-def _(event: events.ExponentialDpEvent, relation: Relation) -> tuple[Pair, Pair]:
-    pair = BoundedRange(event.epsilon)
-    return pair, pair
-
-
-MOST_STDDEV = 20_000.0  # grid units: 1.6 million atoms to 40 stddev; the RDP of a wider one is as good
-
-
-@_dominating.register
-def _(event: events.DiscreteGaussianDpEvent, relation: Relation) -> tuple[Pair, Pair]:
-    shift = relation.diameter * event.sensitivity
-    if event.dimension != 1 or shift != int(shift):
-        raise _unsupported(event, relation, "Vectors of discrete Gaussians are priced by RDP, exactly.")
-    if event.stddev > MOST_STDDEV:
-        raise _unsupported(
-            event, relation, f"A stddev above {MOST_STDDEV:g} grid units is priced by RDP, exactly."
-        )
-    # Beyond 39 stddev a mass is below the smallest float64, so the atoms are all there is.
-    reach = math.ceil(39 * event.stddev) + int(shift)
-    x = np.arange(-reach, reach + 1, dtype=np.float64)
-    p = np.exp(-0.5 * (x / event.stddev) ** 2)
-    q = np.exp(-0.5 * ((x - shift) / event.stddev) ** 2)
-    # A subnormal mass has lost its digits, and its loss would be noise: as 0 it makes the loss infinite.
-    p, q = (np.where(m < np.finfo(np.float64).tiny, 0.0, m) for m in (p / p.sum(), q / p.sum()))
-    seen = (p > 0) | (q > 0)
-    pair = Atoms(p[seen], q[seen])
-    return pair, pair
-
-
-@_dominating.register
-def _(event: dp.PoissonSampledDpEvent, relation: Relation) -> tuple[Pair, Pair]:
-    rate = event.sampling_probability
-    if rate == 1:
-        return _dominating(_inner(event.event), relation)
-    if not relation.replaces:
-        remove, add = _dominating(_inner(event.event), relation)
-        return PoissonRemove(remove, rate), PoissonAdd(add, rate)
-    scale = events.gaussian_scale(event.event)
-    if scale is None:
-        raise _unsupported(event, relation, "Only Gaussian noise is known there; use add-remove neighbors.")
-    pair = PoissonReplace(1 / scale, rate)
-    return pair, pair
-
-
-@_dominating.register
-def _(event: dp.SampledWithoutReplacementDpEvent, relation: Relation) -> tuple[Pair, Pair]:
-    if not relation.replaces:
-        raise _unsupported(
-            event, relation, "A sample of fixed size makes the number of units public: use replace-one."
-        )
-    inner, _same = _dominating(_inner(event.event), relation)
-    if event.sample_size == event.source_dataset_size:
-        return inner, inner
-    if relation is Relation.REPLACE_LABEL and not isinstance(_inner(event.event), _SUMS):
-        # The theorem also compares samples that hold different units in the unit's place; a promise about
-        # labels does not cover that, except for noise on a sum, whose norm bound covers any two units.
-        raise _unsupported(event, relation, "Account it as replace-one, or without the sampling.")
-    pair = FixedSize(inner, event.sample_size / event.source_dataset_size)
-    return pair, pair
-
-
-_SUMS = (dp.GaussianDpEvent, dp.LaplaceDpEvent, dp.DiscreteLaplaceDpEvent, events.DiscreteGaussianDpEvent)
-
-
-def _inner(event: DpEvent) -> DpEvent:
-    """Return the event inside a sampling event as one leaf; a composition of Gaussians is one Gaussian."""
-    scale = events.gaussian_scale(event)
-    if scale is not None:
-        return dp.GaussianDpEvent(scale)
-    counted = events.leaves(event)
-    if len(counted) != 1 or next(iter(counted.values())) != 1:
-        raise UnsupportedEventError(
-            "the PLD accountant can sample one mechanism or a composition of Gaussians, not "
-            f"a composition of {sorted({type(e).__name__ for e in counted})}. Sample each on its own."
-        )
-    return next(iter(counted))
-
-
-def all_symmetric(pairs: Sequence[tuple[Pair, Pair]]) -> bool:
-    """Whether both directions are the same for every pair, so that one composition serves both."""
-    return all(remove is add for remove, add in pairs)

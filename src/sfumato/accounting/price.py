@@ -178,14 +178,17 @@ def _by_gaussian(event: DpEvent, delta: float, relation: Relation) -> tuple[floa
         raise UnsupportedEventError(
             "the Gaussian closed form prices compositions of Gaussian events only. Use PLD."
         )
-    epsilon = gaussian.epsilon(relation.diameter / scale, delta)
-    return epsilon, epsilon
+    mu = relation.diameter / scale
+    epsilon = gaussian.epsilon(mu, delta)
+    # The closed form is rounded up; at a slightly larger delta, and a little less, it is a lower bound.
+    more = delta * (1 + 1e-6)
+    return (gaussian.epsilon(mu, more) * (1 - 1e-8) if more < 1 else 0.0), epsilon
 
 
 def _upper(accountant: Callable[..., float]) -> Callable[[DpEvent, float, Relation], tuple[float, float]]:
     def priced(event: DpEvent, delta: float, relation: Relation) -> tuple[float, float]:
         epsilon = accountant(event, delta=delta, relation=relation)
-        return (epsilon if epsilon == math.inf else 0.0), epsilon
+        return (0.0 if events.is_private(event) else math.inf), epsilon
 
     return priced
 

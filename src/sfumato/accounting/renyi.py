@@ -108,7 +108,7 @@ def sampled_gaussian(orders: Array, mu: float, sampling_rate: float) -> Array:
     Section 3.3; their Theorem 5 says that the other direction is smaller). Where quadrature would need too
     many nodes, the bound for whole orders is interpolated.
     """
-    values = np.empty_like(orders)
+    values = np.empty(orders.shape)
     whole = orders == np.floor(orders)
     values[whole] = sampled_discrete_gaussian(orders[whole], mu, sampling_rate)
     for group, top in _octaves(orders):
@@ -213,7 +213,7 @@ def _two_point(orders: Array, epsilon: float, log_other: float) -> Array:
     other * (e^{a epsilon} + e^{(1-a) epsilon} - e^epsilon - 1) factors into two positive terms.
     """
     if epsilon == 0:
-        return np.zeros_like(orders)
+        return np.zeros(orders.shape)
     with np.errstate(divide="ignore"):
         return _from_log_excess(
             orders, log_other + _log_expm1(orders * epsilon) + np.log(-np.expm1(-(orders - 1) * epsilon))
@@ -246,7 +246,7 @@ def _interpolated(
     (order - 1) * divergence is a cumulant generating function, convex and 0 at order 1, so that a straight
     line between its values at neighboring whole numbers lies above it.
     """
-    values = np.full_like(orders, np.inf)
+    values = np.full(orders.shape, np.inf)
     summed = orders <= _MAX_SUMMED_ORDER
     if not summed.all():
         values[summed] = _interpolated(orders[summed], sampling_rate, log_rest, log_weights)
@@ -320,7 +320,7 @@ def _log_pointwise_excess(orders: Array, loss: Array) -> Array:
     """
     a = orders[:, None]
     product = a * loss
-    log_excess = np.empty_like(product)
+    log_excess = np.empty(product.shape)
     gain = loss > 0
     with np.errstate(divide="ignore", invalid="ignore"):
         minus = loss[~gain]

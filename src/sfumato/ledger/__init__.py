@@ -4,6 +4,7 @@
 from sfumato.ledger.account import Account, Remaining, Reservation
 from sfumato.ledger.book import Verification
 from sfumato.ledger.budget import Budget
+from sfumato.ledger.charge import Mechanism
 from sfumato.ledger.journal import Head
 from sfumato.ledger.ledger import Ledger
 from sfumato.ledger.state import Grant, Progress, Release
@@ -15,6 +16,7 @@ __all__ = [
     "Grant",
     "Head",
     "Ledger",
+    "Mechanism",
     "Progress",
     "Release",
     "Remaining",

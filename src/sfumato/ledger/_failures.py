@@ -79,12 +79,17 @@ _POSTGRESQL: dict[str, Callable[[str, str], LedgerError]] = {
 }
 
 
+_NOT_UTF_8 = "Could not decode to UTF-8"  # raised by Python's sqlite3 itself, so without an error name
+
+
 @contextmanager
 def explained(location: str) -> Generator[None]:
     """Turn a database's error into ours."""
     try:
         yield
     except DBAPIError as error:
+        if str(error.orig).startswith(_NOT_UTF_8):  # and goes on with the bytes themselves
+            raise _damaged(location, "a text in it is not UTF-8") from None
         raise _explain(location, error.orig) from error
     except SQLAlchemyError as error:
         raise _unusable(location, type(error).__name__) from error

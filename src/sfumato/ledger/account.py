@@ -4,6 +4,7 @@
 Guarantee  `reserve` returns only after the event is durably recorded and only if the account's privacy
            filter admits it (`filters`), decided and written in one serialized transaction: two processes
            never spend the same epsilon. From then on it is spent, whatever crashes.
+Relation   A charge is stated for the account's own relation, or it is refused (`charge`).
 Refund     `refund` works only before `begin`, which is durable before data may be touched: then nothing was
            computed from the data, and the account is as if the release had never been asked for.
 Failure    An exception between `begin` and `commit` leaves the release spent: part of a result may have been
@@ -11,23 +12,28 @@ Failure    An exception between `begin` and `commit` leaves the release spent: p
 """
 
 import json
+import math
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 from sfumato import _check
-from sfumato.accounting import events
 from sfumato.accounting.calibrate import search
+from sfumato.accounting.events import DpEvent
 from sfumato.accounting.guarantee import Guarantee, Relation, round_up
 from sfumato.errors import BudgetExceededError, LedgerError, RelationMismatchError
-from sfumato.ledger import filters, statement
+from sfumato.ledger import charge, filters, statement
 from sfumato.ledger._words import line
 from sfumato.ledger.book import Accounts, Book
-from sfumato.ledger.budget import Budget
+from sfumato.ledger.budget import Budget, as_floats
+from sfumato.ledger.charge import Charge, Mechanism
 from sfumato.ledger.filters import Cost
 from sfumato.ledger.state import AccountState, Grant, Progress, Release
 
 __all__ = ["Account", "Remaining", "Reservation"]
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,37 +59,37 @@ class Account:
     @property
     def privacy_unit(self) -> str:
         """Who is protected."""
-        return self._state().privacy_unit
+        return self._ask(lambda state: state.privacy_unit)
 
     @property
     def relation(self) -> Relation:
         """Which data sets are neighbors."""
-        return self._state().relation
+        return self._ask(lambda state: state.relation)
 
     @property
     def budget(self) -> Budget:
         """The budget as of now, grants included."""
-        return self._state().budget
+        return self._ask(lambda state: state.budget)
 
     def reserve(
         self,
-        event: events.DpEvent,
+        what: Mechanism | DpEvent,
         *,
         purpose: str,
         relation: Relation | str | None = None,
         seeded: bool = False,
     ) -> "Reservation":
-        """Charge `event`, or raise `BudgetExceededError` with nothing spent.
+        """Charge a mechanism, or an event, or raise `BudgetExceededError` with nothing spent.
 
-        `relation` is the one the event was made for, where known; any but the account's is refused.
+        A mechanism knows the relation it is stated for; beside a bare event, `relation` must say it. Any but
+        the account's is refused.
         `seeded` marks a release whose noise came from a seed: it is for study only, and statements say so.
         """
         purpose = line(purpose=purpose)
-        state = self._state()
-        if relation is not None and Relation.parse(relation) is not state.relation:
-            raise _other_relation(purpose, Relation.parse(relation), state)
-        text = events.to_json(event)
-        price = state.cost(text)  # refuses what cannot be priced before anything is locked or written
+        asked = charge.read(what, relation)
+        terms = self._terms()
+        _require_relation(asked.relation_or_raise(), terms, f"release {purpose!r}")
+        price = terms.price(asked)  # refuses what cannot be priced before anything is locked or written
 
         def admit(accounts: Accounts) -> None:
             now = accounts[self.name]
@@ -95,9 +101,9 @@ class Account:
             self.name,
             "reserve",
             admit,
-            event=text,
+            event=asked.event_json,
             purpose=purpose,
-            relation=state.relation.value,
+            relation=terms.relation.value,
             seeded=bool(seeded),
         )
         return Reservation(self._book, self.name, row.sequence)
@@ -105,21 +111,21 @@ class Account:
     @contextmanager
     def spend(
         self,
-        event: events.DpEvent,
+        what: Mechanism | DpEvent,
         *,
         purpose: str,
         relation: Relation | str | None = None,
         seeded: bool = False,
     ) -> Generator["Reservation"]:
         """Reserve and begin; commit when the block ends well. An exception leaves the release spent."""
-        reservation = self.reserve(event, purpose=purpose, relation=relation, seeded=seeded)
+        reservation = self.reserve(what, purpose=purpose, relation=relation, seeded=seeded)
         reservation.begin()
         yield reservation
         reservation.commit()
 
     def reservation(self, number: int) -> "Reservation":
         """Return the handle of an earlier reservation: one that a crash left unbegun can be refunded."""
-        if number not in self._state().releases:
+        if not self._ask(lambda state: number in state.releases):
             raise LedgerError(
                 f"account {self.name!r} has no reservation {number!r}. See `releases()` for those it has."
             )
@@ -129,7 +135,8 @@ class Account:
         """Raise the budget and return it. The guarantee is then the new budget's (`filters`, Grants)."""
         reason = line(reason=reason)
         _check.non_negative(epsilon=epsilon, delta=delta)
-        terms = json.dumps({"epsilon": float(epsilon), "delta": float(delta)}, sort_keys=True)
+        epsilon, delta = as_floats(epsilon=epsilon, delta=delta)
+        terms = json.dumps({"epsilon": epsilon, "delta": delta}, sort_keys=True)
 
         def admit(accounts: Accounts) -> None:
             accounts[self.name].budget.raised(epsilon=epsilon, delta=delta)  # refuses what makes no sense
@@ -138,50 +145,60 @@ class Account:
         return self.budget
 
     def spent(self) -> Guarantee:
-        """Return the smallest budget, at the account's delta, that all releases so far fit in."""
-        return spent_guarantee(self._state())
+        """Return the smallest budget, at the account's delta, that all releases so far fit in.
+
+        It holds at whatever moment it is read, although releases were chosen by looking at earlier ones: the
+        order at which they are counted was fixed when the account was opened.
+        """
+        return self._ask(spent_guarantee)
 
     def remaining(self, *, delta: float = 0.0) -> Remaining:
         """Return what would still be admitted; `delta` is that of the release whose epsilon is asked for."""
         _check.in_range(0, 1, delta=delta)
-        return remaining(self._state(), delta=delta)
+        return self._ask(lambda state: remaining(state, delta=delta))
 
-    def admits(self, event: events.DpEvent) -> bool:
-        """Whether `reserve` would admit this event now; asking costs nothing."""
-        state = self._state()
-        return state.filter.admits(filters.total([state.spent(), state.cost(events.to_json(event))]))
+    def admits(self, what: Mechanism | DpEvent) -> bool:
+        """Whether `reserve` would admit this now; asking costs nothing.
+
+        A bare event is taken as made for the account's relation.
+        """
+        price = self._price(what, self._terms())
+        return self._ask(lambda state: state.filter.admits(filters.total([state.spent(), price])))
 
     def calibrate(
         self,
-        make_event: Callable[[float], events.DpEvent],
+        make_event: Callable[[float], Mechanism | DpEvent],
         *,
         bracket: tuple[float, float] = (1e-3, 1e6),
         cost_rises: bool = False,
     ) -> float:
-        """Return the least value in `bracket` (the largest, if `cost_rises`) whose event is admitted now.
+        """Return the least value in `bracket` (the largest, if `cost_rises`) that is admitted now.
 
-        The filter decides, so a release of that size fits even though it is chosen after seeing others.
+        `make_event` returns a mechanism, or an event for the account's relation. The filter decides, so a
+        release of that size fits even though it is chosen after seeing others.
         """
-        state = self._state()
-        spent = state.spent()
+        terms = self._terms()
+        rule, spent = self._ask(lambda state: (state.filter, state.spent()))
 
         def cost(value: float) -> float:
-            price = filters.cost(events.to_json(make_event(value)), state.relation, state.filter.order)
-            return state.filter.smallest_epsilon(filters.total([spent, price]))
+            after = filters.total([spent, self._price(make_event(value), terms)])
+            needs = rule.smallest_epsilon(after)
+            # The two round differently in the last digit; the filter has the last word.
+            return needs if rule.admits(after) else max(needs, math.nextafter(rule.budget.epsilon, math.inf))
 
-        return search(cost, epsilon=state.budget.epsilon, bracket=bracket, cost_rises=cost_rises)
+        return search(cost, epsilon=rule.budget.epsilon, bracket=bracket, cost_rises=cost_rises)
 
-    def event(self) -> events.DpEvent:
+    def event(self) -> DpEvent:
         """Return everything reserved and not refunded as one event, as `calibrate(given=...)` takes it."""
         return self._state().event()
 
     def releases(self) -> list[Release]:
         """Return all releases in the order they were reserved, refunded ones too."""
-        return list(self._state().releases.values())
+        return self._ask(lambda state: list(state.releases.values()))
 
     def grants(self) -> list[Grant]:
         """Return all grants, oldest first."""
-        return list(self._state().grants)
+        return self._ask(lambda state: list(state.grants))
 
     def statement(self) -> statement.Statement:
         """Return what an auditor needs to know: `print` it, or take `to_json()`."""
@@ -190,6 +207,31 @@ class Account:
 
     def _state(self) -> AccountState:
         return self._book.account(self.name)[1]
+
+    def _ask(self, question: Callable[[AccountState], Answer]) -> Answer:
+        return self._book.ask(self.name, question)
+
+    def _terms(self) -> "_Terms":
+        return self._ask(lambda state: _Terms(name=state.name, relation=state.relation, order=state.order))
+
+    def _price(self, what: Mechanism | DpEvent, terms: "_Terms") -> Cost:
+        asked = charge.read(what)
+        if asked.relation is not None:
+            _require_relation(asked.relation, terms, "what is asked about")
+        return terms.price(asked)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Terms:
+    """What an account was opened with and never changes."""
+
+    name: str
+    relation: Relation
+    order: float | None
+
+    def price(self, asked: Charge) -> Cost:
+        """Price a charge for this account."""
+        return filters.cost(asked.event_json, self.relation, self.order)
 
 
 class Reservation:
@@ -206,7 +248,7 @@ class Reservation:
     @property
     def release(self) -> Release:
         """What the ledger knows of it now."""
-        return self._book.account(self._account)[1].releases[self.number]
+        return self._book.ask(self._account, lambda state: state.releases[self.number])
 
     def begin(self) -> None:
         """Record that data may be touched from now on: no refund any more."""
@@ -257,12 +299,13 @@ def _round_down(value: float) -> float:
     return -round_up(-value)
 
 
-def _other_relation(purpose: str, relation: Relation, state: AccountState) -> RelationMismatchError:
-    return RelationMismatchError(
-        f"release {purpose!r} is stated for {relation.value} neighbors, but account {state.name!r} counts "
-        f"{state.relation.value} neighbors. Nothing was spent. Make the event for {state.relation.value}, or "
-        f"use an account opened with {relation.value}."
-    )
+def _require_relation(relation: Relation, terms: _Terms, what: str) -> None:
+    if relation is not terms.relation:
+        raise RelationMismatchError(
+            f"{what} is stated for {relation.value} neighbors, but account {terms.name!r} counts "
+            f"{terms.relation.value} neighbors. Nothing was spent. Make the mechanism for "
+            f"{terms.relation.value}, or use an account opened with {relation.value}."
+        )
 
 
 def _exceeded(purpose: str, price: Cost, spent: Cost, state: AccountState) -> BudgetExceededError:

@@ -11,7 +11,9 @@ SQLite     BEGIN IMMEDIATE takes the only write lock before anything is read. Ro
 PostgreSQL SERIALIZABLE, after an exclusive lock on the one-row head table: the snapshot is taken when the
            lock is held. Members of a team need SELECT and INSERT on the journal and UPDATE on the head,
            nothing more.
-Processes  Every block has a connection of its own (no pool), so a ledger may cross a fork.
+Processes  Every block has a connection of its own (no pool), and no fork cuts through one (`_forks`).
+Passwords  `location`, which messages, statements and `repr` show, has no password and no query; a location
+           that cannot be read is never echoed, because there may be a password in it.
 """
 
 import os
@@ -30,6 +32,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from sfumato.errors import InvalidParameterError, LedgerCorruptError, LedgerError, LedgerReadOnlyError
+from sfumato.ledger import _forks
 from sfumato.ledger._failures import explained
 from sfumato.ledger.migrations import migrate
 
@@ -69,26 +72,42 @@ def find(location: str | os.PathLike[str]) -> Backend:
     text = os.fspath(location)
     if not text.strip() or text.strip() == ":memory:" or "\0" in text:
         raise InvalidParameterError(
-            f"a ledger needs a path or a postgresql:// URL, but {text!r} was given. "
-            "To work without a record, use no ledger at all."
+            "a ledger needs a path or a postgresql:// URL, but nothing, :memory: or a text with a NUL was "
+            "given. To work without a record, use no ledger at all."
         )
-    if "://" not in text:
-        return SqliteFile(Path(text))
+    if "://" in text:
+        return _at_url(text)
+    if _like_a_connection(text):
+        raise _elsewhere("what looks like a connection string but is no URL")
+    return SqliteFile(Path(text))
+
+
+def _at_url(text: str) -> Backend:
     try:
         url = make_url(text)
-    except ArgumentError as error:
-        raise InvalidParameterError(_UNKNOWN.format(given="an unreadable URL")) from error
+    except (ArgumentError, ValueError):
+        # Its text, and so the error it caused, may hold a password.
+        raise _elsewhere("a URL that cannot be read") from None
     if url.get_backend_name() == "sqlite" and url.database:
         return SqliteFile(Path(url.database))
-    if url.get_backend_name() in {"postgresql", "postgres"}:
-        return PostgresqlDatabase(url.set(drivername="postgresql+psycopg"))
-    raise InvalidParameterError(_UNKNOWN.format(given=url.render_as_string(hide_password=True)))
+    if url.get_backend_name() not in {"postgresql", "postgres"}:
+        raise _elsewhere(f"a {url.get_backend_name()} URL")
+    if "@" in f"{url.host}{url.database}":
+        # Where a password has an @, its second half would be read, and shown, as the host.
+        raise _elsewhere("a URL with more than one @ (in a user or password, write it as %40)")
+    return PostgresqlDatabase(url.set(drivername="postgresql+psycopg"))
 
 
-_UNKNOWN = (
-    "a ledger lives in a file (give its path) or in PostgreSQL (postgresql://user@host/database), "
-    "not at {given}."
-)
+def _like_a_connection(text: str) -> bool:
+    lowered = text.strip().lower()
+    return (lowered.startswith("postgres") and ":" in lowered) or "password=" in lowered.replace(" ", "")
+
+
+def _elsewhere(given: str) -> InvalidParameterError:
+    return InvalidParameterError(
+        "a ledger lives in a file (give its path) or in PostgreSQL (postgresql://user@host/database), not at "
+        f"{given}."
+    )
 
 
 class SqliteFile:
@@ -144,13 +163,18 @@ class SqliteFile:
     @contextmanager
     def reading(self) -> Generator[Connection]:
         """See `Backend.reading`."""
-        with explained(self.location), self._engine.connect() as connection, connection.begin():
+        with (
+            _forks.uncut(),
+            explained(self.location),
+            self._engine.connect() as connection,
+            connection.begin(),
+        ):
             yield connection
 
     @contextmanager
     def writing(self) -> Generator[Connection]:
         """See `Backend.writing`."""
-        with explained(self.location), self._engine.connect() as plain:
+        with _forks.uncut(), explained(self.location), self._engine.connect() as plain:
             connection = plain.execution_options(begin_immediate=True)
             with connection.begin():
                 yield connection
@@ -210,7 +234,11 @@ class PostgresqlDatabase:
     """A ledger in a database that a team shares; its tables are named sfumato_..."""
 
     def __init__(self, url: URL) -> None:
-        self.location = url.set(drivername="postgresql").render_as_string(hide_password=True)
+        # Built from the parts that may be shown: a password can also stand in the query.
+        shown = URL.create(
+            "postgresql", username=url.username, host=url.host, port=url.port, database=url.database
+        )
+        self.location = shown.render_as_string()
         try:
             self._engine = sa.create_engine(url, poolclass=sa.NullPool)
         except ModuleNotFoundError as error:
@@ -257,7 +285,7 @@ class PostgresqlDatabase:
 
     @contextmanager
     def _transaction(self, isolation_level: str) -> Generator[Connection]:
-        with explained(self.location), self._engine.connect() as plain:
+        with _forks.uncut(), explained(self.location), self._engine.connect() as plain:
             connection = plain.execution_options(isolation_level=isolation_level)
             with connection.begin():
                 yield connection

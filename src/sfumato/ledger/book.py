@@ -5,18 +5,19 @@ Guarantee  Every answer is derived from the journal, after its chain of hashes w
            Rows that were checked are not read again, but the last of them must still be there, and the end
            must be where the store's head says. A journal that does not hold raises `LedgerCorruptError`.
 Writing    `append` reads, decides and writes in one transaction that no other can come between.
+Forks      A child begins with a lock of its own and reads the journal anew (`_forks`).
 """
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection
 
 from sfumato.errors import LedgerCorruptError, LedgerError
-from sfumato.ledger import journal, state
+from sfumato.ledger import _forks, journal, state
 from sfumato.ledger._words import code_version
 from sfumato.ledger.journal import EMPTY, Entry, Head, Row
 from sfumato.ledger.state import AccountState
@@ -25,6 +26,7 @@ from sfumato.ledger.store import Store
 __all__ = ["Book", "Verification"]
 
 Accounts = dict[str, AccountState]
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,6 +44,11 @@ class Book:
     def __init__(self, store: Store, person: str) -> None:
         self._store = store
         self._person = person
+        self.renew()
+        _forks.renewed_in_child(self)
+
+    def renew(self) -> None:
+        """Forget what was read, and whatever thread was at it."""
         self._lock = threading.Lock()
         self._head = EMPTY
         self._accounts: Accounts = {}
@@ -51,22 +58,23 @@ class Book:
         """Where the ledger is, for messages."""
         return self._store.location
 
-    def snapshot(self) -> tuple[Head, Accounts]:
-        """Return the head as of now and the accounts up to it, oldest first, to read and not to change."""
+    def names(self) -> tuple[Head, list[str]]:
+        """Return the head as of now and the names of the accounts up to it, oldest first."""
         with self._lock, self._store.reading() as connection:
             self._catch_up(connection)
-            return self._head, dict(self._accounts)
+            return self._head, list(self._accounts)
+
+    def ask(self, name: str, question: Callable[[AccountState], Answer]) -> Answer:
+        """Return the answer to a quick question about one account as of now."""
+        with self._lock:
+            with self._store.reading() as connection:
+                self._catch_up(connection)
+            # Pricing may take a while the first time: nobody else's writing should wait for it.
+            return question(self._known(name))
 
     def account(self, name: str) -> tuple[Head, AccountState]:
         """Return one account's state as of now, a copy, with the head it was derived from."""
-        head, accounts = self.snapshot()
-        if name not in accounts:
-            raise LedgerError(
-                f"the ledger {self.location} has no account {name!r}. It has: "
-                f"{', '.join(map(repr, accounts)) or 'none'}. Open it with a budget first."
-            )
-        known = accounts[name]
-        return head, replace(known, grants=list(known.grants), releases=dict(known.releases))
+        return self.ask(name, lambda known: (self._head, known.copy()))
 
     def append(self, account: str, kind: str, admit: Callable[[Accounts], None], **facts: Any) -> Row:
         """Write a fact, unless `admit` raises on the accounts as they are in that moment."""
@@ -90,6 +98,14 @@ class Book:
         overspent = tuple(a.name for a in accounts.values() if not a.filter.admits(a.spent()))
         return Verification(head=now, accounts=tuple(accounts), overspent=overspent)
 
+    def _known(self, name: str) -> AccountState:
+        if name not in self._accounts:
+            raise LedgerError(
+                f"the ledger {self.location} has no account {name!r}. It has: "
+                f"{', '.join(map(repr, self._accounts)) or 'none'}. Open it with a budget first."
+            )
+        return self._accounts[name]
+
     def _entry(self, account: str, kind: str, **facts: Any) -> Entry:
         return Entry(
             account=account,
@@ -103,7 +119,7 @@ class Book:
     def _catch_up(self, connection: Connection) -> None:
         start, accounts = self._head, self._accounts
         self._head, self._accounts = EMPTY, {}  # where a row does not hold, nothing half-read stays
-        rows = self._store.rows(connection, start=max(1, start.count))
+        rows = self._store.rows(connection, start=start.count)
         if start != EMPTY:
             _require_same_row(rows, start)
             rows = rows[1:]

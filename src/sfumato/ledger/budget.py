@@ -11,7 +11,17 @@ from dataclasses import dataclass
 from sfumato import _check
 from sfumato.errors import InvalidParameterError
 
-__all__ = ["Budget"]
+__all__ = ["Budget", "as_floats"]
+
+
+def as_floats(**values: float) -> tuple[float, ...]:
+    """Return the numbers as floats; raise `InvalidParameterError` for a whole number that no float holds."""
+    try:
+        return tuple(float(value) for value in values.values())
+    except OverflowError:
+        raise InvalidParameterError(
+            f"{' and '.join(values)} must be at most 1e308 each, but a larger whole number was given."
+        ) from None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,8 +44,9 @@ class Budget:
                 "Choose far less than one over the number of units."
             )
         # An integer and the float equal to it must write the same row.
-        object.__setattr__(self, "epsilon", float(self.epsilon))
-        object.__setattr__(self, "delta", float(self.delta))
+        epsilon, delta = as_floats(epsilon=self.epsilon, delta=self.delta)
+        object.__setattr__(self, "epsilon", epsilon)
+        object.__setattr__(self, "delta", delta)
 
     def raised(self, *, epsilon: float = 0.0, delta: float = 0.0) -> "Budget":
         """Return this budget with `epsilon` and `delta` granted on top.
@@ -44,6 +55,7 @@ class Budget:
         Budget(epsilon=1.5, delta=1e-06)
         """
         _check.non_negative(epsilon=epsilon, delta=delta)
+        epsilon, delta = as_floats(epsilon=epsilon, delta=delta)
         if epsilon == 0 and delta == 0:
             raise InvalidParameterError("a grant must add something, but epsilon=0 and delta=0 were given.")
         if delta > 0 and self.delta == 0:

@@ -22,10 +22,12 @@ Grants     The order stays when a budget is raised, so whatever the old budget a
            was not chosen by looking at results.
 Edges      delta = 0: only (b), and no event with a delta of its own. An event that gives no privacy is
            refused. An event without an epsilon (a Gaussian) costs infinitely much under (b), and the reverse
-           for (a).
+           for (a). A cost that is too small for a float counts as the smallest normal one, times how often
+           the event repeats: nothing but doing nothing is free. Sums that overflow are infinite.
 """
 
 import math
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -35,7 +37,7 @@ from dp_accounting import dp_event
 
 from sfumato.accounting import composition, events, rdp
 from sfumato.accounting.guarantee import Relation
-from sfumato.errors import UnsupportedEventError
+from sfumato.errors import InvalidParameterError, UnsupportedEventError
 from sfumato.ledger.budget import Budget
 
 __all__ = ["THEOREM", "Cost", "Filter", "choose_order", "cost", "total"]
@@ -79,13 +81,22 @@ def choose_order(budget: Budget) -> float | None:
 @lru_cache(maxsize=1 << 16)
 def cost(event: str, relation: Relation, order: float | None) -> Cost:
     """Price an event, given as JSON, for the filter; raise `UnsupportedEventError` where none can."""
-    return _price(events.from_json(event), relation, order)
+    try:
+        return _price(events.from_json(event), relation, order)
+    except (OverflowError, RecursionError):
+        raise InvalidParameterError(
+            "the event cannot be priced: a number in it, or its count times its cost, is too large. Nothing "
+            "was spent. Use more noise or fewer repetitions."
+        ) from None
 
 
 def _price(event: events.DpEvent, relation: Relation, order: float | None) -> Cost:
     reasons: list[str] = []
-    epsilon, epsilon_delta = _or_infinite(lambda: composition.basic(event, relation), reasons)
-    renyi, renyi_delta = _or_infinite(lambda: _renyi(event, relation, order), reasons)
+    parts = events.leaves(event)
+    epsilon, epsilon_delta = _or_infinite(
+        lambda: _sum(parts, lambda e: composition.basic(e, relation)), reasons
+    )
+    renyi, renyi_delta = _or_infinite(lambda: _sum(parts, lambda e: _renyi(e, relation, order)), reasons)
     if renyi == math.inf and epsilon == math.inf:
         why = reasons[-1] if events.is_private(event) else _NOT_PRIVATE
         raise UnsupportedEventError(f"the event cannot be charged. Nothing was spent. {why}")
@@ -93,12 +104,12 @@ def _price(event: events.DpEvent, relation: Relation, order: float | None) -> Co
 
 
 def total(costs: Iterable[Cost]) -> Cost:
-    """Add costs up, correctly rounded."""
+    """Add costs up, correctly rounded; infinite where the sum is more than a float holds."""
     listed = list(costs)
     return Cost(
-        renyi=math.fsum(c.renyi for c in listed),
-        epsilon=math.fsum(c.epsilon for c in listed),
-        delta=math.fsum(c.delta for c in listed),
+        renyi=_add(c.renyi for c in listed),
+        epsilon=_add(c.epsilon for c in listed),
+        delta=_add(c.delta for c in listed),
     )
 
 
@@ -126,9 +137,9 @@ class Filter:
     def admits(self, spent: Cost) -> bool:
         """Whether `spent`, the new event included, keeps the guarantee."""
         allowed = self.allowance
-        by_renyi = self.order is not None and spent.renyi <= allowed.renyi * _ROUNDING
-        by_epsilon = spent.epsilon <= allowed.epsilon * _ROUNDING
-        return (by_renyi or by_epsilon) and spent.delta <= allowed.delta * _ROUNDING
+        by_renyi = self.order is not None and _within(spent.renyi, allowed.renyi)
+        by_epsilon = _within(spent.epsilon, allowed.epsilon)
+        return (by_renyi or by_epsilon) and _within(spent.delta, allowed.delta)
 
     def fraction(self, spent: Cost) -> float:
         """Return how much of the rule is used up, 0 to 1: by the count that has most left."""
@@ -154,7 +165,7 @@ class Filter:
             event = events.PureDpEvent(epsilon) if delta == 0 else events.ApproximateDpEvent(epsilon, delta)
             return not self.admits(total([spent, _price(event, relation, self.order)]))
 
-        return 0.0 if refused(_TINY) else min(_largest(refused), self.budget.epsilon)
+        return 0.0 if refused(_TINY) else _largest(refused, self.budget.epsilon)
 
     def least_noise_multiplier(self, spent: Cost, *, relation: Relation) -> float:
         """Return the least noise of one more Gaussian event that is admitted, infinite where none is."""
@@ -183,6 +194,41 @@ def _renyi(event: events.DpEvent, relation: Relation, order: float | None) -> tu
         )
     curve = rdp.curve(event, relation, orders=np.array([order]))
     return float(curve.values[0]), float(curve.delta)
+
+
+def _sum(
+    parts: dict[events.DpEvent, int], price: Callable[[events.DpEvent], tuple[float, float]]
+) -> tuple[float, float]:
+    """Add up the prices of counted parts, none of them free."""
+    priced = [(count, _has_delta(part), *price(part)) for part, count in parts.items()]
+    value = math.fsum(count * _not_free(value) for count, _, value, _ in priced)
+    delta = math.fsum(
+        count * (_not_free(delta) if has_delta else delta) for count, has_delta, _, delta in priced
+    )
+    return value, delta
+
+
+def _not_free(value: float) -> float:
+    # In this order, a NaN stays one.
+    return max(value, sys.float_info.min)
+
+
+def _has_delta(event: events.DpEvent) -> bool:
+    """Whether an event with a delta of its own is inside: sampling may make it too small to see."""
+    inside = [*getattr(event, "events", ()), *(e for e in [getattr(event, "event", None)] if e is not None)]
+    return getattr(event, "delta", 0.0) > 0 or any(_has_delta(part) for part in inside)
+
+
+def _add(values: Iterable[float]) -> float:
+    try:
+        return math.fsum(values)
+    except OverflowError:  # costs are never negative, so the sum is large and not undefined
+        return math.inf
+
+
+def _within(spent: float, allowed: float) -> bool:
+    # Infinite is never within, even where the rounding takes a huge allowance to infinity.
+    return spent < math.inf and spent <= allowed * _ROUNDING
 
 
 def _or_infinite(price: Callable[[], tuple[float, float]], reasons: list[str]) -> tuple[float, float]:
@@ -214,12 +260,13 @@ def _share(spent: float, allowed: float) -> float:
     return spent / allowed if allowed > 0 else math.inf
 
 
-def _largest(refused: Callable[[float], bool]) -> float:
-    """Return the largest number that is not refused, erring downwards."""
-    low, high = 0.0, 1.0
-    while not refused(high):
-        low, high = high, 2 * high
+def _largest(refused: Callable[[float], bool], most: float) -> float:
+    """Return the largest number from `_TINY` to `most` that is not refused, erring downwards."""
+    if not refused(most):
+        return most
+    low, high = _TINY, most
     while high - low > 1e-12 * high:
-        middle = (low + high) / 2
+        # Geometric while they are far apart: a budget may be 1e308.
+        middle = math.sqrt(low) * math.sqrt(high) if high > 4 * low else low + (high - low) / 2
         low, high = (low, middle) if refused(middle) else (middle, high)
     return low

@@ -12,7 +12,7 @@ import os
 
 from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError, LedgerError, RelationMismatchError
-from sfumato.ledger import filters
+from sfumato.ledger import _words, filters
 from sfumato.ledger._words import line, this_person
 from sfumato.ledger.account import Account
 from sfumato.ledger.book import Accounts, Book, Verification
@@ -32,7 +32,7 @@ class Ledger:
     >>> folder = tempfile.TemporaryDirectory()
     >>> ledger = Ledger(pathlib.Path(folder.name) / "ledger.db")
     >>> account = ledger.open("credit", privacy_unit="client_id", budget=Budget(epsilon=1, delta=1e-6))
-    >>> with account.spend(PureDpEvent(0.25), purpose="mean of age"):
+    >>> with account.spend(PureDpEvent(0.25), relation="add-remove", purpose="mean of age"):
     ...     pass  # compute and release
     >>> print(account.spent())
     (0.25, 1e-06)-differential privacy for one client_id, add-remove neighbors
@@ -44,7 +44,7 @@ class Ledger:
     ) -> None:
         signature = this_person() if person is None else line(person=person)
         self._book = Book(Store(location, create=create), signature)
-        self._book.snapshot()  # a journal that does not hold is refused here, not at the first release
+        self._book.names()  # a journal that does not hold is refused here, not at the first release
 
     @classmethod
     def create(cls, location: str | os.PathLike[str], *, person: str | None = None) -> "Ledger":
@@ -71,28 +71,29 @@ class Ledger:
         """Open the account of a data set, or re-open it, which needs no budget.
 
         A new account counts add-remove neighbors unless `relation` says otherwise. What is given for an
-        account that exists must be what it was opened with (its budget may have been raised since).
+        account that exists must be what it was opened with (its budget may have been raised since). A new
+        name that differs from an account's only in upper and lower case is refused.
         """
-        name, privacy_unit = line(name=name), line(privacy_unit=privacy_unit)
+        name, privacy_unit = _words.name(name=name), line(privacy_unit=privacy_unit)
         relation = None if relation is None else Relation.parse(relation)
-        if name not in self._book.snapshot()[1]:
+        if name not in self._book.names()[1]:
             self._open_new(name, privacy_unit, budget, relation or Relation.ADD_REMOVE)
         _require_same(self._book.account(name)[1], privacy_unit, budget, relation)
         return Account(self._book, name)
 
     def account(self, name: str) -> Account:
         """Return an account that exists."""
-        name = line(name=name)
-        self._book.account(name)
+        name = _words.name(name=name)
+        self._book.ask(name, lambda known: known.name)
         return Account(self._book, name)
 
     def accounts(self) -> list[Account]:
         """Return all accounts, oldest first."""
-        return [Account(self._book, name) for name in self._book.snapshot()[1]]
+        return [Account(self._book, name) for name in self._book.names()[1]]
 
     def head(self) -> Head:
         """Return how many rows there are and the hash of the last: note it elsewhere to notice later cuts."""
-        return self._book.snapshot()[0]
+        return self._book.names()[0]
 
     def verify(self, *, head: Head | str | None = None) -> Verification:
         """Read everything anew and check it; raise `LedgerCorruptError` where it does not hold.
@@ -117,6 +118,7 @@ class Ledger:
         def admit(accounts: Accounts) -> None:
             if name in accounts:
                 raise _AlreadyOpenError
+            _require_new_spelling(name, accounts)
 
         try:
             facts = {"relation": relation.value, "terms": json.dumps(terms, sort_keys=True)}
@@ -127,6 +129,15 @@ class Ledger:
 
 class _AlreadyOpenError(Exception):
     """Another process opened the account meanwhile."""
+
+
+def _require_new_spelling(name: str, accounts: Accounts) -> None:
+    for known in accounts:
+        if _words.spelling(known) == _words.spelling(name):
+            raise LedgerError(
+                f"account {name!r} would differ from account {known!r} only in how it is spelled, and have a "
+                f"budget of its own. Open {known!r}, or choose another name."
+            )
 
 
 def _require_same(

@@ -28,6 +28,14 @@ _head = sa.Table(
 )
 _schema = sa.Table("sfumato_schema", _metadata, sa.Column("version", sa.Integer))
 _select_rows = sa.select(_journal).order_by(_journal.c.sequence)
+# A row with a number that is none of ours must not hide before the first.
+_has_no_place = sa.or_(_journal.c.sequence < 1, _journal.c.sequence.is_(None))
+# SQLite keeps any type in any column, so what comes back is looked at before it is believed.
+_TYPES = {"sequence": int, "seeded": bool}
+_SHAPES = {
+    tuple(reservation if name == "reservation" else _TYPES.get(name, str) for name in COLUMNS)
+    for reservation in (int, type(None))
+}
 
 
 class Store:
@@ -64,15 +72,17 @@ class Store:
         """Give a connection that nobody else writes beside, and make its work durable at the end."""
         return self._backend.writing()
 
-    def rows(self, connection: Connection, *, start: int = 1) -> list[Row]:
-        """Return the rows from number `start` on, in order, unverified."""
+    def rows(self, connection: Connection, *, start: int = 0) -> list[Row]:
+        """Return the rows from number `start` on, in order, unverified; 0 is before the first."""
+        wanted = _select_rows
+        if start > 0:
+            wanted = wanted.where(sa.or_(_journal.c.sequence >= start, _has_no_place))
         try:
-            found = connection.execute(_select_rows.where(_journal.c.sequence >= start)).all()
-        except (ValueError, TypeError) as error:
-            raise LedgerCorruptError(
-                f"the ledger {self.location} has a row that cannot be read ({error}). "
-                "Restore a copy that verifies."
-            ) from error
+            found = connection.execute(wanted).all()
+        except (ValueError, TypeError):
+            raise self._unreadable("a row") from None
+        if any(tuple(map(type, values)) not in _SHAPES for values in found):
+            raise self._unreadable("a row")
         return [Row(**dict(zip(COLUMNS, values, strict=True))) for values in found]
 
     def head(self, connection: Connection) -> Head:
@@ -83,12 +93,22 @@ class Store:
                 f"the ledger {self.location} has {len(found)} heads where it must have one. "
                 "Restore a copy that verifies."
             )
-        return Head(*found[0])
+        count, digest = found[0]
+        if not (isinstance(count, int) and isinstance(digest, str)):
+            raise self._unreadable("a head")
+        return Head(count, digest)
 
     def append(self, connection: Connection, row: Row) -> None:
         """Write a sealed row and move the head to it."""
         connection.execute(_journal.insert().values({name: getattr(row, name) for name in COLUMNS}))
         connection.execute(_head.update().values(row_count=row.sequence, row_hash=row.row_hash))
+
+    def _unreadable(self, what: str) -> LedgerCorruptError:
+        # What stands there instead is not echoed: whoever meddled chose it.
+        return LedgerCorruptError(
+            f"the ledger {self.location} has {what} that cannot be read: something else than text or a "
+            "number stands there. Nothing more will be spent from it: restore a copy that verifies."
+        )
 
     def _bring_up_to_date(self) -> None:
         with self._backend.reading() as connection:

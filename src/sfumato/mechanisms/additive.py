@@ -5,19 +5,20 @@ Guarantee  `release` adds noise of exactly the stated law, on a grid finer than 
            sum to float64 (after the noise, so rounding is post-processing). What that costs is `event()`.
 Neighbors  `sensitivity` is the most one privacy unit can move the value under `relation`. The event carries
            the noise relative to one unit's contribution, sensitivity / relation.diameter.
+Sampling   That half is no bound on a contribution where a unit is replaced: one that a sample leaves out may
+           move the value by all of `sensitivity`. So under replacement the event must not be sampled.
 Noise      Secure noise is OpenDP's, on the grid of 2^-1074: its privacy map is compared with the ideal loss,
            and the event is charged for whichever is larger. OpenDP cannot be seeded; a generator that is not
            secure draws from `mechanisms.tensors` or `mechanisms.exact` instead, and is for study only.
 Edges      A value that is NaN or infinite cannot have the stated sensitivity: it is refused, unseen in the
            message, and nothing is released. Clamp before. Parameters that are NaN, infinite, zero or
-           negative are refused.
+           negative are refused, and noise of less than 1e-100 or more than 1e100 times the sensitivity.
 Source     Dwork, McSherry, Nissim, Smith 2006 (Laplace); Balle and Wang 2018, Theorem 8 (Gaussian);
            Ghosh, Roughgarden, Sundararajan 2009 (discrete Laplace); Canonne, Kamath, Steinke 2020 (discrete
            Gaussian).
 """
 
 import math
-import numbers
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -27,17 +28,18 @@ from dp_accounting import dp_event as dp
 from dp_accounting.dp_event import DpEvent
 
 from sfumato import _check
-from sfumato.accounting.events import DiscreteGaussianDpEvent
+from sfumato.accounting.events import DiscreteGaussianDpEvent, UnsampledDpEvent
 from sfumato.accounting.gaussian import classic_stddev, stddev_for
 from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError
-from sfumato.mechanisms import exact, tensors
+from sfumato.mechanisms import exact, inputs, tensors
 from sfumato.mechanisms.random import Generator, resolve
 
 __all__ = ["DiscreteGaussian", "DiscreteLaplace", "Gaussian", "Laplace"]
 
 _SMALLEST = 1e-290  # noise below this would feel the grid of float64 itself
-_LARGEST = 2**62  # integers beyond could overflow 64 bits once noise is added
+_RATIO = (1e-100, 1e100)  # of noise to sensitivity: beyond, a square of it could leave float64
+_MAX_SENSITIVITY = 2**62  # of whole numbers: OpenDP counts in 64 bits
 _ROUNDING = 1e-9  # a privacy map this close to the ideal loss differs from it by rounding alone
 
 
@@ -54,8 +56,7 @@ class Laplace:
     relation: Relation
 
     def __post_init__(self) -> None:
-        _check_size(scale=self.scale)
-        _check_common(self.sensitivity, self.relation)
+        _check_common(self, "scale")
 
     @classmethod
     def calibrated(cls, *, epsilon: float, sensitivity: float, relation: Relation) -> "Laplace":
@@ -65,7 +66,7 @@ class Laplace:
 
     def release(self, value: float, *, generator: Generator | None = None) -> float:
         """Return the value with noise."""
-        value = _finite_value(value)
+        value = inputs.number(value)
         if resolve(generator).secure:
             return _opendp_laplace("f64", self.scale)(value)
         return value + tensors.laplace((1,), scale=self.scale, generator=generator, dtype=_F64).item()
@@ -74,7 +75,7 @@ class Laplace:
         """Return what one release costs."""
         ideal = self.sensitivity / self.scale
         loss = _charged(ideal, _opendp_laplace("f64", self.scale).map(self.sensitivity))
-        return dp.LaplaceDpEvent(self.relation.diameter / loss)
+        return _of_relation(self.relation, dp.LaplaceDpEvent(self.relation.diameter / loss))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,7 +83,7 @@ class Gaussian:
     """Gaussian noise of a given standard deviation.
 
     >>> Gaussian(stddev=3.0, sensitivity=2.0, relation=Relation.REPLACE_ONE).event()
-    GaussianDpEvent(noise_multiplier=3.0)
+    UnsampledDpEvent(event=GaussianDpEvent(noise_multiplier=3.0))
     """
 
     stddev: float
@@ -90,8 +91,7 @@ class Gaussian:
     relation: Relation
 
     def __post_init__(self) -> None:
-        _check_size(stddev=self.stddev)
-        _check_common(self.sensitivity, self.relation)
+        _check_common(self, "stddev")
 
     @classmethod
     def calibrated(
@@ -109,7 +109,7 @@ class Gaussian:
 
     def release(self, value: float, *, generator: Generator | None = None) -> float:
         """Return the value with noise."""
-        value = _finite_value(value)
+        value = inputs.number(value)
         if resolve(generator).secure:
             return _opendp_gaussian("f64", self.stddev)(value)
         return value + tensors.gaussian((1,), stddev=self.stddev, generator=generator, dtype=_F64).item()
@@ -118,9 +118,8 @@ class Gaussian:
         """Return what one release costs."""
         ideal = (self.sensitivity / self.stddev) ** 2 / 2  # zCDP: Bun and Steinke 2016, Proposition 1.6
         rho = _charged(ideal, _opendp_gaussian("f64", self.stddev).map(self.sensitivity))
-        if rho == ideal:
-            return dp.GaussianDpEvent(self.stddev * self.relation.diameter / self.sensitivity)
-        return dp.GaussianDpEvent(self.relation.diameter / math.sqrt(2 * rho))
+        multiplier = self.stddev / self.sensitivity if rho == ideal else 1 / math.sqrt(2 * rho)
+        return _of_relation(self.relation, dp.GaussianDpEvent(self.relation.diameter * multiplier))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,9 +135,8 @@ class DiscreteLaplace:
     relation: Relation
 
     def __post_init__(self) -> None:
-        _check_size(scale=self.scale)
-        _check.count(sensitivity=self.sensitivity)
-        _check_common(self.sensitivity, self.relation)
+        _check_whole(self.sensitivity)
+        _check_common(self, "scale")
         _check.in_range(0, exact.MAX_SCALE, scale=self.scale)
 
     @classmethod
@@ -149,7 +147,7 @@ class DiscreteLaplace:
 
     def release(self, value: int, *, generator: Generator | None = None) -> int:
         """Return the whole number with noise."""
-        value = _whole_value(value)
+        value = inputs.whole_number(value)
         if resolve(generator).secure:
             return _opendp_laplace("i64", self.scale)(value)
         return value + int(
@@ -162,7 +160,8 @@ class DiscreteLaplace:
             self.sensitivity / self.scale, _opendp_laplace("i64", self.scale).map(int(self.sensitivity))
         )
         contribution = -(-self.sensitivity // self.relation.diameter)
-        return dp.DiscreteLaplaceDpEvent(loss / self.sensitivity, int(contribution))
+        event = dp.DiscreteLaplaceDpEvent(loss / self.sensitivity, int(contribution))
+        return _of_relation(self.relation, event)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -180,14 +179,13 @@ class DiscreteGaussian:
     relation: Relation
 
     def __post_init__(self) -> None:
-        _check_size(stddev=self.stddev)
-        _check.count(sensitivity=self.sensitivity)
-        _check_common(self.sensitivity, self.relation)
+        _check_whole(self.sensitivity)
+        _check_common(self, "stddev")
         _check.in_range(0, exact.MAX_SCALE, stddev=self.stddev)
 
     def release(self, value: int, *, generator: Generator | None = None) -> int:
         """Return the whole number with noise."""
-        value = _whole_value(value)
+        value = inputs.whole_number(value)
         if resolve(generator).secure:
             return _opendp_gaussian("i64", self.stddev)(value)
         spread = 2 * Fraction(float(self.stddev)) ** 2
@@ -195,47 +193,50 @@ class DiscreteGaussian:
 
     def event(self) -> DpEvent:
         """Return what one release costs. OpenDP draws this very law, so there is nothing to compare."""
-        return DiscreteGaussianDpEvent(self.stddev, self.sensitivity / self.relation.diameter, 1)
+        event = DiscreteGaussianDpEvent(self.stddev, self.sensitivity / self.relation.diameter, 1)
+        return _of_relation(self.relation, event)
 
 
 _F64 = tensors.torch.float64
 
 
-def _check_size(**values: float) -> None:
-    _check.positive(**values)
-    for name, value in values.items():
-        if value < _SMALLEST:
-            raise InvalidParameterError(f"{name} must be at least {_SMALLEST:g}, but {value!r} was given.")
+def _of_relation(relation: Relation, event: DpEvent) -> DpEvent:
+    """Return the event, closed to sampling where its contribution bound is half of a replacement's reach."""
+    return UnsampledDpEvent(event) if relation.replaces else event
 
 
-def _check_common(sensitivity: float, relation: Relation) -> None:
-    _check.positive(sensitivity=sensitivity)
-    if not isinstance(relation, Relation):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not be typed
+def _check_common(mechanism: "Laplace | Gaussian | DiscreteLaplace | DiscreteGaussian", size: str) -> None:
+    """Check and settle what all four have; `size` names the field that says how large the noise is."""
+    _check.positive(**{size: getattr(mechanism, size)}, sensitivity=mechanism.sensitivity)
+    inputs.check_relation(mechanism.relation)
+    whole = isinstance(mechanism, DiscreteLaplace | DiscreteGaussian)
+    inputs.settle(mechanism, *([size] if whole else [size, "sensitivity"]))
+    noise: float = getattr(mechanism, size)
+    if noise < _SMALLEST:
+        raise InvalidParameterError(f"{size} must be at least {_SMALLEST:g}, but {noise!r} was given.")
+    if not _RATIO[0] <= noise / mechanism.sensitivity <= _RATIO[1]:
         raise InvalidParameterError(
-            f"relation must be a Relation, but {relation!r} was given. Use Relation.parse(...) for text."
+            f"{size} must be from {_RATIO[0]:g} to {_RATIO[1]:g} times the sensitivity, but {size}={noise!r} "
+            f"and sensitivity={mechanism.sensitivity!r} were given."
         )
 
 
-def _finite_value(value: float) -> float:
-    if not (isinstance(value, numbers.Real) and math.isfinite(value)):
-        raise InvalidParameterError(
-            "the value to release is not a finite number, so it cannot have the stated sensitivity. "
-            "Clamp it to public bounds first; nothing was released."
-        )
-    return float(value)
+def _check_whole(sensitivity: int) -> None:
+    _check.count(sensitivity=sensitivity)
+    if sensitivity > _MAX_SENSITIVITY:
+        raise InvalidParameterError(f"sensitivity must be at most 2^62, but {sensitivity!r} was given.")
 
 
-def _whole_value(value: int) -> int:
-    if not (isinstance(value, numbers.Integral) and -_LARGEST <= value <= _LARGEST):
-        raise InvalidParameterError(
-            "the value to release is not a whole number of at most 2^62 in size. "
-            "Round and clamp it first; nothing was released."
-        )
-    return int(value)
-
-
-def _divide_up(numerator: float, denominator: float) -> float:
+def _divide_up(sensitivity: float, epsilon: float) -> float:
+    numerator, denominator = (
+        inputs.parameter("sensitivity", sensitivity),
+        inputs.parameter("epsilon", epsilon),
+    )
     quotient = numerator / denominator
+    if not math.isfinite(quotient):
+        raise InvalidParameterError(
+            f"epsilon={epsilon!r} is too small for sensitivity={sensitivity!r}: the noise leaves float64."
+        )
     exact_enough = Fraction(quotient) * Fraction(denominator) >= Fraction(numerator)
     return quotient if exact_enough else math.nextafter(quotient, math.inf)
 

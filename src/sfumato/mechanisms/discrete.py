@@ -11,8 +11,11 @@ Rounding   In grid steps, with d coordinates, each rounded by at most 1/2:
              after) differ by at most 1/2 + 1/2 in each coordinate, sqrt(d) in norm, whatever the relation.
              The contribution bound of the event is therefore clip_norm + sqrt(d)/diameter.
 Neighbors  Add-or-remove and zero-out move the sum by one contribution, replacement by two.
+Sampling   A CONTRIBUTIONS event bounds what each unit adds, so it may be sampled. A SUM event under
+           replacement may not: a unit that a sample leaves out moves the sum by up to clip_norm + sqrt(d).
 Limits     A sum of rows in float64 is itself rounded; rounding CONTRIBUTIONS avoids that and is the default.
-Edges      A row that is NaN or infinite counts as zero. A sum that is not finite is refused, unseen.
+Edges      A row that is NaN or infinite counts as zero. A sum that is not finite is refused, unseen, and so
+           is one that was not added up in float64 or in integers. Integers of 2^53 and more are refused.
 Source     Canonne, Kamath, Steinke 2020, arXiv:2004.00010; rounding as in Kairouz, Liu, Steinke 2021,
            arXiv:2102.06387, Section 4, with deterministic rounding.
 """
@@ -28,15 +31,16 @@ from dp_accounting.dp_event import DpEvent
 from torch import Tensor
 
 from sfumato import _check
-from sfumato.accounting.events import DiscreteGaussianDpEvent
+from sfumato.accounting.events import DiscreteGaussianDpEvent, UnsampledDpEvent
 from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError
-from sfumato.mechanisms import exact
+from sfumato.mechanisms import exact, inputs
 from sfumato.mechanisms.random import Generator
 
 __all__ = ["GridGaussian", "Rounded", "discrete_gaussian", "discrete_laplace", "quantize"]
 
 _LARGEST = 2.0**52  # whole numbers up to here are exact in float64, and a thousand of them fit 64 bits
+_LARGEST_INTEGER = 2.0**53  # larger ones may change when they become float64
 _STDDEV_STEPS = (2.0**-20, 2.0**40)
 _CLIP_STEPS = (2.0**-20, 2.0**31)  # two billion units of that size still fit a 64-bit sum
 
@@ -86,10 +90,13 @@ def quantize(tensor: Tensor, *, granularity: float) -> Tensor:
     tensor([ 1, -4])
     """
     _check_granularity(granularity)
-    steps = tensor.detach().to("cpu", torch.float64) / granularity  # exact: only the exponent changes
-    if not bool((steps.abs() <= _LARGEST).all()):
+    exact_values = _float64(tensor, "the tensor")
+    steps = exact_values / granularity  # exact: only the exponent changes
+    held = tensor.dtype.is_floating_point or bool((exact_values.abs() < _LARGEST_INTEGER).all())
+    if not (held and bool((steps.abs() <= _LARGEST).all())):
         raise InvalidParameterError(
-            f"a value is not finite or lies more than 2^52 steps of granularity={granularity!r} from zero. "
+            f"a value is not finite, lies more than 2^52 steps of granularity={granularity!r} from zero, "
+            "or is an integer that float64 does not hold. "
             "Clip it first, or use a coarser granularity; nothing was released."
         )
     return steps.round().to(torch.int64)
@@ -123,8 +130,10 @@ class GridGaussian:
         _check.positive(clip_norm=self.clip_norm, stddev=self.stddev)
         _check.count(dimension=self.dimension)
         _check_granularity(self.granularity)
-        if not (isinstance(self.relation, Relation) and isinstance(self.rounded, Rounded)):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not be typed
-            raise InvalidParameterError("relation must be a Relation, and rounded a Rounded.")
+        inputs.check_relation(self.relation)
+        if not isinstance(self.rounded, Rounded):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not be typed
+            raise InvalidParameterError(f"rounded must be a Rounded, but {self.rounded!r} was given.")
+        inputs.settle(self, "clip_norm", "granularity", "stddev")
         _check_steps("stddev", self.stddev_steps, _STDDEV_STEPS)
         _check_steps("clip_norm", self.sensitivity_steps, _CLIP_STEPS)
 
@@ -143,32 +152,41 @@ class GridGaussian:
 
     def event(self) -> DpEvent:
         """Return what one release costs."""
-        return DiscreteGaussianDpEvent(self.stddev_steps, self.sensitivity_steps, self.dimension)
+        event = DiscreteGaussianDpEvent(self.stddev_steps, self.sensitivity_steps, self.dimension)
+        halved = self.rounded is Rounded.SUM and self.relation.replaces
+        return UnsampledDpEvent(event) if halved else event
 
     def release(self, contributions: Tensor, *, generator: Generator | None = None) -> Tensor:
         """Clip and sum the rows of a [units, dimension] tensor, and return the sum with noise in float64."""
-        if contributions.ndim != 2 or contributions.shape[1] != self.dimension:
+        rows = _float64(contributions, "contributions")
+        if rows.ndim != 2 or rows.shape[1] != self.dimension:
             raise InvalidParameterError(
                 f"contributions must have shape [units, {self.dimension}], one row for each privacy unit."
             )
-        rows = self._clipped(contributions)
+        rows = self._clipped(rows)
         if self.rounded is Rounded.SUM:
             return self.release_sum(rows.sum(0), generator=generator)
         return self._noised(quantize(rows, granularity=self.granularity).sum(0), generator)
 
     def release_sum(self, total: Tensor, *, generator: Generator | None = None) -> Tensor:
-        """Return a sum that was clipped elsewhere, with noise: `rounded` must be SUM."""
+        """Return a sum that was clipped elsewhere, with noise: `rounded` must be SUM.
+
+        The sum must have been added up in float64 or in integers. Floating-point addition rounds, and one
+        unit can change every rounding after it: in float32 by more than `clip_norm`, so other types are
+        refused. In float64 the same happens on a scale of 2^-53 of the largest partial sum for each addition,
+        which the event does not cover; round CONTRIBUTIONS where the guarantee must be exact.
+        """
         if self.rounded is not Rounded.SUM:
             raise InvalidParameterError(
                 "this mechanism is charged for rounded contributions, not for a rounded sum. "
                 "Make it with rounded=Rounded.SUM, or call release with the contributions."
             )
+        _check_exact_sum(total)
         if total.shape != (self.dimension,):
             raise InvalidParameterError(f"the sum must have shape [{self.dimension}].")
         return self._noised(quantize(total, granularity=self.granularity), generator)
 
-    def _clipped(self, contributions: Tensor) -> Tensor:
-        rows = contributions.detach().to("cpu", torch.float64)
+    def _clipped(self, rows: Tensor) -> Tensor:
         rows = torch.where(rows.isfinite().all(1, keepdim=True), rows, 0.0)
         largest = rows.abs().amax(1, keepdim=True).clamp(min=1e-300)
         norms = (rows / largest).norm(dim=1, keepdim=True) * largest  # scaled first: squares may overflow
@@ -177,6 +195,23 @@ class GridGaussian:
     def _noised(self, total: Tensor, generator: Generator | None) -> Tensor:
         noise = discrete_gaussian((self.dimension,), stddev=self.stddev_steps, generator=generator)
         return (total + noise).to(torch.float64) * self.granularity
+
+
+def _float64(tensor: Tensor, what: str) -> Tensor:
+    """Return a real tensor in float64, which holds all smaller floating types and most integers exactly."""
+    if not isinstance(tensor, Tensor) or tensor.dtype.is_complex:  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not be typed
+        raise InvalidParameterError(f"{what} must be a torch tensor of real numbers; nothing was released.")
+    return tensor.detach().to("cpu", torch.float64)
+
+
+def _check_exact_sum(total: Tensor) -> None:
+    real = isinstance(total, Tensor) and not total.dtype.is_complex and total.dtype is not torch.bool  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not be typed
+    if not real or (total.dtype.is_floating_point and total.dtype is not torch.float64):
+        raise InvalidParameterError(
+            "the sum must be a tensor of float64 or of integers: additions in a smaller type round so much "
+            "that one unit can move the sum by more than clip_norm. Add up in float64, or call release with "
+            "the contributions; nothing was released."
+        )
 
 
 def _check_granularity(granularity: float) -> None:

@@ -35,6 +35,7 @@ MAX_SCALE = 2.0**50  # of the noise, in grid steps: 45 scales still fit 64-bit i
 _TABLE_SCALE = 512  # up to this scale one table holds every likely outcome
 _STEPS = 256  # a larger scale is split so that its coarse part has this scale
 _MARGIN = 2.0**-40  # a float64 filter leaves what is closer than this to the exact path
+_SMALLEST_TOTAL = 2.0**-900  # float64 loses digits of weights far below
 _UNDECIDED = np.iinfo(np.int32).min
 _WORD = 64
 
@@ -230,23 +231,33 @@ def _coin(number: int, bits: int, rate: Fraction, generator: Generator | None, m
 def categorical(
     log_weights: Sequence[Fraction], weights: Sequence[Fraction], generator: Generator | None = None
 ) -> int:
-    """Return i with probability exactly proportional to weights[i] exp(log_weights[i])."""
-    top = max(log for log, weight in zip(log_weights, weights, strict=True) if weight > 0)
-    widest = max(weights)
-    shifted = [top - log for log in log_weights]
-    parts = [weight / widest for weight in weights]
-    ends = np.cumsum(
-        np.exp([-float(min(rate, 10_000)) for rate in shifted]) * np.array([float(p) for p in parts])
-    )
+    """Return i with probability exactly proportional to weights[i] exp(log_weights[i]).
+
+    Cells of weight zero are left out before anything is computed: whatever their log weight, they can neither
+    be chosen nor overflow.
+    """
+    live = [i for i, weight in enumerate(weights) if weight > 0]
+    top = max(log_weights[i] for i in live)
+    widest = max(weights[i] for i in live)
+    rates = [top - log_weights[i] for i in live]
+    parts = [weights[i] / widest for i in live]
+    return live[_cell(rates, parts, generator)]
+
+
+def _cell(rates: Sequence[Fraction], parts: Sequence[Fraction], generator: Generator | None) -> int:
+    """Return i with probability exactly proportional to parts[i] exp(-rates[i]); the least rate is zero."""
     drawn = int(words(1, generator)[0])
-    at = drawn * 2.0**-_WORD * ends[-1]
-    # Relative errors: 2^-41 of exp(-745) from its argument, one rounding for each addition.
-    margin = ends[-1] * (_MARGIN + ends.size * 2.0**-50)
+    with np.errstate(under="ignore"):  # what is lost is below the margin, or else left to the exact path
+        masses = np.exp([-float(min(rate, 10_000)) for rate in rates]) * [float(part) for part in parts]
+        ends = np.cumsum(masses)
+        at = drawn * 2.0**-_WORD * ends[-1]
+        # Relative errors: 2^-41 of exp(-745) from its argument, one rounding for each addition.
+        margin = ends[-1] * (_MARGIN + ends.size * 2.0**-50)
     cell = int(np.searchsorted(ends, at, side="right"))
     near = np.abs(ends[max(cell - 1, 0) : cell + 1] - at)
-    if cell < ends.size and parts[cell] > 0 and bool((near > margin).all()):
+    if ends[-1] > _SMALLEST_TOTAL and cell < ends.size and bool((near > margin).all()):
         return cell
-    return _categorical_refine(drawn, _WORD, shifted, parts, generator)
+    return _categorical_refine(drawn, _WORD, rates, parts, generator)
 
 
 def _categorical_refine(
@@ -263,10 +274,11 @@ def _categorical_refine(
         point = bits + 64 + len(rates).bit_length()
         totals, running = list[int](), 0
         for rate, part in zip(rates, parts, strict=True):
-            # A part of zero is never chosen: its cell has no width at all.
-            running += (_exp_fixed(rate, point) * part.numerator) // part.denominator if part else 0
+            running += (_exp_fixed(rate, point) * part.numerator) // part.denominator
             totals.append(running)
         error = 2 * len(rates)  # two units of truncation for each weight
+        if running <= error:  # all weights are tiny: these digits do not show them yet
+            continue
         lower = [((total - error) << bits) // (running + error) for total in totals]
         upper = [-((-(total + error) << bits) // (running - error)) for total in totals]
         cell = bisect_right(upper, number)

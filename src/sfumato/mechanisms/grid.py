@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from sfumato import _check
 from sfumato.errors import InvalidParameterError
-from sfumato.mechanisms import exact
+from sfumato.mechanisms import exact, inputs
 from sfumato.mechanisms.random import Generator
 
 __all__ = ["Grid"]
@@ -41,6 +41,7 @@ class Grid:
 
     def __post_init__(self) -> None:
         _check.positive(sensitivity=self.sensitivity)
+        inputs.settle(self, "sensitivity")
         _check.in_range(1e-280, 1e280, sensitivity=self.sensitivity)
 
     @property
@@ -59,24 +60,29 @@ class Grid:
         Rounding down, unlike to nearest-even, moves values that are whole steps apart by the same amount, so
         the distance grows to the next whole step and no further.
         """
-        values = np.asarray(values, dtype=np.float64)
-        if not np.isfinite(values).all():
+        known = inputs.numbers(values, what="values")
+        if not np.isfinite(known).all():
             raise InvalidParameterError(
                 "a value or score is not a finite number, so it cannot have the stated sensitivity. "
                 "Clamp values to public bounds first; nothing was released."
             )
         with np.errstate(over="ignore"):  # an overflow is clamped on the same line
-            steps = np.clip(values / self.step, -_CLAMP, _CLAMP)
+            steps = np.clip(known / self.step, -_CLAMP, _CLAMP)
         return np.floor(steps).astype(np.int64)
 
     def laplace(
         self, count: int, *, multiple: float, epsilon: float, generator: Generator | None
     ) -> npt.NDArray[np.int64]:
         """Return exact Laplace noise of scale multiple * sensitivity / epsilon, in steps."""
+        spread = self.spread(multiple=multiple, epsilon=epsilon)
+        return exact.integers(count, power=1, spread=spread, generator=generator)
+
+    def spread(self, *, multiple: float, epsilon: float) -> Fraction:
+        """Return multiple * sensitivity / epsilon in steps, exactly; refuse one that 64 bits cannot hold."""
         spread = self.units * Fraction(multiple) / Fraction(epsilon)
         if spread > exact.MAX_SCALE:
             raise InvalidParameterError(
                 f"epsilon={epsilon!r} is too small: the noise would not fit 64-bit integers. "
-                f"Use at least {float(self.units * Fraction(multiple)) / exact.MAX_SCALE:.3g}."
+                f"Use at least {float(self.units * Fraction(multiple) / Fraction(exact.MAX_SCALE)):.3g}."
             )
-        return exact.integers(count, power=1, spread=spread, generator=generator)
+        return spread

@@ -106,6 +106,11 @@ def process_token() -> tuple[int, int]:
 class SecureGenerator:
     """The default: a cryptographic stream with a secret key from the operating system.
 
+    A fork is noticed, a restored memory image is not: a snapshot of a virtual machine or a checkpoint of a
+    process holds the key, and each time it is restored the stream goes on from the same place. Noise drawn
+    after two restorations of one image is the same noise, so restart the process instead, or release from one
+    of them only.
+
     >>> SecureGenerator().secure, SecureGenerator().seeded
     (True, False)
     """

@@ -3,8 +3,9 @@
 
 Guarantee  Whatever one person's true answer is, each report is at most e^epsilon times likelier than under
            any other answer (local differential privacy; nobody needs to be trusted).
-Neighbors  Replace-one: one person's answer is replaced by another. A list holds one answer for each person;
-           a person who answers twice is charged twice.
+Neighbors  Replace-one: one person's answer is replaced by another; replace-label where the answer is a label.
+           A list holds one answer for each person; a person who answers twice is charged twice. Whether a
+           person answers at all is not hidden, so no other relation is offered.
 Chances    Coins compare 64-bit words with a threshold that is rounded towards more noise: a chance is the
            stated one or up to 2^-64 noisier. Uniform buckets are exact.
 Edges      Answers outside 0 ... num_buckets - 1 are refused without being shown; no answers give no reports.
@@ -24,7 +25,9 @@ from dp_accounting.dp_event import DpEvent
 
 from sfumato import _check
 from sfumato.accounting.events import PureDpEvent
+from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError
+from sfumato.mechanisms import inputs
 from sfumato.mechanisms.random import Generator, uniform_below, words
 
 __all__ = ["Encoding", "RandomizedResponse", "UnaryEncoding"]
@@ -56,22 +59,28 @@ class RandomizedResponse:
 
     noise_parameter: float
     num_buckets: int = 2
+    relation: Relation = Relation.REPLACE_ONE
 
     def __post_init__(self) -> None:
         _check.probability(noise_parameter=self.noise_parameter)
+        inputs.settle(self, "noise_parameter")
         _check_buckets(self.num_buckets)
+        _check_replaces(self.relation)
 
     @classmethod
-    def calibrated(cls, *, epsilon: float, num_buckets: int = 2) -> "RandomizedResponse":
+    def calibrated(
+        cls, *, epsilon: float, num_buckets: int = 2, relation: Relation = Relation.REPLACE_ONE
+    ) -> "RandomizedResponse":
         """Return the mechanism whose truth is e^epsilon times likelier than any other answer."""
         _check.positive(epsilon=epsilon)
+        epsilon = inputs.parameter("epsilon", epsilon)
         _check_buckets(num_buckets)
         # truth : other = 1 - p + p/k : p/k = e^epsilon : 1; written so that a large epsilon cannot overflow
         chance = num_buckets * math.exp(-epsilon) / (1 + (num_buckets - 1) * math.exp(-epsilon))
         chance = _towards_noise(chance)
         if chance >= 1:
             raise InvalidParameterError(f"epsilon={epsilon!r} is too small: every answer would be noise.")
-        return cls(noise_parameter=chance, num_buckets=num_buckets)
+        return cls(noise_parameter=chance, num_buckets=num_buckets, relation=relation)
 
     def release(
         self, answers: Sequence[int] | npt.NDArray[np.integer], *, generator: Generator | None = None
@@ -89,7 +98,7 @@ class RandomizedResponse:
 
     def event(self) -> DpEvent:
         """Return what one report costs the person who gives it."""
-        return dp.RandomizedResponseDpEvent(float(self.noise_parameter), int(self.num_buckets))
+        return dp.RandomizedResponseDpEvent(self.noise_parameter, int(self.num_buckets))
 
 
 class Encoding(enum.Enum):
@@ -110,10 +119,13 @@ class UnaryEncoding:
     epsilon: float
     num_buckets: int
     encoding: Encoding = Encoding.OPTIMIZED
+    relation: Relation = Relation.REPLACE_ONE
 
     def __post_init__(self) -> None:
         _check.positive(epsilon=self.epsilon)
+        inputs.settle(self, "epsilon")
         _check_buckets(self.num_buckets)
+        _check_replaces(self.relation)
         if not isinstance(self.encoding, Encoding):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not be typed
             raise InvalidParameterError(f"encoding must be an Encoding, but {self.encoding!r} was given.")
         if not self.zero_becomes_one < self.one_stays_one:
@@ -151,7 +163,7 @@ class UnaryEncoding:
 
     def event(self) -> DpEvent:
         """Return what one report costs the person who gives it."""
-        return PureDpEvent(float(self.epsilon))
+        return PureDpEvent(self.epsilon)
 
 
 def _check_buckets(num_buckets: int) -> None:
@@ -160,8 +172,17 @@ def _check_buckets(num_buckets: int) -> None:
         raise InvalidParameterError(f"num_buckets must be 2 or more, but {num_buckets!r} was given.")
 
 
+def _check_replaces(relation: Relation) -> None:
+    inputs.check_relation(relation)
+    if not relation.replaces:
+        raise InvalidParameterError(
+            f"relation must be one that replaces an answer, but {relation.value} was given: a report shows "
+            "that its person answered. Use Relation.REPLACE_ONE, or Relation.REPLACE_LABEL for labels."
+        )
+
+
 def _buckets(answers: Sequence[int] | npt.NDArray[np.integer], num_buckets: int) -> npt.NDArray[np.int64]:
-    given = np.asarray(answers)
+    given = inputs.array(answers, what="answers")
     if given.size == 0:
         return np.empty(0, dtype=np.int64)
     whole = given.ndim == 1 and given.dtype.kind in "iub"
@@ -173,7 +194,7 @@ def _buckets(answers: Sequence[int] | npt.NDArray[np.integer], num_buckets: int)
 
 
 def _counts(counts: Sequence[float] | npt.NDArray[np.integer], num_buckets: int) -> npt.NDArray[np.float64]:
-    seen = np.asarray(counts, dtype=np.float64)
+    seen = inputs.numbers(counts, what="counts")
     if seen.shape != (num_buckets,):
         raise InvalidParameterError(f"counts must hold one number for each of the {num_buckets} buckets.")
     return seen

@@ -27,7 +27,7 @@ from sfumato import _check
 from sfumato.accounting.events import ExponentialDpEvent, PureDpEvent
 from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError
-from sfumato.mechanisms import exact
+from sfumato.mechanisms import exact, inputs
 from sfumato.mechanisms.grid import Grid
 from sfumato.mechanisms.random import Generator, uniform_below, words
 
@@ -47,8 +47,8 @@ class _Selection:
 
     def __post_init__(self) -> None:
         _check.positive(epsilon=self.epsilon, sensitivity=self.sensitivity)
-        if not isinstance(self.relation, Relation):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not be typed
-            raise InvalidParameterError(f"relation must be a Relation, but {self.relation!r} was given.")
+        inputs.settle(self, "epsilon", "sensitivity")
+        inputs.check_relation(self.relation)
         if self.monotonic and self.relation.replaces:
             raise InvalidParameterError(
                 f"monotonic=True cannot hold under {self.relation.value} neighbors: a replaced unit moves "
@@ -98,8 +98,7 @@ class IntervalExponential(_Selection):
 
     def __post_init__(self) -> None:
         _Selection.__post_init__(self)
-        _check.bounds(bounds=self.bounds)
-        _check.positive(width_of_bounds=self.bounds[1] - self.bounds[0])
+        inputs.settle_bounds(self, self.bounds)
 
     def release(
         self, edges: Sequence[float], scores: Sequence[float], *, generator: Generator | None = None
@@ -192,7 +191,7 @@ class PermuteAndFlip(_Selection):
 
 
 def _nonempty(scores: Sequence[float]) -> np.ndarray:
-    known = np.asarray(scores, dtype=np.float64)
+    known = inputs.numbers(scores, what="scores and edges")
     if known.ndim != 1 or known.size == 0:
         raise InvalidParameterError("scores must be a non-empty list of numbers, one for each candidate.")
     if not np.isfinite(known).all():

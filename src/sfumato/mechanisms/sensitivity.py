@@ -31,7 +31,7 @@ from sfumato import _check
 from sfumato.accounting.events import ApproximateDpEvent, PureDpEvent
 from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError
-from sfumato.mechanisms import exact
+from sfumato.mechanisms import exact, inputs
 from sfumato.mechanisms.additive import Laplace
 from sfumato.mechanisms.random import Generator, words
 
@@ -49,6 +49,8 @@ Values = Sequence[float] | npt.NDArray[np.floating]
 Bounds = tuple[float, float]
 _UP = 1 + 2.0**-40  # covers the rounding of a smooth bound; a constant factor keeps it smooth
 _OUTPUT_BITS = 32
+_EPSILONS = (1e-100, 1e100)  # beyond, the noise or its inverse could leave float64
+_LARGEST_BETA = 700.0
 
 
 def median(values: Values, *, bounds: Bounds) -> float:
@@ -143,13 +145,14 @@ class ProposeTestRelease:
             release_epsilon=self.release_epsilon,
         )
         _check.probability(delta=self.delta)
+        inputs.settle(self, "proposed_sensitivity", "test_epsilon", "release_epsilon", "delta")
         _check.in_range(1 / exact.MAX_SCALE, math.inf, test_epsilon=self.test_epsilon)
         self._laplace()
 
     @property
     def distance_needed(self) -> int:
         """Return the noisy distance from which a value is released."""
-        return math.ceil(math.log(1 / self.delta) / self.test_epsilon * (1 + 2.0**-50))
+        return math.ceil(-math.log(self.delta) / self.test_epsilon * (1 + 2.0**-50))
 
     def release(self, value: float, *, distance: int, generator: Generator | None = None) -> float | None:
         """Return the value with noise, or None where the test fails.
@@ -157,9 +160,11 @@ class ProposeTestRelease:
         `distance` is how many units must be replaced before the local sensitivity of the value passes the
         proposal (`distance_to_sensitive` for a median). Both arguments are private.
         """
+        # Both are read before the test: an error that came only after it would tell how the test ended.
+        value, distance = inputs.number(value), inputs.whole_number(distance, what="the distance")
         spread = 1 / Fraction(self.test_epsilon)
         noise = int(exact.integers(1, power=1, spread=spread, generator=generator)[0])
-        if int(distance) + noise < self.distance_needed:
+        if distance + noise < self.distance_needed:
             return None
         return self._laplace().release(value, generator=generator)
 
@@ -197,13 +202,16 @@ class SmoothMedian:
 
     def __post_init__(self) -> None:
         _check.positive(epsilon=self.epsilon)
-        _check.bounds(bounds=self.bounds)
-        _check.positive(width_of_bounds=self.bounds[1] - self.bounds[0])
+        inputs.settle(self, "epsilon")
+        _check.in_range(*_EPSILONS, epsilon=self.epsilon)
+        inputs.settle_bounds(self, self.bounds)
         if self.delta == 0:
             return
         _check.probability(delta=self.delta)
-        tail = (self.epsilon / 2 + self.beta) / math.expm1(self.beta)
-        if not tail >= math.log(1 / self.delta):
+        inputs.settle(self, "delta")
+        # Beyond this beta the tail is far too short for any delta, and e^beta could overflow.
+        tail = (self.epsilon / 2 + self.beta) / math.expm1(self.beta) if self.beta < _LARGEST_BETA else 0.0
+        if not tail >= -math.log(self.delta):
             raise InvalidParameterError(
                 f"epsilon={self.epsilon!r} is too large for delta={self.delta!r} with Laplace noise on a "
                 "smooth sensitivity. Use a smaller epsilon, or delta=0."
@@ -217,7 +225,9 @@ class SmoothMedian:
     @property
     def beta(self) -> float:
         """Return how smooth the sensitivity must be."""
-        return self.epsilon / 2 if self.delta == 0 else self.epsilon / (2 * math.log(2 / self.delta))
+        return (
+            self.epsilon / 2 if self.delta == 0 else self.epsilon / (2 * (math.log(2) - math.log(self.delta)))
+        )
 
     def release(self, values: Values, *, generator: Generator | None = None) -> float:
         """Return a private median, inside the bounds."""
@@ -235,7 +245,7 @@ class SmoothMedian:
 
 def _sorted(values: Values, bounds: Bounds) -> npt.NDArray[np.float64]:
     _check.bounds(bounds=bounds)
-    known = np.asarray(values, dtype=np.float64)
+    known = inputs.numbers(values, what="values")
     if known.ndim != 1 or known.size == 0:
         raise InvalidParameterError("values must be a non-empty list of numbers, one for each privacy unit.")
     return np.sort(np.clip(np.where(np.isnan(known), bounds[0], known), *bounds))

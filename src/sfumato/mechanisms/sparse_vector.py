@@ -25,6 +25,7 @@ from sfumato import _check
 from sfumato.accounting.events import SparseVectorDpEvent
 from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError, SfumatoError
+from sfumato.mechanisms import inputs
 from sfumato.mechanisms.grid import Grid
 from sfumato.mechanisms.random import Generator, process_token, refuse_copy
 
@@ -63,12 +64,21 @@ class AboveThreshold:
         _check.count(max_answers=max_answers)
         _check_monotonic(relation, monotonic)
         self._grid = Grid(sensitivity)
-        self._epsilons = (float(threshold_epsilon), float(comparison_epsilon))
+        self._epsilons = (
+            inputs.parameter("threshold_epsilon", threshold_epsilon),
+            inputs.parameter("comparison_epsilon", comparison_epsilon),
+        )
         self._max_answers = self._left = int(max_answers)
-        self._multiple = max_answers * (1 if monotonic else 2)
-        self._generator = generator
+        self._multiple = self._max_answers * (1 if monotonic else 2)
+        self._grid.spread(multiple=self._multiple, epsilon=self._epsilons[1])
+        self._relation, self._generator = relation, generator
         self._lock, self._process = threading.Lock(), process_token()
-        self._bar = int(self._grid.place([threshold])[0]) + self._laplace(1, threshold_epsilon)
+        self._bar = int(self._grid.place([threshold])[0]) + self._laplace(1, self._epsilons[0])
+
+    @property
+    def relation(self) -> Relation:
+        """Return the relation that the sensitivity and the cost are stated for."""
+        return self._relation
 
     @property
     def answers_left(self) -> int:
@@ -79,7 +89,7 @@ class AboveThreshold:
         """Return whether the value is above the threshold, both with noise."""
         if self._process != process_token():
             raise AnswersSpentError("this run belongs to another process. Start a new run, at its own cost.")
-        step = int(self._grid.place([value])[0])
+        step = int(self._grid.place([inputs.number(value)])[0])
         with self._lock:
             if self._left == 0:
                 raise AnswersSpentError(
@@ -135,11 +145,19 @@ class SparseVector:
             generator=generator,
         )
         self._event = SparseVectorDpEvent(
-            float(threshold_epsilon), float(comparison_epsilon), float(answer_epsilon)
+            float(threshold_epsilon),
+            float(comparison_epsilon),
+            inputs.parameter("answer_epsilon", answer_epsilon),
         )
         self._grid = Grid(sensitivity)
         self._max_answers = int(max_answers)
+        self._grid.spread(multiple=self._max_answers, epsilon=self._event.answer_epsilon)
         self._generator = generator
+
+    @property
+    def relation(self) -> Relation:
+        """Return the relation that the sensitivity and the cost are stated for."""
+        return self._test.relation
 
     @property
     def answers_left(self) -> int:
@@ -152,7 +170,7 @@ class SparseVector:
             return None
         epsilon = self._event.answer_epsilon
         noise = self._grid.laplace(1, multiple=self._max_answers, epsilon=epsilon, generator=self._generator)
-        return float((int(self._grid.place([value])[0]) + int(noise[0])) * self._grid.step)
+        return float((int(self._grid.place([inputs.number(value)])[0]) + int(noise[0])) * self._grid.step)
 
     def event(self) -> DpEvent:
         """Return what the whole run costs, however many questions are asked."""
@@ -160,8 +178,7 @@ class SparseVector:
 
 
 def _check_monotonic(relation: Relation, monotonic: bool) -> None:
-    if not isinstance(relation, Relation):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not be typed
-        raise InvalidParameterError(f"relation must be a Relation, but {relation!r} was given.")
+    inputs.check_relation(relation)
     if monotonic and relation.replaces:
         raise InvalidParameterError(
             f"monotonic=True cannot hold under {relation.value} neighbors: a replaced unit moves some values "

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How numbers come in: private values, which no message may show, and public parameters, kept as float64.
+
+Promise    A private value that is no number is refused with a message that does not contain it, nor does the
+           error carry another that does: conversion errors of Python and numpy quote what they are given.
+           No conversion warns either, since a warning that depends on the data is a release nobody paid for.
+Settle     `settle` replaces the parameters of a frozen mechanism by the equal float64, so that the noise, the
+           event and the repr speak of one number. A number that float64 cannot hold exactly is refused: only
+           the caller knows which way of rounding is safe.
+Edges      Text is refused even where it reads as a number, and so are complex numbers. NaN and infinity are
+           numbers to `numbers`, and refused by `number`.
+"""
+
+import math
+from collections.abc import Callable
+from numbers import Integral, Real
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from sfumato import _check
+from sfumato.accounting.guarantee import Relation
+from sfumato.errors import InvalidParameterError
+
+__all__ = [
+    "array",
+    "check_relation",
+    "number",
+    "numbers",
+    "parameter",
+    "settle",
+    "settle_bounds",
+    "whole_number",
+]
+
+_NUMERIC = "biufO"  # numpy's kinds: bool, signed, unsigned, floating; object may hold fractions
+_LARGEST = 2**62  # integers beyond could overflow 64 bits once noise is added
+_NARROWEST = 1e-280  # bounds closer than this leave no room for a grid inside them
+_T = TypeVar("_T")
+
+
+def array(values: npt.ArrayLike, *, what: str) -> npt.NDArray[Any]:
+    """Return private values as an array of whatever type they have."""
+    given = _quietly(lambda: np.asarray(values))
+    if given is None:
+        raise InvalidParameterError(f"{what} cannot be read as an array; nothing was released.")
+    return given
+
+
+def numbers(values: npt.ArrayLike, *, what: str) -> npt.NDArray[np.float64]:
+    """Return private values as float64.
+
+    >>> numbers(["secret"], what="scores")
+    Traceback (most recent call last):
+    sfumato.errors.InvalidParameterError: scores must be real numbers; nothing was released.
+    """
+    given = _quietly(lambda: np.asarray(values))
+    known = None
+    if given is not None and given.dtype.kind in _NUMERIC:
+        known = _quietly(lambda: given.astype(np.float64))
+    if known is None:
+        raise InvalidParameterError(f"{what} must be real numbers; nothing was released.")
+    return known
+
+
+def number(value: float) -> float:
+    """Return one private value as a finite float64.
+
+    >>> number("secret")
+    Traceback (most recent call last):
+    sfumato.errors.InvalidParameterError: the value to release is not a finite number, so it cannot have ...
+    """
+    known = _quietly(lambda: float(value)) if isinstance(value, Real) else None  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not be typed
+    if known is None or not math.isfinite(known):
+        raise InvalidParameterError(
+            "the value to release is not a finite number, so it cannot have the stated sensitivity. "
+            "Clamp it to public bounds first; nothing was released."
+        )
+    return known
+
+
+def whole_number(value: int, *, what: str = "the value to release") -> int:
+    """Return one private value as an integer of at most 2^62 in size."""
+    if not (isinstance(value, Integral) and -_LARGEST <= value <= _LARGEST):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not be typed
+        raise InvalidParameterError(
+            f"{what} is not a whole number of at most 2^62 in size. "
+            "Round and clamp it first; nothing was released."
+        )
+    return int(value)
+
+
+def parameter(name: str, given: float) -> float:
+    """Return a public parameter, checked to be a number, as the equal float64."""
+    known = _quietly(lambda: float(given))
+    if known is None or known != given:
+        raise InvalidParameterError(
+            f"{name} must be a number that float64 holds exactly, but {given!r} was given. "
+            "Round it yourself: a sensitivity up, an epsilon down."
+        )
+    return known
+
+
+def settle(mechanism: object, *names: str) -> None:
+    """Store the named parameters of a frozen mechanism, checked to be numbers, as the equal float64."""
+    for name in names:
+        object.__setattr__(mechanism, name, parameter(name, getattr(mechanism, name)))
+
+
+def settle_bounds(mechanism: object, bounds: tuple[float, float]) -> None:
+    """Check the `bounds` of a frozen mechanism and store them as the equal float64."""
+    _check.bounds(bounds=bounds)
+    lower, upper = (parameter("bounds", bound) for bound in bounds)
+    if not _NARROWEST <= upper - lower < math.inf:
+        raise InvalidParameterError(
+            f"the width of bounds must be finite and at least {_NARROWEST:g}, but {bounds!r} was given."
+        )
+    object.__setattr__(mechanism, "bounds", (lower, upper))
+
+
+def check_relation(relation: Relation) -> None:
+    """Require a `Relation`."""
+    if not isinstance(relation, Relation):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not be typed
+        raise InvalidParameterError(
+            f"relation must be a Relation, but {relation!r} was given. Use Relation.parse(...) for text."
+        )
+
+
+def _quietly(convert: Callable[[], _T]) -> _T | None:
+    """Return what `convert` returns; None where it fails, in whatever way: any error may quote the value.
+
+    Callers raise after this returned, not while the error is handled, so that theirs does not carry it along.
+    """
+    try:
+        with np.errstate(all="ignore"):
+            return convert()
+    except Exception:
+        return None

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The running sum is the sum, whatever came and went."""
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sfumato.accounting.events import PureDpEvent
+from sfumato.ledger import Account, Ledger, filters
+from sfumato.ledger.filters import Cost
+from sfumato.ledger.tally import Tally
+
+any_cost = st.builds(
+    Cost,
+    renyi=st.floats(0, 1e308) | st.just(math.inf),
+    epsilon=st.floats(0, 1e308) | st.just(math.inf),
+    delta=st.floats(0, 1, exclude_max=True),
+)
+
+
+def _exact(values: list[float]) -> float:
+    if math.inf in values:
+        return math.inf
+    try:
+        return float(sum(map(Fraction, values), Fraction(0)))
+    except OverflowError:
+        return math.inf
+
+
+@given(st.lists(st.tuples(any_cost, st.booleans()), max_size=30))
+def test_the_running_sum_is_the_sum_of_what_stayed(history: list[tuple[Cost, bool]]) -> None:
+    tally = Tally()
+    for cost, _ in history:
+        tally.add(cost)
+    for cost, refunded in history:
+        if refunded:
+            tally.remove(cost)
+    stayed = [cost for cost, refunded in history if not refunded]
+    assert tally.total() == Cost(
+        renyi=_exact([c.renyi for c in stayed]),
+        epsilon=_exact([c.epsilon for c in stayed]),
+        delta=_exact([c.delta for c in stayed]),
+    )
+
+
+def test_refunds_are_taken_away_whether_they_were_priced_before_or_not(
+    new_account: Callable[..., Account], path: Path
+) -> None:
+    account = new_account(epsilon=1, delta=0)
+    sizes = [0.1, 0.2, 0.3, 1e-12, 0.15]
+    reserved = [account.reserve(PureDpEvent(s), purpose="p", relation="add-remove") for s in sizes]
+    assert account.spent().epsilon == math.fsum(sizes)
+    reserved[2].refund()
+    reserved[1].begin()
+    reserved[0].refund()
+    for handle in (account, Ledger(path).account("credit")):  # one priced all of them, one only what is left
+        assert handle.spent().epsilon == math.fsum([0.2, 1e-12, 0.15])
+    assert account.statement().spent_epsilon == math.fsum([0.2, 1e-12, 0.15])
+
+
+def test_a_reserve_adds_up_no_earlier_release_again(new_account: Callable[..., Account]) -> None:
+    account = new_account(epsilon=1, delta=0)
+    for _ in range(20):
+        account.reserve(PureDpEvent(0.01), purpose="p", relation="add-remove")
+    account.spent()
+    before = filters.cost.cache_info()
+    account.reserve(PureDpEvent(0.01), purpose="p", relation="add-remove")
+    account.reserve(PureDpEvent(0.01), purpose="p", relation="add-remove")
+    asked = filters.cost.cache_info()
+    assert (asked.hits + asked.misses) - (before.hits + before.misses) == 3  # two new ones, one read back
