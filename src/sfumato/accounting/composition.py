@@ -258,8 +258,8 @@ def _is_noisy_sum(event: DpEvent) -> bool:
 def _refuse_amplification(event: DpEvent, relation: Relation) -> NoReturn:
     raise UnsupportedEventError(
         f"no theorem amplifies {event} under {relation.value}. Poisson sampling amplifies add-remove "
-        "statements (zero-out for noise on sums), fixed-size sampling replace-one statements. Use one of these, "
-        "or charge the event inside without its sampling, which is always sound."
+        "statements (zero-out for noise on sums), fixed-size sampling replace-one statements. Use one of "
+        "these, or charge the event inside without its sampling, which is always sound."
     )
 
 
