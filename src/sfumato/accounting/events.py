@@ -40,6 +40,7 @@ __all__ = [
     "from_json",
     "leaves",
     "to_json",
+    "walk",
 ]
 
 
@@ -244,7 +245,7 @@ def _(event: dp.SampledWithoutReplacementDpEvent) -> None:
 
 
 def _check_may_be_sampled(event: DpEvent) -> None:
-    if any(isinstance(part, UnsampledDpEvent) for part in _walk(event)):
+    if any(isinstance(part, UnsampledDpEvent) for part in walk(event)):
         raise UnsupportedEventError(
             "a mechanism whose sensitivity is stated between neighbors that replace a unit says nothing of a "
             "unit that is absent, so it must not be sampled. Bound each unit's contribution, and state the "
@@ -252,7 +253,7 @@ def _check_may_be_sampled(event: DpEvent) -> None:
         )
 
 
-def _walk(event: DpEvent) -> Iterator[DpEvent]:
+def walk(event: DpEvent) -> Iterator[DpEvent]:
     """Yield the event and everything inside it."""
     inside = [event]
     while inside:
@@ -405,7 +406,7 @@ def _no_constant(name: str) -> float:
 
 def is_private(event: DpEvent) -> bool:
     """Whether the event gives any protection at all (False once a `NonPrivateDpEvent` is in it)."""
-    return not any(isinstance(part, dp.NonPrivateDpEvent) for part in _walk(event))
+    return not any(isinstance(part, dp.NonPrivateDpEvent) for part in walk(event))
 
 
 def gaussian_scale(event: DpEvent) -> float | None:

@@ -215,8 +215,7 @@ def _not_free(value: float) -> float:
 
 def _has_delta(event: events.DpEvent) -> bool:
     """Whether an event with a delta of its own is inside: sampling may make it too small to see."""
-    inside = [*getattr(event, "events", ()), *(e for e in [getattr(event, "event", None)] if e is not None)]
-    return getattr(event, "delta", 0.0) > 0 or any(_has_delta(part) for part in inside)
+    return any(getattr(part, "delta", 0.0) > 0 for part in events.walk(event))
 
 
 def _add(values: Iterable[float]) -> float:
