@@ -30,8 +30,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PIP) -c constraints.txt -e ".[dev]"
 	@touch $@
 
-demo: setup ## A ledgered set of private releases from a real table
-	@$(BIN)/python docs/examples/first_release.py
+demo: setup ## Train a private network on digits, with a ledger and a report
+	@$(BIN)/python docs/examples/train_digits.py
 
 test: setup ## The whole default suite
 	$(BIN)/python -m pytest -n $(WORKERS)

@@ -9,10 +9,11 @@ from importlib.metadata import version as _version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sfumato import accounting, errors, ledger, mechanisms, testing
+    from sfumato import accounting, datasets, errors, ledger, mechanisms, report, testing, training
     from sfumato.accounting import Accountant, Guarantee, Plan, Price, Relation, calibrate, plan, price
     from sfumato.errors import SfumatoError
     from sfumato.ledger import Account, Budget, Ledger
+    from sfumato.training import PrivateGradients, Trainer, make_private, make_private_with_epsilon, train
 
 __all__ = [
     "Account",
@@ -22,21 +23,29 @@ __all__ = [
     "Ledger",
     "Plan",
     "Price",
+    "PrivateGradients",
     "Relation",
     "SfumatoError",
+    "Trainer",
     "accounting",
     "calibrate",
+    "datasets",
     "errors",
     "ledger",
+    "make_private",
+    "make_private_with_epsilon",
     "mechanisms",
     "plan",
     "price",
+    "report",
     "testing",
+    "train",
+    "training",
 ]
 
 __version__ = _version("sfumato")
 
-_ROOMS = ("accounting", "errors", "ledger", "mechanisms", "testing")
+_ROOMS = ("accounting", "datasets", "errors", "ledger", "mechanisms", "report", "testing", "training")
 _HOMES = {
     "Account": "ledger",
     "Accountant": "accounting",
@@ -45,11 +54,16 @@ _HOMES = {
     "Ledger": "ledger",
     "Plan": "accounting",
     "Price": "accounting",
+    "PrivateGradients": "training",
     "Relation": "accounting",
     "SfumatoError": "errors",
+    "Trainer": "training",
     "calibrate": "accounting",
+    "make_private": "training",
+    "make_private_with_epsilon": "training",
     "plan": "accounting",
     "price": "accounting",
+    "train": "training",
 }
 
 

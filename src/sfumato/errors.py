@@ -17,6 +17,8 @@ __all__ = [
     "RelationMismatchError",
     "SfumatoError",
     "UnsupportedEventError",
+    "UnsupportedModelError",
+    "UnsupportedUseError",
 ]
 
 
@@ -34,6 +36,14 @@ class RelationMismatchError(InvalidParameterError):
 
 class UnsupportedEventError(SfumatoError, TypeError):
     """An accountant was given an event that it cannot price; its state is unchanged."""
+
+
+class UnsupportedModelError(SfumatoError, TypeError):
+    """A model has a layer that mixes the examples of a batch, or an operation that cannot be made private."""
+
+
+class UnsupportedUseError(UnsupportedModelError):
+    """A parameter is used by an operation that the chosen gradient engine has no rule for."""
 
 
 class CalibrationError(SfumatoError, ValueError):

@@ -25,6 +25,7 @@ LEAVES = [
     events.ExponentialDpEvent(0.3),
     events.SparseVectorDpEvent(0.1, 0.2, 0.3),
     events.DiscreteGaussianDpEvent(12.5, 3.0, 7),
+    events.JohnsonLindenstraussDpEvent(1.1, 50),
 ]
 NESTED = [
     dp.PoissonSampledDpEvent(0.01, dp.GaussianDpEvent(1.1)),
@@ -34,6 +35,8 @@ NESTED = [
     events.ParallelDpEvent([dp.GaussianDpEvent(2.0), dp.ComposedDpEvent([dp.LaplaceDpEvent(1.0)])]),
     dp.PoissonSampledDpEvent(0.5, dp.ComposedDpEvent([dp.GaussianDpEvent(1.0), dp.GaussianDpEvent(2.0)])),
     events.UnsampledDpEvent(dp.LaplaceDpEvent(2.0)),
+    events.TruncatedPoissonSampledDpEvent(0.01, 20, 1000, dp.GaussianDpEvent(1.1)),
+    dp.PoissonSampledDpEvent(0.5, events.JohnsonLindenstraussDpEvent(1.1, 50)),
 ]
 BAD_NUMBERS = [math.nan, math.inf, -math.inf, -1.0, -1, "1", None]
 ZERO_IS_FINE = {
@@ -45,7 +48,7 @@ ZERO_IS_FINE = {
 
 
 def numeric_fields():
-    for event in LEAVES + NESTED[:3]:
+    for event in LEAVES + NESTED[:3] + NESTED[-2:-1]:
         for field in attrs.fields(type(event)):
             if isinstance(getattr(event, field.name), int | float):
                 yield pytest.param(event, field.name, id=f"{type(event).__name__}.{field.name}")
@@ -63,6 +66,7 @@ leaf_events = st.one_of(
     st.builds(events.ExponentialDpEvent, positive),
     st.builds(events.SparseVectorDpEvent, positive, positive, positive),
     st.builds(events.DiscreteGaussianDpEvent, positive, positive, st.integers(1, 9)),
+    st.builds(events.JohnsonLindenstraussDpEvent, positive, st.integers(1, 9)),
     st.just(dp.NoOpDpEvent()),
 )
 any_event = st.recursive(
@@ -70,6 +74,13 @@ any_event = st.recursive(
     lambda inner: st.one_of(
         st.builds(dp.PoissonSampledDpEvent, st.floats(0.01, 1), inner),
         st.builds(dp.SampledWithoutReplacementDpEvent, st.integers(10, 20), st.integers(1, 10), inner),
+        st.builds(
+            events.TruncatedPoissonSampledDpEvent,
+            st.floats(0.01, 1),
+            st.integers(1, 9),
+            st.integers(1, 9),
+            inner,
+        ),
         st.builds(dp.SelfComposedDpEvent, inner, st.integers(1, 99)),
         st.builds(dp.ComposedDpEvent, st.lists(inner, max_size=3)),
         st.builds(events.ParallelDpEvent, st.lists(inner, max_size=3)),
@@ -257,6 +268,31 @@ def test_dp_sgd_refuses_bad_parameters_by_name(bad):
         events.dp_sgd(**{"noise_multiplier": 1.1, "sampling_rate": 0.01, "steps": 10} | bad)
 
 
+def test_a_schedule_counts_equal_noises_wherever_they_stand():
+    event = events.dp_sgd_schedule([(2.0, 3), (1.0, 4), (2.0, 5)], sampling_rate=0.1)
+    assert events.leaves(event) == {
+        dp.PoissonSampledDpEvent(0.1, dp.GaussianDpEvent(2.0)): 8,
+        dp.PoissonSampledDpEvent(0.1, dp.GaussianDpEvent(1.0)): 4,
+    }
+    for bad in ([(0.0, 3)], [(1.0, 0)], [(1.0, 1.5)], [(math.nan, 1)]):
+        with pytest.raises(InvalidParameterError):
+            events.dp_sgd_schedule(bad, sampling_rate=0.1)
+    with pytest.raises(InvalidParameterError):
+        events.dp_sgd_schedule([(1.0, 1)], sampling_rate=0.0)
+
+
+@given(st.lists(st.tuples(positive, st.integers(1, 9)), min_size=1, max_size=40), st.integers(1, 8))
+def test_a_coarse_schedule_has_the_same_steps_in_order_and_never_more_noise(schedule, levels):
+    coarse = events.coarsen(schedule, levels=levels)
+    assert len({noise for noise, _ in coarse}) <= levels
+    before = [noise for noise, steps in schedule for _ in range(steps)]
+    after = [noise for noise, steps in coarse for _ in range(steps)]
+    assert len(before) == len(after)
+    assert all(min(before) <= a <= b for a, b in zip(after, before, strict=True))
+    if len({noise for noise, _ in schedule}) <= levels:
+        assert after == before
+
+
 def test_sparse_vector_adds_its_parts():
     assert events.SparseVectorDpEvent(0.1, 0.2, 0.3).epsilon == pytest.approx(0.6)
 
@@ -280,6 +316,7 @@ def test_several_gaussians_have_the_scale_of_one():
     [
         lambda e: dp.PoissonSampledDpEvent(0.1, e),
         lambda e: dp.SampledWithoutReplacementDpEvent(10, 1, e),
+        lambda e: events.TruncatedPoissonSampledDpEvent(0.1, 1, 10, e),
         lambda e: dp.PoissonSampledDpEvent(0.1, dp.ComposedDpEvent([dp.SelfComposedDpEvent(e, 2)])),
         lambda e: dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(0.1, events.ParallelDpEvent([e])), 3),
     ],

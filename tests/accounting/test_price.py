@@ -8,6 +8,7 @@ from sfumato.accounting import events, gaussian, pld, rdp
 from sfumato.accounting.guarantee import Guarantee, Relation, round_up
 from sfumato.accounting.price import Accountant, price, quick_epsilon
 from sfumato.errors import InvalidParameterError, SfumatoError, UnsupportedEventError
+from sfumato.ledger import filters
 
 ADD_REMOVE, REPLACE_ONE = Relation.ADD_REMOVE, Relation.REPLACE_ONE
 ZERO_OUT, REPLACE_LABEL = Relation.ZERO_OUT, Relation.REPLACE_LABEL
@@ -52,6 +53,30 @@ def test_gaussians_of_different_noise_are_one_gaussian():
     found = price(mixed, delta=DELTA)
     assert found.accountant is Accountant.GAUSSIAN
     assert found.epsilon == pytest.approx(gaussian.epsilon(5 / 12, DELTA), rel=1e-12)
+
+
+@pytest.mark.parametrize("relation", list(Relation), ids=lambda r: r.value)
+@pytest.mark.parametrize("rate", [0.02, 0.3])
+def test_a_sum_and_a_noisy_count_of_one_sample_are_one_gaussian_for_every_accountant(relation, rate):
+    # Adaptive clipping: the gradient sum and the count of unclipped units come from the same batch.
+    both = dp.PoissonSampledDpEvent(
+        rate, dp.ComposedDpEvent([dp.GaussianDpEvent(1.5), dp.GaussianDpEvent(8.0)])
+    )
+    one = dp.PoissonSampledDpEvent(rate, dp.GaussianDpEvent(1 / math.hypot(1 / 1.5, 1 / 8.0)))
+    run_of_both, run_of_one = (dp.SelfComposedDpEvent(event, 100) for event in (both, one))
+    for accountant in (None, Accountant.PLD, Accountant.RDP):
+        found, expected = (
+            price(run, delta=DELTA, relation=relation, accountant=accountant).epsilon
+            for run in (run_of_both, run_of_one)
+        )
+        assert found == pytest.approx(expected, rel=1e-6)
+    costs = [filters.cost(events.to_json(run), relation, 8.0) for run in (run_of_both, run_of_one)]
+    assert costs[0].renyi == pytest.approx(costs[1].renyi, rel=1e-9)
+    assert costs[0].delta == costs[1].delta == 0
+    apart = dp.ComposedDpEvent([dp.PoissonSampledDpEvent(rate, dp.GaussianDpEvent(s)) for s in (1.5, 8.0)])
+    assert price(run_of_both, delta=DELTA, relation=relation).epsilon != pytest.approx(
+        price(dp.SelfComposedDpEvent(apart, 100), delta=DELTA, relation=relation).epsilon, rel=1e-3
+    )  # two samples, drawn apart, are another mechanism
 
 
 # --- which accountant answers ----------------------------------------------------------------------------

@@ -77,6 +77,11 @@ EVERY_EVENT = [
         events.ParallelDpEvent([events.PureDpEvent(0.5), dp.GaussianDpEvent(2.0)]),
         [ADD_REMOVE, ZERO_OUT, REPLACE_LABEL],
     ),
+    (events.TruncatedPoissonSampledDpEvent(0.05, 30, 300, dp.GaussianDpEvent(1.5)), list(Relation)),
+    (events.TruncatedPoissonSampledDpEvent(0.05, 90, 300, dp.GaussianDpEvent(1.5)), list(Relation)),
+    (dp.PoissonSampledDpEvent(0.05, events.JohnsonLindenstraussDpEvent(1.5, 200)), list(Relation)),
+    (events.JohnsonLindenstraussDpEvent(4.0, 40), list(Relation)),
+    (events.TruncatedPoissonSampledDpEvent(0.05, 30, 300, dp.LaplaceDpEvent(1.5)), []),
 ]
 PRICED = [(event, relation) for event, relations in EVERY_EVENT for relation in relations]
 REFUSED = [(e, r) for e, relations in EVERY_EVENT for r in Relation if r not in relations]

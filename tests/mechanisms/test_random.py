@@ -7,6 +7,7 @@ import threading
 import numpy as np
 import pytest
 import torch
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from scipy.stats import chisquare
 
 from sfumato.errors import InvalidParameterError
@@ -105,7 +106,7 @@ def test_a_key_is_replaced_before_it_is_worn_out(monkeypatch):
     monkeypatch.setattr(source.os, "urandom", lambda n: asked.append(n) or bytes([len(asked)]) * n)
     generator = SecureGenerator()
     first, second = words(8, generator), words(8, generator)
-    assert asked == [32, 16, 32, 16]
+    assert asked == [32, 12, 32, 12]
     assert not np.array_equal(first, second)
 
 
@@ -120,6 +121,27 @@ def test_the_stream_is_aes_256_in_counter_mode():
     assert bytes(out) == bytes(a ^ b for a, b in zip(plain, cipher, strict=True))
 
 
+def test_the_secure_stream_is_that_of_counter_mode_from_block_2():
+    # NIST SP 800-38D, section 7.1: the blocks of a 96-bit nonce are counted from 2 (block 1 makes the tag)
+    key, nonce, out = bytes(range(32)), bytes(range(12)), bytearray(300_000)
+    source._Keystream(key, nonce).fill(memoryview(out))
+    plain = Cipher(algorithms.AES(key), modes.CTR(nonce + (2).to_bytes(4, "big"))).encryptor()
+    assert bytes(out) == plain.update(bytes(300_000))
+
+
+def test_a_request_longer_than_a_key_lasts_is_served_by_two_keys(monkeypatch):
+    monkeypatch.setattr(source, "_BYTES_PER_KEY", 64)
+    asked = []
+    monkeypatch.setattr(source.os, "urandom", lambda n: asked.append(n) or bytes([len(asked)]) * n)
+    drawn = words(12, SecureGenerator())
+    assert asked == [32, 12, 32, 12]
+    assert len(np.unique(drawn)) == 12
+
+
+def test_a_key_gives_no_more_than_its_cipher_allows():
+    assert 8 * source._BYTES_PER_KEY <= 2**39 - 256  # NIST SP 800-38D, section 5.2.1.1, in bits
+
+
 def test_a_seed_gives_the_same_stream_everywhere():
     # a snapshot, on purpose: the stream of a seed must not change between platforms or versions
     assert words(2, seeded(0)).tolist() == [6298285927571221637, 16769782867655065870]
@@ -131,6 +153,66 @@ def test_long_requests_continue_the_stream_of_short_ones():
     generator = seeded(5)
     apart = np.concatenate([words(n, generator) for n in (2, 9_998, 10_000)])
     assert np.array_equal(together, apart)
+
+
+def test_a_fork_of_a_seeded_generator_depends_on_seed_label_and_index_alone():
+    used = seeded(5)
+    first = words(4, used.fork("noise", 3)).tolist()
+    words(1000, used)
+    assert words(4, used.fork("noise", 3)).tolist() == first
+    assert words(4, seeded(5).fork("noise", 3)).tolist() == first
+    parent = words(4, seeded(5)).tolist()
+    others = [(6, "noise", 3), (5, "batch", 3), (5, "noise", 4), (5, "noise ", 3), (5, "noise", 2**63 - 1)]
+    drawn = [words(4, seeded(seed).fork(label, index)).tolist() for seed, label, index in others]
+    assert len({tuple(d) for d in [first, parent, *drawn]}) == len(others) + 2
+
+
+def test_a_fork_of_a_seeded_generator_is_the_same_everywhere():
+    # a snapshot, on purpose: a run that goes on from a checkpoint must draw what it would have drawn
+    assert int(words(1, seeded(0).fork("noise", 1))[0]) == 202121526306965818
+    assert int(words(1, seeded(0).fork("noise", 1).fork("layer", 2))[0]) == 16231566206154505290
+
+
+def test_forks_are_seeded_or_secure_as_their_parent_is():
+    secure = SecureGenerator()
+    assert secure.fork("noise", 1) is secure  # its stream never repeats
+    child = seeded(1).fork("noise", 1)
+    assert child.seeded and not child.secure and study_note(child) == study_note(seeded(1))
+    assert FastGenerator(1).fork("noise", 1).seeded and not FastGenerator().fork("noise", 1).seeded
+
+
+def test_a_fork_of_a_fast_generator_is_derived_from_its_seed_or_fresh():
+    def drawn(seed, label, index) -> list[int]:
+        return words(4, FastGenerator(seed).fork(label, index)).tolist()
+
+    assert drawn(1, "noise", 3) == drawn(1, "noise", 3)
+    different = [drawn(1, "noise", 3), drawn(1, "noise", 4), drawn(2, "noise", 3), drawn(1, "batch", 3)]
+    assert len({tuple(d) for d in different}) == 4
+    assert drawn(None, "noise", 3) != drawn(None, "noise", 3)
+    assert FastGenerator(1, device="cpu").fork("noise", 1).torch.device.type == "cpu"
+
+
+@pytest.mark.parametrize("parent", [seeded(1), FastGenerator(1)], ids=["seeded", "fast"])
+@pytest.mark.parametrize(
+    "wrong", [("", 1), (None, 1), ("noise", -1), ("noise", 1.0), ("noise", True), ("noise", 2**63)]
+)
+def test_a_fork_needs_a_label_and_a_whole_number(parent, wrong):
+    with pytest.raises(InvalidParameterError, match=r"label must be|index must be"):
+        parent.fork(*wrong)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_seeded_generator_cannot_be_forked_in_a_child_process():
+    class Forking:
+        secure, seeded = False, True
+
+        def __init__(self) -> None:
+            self.parent = seeded(1)
+
+        def fill(self, out: memoryview) -> None:
+            self.parent.fork("noise", 1).fill(out)
+
+    assert draw_in_child(Forking()) == b"refused"
 
 
 def test_generators_made_for_study_say_so():

@@ -17,6 +17,7 @@ from dp_accounting import dp_event as dp
 from sfumato.accounting import events
 from sfumato.accounting.events import DpEvent
 from sfumato.accounting.guarantee import Relation
+from sfumato.accounting.mixtures import Mixture, projected_shifts, truncation_chance
 from sfumato.accounting.pairs import (
     Atoms,
     BoundedRange,
@@ -157,21 +158,72 @@ def _(event: events.DiscreteGaussianDpEvent, relation: Relation) -> tuple[Pair, 
 
 
 @_dominating.register
+def _(event: events.JohnsonLindenstraussDpEvent, relation: Relation) -> tuple[Pair, Pair]:
+    pair = _projected(event, relation)
+    return pair, pair
+
+
+def _projected(event: DpEvent, relation: Relation) -> Pair:
+    shifts = projected_shifts(event, relation)
+    pairs = tuple(Gaussian(relation.diameter * mu) for mu in shifts.values)
+    return Mixture(pairs, shifts.weights, disjoint=shifts.tail)
+
+
+@_dominating.register
 def _(event: dp.PoissonSampledDpEvent, relation: Relation) -> tuple[Pair, Pair]:
     rate = event.sampling_probability
     if rate == 1:
-        return _dominating(_inner(event.event), relation)
-    if not relation.replaces:
-        remove, add = _dominating(_inner(event.event), relation)
-        if relation is Relation.ZERO_OUT and not isinstance(_inner(event.event), _SUMS):
-            # Its epsilon compares the unit with a zero in its place, which may still be counted; the theorem
-            # compares it with no unit at all. For noise on a sum these are the same.
-            raise _unsupported(event, relation, "State it for add-remove neighbors, or without the sampling.")
-        return PoissonRemove(remove, rate), PoissonAdd(add, rate)
+        return _sampled(event.event, relation)
+    if relation.replaces:
+        pair = _replaced(event, relation)
+        return pair, pair
+    remove, add = _sampled(event.event, relation)
+    if relation is Relation.ZERO_OUT and not all(isinstance(e, _SUMS) for e in events.leaves(event.event)):
+        # Its epsilon compares the unit with a zero in its place, which may still be counted; the theorem
+        # compares it with no unit at all. For noise on a sum these are the same.
+        raise _unsupported(event, relation, "State it for add-remove neighbors, or without the sampling.")
+    return PoissonRemove(remove, rate), PoissonAdd(add, rate)
+
+
+def _replaced(event: dp.PoissonSampledDpEvent, relation: Relation) -> Pair:
+    """Return the pair of a Poisson-sampled sum in which a unit is replaced: known for Gaussian noise only."""
+    rate = event.sampling_probability
+    if _is_projected(event.event):
+        shifts = projected_shifts(event.event, relation)
+        pairs = tuple(PoissonReplace(mu, rate) for mu in shifts.values)
+        return Mixture(pairs, shifts.weights, disjoint=shifts.tail)
     scale = events.gaussian_scale(event.event)
     if scale is None:
         raise _unsupported(event, relation, "Only Gaussian noise is known there; use add-remove neighbors.")
-    pair = PoissonReplace(1 / scale, rate)
+    return PoissonReplace(1 / scale, rate)
+
+
+@_dominating.register
+def _(event: events.TruncatedPoissonSampledDpEvent, relation: Relation) -> tuple[Pair, Pair]:
+    scale = events.gaussian_scale(event.event)
+    if scale is None:
+        raise _unsupported(event, relation, "Only Gaussian noise is known there; use Poisson sampling.")
+    rate = event.sampling_probability
+    not_full = _dominating(dp.PoissonSampledDpEvent(rate, dp.GaussianDpEvent(scale)), relation)
+    chance = truncation_chance(rate, event.batch_size, event.public_size)
+    if chance == 0:
+        return not_full
+    full = _displaced(2 / scale, rate, relation)
+    remove, add = (Mixture(pairs, (1 - chance, chance)) for pairs in zip(not_full, full, strict=True))
+    return (
+        (remove, remove) if not_full[0] is not_full[1] and full[0] is full[1] else (remove, add)
+    )  # symmetric pairs are one object
+
+
+def _displaced(mu: float, rate: float, relation: Relation) -> tuple[Pair, Pair]:
+    """Return the pairs of a unit that, where it is sampled, takes the place of another one: shift `mu`."""
+    absent = relation is Relation.ADD_REMOVE  # then the neighbor's batch is the one without the unit
+    if rate == 1:
+        pair = Gaussian(mu if absent else 2 * mu, attained=False)
+        return pair, pair
+    if absent:
+        return PoissonRemove(Gaussian(mu), rate), PoissonAdd(Gaussian(mu), rate)
+    pair = PoissonReplace(mu, rate)
     return pair, pair
 
 
@@ -181,10 +233,12 @@ def _(event: dp.SampledWithoutReplacementDpEvent, relation: Relation) -> tuple[P
         raise _unsupported(
             event, relation, "A sample of fixed size makes the number of units public: use replace-one."
         )
-    inner, _same = _dominating(_inner(event.event), relation)
+    inner, _same = _sampled(event.event, relation)
     if event.sample_size == event.source_dataset_size:
         return inner, inner
-    if relation is Relation.REPLACE_LABEL and not isinstance(_inner(event.event), _SUMS):
+    if relation is Relation.REPLACE_LABEL and not all(
+        isinstance(e, _SUMS) for e in events.leaves(event.event)
+    ):
         # The theorem also compares samples that hold different units in the unit's place; a promise about
         # labels does not cover that, except for noise on a sum, whose norm bound covers any two units.
         raise _unsupported(event, relation, "Account it as replace-one, or without the sampling.")
@@ -192,21 +246,34 @@ def _(event: dp.SampledWithoutReplacementDpEvent, relation: Relation) -> tuple[P
     return pair, pair
 
 
-_SUMS = (dp.GaussianDpEvent, dp.LaplaceDpEvent, dp.DiscreteLaplaceDpEvent, events.DiscreteGaussianDpEvent)
+_SUMS = (
+    dp.GaussianDpEvent,
+    dp.LaplaceDpEvent,
+    dp.DiscreteLaplaceDpEvent,
+    events.DiscreteGaussianDpEvent,
+    events.JohnsonLindenstraussDpEvent,
+)
 
 
-def _inner(event: DpEvent) -> DpEvent:
-    """Return the event inside a sampling event as one leaf; a composition of Gaussians is one Gaussian."""
+def _sampled(event: DpEvent, relation: Relation) -> tuple[Pair, Pair]:
+    """Return the pairs of what stands inside a sampling event: one mechanism, or Gaussians of one sample."""
+    if _is_projected(event):
+        pair = _projected(event, relation)
+        return pair, pair
     scale = events.gaussian_scale(event)
     if scale is not None:
-        return dp.GaussianDpEvent(scale)
+        return _dominating(dp.GaussianDpEvent(scale), relation)
     counted = events.leaves(event)
     if len(counted) != 1 or next(iter(counted.values())) != 1:
         raise UnsupportedEventError(
             "the PLD accountant can sample one mechanism or a composition of Gaussians, not "
             f"a composition of {sorted({type(e).__name__ for e in counted})}. Sample each on its own."
         )
-    return next(iter(counted))
+    return _dominating(next(iter(counted)), relation)
+
+
+def _is_projected(event: DpEvent) -> bool:
+    return any(isinstance(part, events.JohnsonLindenstraussDpEvent) for part in events.leaves(event))
 
 
 def all_symmetric(pairs: Sequence[tuple[Pair, Pair]]) -> bool:

@@ -14,15 +14,28 @@ Epsilon    Events that carry an epsilon of their own (pure, approximate, exponen
 import json
 import math
 import numbers
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import singledispatch
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 import attrs
+import numpy as np
 from dp_accounting import dp_event as dp
 from dp_accounting.dp_event import DpEvent
 
 from sfumato import _check
+from sfumato.accounting.checks import check, walk
+from sfumato.accounting.kinds import (
+    ApproximateDpEvent,
+    DiscreteGaussianDpEvent,
+    ExponentialDpEvent,
+    JohnsonLindenstraussDpEvent,
+    ParallelDpEvent,
+    PureDpEvent,
+    SparseVectorDpEvent,
+    TruncatedPoissonSampledDpEvent,
+    UnsampledDpEvent,
+)
 from sfumato.errors import InvalidParameterError, UnsupportedEventError
 
 __all__ = [
@@ -30,99 +43,25 @@ __all__ = [
     "DiscreteGaussianDpEvent",
     "DpEvent",
     "ExponentialDpEvent",
+    "JohnsonLindenstraussDpEvent",
     "ParallelDpEvent",
     "PureDpEvent",
     "SparseVectorDpEvent",
+    "TruncatedPoissonSampledDpEvent",
     "UnsampledDpEvent",
     "check",
+    "coarsen",
     "compose",
     "dp_sgd",
+    "dp_sgd_schedule",
     "from_json",
+    "gaussian_scale",
+    "is_private",
     "leaves",
+    "poisson_sampled",
     "to_json",
     "walk",
 ]
-
-
-@attrs.frozen(slots=True)
-class PureDpEvent(DpEvent):
-    """Any epsilon-differentially private mechanism, nothing else being known of it."""
-
-    epsilon: float
-
-
-@attrs.frozen(slots=True)
-class ApproximateDpEvent(DpEvent):
-    """Any (epsilon, delta)-differentially private mechanism, nothing else being known of it."""
-
-    epsilon: float
-    delta: float
-
-
-@attrs.frozen(slots=True)
-class ExponentialDpEvent(DpEvent):
-    """The exponential mechanism, or any other mechanism with epsilon-bounded range.
-
-    Bounded range: the privacy losses of two neighbors lie in one interval of length epsilon (Durfee and
-    Rogers 2019). It is stronger than epsilon-DP and composes better.
-    """
-
-    epsilon: float
-
-
-@attrs.frozen(slots=True)
-class SparseVectorDpEvent(DpEvent):
-    """A sparse vector run: noisy threshold, noisy comparisons, and numeric answers where they are given.
-
-    Each part is pure DP and the parts add up, whatever the number of queries below the threshold (Lyu, Su
-    and Li 2017, Theorems 4 and 5).
-    """
-
-    threshold_epsilon: float
-    comparison_epsilon: float
-    answer_epsilon: float = 0.0
-
-    @property
-    def epsilon(self) -> float:
-        """The pure cost of the whole run."""
-        return self.threshold_epsilon + self.comparison_epsilon + self.answer_epsilon
-
-
-@attrs.frozen(slots=True)
-class DiscreteGaussianDpEvent(DpEvent):
-    """Discrete Gaussian noise on a sum of integer vectors.
-
-    Noise is drawn per coordinate with probability proportional to exp(-x^2 / (2 stddev^2)) on the integers;
-    one unit contributes an integer vector of L2 norm at most `sensitivity` (Canonne, Kamath, Steinke 2020).
-    """
-
-    stddev: float
-    sensitivity: float
-    dimension: int = 1
-
-
-@attrs.frozen(slots=True)
-class ParallelDpEvent(DpEvent):
-    """Mechanisms on disjoint parts of the data: each unit is in exactly one part, fixed by public rules.
-
-    Adding, removing or zeroing a unit touches one part, so the cost is the dearest part's. Replacing a unit
-    may touch two parts, so accountants refuse this event under replace-one. Under replace-label the rule that
-    makes the parts must not look at labels: they are what is private there.
-    """
-
-    events: Sequence[DpEvent]
-
-
-@attrs.frozen(slots=True)
-class UnsampledDpEvent(DpEvent):
-    """A mechanism on all of the data, whose bound says how far neighbors are apart and nothing more.
-
-    Values in [0, 1] move a sum by at most 1 when one is replaced, so half of that is stated as the bound of
-    one contribution. It is not: a unit that is absent from a sample moves the sum by up to 1. So this event
-    costs what `event` costs, and must not stand inside a sampling event.
-    """
-
-    event: DpEvent
 
 
 def compose(*parts: DpEvent) -> DpEvent:
@@ -145,135 +84,50 @@ def dp_sgd(*, noise_multiplier: float, sampling_rate: float, steps: int) -> DpEv
     SelfComposedDpEvent(event=GaussianDpEvent(noise_multiplier=1.1), count=3)
     """
     _check.positive(noise_multiplier=noise_multiplier)
-    _check.rate(sampling_rate=sampling_rate)
     _check.count(steps=steps)
-    step: DpEvent = dp.GaussianDpEvent(noise_multiplier)
-    if sampling_rate < 1:
-        step = dp.PoissonSampledDpEvent(sampling_rate, step)
+    step = poisson_sampled(dp.GaussianDpEvent(noise_multiplier), sampling_rate=sampling_rate)
     return dp.SelfComposedDpEvent(step, steps)
 
 
-# --- check: every parameter of an event is sensible -----------------------------------------------------
+def dp_sgd_schedule(schedule: Sequence[tuple[float, int]], *, sampling_rate: float) -> DpEvent:
+    """Return the event of a run whose noise changes: `schedule` lists (noise_multiplier, steps).
+
+    Equal noises are counted together, wherever they stand: the cost does not depend on the order. Of more
+    than a hundred, near ones are (see `coarsen`).
+
+    >>> dp_sgd_schedule([(2.0, 100), (1.0, 50), (2.0, 1)], sampling_rate=1.0).events[0]
+    SelfComposedDpEvent(event=GaussianDpEvent(noise_multiplier=2.0), count=101)
+    """
+    coarse = coarsen(schedule)
+    return compose(*(dp_sgd(noise_multiplier=s, sampling_rate=sampling_rate, steps=n) for s, n in coarse))
 
 
-@singledispatch
-def check(event: DpEvent) -> None:
-    """Raise a specific error unless the event and everything in it is well-formed."""
-    raise UnsupportedEventError(
-        f"sfumato has no accounting for events of type {type(event).__name__}. "
-        "Use an event from sfumato.accounting, or ApproximateDpEvent with a proven (epsilon, delta)."
-    )
+def coarsen(schedule: Sequence[tuple[float, int]], *, levels: int = 100) -> list[tuple[float, int]]:
+    """Return a schedule of (noise_multiplier, steps) with at most `levels` noises, none above what it was.
+
+    What has a little less noise costs a little more, so its price holds; and is found in seconds. Equal
+    neighbors become one entry; the order stays.
+
+    >>> coarsen([(3.0, 1), (2.9, 1), (1.0, 5)], levels=2)
+    [(3.0, 1), (1.0, 6)]
+    """
+    _check.count(levels=levels)
+    for noise_multiplier, steps in schedule:
+        _check.positive(noise_multiplier=noise_multiplier)
+        _check.count(steps=steps)
+    different = sorted({float(noise) for noise, _ in schedule})
+    if len(different) > levels:
+        knots = np.geomspace(different[0], different[-1], levels)
+        below = np.maximum(np.searchsorted(knots, different, side="right") - 1, 0)
+        kept = {s: min(s, float(knots[i])) for s, i in zip(different, below, strict=True)}
+        schedule = [(kept[float(noise)], steps) for noise, steps in schedule]
+    return [(noise, sum(n for _, n in run)) for noise, run in groupby(schedule, key=lambda entry: entry[0])]
 
 
-@check.register(dp.NoOpDpEvent)
-@check.register(dp.NonPrivateDpEvent)
-def _(event: DpEvent) -> None:
-    pass
-
-
-@check.register(dp.GaussianDpEvent)
-@check.register(dp.LaplaceDpEvent)
-def _(event: Any) -> None:
-    _check.positive(noise_multiplier=event.noise_multiplier)
-
-
-@check.register
-def _(event: dp.DiscreteLaplaceDpEvent) -> None:
-    _check.positive(noise_parameter=event.noise_parameter)
-    _check.count(sensitivity=event.sensitivity)
-
-
-@check.register
-def _(event: dp.RandomizedResponseDpEvent) -> None:
-    _check.rate(noise_parameter=event.noise_parameter)
-    _check.count(num_buckets=event.num_buckets)
-    if event.num_buckets < 2:
-        raise InvalidParameterError(f"num_buckets must be 2 or more, but {event.num_buckets!r} was given.")
-
-
-@check.register
-def _(event: dp.ZCDpEvent) -> None:
-    _check.non_negative(rho=event.rho, xi=event.xi)
-
-
-@check.register(PureDpEvent)
-@check.register(ExponentialDpEvent)
-def _(event: Any) -> None:
-    _check.positive(epsilon=event.epsilon)
-
-
-@check.register
-def _(event: ApproximateDpEvent) -> None:
-    _check.non_negative(epsilon=event.epsilon)
-    _check.probability(delta=event.delta)
-
-
-@check.register
-def _(event: SparseVectorDpEvent) -> None:
-    _check.positive(threshold_epsilon=event.threshold_epsilon, comparison_epsilon=event.comparison_epsilon)
-    _check.non_negative(answer_epsilon=event.answer_epsilon)
-
-
-@check.register
-def _(event: DiscreteGaussianDpEvent) -> None:
-    _check.positive(stddev=event.stddev, sensitivity=event.sensitivity)
-    _check.count(dimension=event.dimension)
-
-
-@check.register
-def _(event: UnsampledDpEvent) -> None:
-    check(event.event)
-
-
-@check.register
-def _(event: dp.PoissonSampledDpEvent) -> None:
-    _check.rate(sampling_rate=event.sampling_probability)
-    check(event.event)
-    _check_may_be_sampled(event.event)
-
-
-@check.register
-def _(event: dp.SampledWithoutReplacementDpEvent) -> None:
-    _check.count(source_dataset_size=event.source_dataset_size, sample_size=event.sample_size)
-    if event.sample_size > event.source_dataset_size:
-        raise InvalidParameterError(
-            f"sample_size must be at most source_dataset_size={event.source_dataset_size}, "
-            f"but {event.sample_size} was given."
-        )
-    check(event.event)
-    _check_may_be_sampled(event.event)
-
-
-def _check_may_be_sampled(event: DpEvent) -> None:
-    if any(isinstance(part, UnsampledDpEvent) for part in walk(event)):
-        raise UnsupportedEventError(
-            "a mechanism whose sensitivity is stated between neighbors that replace a unit says nothing of a "
-            "unit that is absent, so it must not be sampled. Bound each unit's contribution, and state the "
-            "noise relative to that bound: GaussianDpEvent(stddev / bound)."
-        )
-
-
-def walk(event: DpEvent) -> Iterator[DpEvent]:
-    """Yield the event and everything inside it."""
-    inside = [event]
-    while inside:
-        part = inside.pop()
-        yield part
-        inside += getattr(part, "events", ())
-        inside += [part.event] if hasattr(part, "event") else []  # type: ignore[attr-defined]
-
-
-@check.register
-def _(event: dp.SelfComposedDpEvent) -> None:
-    _check.count(count=event.count)
-    check(event.event)
-
-
-@check.register(dp.ComposedDpEvent)
-@check.register(ParallelDpEvent)
-def _(event: Any) -> None:
-    for part in event.events:
-        check(part)
+def poisson_sampled(event: DpEvent, *, sampling_rate: float) -> DpEvent:
+    """Return `event` on a Poisson sample; at rate 1, where everybody is in it, the event itself."""
+    _check.rate(sampling_rate=sampling_rate)
+    return event if sampling_rate == 1 else dp.PoissonSampledDpEvent(sampling_rate, event)
 
 
 # --- leaves: a composition as counted parts -------------------------------------------------------------
@@ -315,9 +169,12 @@ def _hashable(event: DpEvent) -> DpEvent:
     """Return an equal event whose lists are tuples and whose inner composition is flattened."""
     if isinstance(event, ParallelDpEvent):
         return ParallelDpEvent(tuple(_single(part) for part in event.events))
-    if isinstance(event, dp.PoissonSampledDpEvent | dp.SampledWithoutReplacementDpEvent):
+    if isinstance(event, _SAMPLED):
         return attrs.evolve(event, event=_single(event.event))
     return event
+
+
+_SAMPLED = (dp.PoissonSampledDpEvent, dp.SampledWithoutReplacementDpEvent, TruncatedPoissonSampledDpEvent)
 
 
 def _single(event: DpEvent) -> DpEvent:
@@ -351,6 +208,8 @@ _TYPES: Mapping[str, type[DpEvent]] = {
         DiscreteGaussianDpEvent,
         ParallelDpEvent,
         UnsampledDpEvent,
+        TruncatedPoissonSampledDpEvent,
+        JohnsonLindenstraussDpEvent,
     )
 }
 

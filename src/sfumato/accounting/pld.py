@@ -90,9 +90,16 @@ def _bounds(event: DpEvent, delta: float, relation: Relation, *, certify: bool) 
     directions = (0,) if all_symmetric([pair for pair, _ in both]) else (0, 1)
     parts = [[Part(pair[d], n) for pair, n in both] for d in directions]
     rough = _rough(parts, delta)
-    if not certify:
+    if not certify or _is_dear(counted):
         return 0.0, max(rough)
     return _certified(parts, rough, delta)
+
+
+def _is_dear(counted: dict[DpEvent, int]) -> bool:
+    """Whether a fine grid costs seconds and could not give a lower bound anyway."""
+    return any(
+        isinstance(e, events.JohnsonLindenstraussDpEvent) for leaf in counted for e in events.walk(leaf)
+    )
 
 
 def _rough(directions: Sequence[Sequence[Part]], delta: float) -> list[float]:

@@ -10,6 +10,9 @@ Neighbors  All four relations; an event that is not priced under one is refused 
            Under replace-one and replace-label a contribution to a noisy sum turns into any other.
            Randomized response is refused where a unit may be absent. Parallel parts are refused under
            replace-one, which moves a unit between parts; a label does not.
+Rare       Clipping by an estimated norm has no finite divergence: an estimate may be wrong by any factor. The
+           rarest projections of a step, of probability `SET_ASIDE`, are left outside as its delta. So is the
+           truncation of a Poisson sample where it is as rare.
 Conversion Canonne, Kamath and Steinke 2020, arXiv:2004.00010, Proposition 12, at the best order; and
            epsilon 0 where the total variation is below delta (Bretagnolle and Huber 1979: TV^2 <= 1 - e^-KL).
 Rounding   Always towards larger epsilon. A `NonPrivateDpEvent` costs infinity.
@@ -26,7 +29,7 @@ import numpy.typing as npt
 from dp_accounting import dp_event as dp
 
 from sfumato import _check
-from sfumato.accounting import composition, events, renyi
+from sfumato.accounting import composition, events, mixtures, renyi
 from sfumato.accounting.events import DpEvent
 from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError, UnsupportedEventError
@@ -34,6 +37,8 @@ from sfumato.errors import InvalidParameterError, UnsupportedEventError
 __all__ = ["ORDERS", "RdpCurve", "curve", "epsilon", "epsilon_of", "largest_rdp"]
 
 Array = npt.NDArray[np.float64]
+
+SET_ASIDE = 1e-12  # the most delta that one step sets aside for what rarely happens to it
 
 _ROUNDING = 8 * 2.0**-53  # relative rounding of the few operations in a conversion
 
@@ -230,16 +235,56 @@ def _(event: events.ParallelDpEvent, relation: Relation, orders: Array) -> RdpCu
 def _(event: dp.PoissonSampledDpEvent, relation: Relation, orders: Array) -> RdpCurve:
     rate = event.sampling_probability
     inner = events.leaves(event.event)
+    if any(isinstance(part, events.JohnsonLindenstraussDpEvent) for part in inner):
+        return _projected(event.event, relation, orders, rate)
     if rate == 1:
         return curve(event.event, relation, orders)
     if not _all_gaussian(inner):
         return _amplified(event, relation, orders)
-    on_grid = any(isinstance(part, events.DiscreteGaussianDpEvent) for part in inner)
-    if relation.replaces:
-        divergence = renyi.sampled_discrete_gaussian_replaced if on_grid else renyi.sampled_gaussian_replaced
-    else:
-        divergence = renyi.sampled_discrete_gaussian if on_grid else renyi.sampled_gaussian
-    return _curve_of(orders, divergence(orders, _joint_contribution(inner), rate))
+    if any(isinstance(part, events.DiscreteGaussianDpEvent) for part in inner):
+        divergence = (
+            renyi.sampled_discrete_gaussian_replaced if relation.replaces else renyi.sampled_discrete_gaussian
+        )
+        return _curve_of(orders, divergence(orders, _joint_contribution(inner), rate))
+    return _curve_of(orders, _sampled(orders, _joint_contribution(inner), rate, replaced=relation.replaces))
+
+
+def _sampled(orders: Array, mu: float, rate: float, *, replaced: bool) -> Array:
+    """Return the divergence of Gaussian noise on a Poisson sample, one contribution moving it by `mu`."""
+    if rate == 1:
+        return renyi.gaussian(orders, 2 * mu if replaced else mu)
+    divergence = renyi.sampled_gaussian_replaced if replaced else renyi.sampled_gaussian
+    return divergence(orders, mu, rate)
+
+
+@_price.register
+def _(event: events.TruncatedPoissonSampledDpEvent, relation: Relation, orders: Array) -> RdpCurve:
+    inner = events.leaves(event.event)
+    if not (_all_gaussian(inner) and events.gaussian_scale(event.event) is not None):
+        _refuse(event, relation)
+    mu, rate = _joint_contribution(inner), event.sampling_probability
+    chance = mixtures.truncation_chance(rate, event.batch_size, event.public_size)
+    once = _sampled(orders, mu, rate, replaced=relation.replaces)
+    if chance <= SET_ASIDE:
+        return _curve_of(orders, once, chance)
+    # As in `accounting.mixtures`: a full batch lets the unit take another's place, a shift of 2 mu.
+    twice = _sampled(orders, 2 * mu, rate, replaced=relation is not Relation.ADD_REMOVE)
+    return _curve_of(orders, renyi.mixed(orders, [once, twice], [1 - chance, chance]))
+
+
+@_price.register
+def _(event: events.JohnsonLindenstraussDpEvent, relation: Relation, orders: Array) -> RdpCurve:
+    return _projected(event, relation, orders, rate=1.0)
+
+
+def _projected(event: DpEvent, relation: Relation, orders: Array, rate: float) -> RdpCurve:
+    shifts = mixtures.projected_shifts(event, relation)
+    left_out = shifts.tail + np.append(np.cumsum(shifts.weights[::-1])[::-1], 0.0)
+    kept = max(1, int(np.argmax(left_out <= SET_ASIDE)))
+    delta = float(left_out[kept])
+    values = [_sampled(orders, mu, rate, replaced=relation.replaces) for mu in shifts.values[:kept]]
+    weights = [weight / (1 - delta) for weight in shifts.weights[:kept]]
+    return _curve_of(orders, renyi.mixed(orders, values, weights), delta)
 
 
 @_price.register

@@ -11,7 +11,7 @@ Units      `mu` is a shift in standard deviations. For sampled Gaussians it is t
 Not here   Which function an event under a relation calls for: `accounting.rdp`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -24,6 +24,7 @@ __all__ = [
     "fixed_size_gaussian",
     "gaussian",
     "laplace",
+    "mixed",
     "pure",
     "randomized_response",
     "sampled_discrete_gaussian",
@@ -173,6 +174,20 @@ def fixed_size_gaussian(orders: Array, mu: float, sampling_rate: float) -> Array
         return weights
 
     return np.minimum(_interpolated(orders, sampling_rate, 0.0, log_weights), gaussian(orders, 2 * mu))
+
+
+def mixed(orders: Array, values: Sequence[Array], weights: Sequence[float]) -> Array:
+    """Pairs of divergences `values`, one of which is used with its chance, and which one is seen.
+
+    log(sum of weight e^((order - 1) value)) / (order - 1); exponents below 1 are summed as what exceeds 1.
+    """
+    exponents = np.array(values) * (orders - 1)
+    chances = np.array(weights)[:, None]
+    used = chances[:, 0] > 0
+    exponents, chances = exponents[used], chances[used]
+    small = np.log1p((chances * np.expm1(np.minimum(exponents, 1.0))).sum(axis=0))
+    large = _log_sum_exp((exponents + np.log(chances)).T)
+    return _up(np.where(exponents.max(axis=0) < 1, small, large * (1 + 1e-14) + 1e-14) / (orders - 1))
 
 
 # --- shared parts ----------------------------------------------------------------------------------------

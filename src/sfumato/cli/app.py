@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands `sfumato account`, `sfumato plan` and `sfumato ledger ...`."""
+"""The commands `sfumato account`, `sfumato plan`, `sfumato train` and `sfumato ledger ...`."""
 
 from typing import Annotated, Any
 
@@ -8,7 +8,7 @@ import typer
 import sfumato
 from sfumato.accounting import Accountant, Plan, Price, Relation, dp_sgd, plan, price
 from sfumato.accounting.events import DpEvent, from_json
-from sfumato.cli import ledger
+from sfumato.cli import ledger, train
 from sfumato.cli.options import Delta, Json, Relations
 from sfumato.cli.show import show_facts, waiting
 from sfumato.errors import InvalidParameterError
@@ -23,6 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(ledger.app, name="ledger")
+app.command("train")(train.command)
 
 
 def _version(asked: bool) -> None:

@@ -8,7 +8,13 @@ from sfumato.mechanisms.randomized_response import Encoding, RandomizedResponse,
 from sfumato.mechanisms.selection import Exponential, IntervalExponential, NoisyMax, PermuteAndFlip
 from sfumato.mechanisms.sensitivity import ProposeTestRelease, SmoothMedian
 from sfumato.mechanisms.sparse_vector import AboveThreshold, AnswersSpentError, SparseVector
-from sfumato.mechanisms.tensors import add_gaussian_, add_laplace_, gaussian, laplace
+from sfumato.mechanisms.tensors import (
+    add_gaussian_,
+    add_gaussian_many_,
+    add_laplace_,
+    gaussian,
+    laplace,
+)
 
 __all__ = [
     "AboveThreshold",
@@ -33,6 +39,7 @@ __all__ = [
     "SparseVector",
     "UnaryEncoding",
     "add_gaussian_",
+    "add_gaussian_many_",
     "add_laplace_",
     "discrete_gaussian",
     "discrete_laplace",

@@ -5,14 +5,23 @@ Guarantee  `SecureGenerator` is the AES-256-CTR keystream of a key taken from th
            the key its bytes cannot be told from uniform ones. Two generators, two threads and two processes
            never share a stream: a forked child takes a key of its own, and a generator cannot be pickled or
            copied.
+GCM        The secure stream is counter mode as AES-256-GCM runs it (NIST SP 800-38D: blocks 2, 3, ... under a
+           nonce of 96 bits), because libraries have made that path the fastest one: twice as fast as plain
+           CTR where the processor has wide AES instructions. The tag is never asked for, so what is left is
+           the keystream. A seeded stream is plain CTR from block 0, the same on every version.
 Default    `generator=None` means `SecureGenerator`, everywhere. Seeds (`sfumato.testing.seeded`) and speed
            before secrecy (`FastGenerator`) are asked for by name, and `study_note` says what a release made
            with them must carry.
-Rekeying   A key gives at most 2^32 blocks of 16 bytes; the bound on telling them from uniform bytes is then
-           2^-65 (the PRP/PRF switching lemma, q^2 / 2^129).
+Rekeying   A secret key gives at most 2^32 - 2 blocks of 16 bytes, GCM's own limit; the bound on telling them
+           from uniform bytes is then 2^-65 (the PRP/PRF switching lemma, q^2 / 2^129).
+Forking    `fork(label, index)` gives the generator of one step or one purpose. A seeded one derives its key
+           by SHA-256 from the parent's key, the label and the index, so step 1000 of a run can be repeated
+           without drawing the 999 before it; other labels or indices give unrelated streams. A secure one has
+           nothing to repeat: its fork is itself, and its stream never comes back to where it was.
 """
 
 import hashlib
+import numbers
 import os
 import threading
 from typing import Any, Final, NoReturn, Protocol
@@ -41,8 +50,9 @@ __all__ = [
 
 Words = npt.NDArray[np.uint64]
 
-_ZEROS: Final = bytes(1 << 16)  # a keystream is the encryption of zeros; one block of them stays in cache
-_BYTES_PER_KEY: Final = 16 << 32
+_ZEROS: Final = memoryview(bytes(1 << 17))  # a keystream is the encryption of zeros; these stay in cache
+_BYTES_PER_KEY: Final = 16 * (2**32 - 2)
+_GCM_NONCE: Final = 12  # bytes: a start of this length means GCM, one of 16 plain CTR
 _LITTLE: Final = np.dtype("<u8")  # a seeded stream is the same on every platform
 
 
@@ -63,6 +73,10 @@ class Generator(Protocol):
         """Overwrite every byte of `out` with random ones."""
         ...
 
+    def fork(self, label: str, index: int) -> "Generator":
+        """Return the generator of one purpose and one step, however much of this one was used."""
+        ...
+
 
 def refuse_copy(self: Any, protocol: Any = None) -> NoReturn:
     """Stand in for `__reduce_ex__` where a copy would draw the same noise again."""
@@ -73,10 +87,11 @@ def refuse_copy(self: Any, protocol: Any = None) -> NoReturn:
 
 
 class _Keystream:
-    """AES-256-CTR over zeros. Owned by one thread of one process."""
+    """AES-256 in counter mode over zeros. Owned by one thread of one process."""
 
     def __init__(self, key: bytes, start: bytes) -> None:
-        self._cipher: CipherContext = Cipher(algorithms.AES(key), modes.CTR(start)).encryptor()
+        mode = modes.GCM(start) if len(start) == _GCM_NONCE else modes.CTR(start)
+        self._cipher: CipherContext = Cipher(algorithms.AES(key), mode).encryptor()
         self.left = _BYTES_PER_KEY
 
     def fill(self, out: memoryview) -> None:
@@ -84,6 +99,16 @@ class _Keystream:
             part = out[begin : begin + len(_ZEROS)]
             self._cipher.update_into(_ZEROS[: len(part)], part)
         self.left -= len(out)
+
+
+def _derived(key: bytes, label: str, index: int) -> bytes:
+    """Return the key of a fork. The label comes last, so no two (key, label, index) are hashed alike."""
+    _check.text(label=label)
+    _check.in_range(0, 2**63 - 1, index=index)
+    if not isinstance(index, numbers.Integral):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not be typed
+        raise InvalidParameterError(f"index must be a whole number, but {index!r} was given.")
+    place = int(index).to_bytes(8, "big")
+    return hashlib.sha256(b"sfumato fork" + key + place + label.encode()).digest()
 
 
 _forks = 0  # process ids are reused; a count of forks is not
@@ -125,12 +150,20 @@ class SecureGenerator:
 
     def fill(self, out: memoryview) -> None:
         """Overwrite every byte of `out`."""
-        self._stream().fill(out)
+        while len(out):
+            stream = self._stream()
+            part = out[: stream.left]
+            stream.fill(part)
+            out = out[len(part) :]
+
+    def fork(self, label: str, index: int) -> "SecureGenerator":
+        """Return this generator: its stream never repeats, so label and index have nothing to tell apart."""
+        return self
 
     def _stream(self) -> _Keystream:
         stream: _Keystream | None = getattr(self._local, "stream", None)
         if stream is None or stream.left <= 0 or self._local.process != process_token():
-            stream = _Keystream(os.urandom(32), os.urandom(16))
+            stream = _Keystream(os.urandom(32), os.urandom(_GCM_NONCE))
             self._local.stream, self._local.process = stream, process_token()
         return stream
 
@@ -148,19 +181,37 @@ class SeededGenerator:
     def __init__(self, seed: int) -> None:
         if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not be typed
             raise InvalidParameterError(f"seed must be a whole number, 0 or more, but {seed!r} was given.")
-        self._stream = _Keystream(hashlib.sha256(f"sfumato study seed {seed}".encode()).digest(), bytes(16))
+        self._start(hashlib.sha256(f"sfumato study seed {seed}".encode()).digest())
+
+    def _start(self, key: bytes) -> None:
+        self._key, self._stream = key, _Keystream(key, bytes(16))
         self._lock = threading.Lock()
         self._process = process_token()
 
     def fill(self, out: memoryview) -> None:
         """Overwrite every byte of `out`."""
+        self._refuse_other_process()
+        with self._lock:
+            self._stream.fill(out)
+
+    def fork(self, label: str, index: int) -> "SeededGenerator":
+        """Return the generator of one purpose and one step: the same for the same seed, label and index.
+
+        >>> step = SeededGenerator(7).fork("noise", 3)
+        >>> int(words(1, step)[0]) == int(words(1, SeededGenerator(7).fork("noise", 3))[0])
+        True
+        """
+        self._refuse_other_process()
+        child = SeededGenerator.__new__(SeededGenerator)
+        child._start(_derived(self._key, label, index))
+        return child
+
+    def _refuse_other_process(self) -> None:
         if self._process != process_token():
             raise InvalidParameterError(
                 "a seeded generator was used in another process than the one that made it, which would "
                 "repeat its noise. Make one in each process, each with a seed of its own."
             )
-        with self._lock:
-            self._stream.fill(out)
 
 
 class FastGenerator:
@@ -179,6 +230,7 @@ class FastGenerator:
         if seed is not None:
             _check.in_range(0, 2**63 - 1, seed=seed)
         self.seeded = seed is not None
+        self._seed = seed
         self.torch = torch.Generator(device)
         self.torch.manual_seed(int.from_bytes(os.urandom(7), "little") if seed is None else int(seed))
 
@@ -187,6 +239,13 @@ class FastGenerator:
         values = torch.empty(-(-len(out) // 8), dtype=torch.int64, device=self.torch.device)
         values.random_(-(2**63), None, generator=self.torch)
         out[:] = values.cpu().numpy().data.cast("B")[: len(out)]
+
+    def fork(self, label: str, index: int) -> "FastGenerator":
+        """Return a generator on the same device: with a seed derived from this one's, or a fresh one."""
+        if self._seed is None:
+            return FastGenerator(device=self.torch.device)
+        key = _derived(int(self._seed).to_bytes(32, "big"), label, index)
+        return FastGenerator(int.from_bytes(key[:7], "big"), device=self.torch.device)
 
 
 _default: Final = SecureGenerator()

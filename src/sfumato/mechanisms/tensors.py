@@ -1,25 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gaussian and Laplace noise in tensors, from the cryptographic stream.
 
-Promise    Each draw can be paired with an ideal real one so that, save with probability 2^-63, the two
-           differ by at most 2^-46 stddev or scale, before one rounding to `dtype`. (A Gaussian pair of radius
-           r below 1/64 stddev, one in 8000: by at most 2^-52 / r, never above 2^-25.)
-           The exception is the tail: a Gaussian radius stops at sqrt(2 ln 2^64) = 9.42 stddev and a Laplace
-           magnitude at ln 2^64 = 44.4 scale, beyond which an ideal draw falls with probability 2^-64. So d
-           draws are within d * 2^-63 of ideal ones in total variation, rounding aside.
+Promise    Each draw can be paired with an ideal real one, at most so far away before one rounding to `dtype`
+           (r is the radius of a Gaussian draw and its partner in stddevs, or a Laplace magnitude in scales):
+           float32 Gaussian: 2^-20 r, or the step of the radius, 2^-65 exp(r^2 / 2) / r, where that is more:
+           beyond r = 8.4, where an ideal pair falls with probability 2^-50.
+           float64, and Laplace: 2^-46, or the step, 2^-64 exp(r^2 / 2) / r or 2^-64 exp(r), where that is
+           more: beyond r = 5.3, one pair in 2^20, or r = 12.5, one draw in 2^18. And a Gaussian pair of
+           radius r below 1/64, one in 8000: 2^-52 / r, never above 2^-25.
+           The exception is the tail: a float32 radius stops at sqrt(2 ln 2^65) = 9.49, a float64 one at
+           9.42, a Laplace magnitude at ln 2^64 = 44.4, and an ideal draw falls beyond with probability 2^-64
+           at most. So d draws are, these distances aside, within d * 2^-64 of ideal ones in total variation.
+float32    Why 2^-20 r. Three 32-bit words make a pair: a and b its radius, c its angle. u = x mod 1, for
+           x = (a + b 2^-32) 2^-32 with signed a and b, is uniform on the multiples of 2^-64, exactly. Two
+           roundings leave x off by 2^-23 |x|, so both ends of u keep their relative precision: u near 0, the
+           tail, as x >= 0; and 1 - u near 0, the center where noise would vanish, as x < 0. There u = 1 + x
+           is rounded to z, and log u = log z - e with e = (z - 1) - x, which is exact, up to 2^-24 of log u.
+           So -log u is off by 2^-23 (1 + its size), and by 2^-22 of its size for x < 0; its root relatively
+           by half of that, below 2^-22. The angle pi 2^-31 c is off by 2^-24 (word), 2^-24 (product) and
+           2^-25 (pi) of itself, below 2^-21. Root, cosine and products add less than 2^-22. In all, 2^-20 r.
 Rounding   Floating-point numbers are not the reals, and a proof about real noise does not cover the last
            bits (Mironov 2012). Where the guarantee must be exact, use the integer grid
-           (`mechanisms.discrete`). Sums are rounded once, in float64, then to `dtype`.
-Edges      Noise is never infinite and never NaN. `stddev` 0, NaN, infinite, negative, or so large that the
-           noise could overflow `dtype` is refused. An empty tensor stays empty. NaN in the tensor stays NaN:
-           clip before adding noise.
+           (`mechanisms.discrete`). A sum is rounded once to `dtype`.
+Timing     How many words a draw takes does not depend on them, and no branch here does.
+Edges      Noise is never infinite and never NaN. `stddev` 0, NaN, infinite, negative, so large that the
+           noise could overflow `dtype` or so small that it could vanish in it is refused. An empty tensor
+           stays empty. NaN in the tensor stays NaN: clip before adding noise.
+Order      A seed gives the same noise on every platform, up to rounding in its mathematical library, and for
+           any number of threads. A tensor of another `dtype`, on another device or beside other tensors gets
+           other draws: `add_gaussian_many_` is not a loop over `add_gaussian_`.
 Fast path  With a `FastGenerator` the Gaussian is torch's own, with that generator's device and quality.
-Devices    The stream lives on the CPU; noise for another device is drawn there and copied.
+Devices    Gaussian noise for a CUDA tensor is drawn there (`mechanisms.device`) where Triton is installed.
+           Other noise is drawn on the CPU and copied.
 Source     Box and Muller 1958.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -29,12 +48,19 @@ from sfumato import _check
 from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms.random import FastGenerator, Generator, resolve
 
-__all__ = ["add_gaussian_", "add_laplace_", "gaussian", "laplace"]
+__all__ = ["add_gaussian_", "add_gaussian_many_", "add_laplace_", "gaussian", "laplace"]
 
 _CHUNK = 1 << 14  # pairs; the four float64 buffers of a chunk (512 KiB) stay in a second-level cache
+_PAIRS = 1 << 16  # float32 pairs: 1.25 MiB, for the same cache, and enough for torch to use two threads
 _HALF_STEP = 2.0**-64  # stands for the uniform 0, whose logarithm is not finite
+_SMALLEST = 2.0**-65  # the same for float32, where the step is 2^-64
 _OVERFLOW = 64.0  # no draw is this many stddevs or scales from zero
 _TO_UNIT = 2.0**-63  # from a signed 64-bit word to (-1, 1)
+_SIZES = {  # the least and the largest noise that a type can hold
+    dtype: (torch.finfo(dtype).tiny, torch.finfo(dtype).max / _OVERFLOW)
+    for dtype in (torch.float32, torch.float64)
+}
+_WORD_SCALES = (2.0**-32, 2.0**-64, math.pi * 2.0**-31)  # of a, b and c
 
 Noise = Callable[[int, float, Generator], Iterator[Tensor]]
 
@@ -53,7 +79,9 @@ def gaussian(
     torch.Size([2, 3])
     """
     _check.positive(stddev=stddev)
-    return _fresh(_gaussian_chunks, shape, stddev, generator, dtype, device)
+    out = _empty(shape, dtype, device)
+    _gaussian_([out], stddev, generator, add=False)
+    return out
 
 
 def laplace(
@@ -70,7 +98,7 @@ def laplace(
     torch.float64
     """
     _check.positive(scale=scale)
-    return _fresh(_laplace_chunks, shape, scale, generator, dtype, device)
+    return _laplace_(_empty(shape, dtype, device), scale, generator, add=False)
 
 
 def add_gaussian_(tensor: Tensor, *, stddev: float, generator: Generator | None = None) -> Tensor:
@@ -80,64 +108,182 @@ def add_gaussian_(tensor: Tensor, *, stddev: float, generator: Generator | None 
     >>> add_gaussian_(total, stddev=1.0) is total
     True
     """
+    add_gaussian_many_([tensor], stddev=stddev, generator=generator)
+    return tensor
+
+
+def add_gaussian_many_(
+    tensors: Sequence[Tensor], *, stddev: float, generator: Generator | None = None
+) -> None:
+    """Add Gaussian noise to every tensor in place: one draw for all, where many are small.
+
+    >>> sums = [torch.zeros(3), torch.zeros(2, 2)]
+    >>> add_gaussian_many_(sums, stddev=1.0)
+    >>> all(total.abs().min() > 0 for total in sums)
+    True
+    """
     _check.positive(stddev=stddev)
-    return _apply_(tensor, _gaussian_chunks, stddev, generator, add=True)
+    _gaussian_(list(tensors), stddev, generator, add=True)
 
 
 def add_laplace_(tensor: Tensor, *, scale: float, generator: Generator | None = None) -> Tensor:
     """Add Laplace noise to a float32 or float64 tensor in place, and return it."""
     _check.positive(scale=scale)
-    return _apply_(tensor, _laplace_chunks, scale, generator, add=True)
+    return _laplace_(tensor, scale, generator, add=True)
 
 
-def _fresh(
-    noise: Noise,
-    shape: Sequence[int] | Tensor,
-    size: float,
-    generator: Generator | None,
-    dtype: torch.dtype | None,
-    device: torch.device | str | None,
+def _empty(
+    shape: Sequence[int] | Tensor, dtype: torch.dtype | None, device: torch.device | str | None
 ) -> Tensor:
     if isinstance(shape, Tensor):
-        out = torch.empty(shape.shape, dtype=dtype or shape.dtype, device=device or shape.device)
-    else:
-        out = torch.empty(tuple(shape), dtype=dtype or torch.float32, device=device)
-    return _apply_(out, noise, size, generator, add=False)
+        return torch.empty(shape.shape, dtype=dtype or shape.dtype, device=device or shape.device)
+    return torch.empty(tuple(shape), dtype=dtype or torch.float32, device=device)
 
 
 @torch.no_grad()
-def _apply_(tensor: Tensor, noise: Noise, size: float, generator: Generator | None, *, add: bool) -> Tensor:
-    if tensor.dtype not in (torch.float32, torch.float64):
+def _gaussian_(tensors: list[Tensor], stddev: float, generator: Generator | None, *, add: bool) -> None:
+    for tensor in tensors:  # all of them before the first is changed
+        _refuse_what_cannot_hold_noise(tensor, stddev)
+    if isinstance(generator, FastGenerator):
+        for tensor in tensors:
+            _fast_(tensor, stddev, generator, add=add)
+        return
+    generator = resolve(generator)
+    if there := [tensor for tensor in tensors if _on_gpu(tensor)]:
+        from sfumato.mechanisms import device
+
+        device.write_gaussian_(there, stddev=stddev, generator=generator, add=add)
+        tensors = [tensor for tensor in tensors if not _on_gpu(tensor)]
+    single = [tensor for tensor in tensors if tensor.dtype == torch.float32]
+    chunks = _single_chunks(sum(tensor.numel() for tensor in single), generator)
+    _pour_(single, chunks, scale=math.sqrt(2.0) * stddev, add=add)
+    double = [tensor for tensor in tensors if tensor.dtype == torch.float64]
+    chunks = _gaussian_chunks(sum(tensor.numel() for tensor in double), stddev, generator)
+    _pour_(double, chunks, scale=1.0, add=add)
+
+
+@torch.no_grad()
+def _laplace_(tensor: Tensor, scale: float, generator: Generator | None, *, add: bool) -> Tensor:
+    _refuse_what_cannot_hold_noise(tensor, scale)
+    chunks = _laplace_chunks(tensor.numel(), scale, resolve(generator))
+    _pour_([tensor], chunks, scale=1.0, add=add)
+    return tensor
+
+
+def _refuse_what_cannot_hold_noise(tensor: Tensor, size: float) -> None:
+    limits = _SIZES.get(tensor.dtype)
+    if limits is None:
         raise InvalidParameterError(
             f"noise needs a float32 or float64 tensor, but {tensor.dtype} was given. "
             "Add it in float32, then convert: a coarser type would round the noise away."
         )
-    if size > torch.finfo(tensor.dtype).max / _OVERFLOW:
+    if not limits[0] <= size <= limits[1]:
+        wrong = "overflow" if size > 1 else "vanish in"
         raise InvalidParameterError(
-            f"noise of size {size!r} could overflow {tensor.dtype}. Use float64 or smaller noise."
+            f"noise of size {size!r} could {wrong} {tensor.dtype}. Use float64, or scale data and noise."
         )
-    if isinstance(generator, FastGenerator) and noise is _gaussian_chunks:
-        drawn = torch.empty(tensor.shape, dtype=tensor.dtype, device=generator.torch.device)
-        drawn.normal_(0.0, size, generator=generator.torch)
-        return tensor.add_(drawn.to(tensor.device)) if add else tensor.copy_(drawn)
-    direct = tensor.device.type == "cpu" and tensor.is_contiguous()
-    flat = tensor.view(-1) if direct else torch.empty(tensor.numel(), dtype=torch.float64)
-    begin = 0
-    for chunk in noise(tensor.numel(), size, resolve(generator)):
-        part = flat[begin : begin + len(chunk)]
-        part.add_(chunk) if add and direct else part.copy_(chunk)
-        begin += len(chunk)
-    if not direct:
-        drawn = flat.view(tensor.shape).to(tensor.device)
-        tensor.add_(drawn) if add else tensor.copy_(drawn)
-    return tensor
+    if tensor.is_cuda:
+        from sfumato.mechanisms import device
+
+        device.refuse_replay(tensor)
+
+
+def _on_gpu(tensor: Tensor) -> bool:
+    if not tensor.is_cuda:
+        return False
+    from sfumato.mechanisms import device  # brings Triton, which only GPUs need
+
+    return device.available()
+
+
+def _fast_(tensor: Tensor, stddev: float, generator: FastGenerator, *, add: bool) -> None:
+    drawn = torch.empty(tensor.shape, dtype=tensor.dtype, device=generator.torch.device)
+    drawn.normal_(0.0, stddev, generator=generator.torch)
+    tensor.add_(drawn.to(tensor.device)) if add else tensor.copy_(drawn)
+
+
+def _pour_(tensors: Iterable[Tensor], chunks: Iterator[Tensor], *, scale: float, add: bool) -> None:
+    """Write the draws over the tensors, or add them, in order: `scale` times each."""
+    chunk, used, size = None, 0, 0
+    for tensor in tensors:
+        direct = tensor.is_cpu and tensor.is_contiguous()
+        flat = tensor.view(-1) if direct else torch.empty(tensor.numel(), dtype=tensor.dtype, device="cpu")
+        begin, end = 0, flat.numel()
+        while begin < end:
+            if chunk is None or used == size:
+                chunk, used = next(chunks), 0
+                size = chunk.numel()
+            taken = min(size - used, end - begin)
+            part = flat if taken == end else flat[begin : begin + taken]
+            noise = chunk if taken == size else chunk[used : used + taken]
+            part.add_(noise, alpha=scale) if add and direct else torch.mul(noise, scale, out=part)
+            begin, used = begin + taken, used + taken
+        if not direct:
+            drawn = flat.view(tensor.shape).to(tensor.device)
+            tensor.add_(drawn) if add else tensor.copy_(drawn)
+
+
+class _Scratch(threading.local):
+    """The float32 buffer of one thread, kept: fresh memory would cost a fifth of a draw in page faults."""
+
+    def __init__(self) -> None:
+        with torch.inference_mode(False):  # a tensor made in inference mode could not be used outside it
+            self._flat = torch.empty(5 * _PAIRS, dtype=torch.float32, device="cpu")
+            self._scales = torch.tensor(_WORD_SCALES, dtype=torch.float32, device="cpu").view(3, 1)
+        self._words = self._flat.numpy().view("<i4")
+        self._views: dict[int, tuple[Tensor, ...]] = {}
+
+    def uniforms(self, pairs: int, generator: Generator) -> tuple[Tensor, ...]:
+        """Return rows: words scaled to a 2^-32, b 2^-64 and the angle, and two more to work in."""
+        words = self._words[: 3 * pairs]
+        generator.fill(words.data.cast("B"))
+        if sys.byteorder == "big":
+            words.byteswap(inplace=True)
+        native, scaled, *rows = self._rows(pairs)
+        scaled.copy_(native).mul_(self._scales)  # each word becomes a number where it lies: half the cache
+        return tuple(rows)
+
+    def noise(self, pairs: int) -> Tensor:
+        """Return room for both draws of each pair, where a and b were."""
+        return self._flat[: 2 * pairs]
+
+    def _rows(self, pairs: int) -> tuple[Tensor, ...]:
+        if pairs not in self._views:
+            if len(self._views) == 16:  # a model asks for one or two sizes; this bounds what others leave
+                self._views.clear()
+            rows = self._flat[: 5 * pairs].view(5, pairs)
+            self._views[pairs] = (rows[:3].view(torch.int32), rows[:3], *rows.unbind(0))
+        return self._views[pairs]
+
+
+_scratch = _Scratch()
+
+
+def _single_chunks(count: int, generator: Generator) -> Iterator[Tensor]:
+    """Yield `count` float32 draws of stddev 1 / sqrt(2), in a buffer that the next chunk overwrites."""
+    for begin in range(0, count, 2 * _PAIRS):
+        wanted = min(2 * _PAIRS, count - begin)
+        pairs = -(-wanted // 2)
+        x, z, angle, error, cosine = _scratch.uniforms(pairs, generator)
+        x.add_(z)
+        torch.floor(x, out=error)  # -1 or 0
+        torch.sub(x, error, out=z)  # z = x mod 1, rounded
+        error.add_(z).sub_(x)  # how much too large z is, exactly
+        z.clamp_min_(_SMALLEST).log_()
+        # z is at most 1 and its error below half of 1 - z, so this is never negative and the root never NaN.
+        radius = error.sub_(z).sqrt_()
+        torch.cos(angle, out=cosine)
+        noise = _scratch.noise(pairs)
+        torch.mul(radius, cosine, out=noise[:pairs])
+        torch.mul(radius, angle.sin_(), out=noise[pairs:])
+        yield noise if wanted == 2 * pairs else noise[:wanted]
 
 
 def _gaussian_chunks(count: int, stddev: float, generator: Generator) -> Iterator[Tensor]:
     """Yield float64 buffers that together hold `count` draws; each is overwritten by the next."""
     size = min(2 * _CHUNK, count + count % 2)
     words = np.empty(size, dtype="<i8")
-    uniform, out = torch.empty(size, dtype=torch.float64), torch.empty(size, dtype=torch.float64)
+    uniform, out = (torch.empty(size, dtype=torch.float64, device="cpu") for _ in range(2))
     for begin in range(0, count, 2 * _CHUNK):
         wanted = min(2 * _CHUNK, count - begin)
         pairs = -(-wanted // 2)
@@ -153,7 +299,7 @@ def _gaussian_chunks(count: int, stddev: float, generator: Generator) -> Iterato
 def _laplace_chunks(count: int, scale: float, generator: Generator) -> Iterator[Tensor]:
     size = min(2 * _CHUNK, count)
     words = np.empty(size, dtype="<i8")
-    uniform = torch.empty(size, dtype=torch.float64)
+    uniform = torch.empty(size, dtype=torch.float64, device="cpu")
     for begin in range(0, count, 2 * _CHUNK):
         wanted = min(2 * _CHUNK, count - begin)
         signed = _signed_uniform(words[:wanted], uniform[:wanted], generator)

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kinds of events that `dp_accounting` lacks: plain values, one class each.
+
+What makes one well-formed is in `accounting.checks`; what it costs, in the accountants. Scale: see
+`accounting.events`.
+"""
+
+from collections.abc import Sequence
+
+import attrs
+from dp_accounting.dp_event import DpEvent
+
+__all__ = [
+    "ApproximateDpEvent",
+    "DiscreteGaussianDpEvent",
+    "ExponentialDpEvent",
+    "JohnsonLindenstraussDpEvent",
+    "ParallelDpEvent",
+    "PureDpEvent",
+    "SparseVectorDpEvent",
+    "TruncatedPoissonSampledDpEvent",
+    "UnsampledDpEvent",
+]
+
+
+@attrs.frozen(slots=True)
+class PureDpEvent(DpEvent):
+    """Any epsilon-differentially private mechanism, nothing else being known of it."""
+
+    epsilon: float
+
+
+@attrs.frozen(slots=True)
+class ApproximateDpEvent(DpEvent):
+    """Any (epsilon, delta)-differentially private mechanism, nothing else being known of it."""
+
+    epsilon: float
+    delta: float
+
+
+@attrs.frozen(slots=True)
+class ExponentialDpEvent(DpEvent):
+    """The exponential mechanism, or any other mechanism with epsilon-bounded range.
+
+    Bounded range: the privacy losses of two neighbors lie in one interval of length epsilon (Durfee and
+    Rogers 2019). It is stronger than epsilon-DP and composes better.
+    """
+
+    epsilon: float
+
+
+@attrs.frozen(slots=True)
+class SparseVectorDpEvent(DpEvent):
+    """A sparse vector run: noisy threshold, noisy comparisons, and numeric answers where they are given.
+
+    Each part is pure DP and the parts add up, whatever the number of queries below the threshold (Lyu, Su
+    and Li 2017, Theorems 4 and 5).
+    """
+
+    threshold_epsilon: float
+    comparison_epsilon: float
+    answer_epsilon: float = 0.0
+
+    @property
+    def epsilon(self) -> float:
+        """The pure cost of the whole run."""
+        return self.threshold_epsilon + self.comparison_epsilon + self.answer_epsilon
+
+
+@attrs.frozen(slots=True)
+class DiscreteGaussianDpEvent(DpEvent):
+    """Discrete Gaussian noise on a sum of integer vectors.
+
+    Noise is drawn per coordinate with probability proportional to exp(-x^2 / (2 stddev^2)) on the integers;
+    one unit contributes an integer vector of L2 norm at most `sensitivity` (Canonne, Kamath, Steinke 2020).
+    """
+
+    stddev: float
+    sensitivity: float
+    dimension: int = 1
+
+
+@attrs.frozen(slots=True)
+class ParallelDpEvent(DpEvent):
+    """Mechanisms on disjoint parts of the data: each unit is in exactly one part, fixed by public rules.
+
+    Adding, removing or zeroing a unit touches one part, so the cost is the dearest part's. Replacing a unit
+    may touch two parts, so accountants refuse this event under replace-one. Under replace-label the rule that
+    makes the parts must not look at labels: they are what is private there.
+    """
+
+    events: Sequence[DpEvent]
+
+
+@attrs.frozen(slots=True)
+class UnsampledDpEvent(DpEvent):
+    """A mechanism on all of the data, whose bound says how far neighbors are apart and nothing more.
+
+    Values in [0, 1] move a sum by at most 1 when one is replaced, so half of that is stated as the bound of
+    one contribution. It is not: a unit that is absent from a sample moves the sum by up to 1. So this event
+    costs what `event` costs, and must not stand inside a sampling event.
+    """
+
+    event: DpEvent
+
+
+@attrs.frozen(slots=True)
+class TruncatedPoissonSampledDpEvent(DpEvent):
+    """A mechanism on a Poisson sample, cut to a uniformly random `batch_size` of it where it is larger.
+
+    Each of at most `public_size` units is taken with `sampling_probability`. What it costs is monotone in
+    `public_size`, so the price holds for every smaller data set. Only noise on sums of bounded contributions
+    is priced inside: Gaussians, of which several may share one sample.
+    """
+
+    sampling_probability: float
+    batch_size: int
+    public_size: int
+    event: DpEvent
+
+
+@attrs.frozen(slots=True)
+class JohnsonLindenstraussDpEvent(DpEvent):
+    """Gaussian noise on a sum of contributions that were clipped by an estimate of their norm (DP-SGD-JL).
+
+    The estimate is the root mean square of `projections` products with independent standard Gaussian vectors,
+    fresh for each event, shared by all units and independent of the data. A clipped contribution may then be
+    longer than its bound, by a factor distributed as sqrt(projections / chi2(projections)), whatever the
+    contribution (Bu et al. 2021, arXiv:2102.03013).
+    """
+
+    noise_multiplier: float
+    projections: int

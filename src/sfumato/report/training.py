@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page of one training run: what was learned, from what, at what price.
+
+Promise    The guarantee stands first, with epsilon rounded up, its relation and its unit, and in plain
+           words; noise that protects nobody is said to do so above everything else.
+Plain      `TrainingFacts` are plain values: the page does not know how the run was made.
+Public     Only what the run released may be in it. The figures on evaluation data are exact, which the page
+           says; rows that must be protected do not belong there.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from sfumato.accounting.guarantee import Guarantee, Relation, round_up
+from sfumato.report.curves import Series, line_chart
+from sfumato.report.html import escape, facts_table, page, rows_table, section
+
+__all__ = ["Measurement", "TrainingFacts", "training_report"]
+
+
+class Measurement(Protocol):
+    """How far a run was after some steps; loss and accuracy are on data that is not protected."""
+
+    @property
+    def step(self) -> int:
+        """How many noisy steps were taken."""
+        ...
+
+    @property
+    def epsilon(self) -> float:
+        """What they cost."""
+        ...
+
+    @property
+    def loss(self) -> float | None:
+        """The mean loss on evaluation data."""
+        ...
+
+    @property
+    def accuracy(self) -> float | None:
+        """The share of evaluation data that was predicted right."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingFacts:
+    """What the page of a run needs to know. `statement` is the paragraph for those who judge the claim."""
+
+    data: str
+    model: str
+    guarantee: Guarantee
+    statement: str
+    history: Sequence[Measurement] = ()
+    settings: Mapping[str, object] = field(default_factory=dict[str, object])
+    study_note: str | None = None  # what must be said of noise that was not secure
+
+
+def training_report(run: TrainingFacts, *, title: str, ledger_statement: str | None = None) -> str:
+    """Return the page of a training run.
+
+    >>> guarantee = Guarantee(epsilon=3, delta=1e-5, relation=Relation.ADD_REMOVE, privacy_unit="example")
+    >>> facts = TrainingFacts(data="digits", model="mlp", guarantee=guarantee, statement="It was trained.")
+    >>> "digits" in training_report(facts, title="Digits")
+    True
+    """
+    return page(
+        title,
+        _header(run, title),
+        _warning(run.study_note),
+        _cards(run),
+        section(
+            "What is promised", f'<div class="promise"><p>{escape(_in_plain_words(run.guarantee))}</p></div>'
+        ),
+        section("How it went", *_curves(run), _table(run)),
+        section("Privacy statement", f"<p>{escape(run.statement)}</p>"),
+        section("Settings", facts_table(run.settings)) if run.settings else "",
+        section("Ledger", f"<pre>{escape(ledger_statement)}</pre>") if ledger_statement else "",
+        "<footer><p>Written by sfumato. This page loads nothing and runs nothing.</p></footer>",
+    )
+
+
+def _header(run: TrainingFacts, title: str) -> str:
+    lead = f"{run.model} trained on {run.data} with {run.guarantee}."
+    return f'<header><h1>{escape(title)}</h1><p class="lead">{escape(lead)}</p></header>'
+
+
+def _warning(note: str | None) -> str:
+    if note is None:
+        return ""
+    return (
+        f'<p class="warning" role="note">{escape(note[:1].upper() + note[1:])}. This run protects nobody.</p>'
+    )
+
+
+def _cards(run: TrainingFacts) -> str:
+    last = run.history[-1] if run.history else None
+    cards: dict[str, str] = {}
+    if last is not None and last.accuracy is not None:
+        cards["accuracy on evaluation data"] = f"{last.accuracy:.1%}"
+    cards["epsilon"] = f"{round_up(run.guarantee.epsilon):g}"
+    cards["delta"] = f"{round_up(run.guarantee.delta):g}"
+    cards["protected"] = f"one {run.guarantee.privacy_unit}"
+    if last is not None:
+        cards["noisy steps"] = f"{last.step:,}"
+    shown = "".join(
+        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in cards.items()
+    )
+    return f'<dl class="cards">{shown}</dl>'
+
+
+_NEIGHBORS: Mapping[Relation, str] = {
+    Relation.ADD_REMOVE: "with any one {unit} in the training data as without it",
+    Relation.REPLACE_ONE: "with any one {unit} in the training data as with another in its place",
+    Relation.ZERO_OUT: "with any one {unit} in the training data as with a blank in its place",
+    Relation.REPLACE_LABEL: "with the label that any one {unit} has as with another one in its place",
+}
+_MEANINGLESS = 20.0  # a factor of e^20 is no promise that a person could weigh
+
+
+def _in_plain_words(guarantee: Guarantee) -> str:
+    """Return what epsilon and delta mean for one who is protected; both figures err upwards."""
+    compared = _NEIGHBORS[guarantee.relation].format(unit=guarantee.privacy_unit)
+    if not guarantee.epsilon <= _MEANINGLESS:
+        return "Nothing to be relied on: an epsilon as large as this one protects nobody."
+    factor = f"{round_up(math.exp(guarantee.epsilon), 3):g}"
+    sure = f"{round_up(100 / (1 + math.exp(-guarantee.epsilon)), 3):g}%"
+    apart = f", apart from a probability of {round_up(guarantee.delta):g}" if guarantee.delta > 0 else ""
+    labels = " All else about it is not protected." if guarantee.relation is Relation.REPLACE_LABEL else ""
+    return (
+        "Whatever someone may conclude from the model, its intermediate versions included, they conclude at "
+        f"most {factor} times as often {compared}, and the other way round{apart}. Who thought both equally "
+        f"likely before can become at most {sure} sure of either.{labels} This holds whatever else they "
+        "know, now or later. It covers this run alone, and does not hide what is true of people in general."
+    )
+
+
+def _curves(run: TrainingFacts) -> list[str]:
+    figures = [
+        _figure(run, "Accuracy", lambda m: m.accuracy, y_bounds=(0.0, 1.0), percent=True),
+        _figure(run, "Loss", lambda m: m.loss),
+        _figure(run, "Epsilon", lambda m: m.epsilon, caption="Privacy spent", from_zero=True),
+    ]
+    return ['<div class="curves">', *figures, "</div>"]
+
+
+def _figure(
+    run: TrainingFacts,
+    name: str,
+    value: Callable[[Measurement], float | None],
+    *,
+    caption: str | None = None,
+    y_bounds: tuple[float, float] | None = None,
+    from_zero: bool = False,
+    percent: bool = False,
+) -> str:
+    """Return one curve over the steps; nothing where no value was measured at all."""
+    points = [(float(m.step), found) for m in run.history if (found := value(m)) is not None]
+    if not points:
+        return ""
+    caption = caption or f"{name} on evaluation data"
+    highest = max((y for _, y in points if math.isfinite(y)), default=0.0)
+    if from_zero and highest > 0:
+        y_bounds = (0.0, highest)
+    chart = line_chart(
+        Series(name=name, points=points),
+        title=caption,
+        x_label="step",
+        y_label=name.lower(),
+        x_bounds=(0.0, max(1.0, points[-1][0])),
+        y_bounds=y_bounds,
+        percent=percent,
+    )
+    return f"<figure><figcaption>{escape(caption)}</figcaption>{chart}</figure>"
+
+
+def _table(run: TrainingFacts) -> str:
+    if not run.history:
+        return "<p>Nothing was measured.</p>"
+    rows = [
+        (
+            m.step,
+            f"{round_up(m.epsilon):g}",
+            None if m.loss is None else f"{m.loss:.4f}",
+            None if m.accuracy is None else f"{m.accuracy:.2%}",
+        )
+        for m in run.history
+    ]
+    table = rows_table(("step", "epsilon so far", "loss", "accuracy"), rows)
+    return f"<details><summary>The same as a table</summary>{table}</details>"

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The self-check: on the first batch, a fast engine is compared with the reference.
+
+Promise    If an engine's sums or per-example gradients differ from those of each example alone, or a norm is
+           smaller, for whatever reason (a rule with a bug, a layer that mixes examples, a loss divided by the
+           batch's size), training stops before the first update, with the parameter named. A norm may be
+           larger: where terms cancel, the rules err upwards.
+Training   Some layers mix only while training. So, in the mode that the model is in, the gradient of one row
+           must also be the same beside other rows, and what the model remembers in its buffers must be the
+           same whatever the rows were: no noise would protect it.
+Routes     A trainable parameter that is reached around its module (by a list or a closure made before) is
+           not seen by any engine; such a use is refused.
+Private    The error tells which parameter or buffer differs, never by how much.
+Random     Dropout is switched off for the comparison: it draws differently each time. Beside other rows it is
+           on, and draws the same both times.
+Rounding   What differs in the model's own type is compared again in float64, where rounding is no excuse.
+Not seen   Mixing that depends on values or sizes which the rows of the check do not have.
+"""
+
+import warnings
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from typing import Any, Final, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from sfumato.errors import UnsupportedModelError
+from sfumato.training import swapping
+from sfumato.training.book_keeping import BookKeeping
+from sfumato.training.clipping import GradientPass
+from sfumato.training.functional import Functional
+from sfumato.training.losses import Loss
+from sfumato.training.projections import Projections
+from sfumato.training.rows import converted, count, repeat_to, take, tensors
+
+__all__ = ["Engine", "agree", "self_check"]
+
+_ROWS: Final = 3  # enough to show mixing, few enough for any memory
+# How far rounding may take two correct ways apart, relative to the gradient. Deep networks in float32 differ
+# by up to 5e-4, in bfloat16 by up to a few percent; a wrong rule differs by far more.
+_TOLERANCE: Final = {torch.float64: 1e-6, torch.float32: 1e-2}
+_COARSE: Final = 0.15
+
+
+class Engine(Protocol):
+    """Whatever gives the gradients of the units of a batch."""
+
+    def run(self, batch: Sequence[Any], *, per_unit: int = 1) -> GradientPass:
+        """Return the gradients of a batch, `per_unit` consecutive rows to a unit."""
+        ...
+
+
+def self_check(engine: Engine, model: nn.Module, loss: Loss, batch: Sequence[Any]) -> bool:
+    """Compare an engine with the reference on a few rows of a batch; raise where they disagree.
+
+    Return whether these rows could have shown mixing: there must be two, not alike, with finite gradients.
+    """
+    few = take(batch, slice(0, _ROWS))
+    if not count(few):
+        return False
+    with _same_draws(model), _deterministic(model):
+        _refuse_other_routes(model, loss, few)
+        few = take(few, _finite(reference(model, loss, few), model))
+        different = _different(engine, reference(model, loss, few), model, few) if count(few) else []
+        if different and isinstance(engine, BookKeeping):
+            different = _in_double(model, loss, few, different)
+    if different:
+        raise UnsupportedModelError(
+            f"the gradients of {different} are not those that each example gives alone. Either a layer mixes "
+            "examples (normalization over the batch, a loss divided by the batch's size), or the model is "
+            "random beyond dropout, or a rule of the fast engine is wrong. Use engine='functional', whose "
+            "gradients cannot mix, and please report the model."
+        )
+    if count(few) < 2 or all(torch.equal(t[0], t[1]) for t in tensors(few)):
+        return False
+    _refuse_neighbors(engine, model, few)
+    return True
+
+
+def reference(model: nn.Module, loss: Loss, batch: Sequence[Any]) -> GradientPass:
+    """Return the gradients of each row alone: by vmap, or by a loop where vmap has no rule."""
+    with warnings.catch_warnings():  # slow, but for a few rows and once
+        warnings.filterwarnings("ignore", "There is a performance drop")
+        warnings.filterwarnings("ignore", "torch.func.vmap cannot run")
+        return Functional(model, loss).run(batch)
+
+
+def agree(got: Tensor, wanted: Tensor) -> bool:
+    """Whether two gradients are the same up to rounding (and not finite in the same places)."""
+    tolerance = max(_tolerance(got), _tolerance(wanted))
+    got, wanted = got.double(), wanted.double()
+    finite = wanted.isfinite() & got.isfinite()
+    if not bool((wanted.isfinite() == got.isfinite()).all()):
+        return False
+    scale = torch.where(finite, wanted, 0.0).norm()
+    return bool(torch.where(finite, got - wanted, 0.0).norm() <= tolerance * scale + 1e-30)
+
+
+def _tolerance(gradient: Tensor) -> float:
+    if torch.is_autocast_enabled(gradient.device.type):
+        return _COARSE  # of bfloat16
+    if gradient.is_cuda and gradient.dtype is torch.float32:
+        return _COARSE  # of tf32 products
+    return _TOLERANCE.get(gradient.dtype, _COARSE)
+
+
+def _trainable(model: nn.Module) -> list[str]:
+    return list(swapping.find(model).parameters)
+
+
+def _finite(run: GradientPass, model: nn.Module) -> Tensor:
+    return run.squared_norms([_trainable(model)])[0].isfinite()
+
+
+def _different(engine: Engine, wanted: GradientPass, model: nn.Module, batch: Sequence[Any]) -> list[str]:
+    """Return the parameters for which an engine's pass is not the reference's: sums, gradients, norms."""
+    names = _trainable(model)
+    groups = [[name] for name in names]
+    got, rows = engine.run(batch), count(batch)
+    norms = None if isinstance(engine, Projections) else got.squared_norms(groups)  # it estimates them
+    wanted_norms = wanted.squared_norms(groups)
+    found: list[str] = []
+    for row in range(rows):
+        one = torch.zeros_like(wanted_norms)
+        one[:, row] = 1
+        sums = got.weighted_sums(groups, one)
+        found += [n for n in names if not agree(sums[n], wanted.per_unit(n)[row])]
+    if norms is not None:
+        for i, name in enumerate(names):
+            gradient = got.per_unit(name)
+            least = wanted_norms[i] * (1 - _tolerance(gradient))
+            if not agree(gradient, wanted.per_unit(name)) or not bool((norms[i] >= least).all()):
+                found.append(name)
+    return [name for name in names if name in found]
+
+
+def _in_double(model: nn.Module, loss: Loss, batch: Sequence[Any], different: list[str]) -> list[str]:
+    """Return what still differs in float64; where that cannot be told, all that differed before.
+
+    An activation that is almost 0 may be cut off by one way of adding up and let through by another: in
+    float32 two correct ways then differ visibly, in float64 they do not.
+    """
+    try:
+        copy, rows = deepcopy(model).double(), converted(batch, torch.float64)
+        with torch.autocast(next(tensors(batch)).device.type, enabled=False):
+            return _different(BookKeeping(copy, loss), reference(copy, loss, rows), copy, rows)
+    except (RuntimeError, TypeError, ValueError, NotImplementedError):  # a model that fixes its own type
+        return different
+
+
+def _refuse_other_routes(model: nn.Module, loss: Loss, batch: Sequence[Any]) -> None:
+    """Raise where losses depend on a parameter although another tensor was put in all of its places."""
+    places = swapping.find(model)
+    names, parameters = list(places.parameters), list(places.parameters.values())
+    with torch.enable_grad(), places.swapped({name: p.detach() for name, p in places.parameters.items()}):
+        losses = loss(model, *batch)
+    if not losses.requires_grad:
+        return
+    found = list[Tensor | None](torch.autograd.grad(losses.sum(), parameters, allow_unused=True))
+    around = [name for name, grad in zip(names, found, strict=True) if grad is not None]
+    if around:
+        raise UnsupportedModelError(
+            f"the loss reaches {around} around the modules that hold them: by a list, a closure or an "
+            "attribute made before. That part of the gradient would be lost. Take parameters from the model "
+            "when the loss is computed; for weight decay use the optimizer's."
+        )
+
+
+def _refuse_neighbors(engine: Engine, model: nn.Module, few: Sequence[Any]) -> None:
+    """Raise where the gradient of the first row, or a buffer, depends on which rows are beside it."""
+    copies = repeat_to(take(few, slice(0, 1)), count(few))
+    _first_row(engine, model, few)  # what happens only once happens here
+    gradients, buffers = _first_row(engine, model, few)
+    others, other_buffers = _first_row(engine, model, copies)
+    different = [name for name in gradients if not agree(others[name], gradients[name])]
+    if different:
+        raise UnsupportedModelError(
+            f"the gradients of {different} of one example depend on the examples beside it: while training, "
+            "a layer mixes examples, or the model draws randomness outside of torch's default generators. "
+            "Take that layer out (sf.training.fix), or use engine='functional', whose gradients cannot mix."
+        )
+    changed = [name for name in buffers if not torch.equal(buffers[name], other_buffers[name])]
+    if changed:
+        raise UnsupportedModelError(
+            f"the buffers {changed} keep something of the examples they have seen (a running average?), "
+            "which no noise protects. Call .eval() on the modules that hold them, or take them out."
+        )
+
+
+def _first_row(
+    engine: Engine, model: nn.Module, batch: Sequence[Any]
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return the gradient of the first row and the buffers after a pass; leave all as it was before."""
+    names = _trainable(model)
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    try:
+        with _same_draws(model):
+            run = engine.run(batch)
+            weights = torch.zeros(1, count(batch), device=next(model.parameters()).device)
+            weights[0, 0] = 1
+            gradients = run.weighted_sums([names], weights)
+        return gradients, {name: buffer.clone() for name, buffer in model.named_buffers()}
+    finally:
+        for name, buffer in model.named_buffers():
+            if name in before and buffer.shape == before[name].shape:
+                buffer.copy_(before[name])
+
+
+@contextmanager
+def _same_draws(model: nn.Module) -> Generator[None]:
+    devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
+    with torch.random.fork_rng(sorted(devices, key=str)):
+        yield
+
+
+@contextmanager
+def _deterministic(model: nn.Module) -> Generator[None]:
+    training = [module for module in model.modules() if module.training]
+    try:
+        model.eval()
+        yield
+    finally:
+        for module in training:
+            module.training = True

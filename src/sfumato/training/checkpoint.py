@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The folder of a run: a checkpoint from which it goes on exactly, its metrics, its weights, its statement.
+
+Promise    A checkpoint is whole or absent: it is written beside the old one, brought to disk, and put in its
+           place in one move. It is read with `weights_only=True`, so a file cannot run code.
+Same run   It carries a fingerprint of every public setting. Another run's is refused, and what differs is
+           named.
+Noise      None is in it. A resumed run draws fresh noise (or, from a seed, that of the step), never noise
+           that a step before it had.
+Alone      One process at a time uses a folder: two would continue the same run twice.
+Private    Weights after noise are released by the run's own event. The order of a shuffled epoch is here too,
+           which its event treats as known.
+"""
+
+import os
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from filelock import FileLock, Timeout
+from torch import Tensor
+
+from sfumato.errors import InvalidParameterError, SfumatoError
+
+__all__ = ["CheckpointError", "RunFolder", "random_state", "require_same_run", "restore_random_state"]
+
+FORMAT: Final = 1
+_SHORT: Final = 60  # characters of a setting that an error shows
+
+
+class CheckpointError(SfumatoError, RuntimeError):
+    """A run folder cannot be used as asked; nothing was spent."""
+
+
+class RunFolder:
+    """Where one run keeps its files."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.checkpoint = self.path / "checkpoint.pt"
+        self.metrics = self.path / "metrics.jsonl"
+        self.weights = self.path / "model.pt"
+        self.report = self.path / "run.json"
+
+    def make(self) -> None:
+        """Make the folder, if there is none."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CheckpointError(
+                f"the folder {str(self.path)!r} cannot be made: {error.strerror}. Give one that can be "
+                "written."
+            ) from error
+
+    @contextmanager
+    def used(self) -> Generator[None]:
+        """Keep other processes out."""
+        lock = FileLock(self.path / ".lock")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise CheckpointError(
+                f"another process trains in {str(self.path)!r}. Wait for it, or use another folder."
+            ) from None
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def require_unused(self) -> None:
+        """Raise if a run lives here already."""
+        if self.checkpoint.exists() or self.report.exists():
+            raise CheckpointError(
+                f"{str(self.path)!r} holds a run already. Continue it with resume=True, or use another "
+                "folder."
+            )
+
+    def save(self, state: Mapping[str, Any]) -> None:
+        """Write a checkpoint in the place of the last one."""
+        _write(self.checkpoint, {"format": FORMAT, **state})
+
+    def load(self) -> dict[str, Any]:
+        """Read the checkpoint of a run that is not finished."""
+        if self.report.exists():
+            raise CheckpointError(
+                f"the run in {str(self.path)!r} is finished: its weights are in {self.weights.name}, its "
+                f"statement in {self.report.name}. Train in another folder."
+            )
+        if not self.checkpoint.exists():
+            raise CheckpointError(f"there is no run in {str(self.path)!r} to resume. Leave resume=True out.")
+        state = self._read()
+        if not isinstance(state, dict) or state.get("format") != FORMAT:
+            raise CheckpointError(
+                f"{str(self.checkpoint)!r} was written by another version of sfumato. Resume with that one."
+            )
+        return state
+
+    def _read(self) -> Any:
+        try:
+            return torch.load(self.checkpoint, weights_only=True, map_location="cpu")
+        except Exception as error:  # torch raises many kinds for a file that is not one of its own
+            raise CheckpointError(
+                f"{str(self.checkpoint)!r} cannot be read ({type(error).__name__}): it is damaged, or holds "
+                "more than tensors, numbers and text. An optimizer or schedule with state of another kind "
+                "cannot be resumed."
+            ) from error
+
+    def finish(self, weights: Mapping[str, Tensor]) -> None:
+        """Write the weights of a finished run."""
+        _write(self.weights, dict(weights))
+
+
+def _write(path: Path, content: Any) -> None:
+    part = path.with_name(path.name + ".part")
+    with part.open("wb") as file:
+        torch.save(content, file)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+    _sync(path.parent)
+
+
+def _sync(folder: Path) -> None:
+    """Bring a move within a folder to disk, where the system knows how."""
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def require_same_run(stored: Mapping[str, str], now: Mapping[str, str], folder: Path) -> None:
+    """Raise if a checkpoint's public settings are not those of the run that wants to go on from it.
+
+    >>> require_same_run({"steps": "10"}, {"steps": "20"}, Path("run"))
+    Traceback (most recent call last):
+    sfumato.errors.InvalidParameterError: the checkpoint in 'run' is of another run: steps was 10 and ...
+    """
+    names = [name for name in {**stored, **now} if stored.get(name) != now.get(name)]
+    if not names:
+        return
+    told = [_difference(name, stored.get(name, "absent"), now.get(name, "absent")) for name in names]
+    raise InvalidParameterError(
+        f"the checkpoint in {str(folder)!r} is of another run: {'; '.join(told)}. Resume with the settings "
+        "it was started with, or train in another folder."
+    )
+
+
+def _difference(name: str, before: str, now: str) -> str:
+    if max(len(before), len(now)) > _SHORT:
+        return f"{name} differs"
+    return f"{name} was {before} and is now {now}"
+
+
+def random_state(device: torch.device) -> dict[str, Tensor]:
+    """Return torch's own random state, which dropout draws from; no noise comes from it."""
+    state = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(device)
+    return state
+
+
+def restore_random_state(state: Mapping[str, Tensor], device: torch.device) -> None:
+    """Let torch draw on from where a checkpoint was."""
+    torch.set_rng_state(state["cpu"])
+    if device.type == "cuda" and "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"], device)

@@ -1,0 +1,333 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the user gives, as privacy units: one row each, or one owner with several rows.
+
+Guarantee  `Units.take` returns consecutive rows of each unit asked for, computed from that unit's rows alone,
+           at most `contribution_bound` of them, with weights that average a unit's rows and views before its
+           gradient is clipped. So one unit is one contribution, however many rows it owns.
+Owners     With `owners`, a unit is an owner. One with more rows than `contribution_bound` takes part with a
+           fresh random subset of them at each step.
+Filling    Units of fewer rows than others are filled up with copies of their own rows at weight 0: nobody
+           else's row, and no row of zeros, whose loss might not be a number.
+Views      `augment` sees `views` copies of each row and must change each on its own. On the first batch it is
+           run twice, with other rows beside the same ones; where that changes a row, training stops.
+Private    How many rows and units there are: in no message and no repr.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
+
+from sfumato import _check
+from sfumato.errors import InvalidParameterError
+from sfumato.mechanisms.random import Generator, words
+from sfumato.training import rows
+
+__all__ = ["Augment", "Batch", "RowSource", "Units", "moved", "open_rows", "public_size_of"]
+
+Augment = Callable[[Any, torch.Generator], Any]  # (rows, where to draw from) -> as many rows
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The rows of some units, `rows_per_unit` consecutive ones each; weights of None are all 1."""
+
+    rows: tuple[Any, ...]
+    rows_per_unit: int = 1
+    row_weights: Tensor | None = None
+
+
+class RowSource(Protocol):
+    """Rows by number."""
+
+    def __len__(self) -> int: ...
+
+    def take(self, index: Tensor) -> tuple[Any, ...]:
+        """Return the rows of an index, in its order; at least one."""
+        ...
+
+
+class _TensorRows:
+    """Tensors in tuples, lists and dicts, rows on the first axis."""
+
+    def __init__(self, tensors: tuple[Any, ...]) -> None:
+        self._tensors = tensors
+        self._count = rows.count(tensors)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def take(self, index: Tensor) -> tuple[Any, ...]:
+        return rows.take(self._tensors, index)
+
+
+class _DatasetRows:
+    """A map-style torch data set, collated as a torch loader would."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def take(self, index: Tensor) -> tuple[Any, ...]:
+        examples = [self._dataset[i] for i in index.tolist()]
+        try:
+            batch = default_collate(examples)
+        except (RuntimeError, TypeError):  # its message would tell shapes or types of private rows
+            raise InvalidParameterError(
+                "the examples of the data set cannot be put into one batch: their tensors differ in shape or "
+                "number, or are no tensors. Pad or crop each example to one shape in the data set itself."
+            ) from None
+        return tuple(batch) if isinstance(batch, list | tuple) else (batch,)
+
+
+def open_rows(data: Any) -> RowSource:
+    """Return the rows of tensors, of a `TensorDataset`, or of a map-style torch `Dataset`.
+
+    >>> len(open_rows((torch.zeros(5, 2), torch.zeros(5))))
+    5
+    """
+    _refuse(data)
+    if hasattr(data, "train") and hasattr(data, "public_size"):  # one of sfumato.datasets, with its test part
+        return open_rows(data.train)
+    if isinstance(data, TensorDataset):
+        return _TensorRows(data.tensors)
+    if isinstance(data, Tensor | dict):
+        return _TensorRows((data,))
+    if isinstance(data, tuple | list):
+        return _TensorRows(tuple(data))
+    if isinstance(data, Dataset) or (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
+        return _DatasetRows(data)
+    raise InvalidParameterError(
+        f"cannot take rows from a {type(data).__name__}. Give tensors in a tuple, or a torch Dataset with "
+        "__getitem__ and __len__."
+    )
+
+
+def _refuse(data: Any) -> None:
+    if isinstance(data, DataLoader):
+        raise InvalidParameterError(
+            "a DataLoader has a sampler of its own, and the guarantee holds only for the one it is computed "
+            "for. Give its data set (loader.dataset), and say expected_batch_size instead of batch_size."
+        )
+    if isinstance(data, IterableDataset) or (hasattr(data, "__next__") and hasattr(data, "__iter__")):
+        raise InvalidParameterError(
+            "rows must be had by number, but the data can only be iterated: which rows are in a batch would "
+            "be decided by their order. Give a map-style Dataset or tensors."
+        )
+
+
+def public_size_of(data: Any, public_size: int | None) -> int | None:
+    """Return the number of units that may be known: the one given, or what the data declares of itself.
+
+    >>> public_size_of((torch.zeros(5, 2),), None) is None
+    True
+    """
+    declared = getattr(data, "public_size", None)
+    if public_size is None:
+        return declared
+    _check.count(public_size=public_size)
+    if declared is not None and declared != public_size:
+        raise InvalidParameterError(
+            f"public_size={public_size} was given, but the data declares {declared}. Leave it out, or give "
+            "the same."
+        )
+    return public_size
+
+
+class Units:
+    """The privacy units of a data set: `Units(data)` by rows, `Units(data, owners=..., ...)` by owners.
+
+    >>> owners = torch.tensor([7, 7, 9, 7])
+    >>> units = Units((torch.arange(4), torch.zeros(4)), owners=owners, contribution_bound=2)
+    >>> batch = units.take(torch.tensor([0, 1]))
+    >>> batch.rows_per_unit, batch.row_weights.tolist()
+    (2, [0.5, 0.5, 1.0, 0.0])
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        *,
+        owners: Tensor | None = None,
+        contribution_bound: int | None = None,
+        augment: Augment | None = None,
+        views: int = 1,
+    ) -> None:
+        _check.count(views=views)
+        if views > 1 and augment is None:
+            raise InvalidParameterError(f"views={views} copies of a row are all the same without augment=...")
+        self._source = open_rows(data)
+        declared = _owners_of(data) if owners is None else owners
+        self._owned = _Owned.of(declared, contribution_bound, len(self._source))
+        self._augment, self._views = augment, views
+        self._augment_is_checked = augment is None
+
+    @property
+    def num_units(self) -> int:
+        """How many there are: private unless it was declared public."""
+        return len(self._source) if self._owned is None else len(self._owned)
+
+    @property
+    def by_owner(self) -> bool:
+        """Whether a unit is an owner of rows, and not one row."""
+        return self._owned is not None
+
+    def blank(self, units: int) -> tuple[Any, ...] | None:
+        """Return rows of zeros in the shape of the data's, to rehearse with; None where there is no row.
+
+        Of a map-style data set one example is loaded, for its shapes alone.
+        """
+        if not len(self._source):
+            return None
+        one = self._source.take(torch.zeros(1, dtype=torch.int64))
+        return rows.padded(rows.take(one, slice(0, 0)), units)
+
+    def take(self, units: Tensor, generator: Generator | None = None) -> Batch:
+        """Return the rows of some units; of none, a batch without rows."""
+        if self._owned is None:
+            batch = Batch(self._source.take(units)) if len(units) else Batch(())
+        else:
+            batch = self._owned.take(units, self._source, generator)
+        if self._augment is None or not batch.rows:
+            return batch
+        return self._viewed(batch, self._augment, generator)
+
+    def _viewed(self, batch: Batch, augment: Augment, generator: Generator | None) -> Batch:
+        views = self._views
+        copies = torch.arange(rows.count(batch.rows)).repeat_interleave(views)
+        many = rows.take(batch.rows, copies)
+        seed = int(words(1, generator)[0] >> np.uint64(1))
+        if not self._augment_is_checked and len(copies) > 1:
+            _refuse_mixing_augment(augment, many, seed)
+            self._augment_is_checked = True
+        changed = _augmented(augment, many, seed)
+        weights = torch.ones(len(copies)) if batch.row_weights is None else batch.row_weights[copies]
+        return Batch(changed, batch.rows_per_unit * views, weights / views)
+
+
+def moved(batch: Any, device: torch.device) -> Any:
+    """Return a batch with its tensors on a device."""
+    if isinstance(batch, Tensor):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, dict):
+        return {key: moved(part, device) for key, part in batch.items()}
+    if isinstance(batch, tuple | list):
+        parts = [moved(part, device) for part in batch]
+        return parts if isinstance(batch, list) else tuple(parts)
+    return batch
+
+
+# --- owners ----------------------------------------------------------------------------------------------
+
+
+def _owners_of(data: Any) -> Tensor | None:
+    """Return who owns the rows, if the data itself says so: then examples are not what must be protected."""
+    inner = data.train if hasattr(data, "train") and hasattr(data, "public_size") else data
+    return getattr(inner, "user_ids", None)
+
+
+class _Owned:
+    """Which rows belong to which owner."""
+
+    def __init__(self, owners: Tensor, contribution_bound: int) -> None:
+        _, members, counts = np.unique(owners.cpu().numpy(), return_inverse=True, return_counts=True)
+        self._order = np.argsort(members, kind="stable")
+        self._counts = counts
+        self._starts = np.cumsum(counts) - counts
+        self._bound = contribution_bound
+
+    @classmethod
+    def of(cls, owners: Tensor | None, contribution_bound: int | None, count: int) -> "_Owned | None":
+        """Return None where rows are the units."""
+        if owners is None:
+            if contribution_bound is not None:
+                raise InvalidParameterError(
+                    "contribution_bound bounds the rows of one owner. Say who owns each row with owners=..., "
+                    "or leave it out: a unit is then one row."
+                )
+            return None
+        if contribution_bound is None:
+            raise InvalidParameterError(
+                "rows have owners, so one unit may own many: say contribution_bound, the most rows of one "
+                "owner that take part in a step. To protect single rows instead, give the tensors without "
+                "owners."
+            )
+        _check.count(contribution_bound=contribution_bound)
+        if not (isinstance(owners, Tensor) and owners.dim() == 1 and not owners.is_floating_point()):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not be typed
+            raise InvalidParameterError("owners must be a tensor of whole numbers, one for each row.")
+        if len(owners) != count:
+            raise InvalidParameterError(
+                "owners must have one entry for each row of the data, but it has another number."
+            )
+        return cls(owners, contribution_bound)
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    def take(self, units: Tensor, source: RowSource, generator: Generator | None) -> Batch:
+        """Return at most `contribution_bound` rows of each owner, filled up to the same number."""
+        if not len(units):
+            return Batch(())
+        shuffled, starts, counts = self._shuffled(units.numpy(), generator)
+        taken = np.minimum(counts, self._bound)
+        width = int(taken.max())
+        place = np.arange(width)[None, :]
+        index = shuffled[starts[:, None] + place % taken[:, None]]  # [owners, width]
+        weights = np.where(place < taken[:, None], 1.0 / taken[:, None], 0.0)
+        flat = torch.from_numpy(index.reshape(-1))
+        return Batch(source.take(flat), width, torch.from_numpy(weights.reshape(-1)).to(torch.float32))
+
+    def _shuffled(self, units: Any, generator: Generator | None) -> tuple[Any, Any, Any]:
+        """Return owners' rows, each owner's in random order; where each owner begins, and how many it has."""
+        counts = self._counts[units]
+        starts = np.cumsum(counts) - counts
+        owner = np.repeat(np.arange(len(units)), counts)
+        place = np.arange(len(owner)) - starts[owner]
+        order = np.lexsort((words(len(owner), generator), owner))
+        return self._order[self._starts[units][owner] + place][order], starts, counts
+
+
+# --- views -----------------------------------------------------------------------------------------------
+
+
+def _augmented(augment: Augment, batch: tuple[Any, ...], seed: int) -> tuple[Any, ...]:
+    changed = augment(batch, torch.Generator().manual_seed(seed))
+    if not isinstance(changed, tuple | list | Mapping | Tensor) or rows.count(changed) != rows.count(batch):
+        raise InvalidParameterError(
+            "augment must return the rows it was given, changed: as many of them, in the same order."
+        )
+    return tuple(changed) if isinstance(changed, tuple | list) else (changed,)
+
+
+def _refuse_mixing_augment(augment: Augment, batch: tuple[Any, ...], seed: int) -> None:
+    """Raise if the augmentation of a row depends on others: every second is blanked, and must not show."""
+    other = torch.arange(rows.count(batch)) % 2 == 1
+    blanked = _blanked(batch, other)
+    before, after = (_augmented(augment, b, seed) for b in (batch, blanked))
+    for kept, now in zip(rows.tensors(before), rows.tensors(after), strict=True):
+        keep = (~other).to(kept.device)
+        if not torch.equal(kept[keep].nan_to_num(), now[keep].nan_to_num()):
+            raise InvalidParameterError(
+                "the augmentation of a row depends on the other rows of the batch (mixup, cutmix and "
+                "statistics of the batch do). One example would then reach into the gradients of others. "
+                "Change each row on its own."
+            )
+
+
+def _blanked(batch: Any, which: Tensor) -> Any:
+    if isinstance(batch, Tensor):
+        changed = batch.clone()
+        changed[which.to(batch.device)] = 0
+        return changed
+    if isinstance(batch, dict):
+        return {key: _blanked(part, which) for key, part in batch.items()}
+    if isinstance(batch, tuple | list):
+        parts = [_blanked(part, which) for part in batch]
+        return parts if isinstance(batch, list) else tuple(parts)
+    return batch

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""More than one process: the same script under `torchrun`, with the same sums as one process would give.
+
+Guarantee  Rank 0 draws each batch and tells the others, so one sampler forms the batches, however many ranks
+           there are. Each rank clips and adds up its share of the units; noise is added once, by rank 0, to
+           its share before the shares are added up. So all ranks get the same noisy sum.
+Trust      The ranks are one trusted side: shares without noise travel between them.
+Outside    Only rank 0 writes files, speaks to the ledger and shows progress. All ranks hold the same data.
+Alone      Without torch.distributed every function here does the obvious thing for one process.
+Failure    What rank 0 refuses is raised on all ranks. Where a rank dies, the others stop with an error once
+           their connection breaks or the timeout is over; torchrun ends them at once.
+"""
+
+import atexit
+import os
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from sfumato.errors import InvalidParameterError, SfumatoError
+
+__all__ = [
+    "OtherRankError",
+    "add_up_",
+    "first_decides",
+    "from_first",
+    "gathered",
+    "is_first",
+    "join",
+    "local_rank",
+    "rank",
+    "refuse_groups",
+    "same_weights_",
+    "share",
+    "size",
+]
+
+Answer = TypeVar("Answer")
+
+
+class OtherRankError(SfumatoError, RuntimeError):
+    """Rank 0 could not go on, so no rank can; its own error says why."""
+
+
+def started() -> bool:
+    """Whether this process is one of several."""
+    return dist.is_available() and dist.is_initialized()
+
+
+def rank() -> int:
+    """Return the number of this process, 0 where it is alone.
+
+    >>> rank(), size(), is_first()
+    (0, 1, True)
+    """
+    return dist.get_rank() if started() else 0
+
+
+def size() -> int:
+    """Return how many processes train together."""
+    return dist.get_world_size() if started() else 1
+
+
+def is_first() -> bool:
+    """Whether this process draws, writes and speaks for all."""
+    return rank() == 0
+
+
+def local_rank() -> int:
+    """Return the number of this process on its machine, as torchrun tells it; 0 without torchrun."""
+    return int(os.environ.get("LOCAL_RANK", "0"))
+
+
+def join(device: torch.device, *, timeout: float) -> None:
+    """Meet the other processes that torchrun started; do nothing where there are none, or they have met."""
+    if started() or "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+        return
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
+    atexit.register(_leave)
+
+
+def _leave() -> None:
+    if started():
+        dist.destroy_process_group()
+
+
+def add_up_(tensors: Sequence[Tensor]) -> None:
+    """Replace each tensor by its sum over all ranks, the same on every rank."""
+    if size() == 1:
+        return
+    for tensor in tensors:
+        if not tensor.is_contiguous():
+            raise InvalidParameterError("only contiguous tensors can be added up over ranks.")
+    works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+    for work in works:
+        if work is not None:
+            work.wait()
+
+
+def from_first(tensor: Tensor) -> Tensor:
+    """Return rank 0's tensor on every rank; shape and type must agree."""
+    if size() > 1:
+        dist.broadcast(tensor, src=0)
+    return tensor
+
+
+def same_weights_(model: nn.Module) -> None:
+    """Give every rank the parameters and buffers of rank 0."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        from_first(tensor.detach())
+
+
+def share(draw: Callable[[], Tensor], device: torch.device) -> Tensor:
+    """Return this rank's part of the units that rank 0 draws: every size()-th, from its own number on."""
+    if size() == 1:
+        return draw()
+    units = draw().to(device) if is_first() else torch.empty(0, dtype=torch.int64, device=device)
+    count = from_first(torch.tensor([len(units)], device=device))
+    if not is_first():
+        units = torch.empty(int(count), dtype=torch.int64, device=device)
+    return from_first(units)[rank() :: size()].cpu()
+
+
+def first_decides(decide: Callable[[], Answer]) -> Answer:
+    """Return on every rank what `decide` returns on rank 0; where it raises there, every rank raises."""
+    if size() == 1:
+        return decide()
+    outcome: list[Any] = [None, None]
+    failure: Exception | None = None
+    if is_first():
+        try:
+            outcome = [decide(), None]
+        except Exception as error:
+            failure = error
+            outcome = [None, f"{type(error).__name__}: {error}"]
+    dist.broadcast_object_list(outcome, src=0)
+    if failure is not None:
+        raise failure
+    if outcome[1] is not None:
+        raise OtherRankError(f"rank 0 stopped with {outcome[1]}")
+    return outcome[0]
+
+
+def gathered(value: Any) -> list[Any]:
+    """Return the values of all ranks on rank 0, and nothing on the others."""
+    if size() == 1:
+        return [value]
+    values: list[Any] | None = [None] * size() if is_first() else None
+    dist.gather_object(value, values, dst=0)
+    return values or []
+
+
+def refuse_groups(group_size: int) -> None:
+    """Raise where clipped groups would be formed on several ranks.
+
+    A unit's place in the batch decides its rank, and one unit more moves the places of others: then it would
+    also move them into other groups, and the sum by more than the event says.
+    """
+    if group_size > 1 and size() > 1:
+        raise InvalidParameterError(
+            f"group_size={group_size} works in one process only. Run without torchrun, or clip single units."
+        )

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers that mix the examples of a batch: refused, or replaced by layers that do not.
+
+Why        An example's gradient must depend on that example alone. Batch norm puts every example's
+           activations into the mean and the variance of all others, and an instance norm with running
+           statistics keeps an average over private examples in a buffer that no noise protects.
+Refused    Batch norm that uses the batch's statistics; instance norm that gathers running statistics.
+Allowed    Either of them in eval mode, with statistics that were fixed before.
+Replaced   Batch norm by group norm (Wu and He 2018, arXiv:1803.08494), which normalizes each example alone.
+"""
+
+import copy
+from typing import Final
+
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from sfumato.errors import UnsupportedModelError
+
+__all__ = ["fix", "refuse_mixing"]
+
+_MOST_GROUPS: Final = 32  # the default of Wu and He
+_LEAST_FEATURES: Final = 16  # features that share one mean, where there may be no positions to average over
+_BatchNorm = (
+    nn.BatchNorm1d
+    | nn.BatchNorm2d
+    | nn.BatchNorm3d
+    | nn.SyncBatchNorm
+    | nn.LazyBatchNorm1d
+    | nn.LazyBatchNorm2d
+    | nn.LazyBatchNorm3d
+)
+_InstanceNorm = (
+    nn.InstanceNorm1d
+    | nn.InstanceNorm2d
+    | nn.InstanceNorm3d
+    | nn.LazyInstanceNorm1d
+    | nn.LazyInstanceNorm2d
+    | nn.LazyInstanceNorm3d
+)
+
+
+def fix(model: nn.Module) -> nn.Module:
+    """Return a copy of a model in which no layer mixes examples; the model itself stays as it is.
+
+    Each batch norm becomes a group norm with the same scale and shift, except where it is frozen in eval
+    mode. Each instance norm stops gathering running statistics. Outputs change, so train the copy before use,
+    and give the optimizer the parameters of the copy.
+
+    >>> fix(nn.Sequential(nn.Conv2d(3, 64, 3), nn.BatchNorm2d(64)))
+    Sequential(
+      (0): Conv2d(3, 64, kernel_size=(3, 3), stride=(1, 1))
+      (1): GroupNorm(32, 64, eps=1e-05, affine=True, bias=True)
+    )
+    """
+    _refuse_lazy(model)
+    fixed = copy.deepcopy(model)
+    substitutes = {id(module): _substitute(module) for module in fixed.modules()}
+    for path, module in list(fixed.named_modules(remove_duplicate=False)):  # one module may have two names
+        if path and substitutes[id(module)] is not module:
+            parent, _, name = path.rpartition(".")
+            setattr(fixed.get_submodule(parent), name, substitutes[id(module)])
+    return substitutes[id(fixed)]
+
+
+def _refuse_lazy(model: nn.Module) -> None:
+    for path, module in model.named_modules():
+        values = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+        if any(is_lazy(value) for value in values):
+            raise UnsupportedModelError(
+                f"layer {path!r} does not know its number of channels yet. Run the model once on zeros of "
+                "the right shape, then call sf.training.fix(model)."
+            )
+
+
+def refuse_mixing(model: nn.Module) -> None:
+    """Raise an error that names every layer by which examples of one batch would meet.
+
+    >>> refuse_mixing(fix(nn.Sequential(nn.Conv2d(3, 64, 3), nn.BatchNorm2d(64))))
+    """
+    layers = [f"{path or 'the model'} ({type(m).__name__})" for path, m in model.named_modules() if _mixes(m)]
+    if layers:
+        raise UnsupportedModelError(
+            "these layers mix the examples of a batch, so that no example has a gradient of its own: "
+            f"{', '.join(layers)}. Replace them with sf.training.fix(model); or, to keep the statistics of a "
+            "model trained on public data, freeze them and call .eval() on each after model.train()."
+        )
+
+
+def _mixes(module: nn.Module) -> bool:
+    if isinstance(module, _BatchNorm):
+        return module.training or module.running_mean is None
+    return isinstance(module, _InstanceNorm) and module.training and module.track_running_stats
+
+
+def _substitute(module: nn.Module) -> nn.Module:
+    if isinstance(module, _BatchNorm):
+        fixed = not _mixes(module) and not any(p.requires_grad for p in module.parameters())
+        return module if fixed else _group_norm(module)
+    if isinstance(module, _InstanceNorm) and module.track_running_stats:
+        module.track_running_stats = False
+        for statistic in ("running_mean", "running_var", "num_batches_tracked"):
+            module.register_buffer(statistic, None)
+    return module
+
+
+def _group_norm(norm: _BatchNorm) -> nn.GroupNorm:
+    groups = _groups(norm.num_features, least=_LEAST_FEATURES if isinstance(norm, nn.BatchNorm1d) else 1)
+    group = nn.GroupNorm(groups, norm.num_features, eps=norm.eps, affine=norm.affine)
+    parameters = dict(norm.named_parameters(recurse=False))
+    for name in ("weight", "bias"):
+        old = parameters.get(name)
+        new = None if old is None else nn.Parameter(old.detach().clone(), requires_grad=old.requires_grad)
+        group.register_parameter(name, new)
+    return group.train(norm.training)
+
+
+def _groups(channels: int, *, least: int) -> int:
+    """Return the most groups, up to 32, of equally many channels, at least `least` (or all of them)."""
+    return max(
+        n for n in range(1, _MOST_GROUPS + 1) if channels % n == 0 and (n == 1 or channels // n >= least)
+    )

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fused GPU kernels for norms, in Triton: they keep in registers what torch writes to memory and reads back.
+
+Promise    Each function returns what the torch expression in its docstring does, summed in float32; where
+           tf32 is allowed, float32 norms are rounded up.
+Where      CUDA tensors with Triton installed (it comes with torch there): ask `available` first. Everything
+           works without them, more slowly.
+"""
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["available", "correlation_norm", "feature_norm_gradients", "ghost_norm"]
+
+_TYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def available(*tensors: Tensor) -> bool:
+    """Whether the kernels take these tensors."""
+    if not all(t.is_cuda and t.dtype in _TYPES and t.dtype == tensors[0].dtype for t in tensors):
+        return False
+    return _triton() is not None
+
+
+@cache
+def _triton() -> Any:
+    try:
+        from sfumato.training import _triton_kernels
+    except ImportError:
+        return None
+    return _triton_kernels
+
+
+def ghost_norm(x: Tensor, g: Tensor) -> Tensor:
+    """Return ((x @ x.mT) * (g @ g.mT)).sum((1, 2)) for x [units, t, in] and g [units, t, out]."""
+    return _triton().ghost_norm(x.contiguous(), g.contiguous(), _precision()) * _upwards(x)
+
+
+def correlation_norm(
+    image: Tensor,
+    factors: Tensor,
+    *,
+    kernel: tuple[int, ...],
+    stride: tuple[int, ...],
+    dilation: tuple[int, ...],
+    before: tuple[int, ...],
+) -> Tensor:
+    """Return the squared norm of each image's weight gradient of a two-dimensional convolution: [images].
+
+    image is [images, channels, h, w], factors [images, outputs, *places]; the gradient is that of
+    `rules.correlation`, without groups.
+    """
+    shape = (kernel, stride, dilation, before)
+    found = _triton().correlation_norm(image.contiguous(), factors.contiguous(), *shape, _precision())
+    return found * _upwards(image)
+
+
+def _precision() -> str:
+    return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
+
+
+def _upwards(x: Tensor) -> float:
+    """Return what a squared norm is multiplied by so that it errs upwards, hence clipping downwards.
+
+    Tensor cores cut float32 operands to 10 bits, which makes squared norms too small by about 1.4e-3.
+    """
+    return 1 + 2**-9 if x.dtype is torch.float32 and _precision() == "tf32" else 1.0
+
+
+def feature_norm_gradients(
+    x: Tensor, grad: Tensor, mean: Tensor | None, rstd: Tensor, units: int
+) -> tuple[Tensor, Tensor]:
+    """Return the sums over each unit's vectors of grad * (x - mean) * rstd and of grad: [units, features].
+
+    x and grad are [vectors, features], example after example; mean (None: zero) and rstd are [vectors].
+    """
+    return _triton().feature_norm_gradients(x.contiguous(), grad.contiguous(), mean, rstd, units)

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A torch DataLoader whose batches are Poisson samples.
+
+Guarantee  Each step's sample holds each unit with the stated sampling rate, independently of all else, and
+           is handed over in `batches_per_step` batches that have no unit in common. A batch may be empty:
+           it then has the structure of any other, with no rows.
+Same       Data set, `collate_fn` and workers are those of the loader that is replaced.
+Refused    A loader that decides by itself which rows come together, or leaves rows out: its batches are not
+           the ones that are accounted for.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+from torch import Tensor
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+)
+
+from sfumato.errors import InvalidParameterError
+from sfumato.training.listening import tensors_in
+from sfumato.training.sampling import Sampler
+
+__all__ = ["BatchWatcher", "PoissonBatches", "PoissonLoader", "refuse_other_batches"]
+
+
+class BatchWatcher(Protocol):
+    """Who must know which batch the loop has at hand."""
+
+    def begin(self) -> None:
+        """A loop over the loader begins."""
+        ...
+
+    def hand_over(self, sample: int, batch: Any) -> None:
+        """A batch, which is part of a sample, is handed over."""
+        ...
+
+    def end(self) -> None:
+        """The loop over the loader has ended."""
+        ...
+
+
+def refuse_other_batches(loader: DataLoader[Any]) -> None:
+    """Raise unless the loader's batches are plain cuts of its data set, which Poisson samples may replace."""
+    for wrong, reason in _REFUSALS:
+        if wrong(loader):
+            raise InvalidParameterError(reason)
+
+
+def _is_plain(loader: DataLoader[Any]) -> bool:
+    sampler = loader.sampler
+    if type(sampler) is RandomSampler:
+        return not sampler.replacement and sampler.num_samples == len(sampler.data_source)
+    return type(sampler) is SequentialSampler
+
+
+_REFUSALS: tuple[tuple[Callable[[DataLoader[Any]], bool], str], ...] = (
+    (
+        lambda loader: isinstance(loader, PoissonLoader),
+        "this data_loader is already private. Give the one it was made from.",
+    ),
+    (
+        lambda loader: type(loader) is not DataLoader,
+        "data_loader must be a torch.utils.data.DataLoader itself: a class of its own may form batches in "
+        "ways that the guarantee does not know. Make a DataLoader of its data set.",
+    ),
+    (
+        lambda loader: isinstance(loader.dataset, IterableDataset),
+        "an IterableDataset decides itself which rows come next, so they cannot be Poisson-sampled. Give a "
+        "data set with __getitem__ and __len__.",
+    ),
+    (
+        lambda loader: loader.batch_size is None or type(loader.batch_sampler) is not BatchSampler,
+        "data_loader has a batch_sampler of its own, or no batches at all. The guarantee holds for Poisson "
+        "samples: build the loader with batch_size alone, which becomes the expected batch size.",
+    ),
+    (
+        lambda loader: not _is_plain(loader),
+        "data_loader has a sampler of its own (weighted, distributed, a subset, with replacement). The "
+        "guarantee holds for Poisson samples of the whole data set: build the loader without sampler, and "
+        "leave rows out of the data set instead.",
+    ),
+    (
+        lambda loader: loader.drop_last,
+        "data_loader has drop_last=True, but the private loader has no short last batch to drop: every "
+        "batch is a Poisson sample of any size. Build the loader with drop_last=False.",
+    ),
+)
+
+
+class PoissonBatches:
+    """The row numbers of each batch: as a `batch_sampler`, one sample of the data set for each step."""
+
+    def __init__(self, sampler: Sampler, *, steps_per_epoch: int, batches_per_step: int) -> None:
+        self._sampler = sampler
+        self._steps_per_epoch = steps_per_epoch
+        self._batches_per_step = batches_per_step
+        self._step = 0  # never goes back: no sample is drawn twice
+
+    def __len__(self) -> int:
+        return self._steps_per_epoch * self._batches_per_step
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for _ in range(self._steps_per_epoch):
+            taken = self._sampler.batch(self._step).numpy()
+            self._step += 1
+            for part in np.array_split(taken, self._batches_per_step):
+                yield part.tolist()
+
+
+class PoissonLoader(DataLoader[Any]):
+    """A loader like the one given, but for its batches; it tells a watcher which one is at hand."""
+
+    def __init__(
+        self,
+        loader: DataLoader[Any],
+        batches: PoissonBatches,
+        *,
+        batches_per_step: int,
+        watcher: BatchWatcher,
+    ) -> None:
+        workers = loader.num_workers > 0
+        super().__init__(
+            loader.dataset,
+            batch_sampler=batches,  # type: ignore[arg-type]  # lists of numbers are all that is asked of one
+            collate_fn=_Collate(loader),
+            num_workers=loader.num_workers,
+            pin_memory=loader.pin_memory,
+            timeout=loader.timeout,
+            worker_init_fn=loader.worker_init_fn,
+            multiprocessing_context=loader.multiprocessing_context,
+            generator=loader.generator,
+            prefetch_factor=loader.prefetch_factor if workers else None,
+            persistent_workers=loader.persistent_workers,
+        )
+        self._batches_per_step = batches_per_step
+        self._watcher = watcher
+        self._samples = 0
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # any iterator serves a loop
+        self._watcher.begin()
+        for place, batch in enumerate(super().__iter__()):
+            if place % self._batches_per_step == 0:
+                self._samples += 1
+            self._watcher.hand_over(self._samples, batch)
+            yield batch
+        self._watcher.end()
+
+
+class _Collate:
+    """The user's `collate_fn`, for batches that may be empty."""
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        self._collate = loader.collate_fn
+        if not len(loader.dataset):  # type: ignore[arg-type]  # has a length: it is no IterableDataset
+            raise InvalidParameterError("the data set has no rows, so nobody knows what a batch looks like.")
+        self._empty = _emptied(self._checked([loader.dataset[0]]))
+
+    def __call__(self, examples: list[Any]) -> Any:
+        return self._checked(examples) if examples else self._empty
+
+    def _checked(self, examples: list[Any]) -> Any:
+        batch = self._collate(examples)
+        sizes = {t.shape[0] if t.dim() else None for t in tensors_in(batch)}
+        if sizes != {len(examples)}:
+            raise InvalidParameterError(
+                "collate_fn must return tensors with one row for each example on their first axis: a "
+                "clipped gradient is one row's. Pad instead of concatenating, and keep other tensors out of "
+                "the batch."
+            )
+        return batch
+
+
+def _emptied(batch: Any) -> Any:
+    """Return a batch of the same structure without rows."""
+    if isinstance(batch, Tensor):
+        return batch[:0].clone()  # a view would keep its row
+    if isinstance(batch, Mapping):
+        return {key: _emptied(part) for key, part in batch.items()}
+    if isinstance(batch, list | tuple):
+        if not any(True for _ in tensors_in(batch)):
+            return type(batch)()  # a list with one entry, such as a text, for each row
+        parts = [_emptied(part) for part in batch]
+        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
+    return batch

@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Embeddings: rows of a table [words, features] looked up by tokens, one by one or in bags.
+
+A unit's gradient adds the output gradient of each of its tokens to that token's row of the table; no unit
+needs the whole table. Its norm must add up equal tokens of the unit first: they are found by sorting. A table
+that is the output layer too (tied weights, as in GPT-2) has an inner product with a linear map, for which the
+columns of the unit's own tokens are enough.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from sfumato.errors import UnsupportedUseError
+from sfumato.training.rules.linear import LinearOp
+from sfumato.training.tape import (
+    UNBATCHED,
+    Op,
+    Tape,
+    name_of,
+    norm_dtype,
+    plain,
+    rule,
+    squared_norm,
+    unsupported,
+)
+
+__all__ = ["BagOp", "EmbeddingOp"]
+
+
+class _TableOp(Op):
+    """A use of a table [words, features]: a list of tokens, each with a unit and a gradient."""
+
+    slots = ("weight",)
+
+    def __init__(self, tokens: Tensor, shape: torch.Size, names: dict[str, str | None], tape: Tape) -> None:
+        super().__init__(names, tape)
+        self.tokens = tokens
+        self.shape = shape
+
+    def uses(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return tokens [n], their units [n], and what each adds to its row of the table [n, features]."""
+        raise NotImplementedError
+
+    def squared_norm(self, slot: str) -> Tensor:
+        tokens, owners, values = self.uses()
+        first = _first_equal(tokens + owners * self.shape[0])
+        values = torch.zeros_like(values).index_add_(0, first, values)
+        norms = squared_norm(values)
+        return norms.new_zeros(self.grouping.units).index_add_(0, owners, norms)
+
+    def per_unit(self, slot: str) -> Tensor:
+        tokens, owners, values = self.uses()
+        tables = values.new_zeros(self.grouping.units * self.shape[0], self.shape[1])
+        tables.index_add_(0, tokens + owners * self.shape[0], values)
+        return tables.reshape(self.grouping.units, *self.shape)
+
+    def weighted_sum(self, slot: str, weights: Tensor) -> Tensor:
+        tokens, owners, values = self.uses()
+        scaled = values * weights.to(values.dtype)[owners, None]
+        return values.new_zeros(self.shape).index_add_(0, tokens, scaled)
+
+
+def _first_equal(keys: Tensor) -> Tensor:
+    """Return for each place one place that stands for all those with the same key.
+
+    >>> _first_equal(torch.tensor([7, 3, 7, 3, 5])).tolist()
+    [0, 1, 0, 1, 4]
+    """
+    ordered, order = keys.sort(stable=True)
+    place = torch.arange(1, len(keys), device=keys.device)
+    start = F.pad(torch.where(ordered[1:] == ordered[:-1], 0, place), (1, 0)).cummax(0).values
+    return torch.empty_like(order).scatter_(0, order, order[start])
+
+
+class EmbeddingOp(_TableOp):
+    """A use of a table by tokens [rows, ...], or by the same tokens [...] for all rows if `shared`."""
+
+    def __init__(
+        self,
+        tokens: Tensor,
+        shape: torch.Size,
+        names: dict[str, str | None],
+        tape: Tape,
+        *,
+        padding_idx: int | None,
+        shared: bool,
+    ) -> None:
+        super().__init__(tokens, shape, names, tape)
+        self.padding_idx = padding_idx
+        self.shared = shared
+
+    def saved(self) -> Sequence[Tensor]:
+        return (self.tokens,)
+
+    def operands(self) -> tuple[Tensor, Tensor]:
+        """Return each unit's tokens [units, t] and their gradients [units, t, features]."""
+        units, rows = self.grouping.units, self.grouping.rows
+        tokens = self.tokens.expand(rows, *self.tokens.shape) if self.shared else self.tokens
+        tokens, values = tokens.reshape(units, -1), self.grad.reshape(units, -1, self.shape[1])
+        if self.padding_idx is not None:
+            values = values * (tokens != self.padding_idx)[..., None]
+        return tokens, values.to(norm_dtype(values))
+
+    def uses(self) -> tuple[Tensor, Tensor, Tensor]:
+        tokens, values = self.operands()
+        owners = torch.arange(len(tokens), device=tokens.device)[:, None].expand_as(tokens)
+        return tokens.flatten(), owners.flatten(), values.flatten(0, 1)
+
+    def squared_norm(self, slot: str) -> Tensor:
+        tokens, values = self.operands()
+        return squared_norm(values) if tokens.shape[1] == 1 else super().squared_norm(slot)
+
+    def weighted_sum(self, slot: str, weights: Tensor) -> Tensor:
+        if not self.shared:
+            return super().weighted_sum(slot, weights)
+        tokens, values = self.operands()
+        scaled = torch.tensordot(weights.to(values.dtype), values, 1).to(values.dtype)  # autocast lowers it
+        return values.new_zeros(self.shape).index_add_(0, tokens[0], scaled)
+
+    def inner(self, slot: str, other: Op, other_slot: str) -> Tensor:
+        if isinstance(other, EmbeddingOp):
+            (tokens, values), (others, theirs) = self.operands(), other.operands()
+            equal = tokens[:, :, None] == others[:, None, :]
+            return (torch.bmm(values, theirs.transpose(1, 2)) * equal).sum((1, 2))
+        found = self.inner_with(slot, other, other_slot)
+        return super().inner(slot, other, other_slot) if found is None else found
+
+    def inner_with(self, slot: str, other: Op, other_slot: str) -> Tensor | None:
+        if not isinstance(other, LinearOp) or other_slot != "weight" or other.transposed:
+            return None
+        tokens, values = self.operands()
+        x, grad = other.operands()  # [units, s, features], [units, s, words]
+        picked = grad.gather(2, tokens[:, None, :].expand(-1, grad.shape[1], -1))  # [units, s, t]
+        scores = torch.bmm(x.to(values.dtype), values.transpose(1, 2))
+        return torch.linalg.vecdot(picked.to(values.dtype).flatten(1), scores.flatten(1))
+
+
+class BagOp(_TableOp):
+    """A use of a table by sums of its rows.
+
+    `bags` [n] says which sum each token is in, `scales` [n] how much of it.
+    """
+
+    def __init__(
+        self,
+        tokens: Tensor,
+        bags: Tensor,
+        scales: Tensor,
+        shape: torch.Size,
+        names: dict[str, str | None],
+        tape: Tape,
+    ) -> None:
+        super().__init__(tokens, shape, names, tape)
+        self.bags = bags
+        self.scales = scales
+
+    def saved(self) -> Sequence[Tensor]:
+        return (self.tokens, self.scales)
+
+    def uses(self) -> tuple[Tensor, Tensor, Tensor]:
+        grad = self.grad.reshape(-1, self.shape[1])
+        per_unit = len(grad) // max(self.grouping.units, 1)
+        values = grad.to(norm_dtype(grad))[self.bags] * self.scales.to(norm_dtype(grad))[:, None]
+        return self.tokens, self.bags // max(per_unit, 1), values
+
+
+def _refuse(name: str, *, max_norm: float | None, scale_grad_by_freq: bool, sparse: bool) -> None:
+    reasons = {
+        "max_norm": "it changes the table while examples are read",
+        "scale_grad_by_freq": "it divides a gradient by counts over the whole batch",
+        "sparse": "with noise every row of the table changes, so the gradient is dense",
+    }
+    given = {"max_norm": max_norm is not None, "scale_grad_by_freq": scale_grad_by_freq, "sparse": sparse}
+    for option, reason in reasons.items():
+        if given[option]:
+            raise UnsupportedUseError(
+                f"the embedding that uses parameter {name!r} has {option} set, which cannot be trained "
+                f"privately: {reason}. Leave {option} at its default."
+            )
+
+
+def _padding(padding_idx: int | None, words: int) -> int | None:
+    return padding_idx + words if padding_idx is not None and padding_idx < 0 else padding_idx
+
+
+@rule(F.embedding)
+def _embedding(
+    tape: Tape,
+    input: Tensor,
+    weight: Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Tensor:
+    name = name_of(weight)
+    if name is None:
+        raise unsupported(name_of(input) or "", F.embedding)
+    _refuse(name, max_norm=max_norm, scale_grad_by_freq=scale_grad_by_freq, sparse=sparse)
+    y = F.embedding(input, plain(weight), padding_idx)
+    where = tape.batching(name, input)
+    if tape.layout is None:
+        return y
+    shared, tokens = where is UNBATCHED, input
+    if shared:
+        # The first axis of a plain list of tokens counts positions, even where there is one.
+        y, where = tape.expanded(y[None] if input.dim() < 2 else y, where)
+    else:
+        tokens = where.rows_first(input, tape.grouping.rows)
+    padding = _padding(padding_idx, weight.shape[0])
+    op = EmbeddingOp(tokens, weight.shape, {"weight": name}, tape, padding_idx=padding, shared=shared)
+    return tape.note(op, y, where)
+
+
+@rule(F.embedding_bag)
+def _embedding_bag(
+    tape: Tape,
+    input: Tensor,
+    weight: Tensor,
+    offsets: Tensor | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    mode: str = "mean",
+    sparse: bool = False,
+    per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> Tensor:
+    name = name_of(weight)
+    if name is None or name_of(per_sample_weights) is not None or mode == "max":
+        raise unsupported(name or name_of(per_sample_weights) or "", F.embedding_bag)
+    _refuse(name, max_norm=max_norm, scale_grad_by_freq=scale_grad_by_freq, sparse=sparse)
+    options: Any = {"mode": mode, "include_last_offset": include_last_offset, "padding_idx": padding_idx}
+    y = F.embedding_bag(input, plain(weight), offsets, per_sample_weights=per_sample_weights, **options)
+    if offsets is not None and include_last_offset:
+        offsets = offsets[:-1]
+    where = tape.batching(name, input if offsets is None else offsets)
+    if tape.layout is None:
+        return y
+    if where is UNBATCHED or where.axis:
+        raise unsupported(name, F.embedding_bag)
+    tokens, bags = _bags(input, offsets)
+    kept = tokens != (-1 if padding_idx is None else _padding(padding_idx, weight.shape[0]))
+    scales = kept.to(y.dtype)
+    if mode == "mean":
+        scales = scales / scales.new_zeros(len(y)).index_add_(0, bags, scales)[bags].clamp(min=1)
+    elif per_sample_weights is not None:
+        scales = scales * per_sample_weights.detach().flatten()
+    return tape.note(BagOp(tokens, bags, scales, weight.shape, {"weight": name}, tape), y, where)
+
+
+def _bags(input: Tensor, offsets: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return all tokens [n], and the bag of each."""
+    if offsets is None:
+        bags = torch.arange(input.shape[0], device=input.device)[:, None].expand_as(input)
+        return input.flatten(), bags.flatten()
+    place = torch.arange(len(input), device=input.device)
+    return input, torch.bucketize(place, offsets.to(place.dtype), right=True) - 1

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a finished run hands over: the model, what it cost, how it went, and the paragraph that says so.
+
+Everything here is public: the model by the run's guarantee, the rest because it was public before.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torch import nn
+
+from sfumato.accounting import events
+from sfumato.accounting.guarantee import Guarantee, round_up
+from sfumato.accounting.price import Price
+from sfumato.training.clipping import Clipping, CoordinateClipping
+from sfumato.training.mechanism import DpSgd
+from sfumato.training.metrics import Metrics
+from sfumato.training.sampling import (
+    CyclicBatches,
+    FixedSizeSampling,
+    PoissonSampling,
+    Sampling,
+    ShuffledBatches,
+    TruncatedPoissonSampling,
+)
+
+__all__ = ["TrainingRun"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingRun:
+    """A trained model with its guarantee; `print(run.statement())` says what was done."""
+
+    model: nn.Module
+    mechanism: DpSgd
+    price: Price
+    privacy_unit: str
+    expected_batch_size: float
+    history: tuple[Metrics, ...]
+    seconds: float
+    evaluated: bool
+    study_note: str | None = None  # what must be said of noise that was not secure
+    account: str | None = None
+    reservation: int | None = None
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """Epsilon, delta, relation and privacy unit of the whole run, all intermediate weights included."""
+        return self.price.guarantee(self.privacy_unit)
+
+    @property
+    def epsilon(self) -> float:
+        """The epsilon of the guarantee."""
+        return self.price.epsilon
+
+    @property
+    def accuracy(self) -> float | None:
+        """The last accuracy on evaluation data, if there was any."""
+        return self.history[-1].accuracy if self.history else None
+
+    def statement(self) -> str:
+        """Return a paragraph for people who must judge the claim."""
+        return " ".join(sentence for sentence in self._sentences() if sentence)
+
+    def _sentences(self) -> Sequence[str | None]:
+        step, unit = self.mechanism.step, self.privacy_unit
+        return (
+            f"The model was trained by DP-SGD in {self.mechanism.steps} noisy steps.",
+            f"{_batches(self.mechanism.sampling, unit)} {_clipped(step.clipping, unit)}",
+            _groups(step.group_size),
+            _projected(step.projections),
+            f"Gaussian noise of {_noise(self.mechanism.noise)} times the bound on one contribution was "
+            f"added to each sum, which was divided by {self.expected_batch_size:g}, a public number.",
+            f"All weights together, intermediate ones included, satisfy {self.guarantee}.",
+            f"Epsilon is an upper bound, by {self.price.theorem}.",
+            "It covers this run alone: hyper-parameter tuning is not charged.",
+            "Loss and accuracy are exact figures on evaluation data, which is not protected."
+            if self.evaluated
+            else None,
+            f"The run is release {self.reservation} of account {self.account!r}." if self.account else None,
+            f"{self.study_note[0].upper()}{self.study_note[1:]}." if self.study_note else None,
+        )
+
+    def to_json(self) -> str:
+        """Return everything but the model as JSON."""
+        facts: dict[str, Any] = {
+            "steps": self.mechanism.steps,
+            "epsilon": self.price.epsilon,
+            "epsilon_lower": self.price.lower,
+            "delta": self.price.delta,
+            "relation": self.price.relation.value,
+            "privacy_unit": self.privacy_unit,
+            "accountant": self.price.accountant.value,
+            "event": json.loads(events.to_json(self.mechanism.event())),
+            "noise": [list(part) for part in self.mechanism.noise],
+            "expected_batch_size": self.expected_batch_size,
+            "seconds": self.seconds,
+            "study_note": self.study_note,
+            "account": self.account,
+            "reservation": self.reservation,
+            "history": [asdict(row) for row in self.history],
+            "statement": self.statement(),
+        }
+        return json.dumps(facts, indent=2)
+
+
+# --- in words --------------------------------------------------------------------------------------------
+
+
+def _poisson(sampling: PoissonSampling, unit: str) -> str:
+    rate = f"{sampling.sampling_rate:.6g}"
+    return f"Each step took each {unit} with probability {rate}, independently (Poisson sampling)"
+
+
+def _truncated(sampling: TruncatedPoissonSampling, unit: str) -> str:
+    return (
+        f"Each step took each {unit} with probability {sampling.sampling_rate:.6g}, independently, of at "
+        f"most {sampling.public_size}, and kept a random {sampling.batch_size} where there were more "
+        "(truncated Poisson sampling)"
+    )
+
+
+def _fixed(sampling: FixedSizeSampling, unit: str) -> str:
+    return (
+        f"Each step took a fresh random {sampling.batch_size} of {sampling.public_size} units ({unit}) "
+        "without replacement"
+    )
+
+
+def _shuffled(sampling: ShuffledBatches, unit: str) -> str:
+    return (
+        f"Each step took the next {sampling.batch_size} of {sampling.public_size} units ({unit}) in an order "
+        "shuffled each epoch, for which no amplification is claimed"
+    )
+
+
+def _cyclic(sampling: CyclicBatches, unit: str) -> str:
+    return (
+        f"Each step took the next {sampling.batch_size} of {sampling.public_size} units ({unit}) in a fixed "
+        "order, for which no amplification is claimed"
+    )
+
+
+_SAMPLING: dict[type, Callable[[Any, str], str]] = {
+    PoissonSampling: _poisson,
+    TruncatedPoissonSampling: _truncated,
+    FixedSizeSampling: _fixed,
+    ShuffledBatches: _shuffled,
+    CyclicBatches: _cyclic,
+}
+
+
+def _batches(sampling: Sampling, unit: str) -> str:
+    told = _SAMPLING.get(type(sampling))
+    return f"Batches were formed by {sampling!r}" if told is None else told(sampling, unit)
+
+
+def _clipped(clipping: Clipping | CoordinateClipping, unit: str) -> str:
+    if isinstance(clipping, CoordinateClipping):
+        return f"and clipped each coordinate of a unit's gradient to at most {clipping.coordinate_bound:g}."
+    norm = (
+        "thresholds of its layers" if clipping.clip_norm is None else f"an L2 norm of {clipping.clip_norm:g}"
+    )
+    where = ", layer by layer" if clipping.per_layer or clipping.layer_norms else ""
+    follow = (
+        ", a threshold that then followed a quantile released with noise of its own"
+        if clipping.adaptive
+        else ""
+    )
+    return f"and clipped its gradient to {norm}{where} ({clipping.scaling.value} clipping){follow}."
+
+
+def _groups(group_size: int) -> str | None:
+    if group_size == 1:
+        return None
+    return (
+        f"Averages of groups of about {group_size} were clipped, so one unit moves a sum by twice the norm."
+    )
+
+
+def _projected(projections: int | None) -> str | None:
+    if projections is None:
+        return None
+    return f"Norms were estimated by {projections} random projections; the cost accounts for their error."
+
+
+def _noise(noise: Sequence[tuple[float, int]]) -> str:
+    told = [
+        f"{-round_up(-multiplier, 6):g}" for multiplier, _ in noise
+    ]  # rounded down: noise is not overstated
+    if len(told) == 1:
+        return f"standard deviation {told[0]}"
+    return (
+        f"standard deviation {' then '.join(told)} (for {', '.join(str(count) for _, count in noise)} steps)"
+    )

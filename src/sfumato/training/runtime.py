@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a run is computed: everything that may change its speed and memory, and nothing that touches its claim.
+
+Promise    Two runs that differ in their `Runtime` alone have the same event, the same noise and the same
+           clipping bound; their numbers differ by rounding at most. What decides the claim is in
+           `mechanism.DpSgd`.
+"""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from sfumato import _check
+from sfumato.errors import InvalidParameterError
+from sfumato.training import distributed
+from sfumato.training.gradients import Engines
+
+__all__ = ["Runtime"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Runtime:
+    """Speed and memory of a run.
+
+    `microbatch_size` is how many units are held in memory at once (None: all of a batch, and fewer once they
+    did not fit). `device` is where to train (None: where the model is; "cuda" under torchrun: one GPU a
+    process). `autocast` is the type of forward products, such as torch.bfloat16. `check` compares the engine
+    with the reference before and on the first batch. `cuda_graphs` replays recorded kernels.
+    `evaluation_batch_size` rows are evaluated at once. A process waits `timeout` seconds for another.
+
+    >>> Runtime(engine="functional").engine
+    <Engines.FUNCTIONAL: 'functional'>
+    """
+
+    engine: Engines = Engines.AUTO
+    microbatch_size: int | None = None
+    device: torch.device | str | None = None
+    autocast: torch.dtype | None = None
+    cuda_graphs: bool = False
+    check: bool = True
+    evaluation_batch_size: int = 1024
+    timeout: float = 600.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "engine", _engine(self.engine))
+        _check.count(evaluation_batch_size=self.evaluation_batch_size)
+        _check.positive(timeout=self.timeout)
+        if self.microbatch_size is not None:
+            _check.count(microbatch_size=self.microbatch_size)
+        if self.autocast not in (None, torch.bfloat16):
+            raise InvalidParameterError(
+                f"autocast must be torch.bfloat16 or None, but {self.autocast!r} was given: in coarser "
+                "ranges small gradients vanish."
+            )
+
+    def device_for(self, model: nn.Module) -> torch.device:
+        """Return where to train a model; a process under torchrun gets a GPU of its own."""
+        here = next((parameter.device for parameter in model.parameters()), "cpu")
+        device = torch.device(here if self.device is None else self.device)
+        if str(device) == "cuda":
+            return torch.device("cuda", distributed.local_rank())
+        return device
+
+    @contextmanager
+    def forward(self, device: torch.device) -> Generator[None]:
+        """Compute what is inside in the coarser type that was asked for, if any."""
+        with torch.autocast(device.type, dtype=self.autocast, enabled=self.autocast is not None):
+            yield
+
+
+def _engine(engine: Engines | str) -> Engines:
+    names = [kind.value for kind in Engines]
+    if not (isinstance(engine, Engines) or engine in names):
+        raise InvalidParameterError(f"unknown engine {engine!r}. Use one of: {', '.join(names)}.")
+    return Engines(engine)

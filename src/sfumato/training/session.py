@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run at work: everything that changes from step to step, and nothing that a checkpoint forgets.
+
+Guarantee  Step t takes the sampler's batch t, whatever its size, adds noise as `mechanism` says for step t,
+           and divides by the public expected batch size. At the end the steps taken are compared with the
+           event that was paid for.
+Resuming   `load` followed by the remaining steps is what an uninterrupted run would have done: the same
+           numbers bit for bit where the generator is seeded, the same distribution where it is not.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from sfumato.accounting import events
+from sfumato.errors import SfumatoError
+from sfumato.mechanisms.random import Generator, resolve
+from sfumato.training import distributed
+from sfumato.training.averaging import WeightAverage
+from sfumato.training.checkpoint import random_state, restore_random_state
+from sfumato.training.data import Batch, Units, moved
+from sfumato.training.gradients import PrivateGradients
+from sfumato.training.mechanism import DpSgd
+from sfumato.training.metrics import Metrics
+from sfumato.training.runtime import Runtime
+
+__all__ = ["Session"]
+
+_REHEARSED = 2  # rows of zeros: one would not show a batch axis
+
+
+class Session:
+    """The moving parts of one run."""
+
+    def __init__(
+        self,
+        *,
+        model: nn.Module,
+        units: Units,
+        mechanism: DpSgd,
+        private: PrivateGradients,
+        optimizer: Optimizer,
+        schedule: LRScheduler | None,
+        average: WeightAverage | None,
+        clip_factors: Sequence[float] | None,
+        generator: Generator | None,
+        runtime: Runtime,
+        device: torch.device,
+    ) -> None:
+        self.model, self.units, self.mechanism, self.private = model, units, mechanism, private
+        self.optimizer, self.schedule, self.average = optimizer, schedule, average
+        self.step = 0
+        self.history: list[Metrics] = []
+        self._clip_factors = clip_factors
+        self._generator = resolve(generator)
+        self._runtime, self._device = runtime, device
+        self._sampler = mechanism.sampling.sampler(units.num_units, generator)
+        self._earlier = 0.0  # seconds, of processes before this one
+        self._started = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """How long the run has taken, interruptions left out."""
+        return self._earlier + time.monotonic() - self._started
+
+    @property
+    def learning_rate(self) -> float:
+        """That of the first group of parameters, for the step to come."""
+        return float(self.optimizer.param_groups[0]["lr"])
+
+    def rehearse(self) -> None:
+        """Run one pass over rows of zeros: what cannot work raises before anything is paid for."""
+        blank = self.units.blank(_REHEARSED)
+        if blank is not None:
+            self.model.train()
+            with self._runtime.forward(self._device):
+                self.private.rehearse(*moved(blank, self._device))
+
+    def take_step(self) -> None:
+        """Draw a batch, set private gradients, and move the weights."""
+        self._prepare()
+        batches = self._batches()
+        with self._runtime.forward(self._device):
+            for batch in batches:
+                self._accumulate(batch)
+        self.private.finish()
+        self.optimizer.step()
+        if self.schedule is not None:
+            self.schedule.step()
+        if self.average is not None:
+            self.average.update()
+        self.step += 1
+
+    def _prepare(self) -> None:
+        self.model.train()
+        self.private.noise_multiplier = self.mechanism.noise_multiplier(self.step)
+        if self._clip_factors is not None:
+            self.private.scale_clipping(self._clip_factors[self.step])
+
+    def _batches(self) -> list[Tensor]:
+        """Return this rank's units of the step, in pieces that are loaded one after the other."""
+        units = distributed.share(lambda: self._sampler.batch(self.step), self._device)
+        if not len(units):
+            return []
+        whole = self._runtime.microbatch_size is None or self.mechanism.step.group_size > 1
+        return [units] if whole else list(units.split(self._runtime.microbatch_size or len(units)))
+
+    def _accumulate(self, units: Tensor) -> None:
+        stream = self._generator.fork("rows", self.step).fork("rank", distributed.rank())
+        batch: Batch = self.units.take(units, stream)
+        weights = batch.row_weights
+        self.private.accumulate(
+            *moved(batch.rows, self._device),
+            rows_per_unit=batch.rows_per_unit,
+            row_weights=None if weights is None else weights.to(self._device),
+        )
+
+    def require_paid_steps(self) -> None:
+        """Raise unless the steps taken are those of the event: the last line of defense against a bug."""
+        taken = self.private.event(self.mechanism.sampling, relation=self.mechanism.relation)
+        if events.leaves(taken) != events.leaves(self.mechanism.event()):
+            raise SfumatoError(
+                "the steps that were taken are not those that were accounted for. This is a bug of sfumato: "
+                "do not use the model, and please report it."
+            )
+
+    # --- checkpoints -------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """Return all that a checkpoint needs of the moving parts. All ranks must ask; rank 0 gets it."""
+        return {
+            "step": self.step,
+            "seconds": self.seconds,
+            "history": [asdict(row) for row in self.history],
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "schedule": None if self.schedule is None else self.schedule.state_dict(),
+            "average": None if self.average is None else self.average.state_dict(),
+            "sampler": self._sampler.state_dict(),
+            "gradients": self.private.state_dict(),
+            "random": distributed.gathered(random_state(self._device)),
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` returned."""
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self.schedule is not None:
+            self.schedule.load_state_dict(state["schedule"])
+        if self.average is not None:
+            self.average.load_state_dict(state["average"])
+        self._sampler.load_state_dict(state["sampler"])
+        self.private.load_state_dict(state["gradients"])
+        self.history = [Metrics(**row) for row in state["history"]]
+        self.step, self._earlier = int(state["step"]), float(state["seconds"])
+        self._started = time.monotonic()
+        if distributed.rank() < len(
+            state["random"]
+        ):  # more ranks than before: the new ones draw as they like
+            restore_random_state(state["random"][distributed.rank()], self._device)

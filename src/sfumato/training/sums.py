@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sums of one step, side by side in memory.
+
+All parameters of one device and type share one flat tensor, so that noise, division and sums over ranks take
+one operation each, however many parameters there are. Sums are float32, or float64 for float64 parameters.
+"""
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+__all__ = ["Sums"]
+
+# What torch's own optimizers use: one launch for many tensors.
+_copy_: Callable[..., None] = torch._foreach_copy_  # pyright: ignore
+_add_: Callable[..., None] = torch._foreach_add_  # pyright: ignore
+
+
+class Sums:
+    """A running sum for each parameter."""
+
+    def __init__(self, parameters: Mapping[str, Tensor]) -> None:
+        self._parameters = parameters
+        self._flat: dict[tuple[torch.device, torch.dtype], Tensor] = {}
+        self._views: dict[str, Tensor] = {}
+        self._filled: set[str] = set()
+        self._shown = False  # whether `.grad` is a view of the sums
+
+    def add_(self, sums: Mapping[str, Tensor]) -> None:
+        """Add to the sums of the parameters that are named."""
+        self.hide()
+        self._allocate()
+        fresh = [name for name in sums if name not in self._filled]
+        more = [name for name in sums if name in self._filled]
+        if fresh:
+            _copy_([self._views[n] for n in fresh], [sums[n] for n in fresh])
+        if more:
+            views = [self._views[n] for n in more]
+            _add_(views, [sums[n].to(v.dtype) for n, v in zip(more, views, strict=True)])
+        self._filled.update(fresh)
+
+    def flat(self) -> list[Tensor]:
+        """Return the sums as they lie in memory; what is done to these is done to all of them."""
+        self.hide()
+        self._allocate()
+        for name, view in self._views.items():
+            if name not in self._filled:
+                view.zero_()
+        self._filled = set(self._views)
+        return list(self._flat.values())
+
+    def clear(self) -> None:
+        """Start anew."""
+        self._filled = set()
+
+    def hide(self) -> None:
+        """Take the sums out of every `.grad` before they are overwritten: none may be seen without noise."""
+        if self._shown:
+            for name, parameter in self._parameters.items():
+                if parameter.grad is self._views[name]:
+                    parameter.grad = None
+        self._shown = False
+
+    def to_grad(self) -> None:
+        """Set every parameter's `.grad` to its sum; the next step overwrites it."""
+        self._shown = True
+        for name, parameter in self._parameters.items():
+            view = self._views[name]
+            parameter.grad = view if view.dtype == parameter.dtype else view.to(parameter.dtype)
+
+    def _allocate(self) -> None:
+        if all(name in self._views and _fits(self._views[name], p) for name, p in self._parameters.items()):
+            return
+        self._filled = set()
+        self._flat, self._views = {}, {}
+        kinds = {name: (p.device, _dtype(p)) for name, p in self._parameters.items()}
+        for kind in dict.fromkeys(kinds.values()):
+            named = {name: p for name, p in self._parameters.items() if kinds[name] == kind}
+            flat = torch.empty(sum(p.numel() for p in named.values()), device=kind[0], dtype=kind[1])
+            parts = flat.split([p.numel() for p in named.values()])
+            self._views |= {n: part.view(p.shape) for (n, p), part in zip(named.items(), parts, strict=True)}
+            self._flat[kind] = flat
+
+
+def _dtype(parameter: Tensor) -> torch.dtype:
+    return torch.float64 if parameter.dtype == torch.float64 else torch.float32
+
+
+def _fits(view: Tensor, parameter: Tensor) -> bool:
+    return (
+        view.shape == parameter.shape and view.device == parameter.device and view.dtype == _dtype(parameter)
+    )

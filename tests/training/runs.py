@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run in a process of its own, for tests to kill, resume and start several of: `python runs.py '{...}'`."""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from sfumato import Ledger
+from sfumato.errors import SfumatoError
+from sfumato.testing import seeded
+from sfumato.training import (
+    AdaptiveClip,
+    Clipping,
+    DpSgd,
+    NoisyStep,
+    PoissonSampling,
+    PrivateGradients,
+    Runtime,
+    ShuffledBatches,
+    Trainer,
+    distributed,
+)
+
+STEPS = 12
+
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def mechanism(adaptive, shuffled=False, steps=STEPS, group_size=1):
+    adapt = AdaptiveClip(count_noise_multiplier=8.0) if adaptive else None
+    sampling = PoissonSampling(sampling_rate=0.3)
+    if shuffled:
+        sampling = ShuffledBatches(batch_size=13, public_size=60)
+    return DpSgd(
+        step=NoisyStep(clipping=Clipping(clip_norm=0.5, adaptive=adapt), group_size=group_size),
+        sampling=sampling,
+        noise=[(2.0, 5), (3.0, steps - 5)],
+        relation="zero-out" if shuffled else "add-remove",
+    )
+
+
+def network(dropout, dtype):
+    torch.manual_seed(3)
+    layers = [
+        nn.Linear(4, 6, dtype=dtype),
+        nn.Tanh(),
+        nn.Dropout(0.3 if dropout else 0.0),
+        nn.Linear(6, 3, dtype=dtype),
+    ]
+    return nn.Sequential(*layers)
+
+
+def loss_of(asked):
+    """Return the loss; it may be told to fail on one rank, at one of its calls."""
+    calls = []
+
+    def loss(model, x, y):
+        calls.append(1)
+        if asked.get("fail_rank") == int(os.environ.get("RANK", "0")) and len(calls) > 8:
+            raise RuntimeError("this rank fails")
+        return nn.functional.cross_entropy(model(x), y, reduction="none")
+
+    return loss
+
+
+def schedule_of(asked):
+    def factor(step):
+        if step == asked.get("die_at"):
+            die()
+        return 0.9**step
+
+    return lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+
+
+def make(asked):
+    """Return a trainer as `asked` says."""
+    dtype = getattr(torch, asked.get("dtype", "float32"))
+    draws = torch.Generator().manual_seed(5)
+    x, y = torch.randn(60, 4, generator=draws, dtype=dtype), torch.arange(60) % 3
+    account = Ledger(asked["ledger"]).account("data") if "ledger" in asked else None
+    seed = asked.get("seed")
+    return Trainer(
+        network(asked.get("dropout", True), dtype),
+        (x, y),
+        mechanism=mechanism(
+            asked.get("adaptive", True),
+            asked.get("shuffled", False),
+            asked.get("steps", STEPS),
+            asked.get("group_size", 1),
+        ),
+        loss=loss_of(asked),
+        public_size=60,
+        optimizer=lambda p: torch.optim.Adam(p, lr=asked.get("learning_rate", 0.05)),
+        schedule=schedule_of(asked),
+        ema_decay=0.8,
+        evaluation=(x, y),
+        evaluate_every=4,
+        delta=1e-5,
+        account=account,
+        purpose=None if account is None else "a test",
+        folder=asked.get("folder"),
+        checkpoint_every=3,
+        generator=None if seed is None else seeded(seed),
+        runtime=Runtime(timeout=asked.get("timeout", 60.0), microbatch_size=asked.get("microbatch_size")),
+    )
+
+
+def die_while_saving(count):
+    """Be killed at the `count`-th time a file is brought to disk, before it takes the old one's place."""
+    brought = os.fsync
+    left = [count]
+
+    def fsync(handle):
+        left[0] -= 1
+        if not left[0]:
+            die()
+        brought(handle)
+
+    os.fsync = fsync
+
+
+def custom_loop(asked):
+    """Take steps with PrivateGradients alone, each rank on its share of the same batches."""
+    model = network(False, torch.float64)
+    private = PrivateGradients(
+        model,
+        clipping=mechanism(True).step.clipping,
+        noise_multiplier=1.0,
+        expected_batch_size=8,
+        generator=seeded(asked["seed"]),
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    draws = torch.Generator().manual_seed(5)
+    for size in (7, 0, 1, 9):
+        x, y = torch.randn(size, 4, generator=draws, dtype=torch.float64), torch.arange(size) % 3
+        mine = slice(distributed.rank(), None, distributed.size())
+        private.backward(x[mine], y[mine])
+        optimizer.step()
+    return model
+
+
+def train_one(asked):
+    trainer = make(asked)
+    if "die_in_save" in asked:
+        die_while_saving(asked["die_in_save"])
+    return trainer.fit(resume=asked.get("resume", False)).model
+
+
+def attempt(asked):
+    """Return the weights of a run, or the name of the error that it is expected to end with."""
+    try:
+        return (custom_loop if asked.get("custom") else train_one)(asked).state_dict()
+    except SfumatoError as error:
+        if not asked.get("refused"):
+            raise
+        return {"error": type(error).__name__}
+
+
+def main(asked):
+    """Run one, or several one after the other."""
+    torch.set_num_threads(1)
+    several = asked if isinstance(asked, list) else [asked]
+    for number, one in enumerate(several):
+        outcome = attempt(one)
+        if "out" in one:
+            torch.save(outcome, Path(one["out"]) / f"run{number}-rank{distributed.rank()}.pt")
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+import torch
+from torch import nn
+
+from sfumato.training import PrivateGradients, cross_entropy, fitting
+from sfumato.training.fitting import rows_that_fit
+
+DATA = torch.randn(30, 4), torch.randint(0, 3, (30,))
+
+
+def network(width: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(4, width), nn.Tanh(), nn.Linear(width, 3))
+
+
+def test_a_wider_network_fits_fewer_rows(monkeypatch):
+    monkeypatch.setattr(fitting, "_free_bytes", lambda device: 1 << 20)
+    narrow, wide = (rows_that_fit(network(width), cross_entropy, DATA) for width in (16, 1024))
+    assert 1 <= wide < narrow
+    # One row keeps its hidden layer (4 bytes a number) at least, and no more than a few copies of it.
+    assert (1 << 20) / (4 * 1024 * 16) <= wide <= (1 << 20) / (4 * 1024)
+
+
+def test_one_row_always_fits(monkeypatch):
+    monkeypatch.setattr(fitting, "_free_bytes", lambda device: 0)
+    assert rows_that_fit(network(8), cross_entropy, DATA) == 1
+
+
+def test_what_an_engine_keeps_besides_counts(monkeypatch):
+    monkeypatch.setattr(fitting, "_free_bytes", lambda device: 1 << 20)
+    assert rows_that_fit(network(8), cross_entropy, DATA, more=1 << 18) == 1
+
+
+def test_free_memory_is_known_here():
+    assert fitting._free_bytes(torch.device("cpu")) > 1 << 20
+
+
+def test_a_batch_that_does_not_fit_runs_in_pieces_and_gives_the_same_sum(monkeypatch):
+    model, seen = network(8).double(), []
+    batch = DATA[0].double(), DATA[1]
+
+    def loss(model, x, y):
+        seen.append(len(x))
+        return cross_entropy(model, x, y)
+
+    settings = {"clip_norm": 1.0, "noise_multiplier": 1e-9, "expected_batch_size": 30}
+    PrivateGradients(model, loss, **settings).backward(*batch)
+    assert max(seen) == 30
+    whole = [p.grad.clone() for p in model.parameters()]
+    monkeypatch.setattr(fitting, "_free_bytes", lambda device: 12 << 10)
+    seen.clear()
+    private = PrivateGradients(model, loss, **settings)
+    private.backward(*batch)
+    assert max(seen) < 30 and private.microbatch_size is None
+    for got, wanted in zip((p.grad for p in model.parameters()), whole, strict=True):
+        torch.testing.assert_close(got, wanted, rtol=0, atol=1e-7)

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from sfumato.testing import seeded
+from sfumato.training.book_keeping import BookKeeping
+from sfumato.training.clipping import AdaptiveClip, ClippedSums, Clipper, Clipping
+from sfumato.training.gradients import PrivateGradients
+from sfumato.training.graphs import Graphs, Replay
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
+CLIPPING = Clipping(clip_norm=0.5, adaptive=AdaptiveClip(count_noise_multiplier=1.0))
+
+
+def squares(model, x):
+    return model(x).square().sum(1)
+
+
+def weighted_squares(model, weights, x):
+    return squares(model, x) * (1 if weights is None else weights)
+
+
+def graphs_of(model):
+    parameters = dict(model.named_parameters())
+    return Graphs(BookKeeping(model, weighted_squares), Clipper(CLIPPING, parameters), parameters)
+
+
+X, Y = torch.zeros(4, 3), torch.zeros(4, 2)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (((None, X), 1), ((None, X), 2)),
+        (((None, X), 1), ((None, X[:2]), 1)),
+        (((None, X), 1), ((None, X.double()), 1)),
+        (((None, X), 1), ((X, None), 1)),
+        (((None, X), 1), ((X[:, 0], X), 1)),
+        # Tensors are copied in order: the same shapes under other names are another batch.
+        (((None, {"a": X, "b": X}), 1), ((None, {"b": X, "a": X}), 1)),
+        (((None, [X], X), 1), ((None, [X, X]), 1)),
+    ],
+    ids=["units", "rows", "type", "weights", "no weights", "names", "nesting"],
+)
+def test_batches_that_need_a_recording_of_their_own_have_a_key_of_their_own(one, other):
+    graphs = graphs_of(nn.Linear(3, 2))
+    assert graphs._key(*one) == graphs._key(*one)
+    assert graphs._key(*one) != graphs._key(*other)
+
+
+def test_a_key_does_not_depend_on_values():
+    graphs = graphs_of(nn.Linear(3, 2))
+    assert graphs._key((None, X), 1) == graphs._key((None, X + 1), 1)
+
+
+def test_autocast_has_a_key_of_its_own():
+    graphs = graphs_of(nn.Linear(3, 2))
+    plain = graphs._key((None, X), 1)
+    with torch.autocast("cuda" if torch.cuda.is_available() else "cpu", torch.bfloat16):
+        cast = graphs._key((None, X), 1)
+    assert (plain != cast) == torch.cuda.is_available()
+
+
+def test_parameters_that_moved_in_memory_are_noticed():
+    model = nn.Linear(3, 2)
+    graphs = graphs_of(model)
+    before = graphs._pointers()
+    with torch.no_grad():
+        model.weight.add_(1)
+    assert graphs._pointers() == before
+    model.weight.data = model.weight.data.clone()
+    assert graphs._pointers() != before
+
+
+@pytest.mark.parametrize(("total", "finite"), [(3.0, True), (math.inf, False), (math.nan, False)])
+def test_a_replay_tells_whether_all_norms_are_finite(total, finite):
+    assert Replay(sums=ClippedSums({}), total=torch.tensor(total)).finite() == finite
+
+
+class Pretended(Graphs):
+    """Computes at once what a graph would compute, on any device."""
+
+    def takes(self, batch):
+        return True
+
+    def replay(self, batch, per_unit):
+        total, sums = self._pass(batch, per_unit)
+        return Replay(sums=sums, total=total)
+
+
+class Counting:
+    def __init__(self):
+        self.generator = seeded(0)
+        self.added = 0
+
+    def add_(self, sums, *, stddev, step):
+        self.added += 1
+        for total in sums:
+            total.add_(1000.0)
+
+
+def private_of(model, *, graphs, **options):
+    options = {
+        "noise_multiplier": 1.0,
+        "expected_batch_size": 1.0,
+        "noise": Counting(),
+        "check": False,
+        **options,
+    }
+    private = PrivateGradients(model, squares, clipping=CLIPPING, **options)
+    if graphs:
+        private._graphs = Pretended(private._engine, private.clipper, private.parameters)
+    return private
+
+
+@pytest.mark.parametrize("bad", [None, math.nan, math.inf])
+@pytest.mark.parametrize("microbatch_size", [None, 2])
+@pytest.mark.parametrize("weights", [None, torch.tensor([1.0, 1.0, 1.0, 0.5, 0.0, 0.0])])
+def test_sums_that_were_not_finite_are_thrown_away_with_their_noise_and_computed_anew(
+    bad, microbatch_size, weights
+):
+    torch.manual_seed(0)
+    model, x = nn.Linear(3, 2), torch.randn(6, 3)
+    if bad is not None:
+        x[1, 1] = bad
+    found = []
+    for graphs in (True, False):
+        private = private_of(model, graphs=graphs, microbatch_size=microbatch_size)
+        private.accumulate(x, row_weights=weights)
+        below = []
+        adapt = private.clipper.adapt
+        private.clipper.adapt = lambda count, below=below, adapt=adapt, **options: (
+            below.append(float(count)) or adapt(count, **options)
+        )
+        private.finish()
+        found.append((model.weight.grad.clone(), below, private.bound, private.steps))
+        assert private._replayed == []
+    assert torch.allclose(found[0][0], found[1][0]) and found[0][1:] == found[1][1:]
+    assert 500 < float(found[0][0].mean()) < 1500  # noise was added once to what is released
+
+
+def test_without_a_gpu_batches_are_run_as_ever():
+    model = nn.Linear(3, 2)
+    private = PrivateGradients(
+        model, squares, clip_norm=1.0, noise_multiplier=1.0, expected_batch_size=4, cuda_graphs=True
+    )
+    private.backward(torch.randn(4, 3))
+    assert model.weight.grad.isfinite().all() and private._replayed == []
+
+
+@needs_gpu
+@pytest.mark.parametrize("per_unit", [1, 2])
+def test_a_replay_is_what_the_engine_computes_with_the_parameters_of_now(per_unit):
+    model = nn.Linear(3, 2).cuda()
+    graphs = graphs_of(model)
+    for _ in range(3):
+        x = torch.randn(4, 3, device="cuda")
+        with torch.no_grad():
+            model.weight.add_(0.1)
+        found = graphs.replay((None, x), per_unit)
+        wanted = graphs._clipper.sums(graphs._engine.run((None, x), per_unit=per_unit))
+        assert found.finite() and torch.allclose(found.sums.sums["weight"], wanted.sums["weight"], rtol=1e-3)
+
+
+@needs_gpu
+def test_at_most_a_few_shapes_are_kept():
+    graphs = graphs_of(nn.Linear(3, 2).cuda())
+    for rows in range(1, 8):
+        graphs.replay((None, torch.randn(rows, 3, device="cuda")), 1)
+    assert len(graphs._recorded) == 4
