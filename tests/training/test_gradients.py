@@ -258,12 +258,14 @@ def test_padding_is_not_in_the_count_of_units_below_a_threshold(group_size, size
         weights = torch.tensor([1.0] * len(sizes) + [0.0] * pad)
         options = {"clipping": STYLES["adaptive"], "group_size": group_size, "expected_batch_size": 4.0}
         private = private_of(Two(), **options)
-        private.accumulate(x, torch.tensor([[1.0, 0.0]]).expand(len(x), 2), row_weights=weights)
+        private.accumulate(x, torch.tensor([[0.1, 0.0]]).expand(len(x), 2), row_weights=weights)
         return 0.0 if private._below is None else float(private._below)
 
     # One unit more takes the place of padding, and moves the count by what the noise is sized for.
     moved = below(sizes, pad) - below(sizes[:-1], pad + 1)
     assert abs(moved) <= 0.5 * (1 if group_size == 1 else 2)
+    if group_size == 1:  # a unit that is dropped counts as one above
+        assert below(sizes, pad) == sum(0.5 if size < 1 else -0.5 for size in sizes)
 
 
 # --- noise, denominator, event ------------------------------------------------------------------------------

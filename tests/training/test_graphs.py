@@ -25,7 +25,7 @@ def weighted_squares(model, weights, x):
 
 def graphs_of(model):
     parameters = dict(model.named_parameters())
-    return Graphs(BookKeeping(model, weighted_squares), Clipper(CLIPPING, parameters), parameters)
+    return Graphs(BookKeeping(model, weighted_squares), Clipper(CLIPPING, parameters), model)
 
 
 X, Y = torch.zeros(4, 3), torch.zeros(4, 2)
@@ -112,7 +112,7 @@ def private_of(model, *, graphs, **options):
     }
     private = PrivateGradients(model, squares, clipping=CLIPPING, **options)
     if graphs:
-        private._graphs = Pretended(private._engine, private.clipper, private.parameters)
+        private._graphs = Pretended(private._engine, private.clipper, private._model)
     return private
 
 
@@ -137,7 +137,7 @@ def test_sums_that_were_not_finite_are_thrown_away_with_their_noise_and_computed
         )
         private.finish()
         found.append((model.weight.grad.clone(), below, private.bound, private.steps))
-        assert private._replayed == []
+        assert private._pieces == []
     assert torch.allclose(found[0][0], found[1][0]) and found[0][1:] == found[1][1:]
     assert 500 < float(found[0][0].mean()) < 1500  # noise was added once to what is released
 
@@ -148,7 +148,7 @@ def test_without_a_gpu_batches_are_run_as_ever():
         model, squares, clip_norm=1.0, noise_multiplier=1.0, expected_batch_size=4, cuda_graphs=True
     )
     private.backward(torch.randn(4, 3))
-    assert model.weight.grad.isfinite().all() and private._replayed == []
+    assert model.weight.grad.isfinite().all() and private._pieces == []
 
 
 @needs_gpu
@@ -171,3 +171,29 @@ def test_at_most_a_few_shapes_are_kept():
     for rows in range(1, 8):
         graphs.replay((None, torch.randn(rows, 3, device="cuda")), 1)
     assert len(graphs._recorded) == 4
+
+
+def test_a_graph_is_recorded_anew_when_dropout_is_switched():
+    model = nn.Sequential(nn.Linear(3, 2), nn.Dropout(0.5))
+    made = Graphs(
+        BookKeeping(model, weighted_squares), Clipper(CLIPPING, dict(model.named_parameters())), model
+    )
+    batch = (None, torch.zeros(4, 3))
+    training = made._key(batch, 1)
+    model[1].eval()
+    assert made._key(batch, 1) != training
+
+
+def test_a_piece_that_no_graph_took_is_not_lost_when_another_is_computed_anew():
+    torch.manual_seed(0)
+    model, x = nn.Linear(3, 2), torch.randn(6, 3)
+    x[5, 0] = math.nan
+    found = []
+    for graphs in (True, False):
+        private = private_of(model, graphs=graphs, microbatch_size=2)
+        if graphs:
+            taken = iter([False, True, True])
+            private._graphs.takes = lambda batch, taken=taken: next(taken)
+        private.backward(x)
+        found.append(model.weight.grad.clone())
+    assert torch.allclose(*found)

@@ -112,11 +112,11 @@ class PrivateGradients:
         self._noise = noise if noise is not None else IndependentNoise(generator)
         self._kind = Engines(engine)
         self._engine = self._make_engine()
-        self._graphs = Graphs(self._engine, self.clipper, self.parameters) if cuda_graphs else None
+        self._graphs = Graphs(self._engine, self.clipper, model) if cuda_graphs else None
         self._unchecked = check and not isinstance(self._engine, Functional)
         self._sums = Sums(self.parameters)
         self._below: Tensor | None = None
-        self._replayed: list[tuple[Replay, Sequence[Any], int]] = []  # pieces whose norms were not looked at
+        self._pieces: list[tuple[Replay | None, Sequence[Any], int]] = []  # of this step, if graphs are used
         self._clip_factor = 1.0
         self._taken: list[tuple[float, int]] = []  # noise multipliers of the steps so far, and how often each
 
@@ -192,7 +192,8 @@ class PrivateGradients:
         """End a step: add noise to the accumulated sums, divide, set every `.grad`, and count the step."""
         try:
             self._noised()
-            if not all(replay.finite() for replay, _, _ in self._replayed):  # asked late: the device has work
+            # Asked only now, so that the device has had work until here.
+            if not all(replay is None or replay.finite() for replay, _, _ in self._pieces):
                 self._again()
                 self._noised()
             self._count()
@@ -211,7 +212,7 @@ class PrivateGradients:
 
     def _again(self) -> None:
         """Compute the sums of this step anew, without graphs: a unit's gradient is not finite."""
-        pieces = [(batch, per_unit) for _, batch, per_unit in self._replayed]
+        pieces = [(batch, per_unit) for _, batch, per_unit in self._pieces]
         self._clear()
         for batch, per_unit in pieces:
             self._add(self._clipped(batch, per_unit))
@@ -219,7 +220,7 @@ class PrivateGradients:
     def _clear(self) -> None:
         self._sums.clear()
         self._below = None
-        self._replayed = []
+        self._pieces = []
 
     def _adapt(self) -> None:
         if self.clipper.adaptive is None:
@@ -333,7 +334,10 @@ class PrivateGradients:
         return found.without(units - rows.count(batch) // per_unit)
 
     def _replay(self, batch: Sequence[Any], per_unit: int) -> ClippedSums | None:
-        if self._graphs is None or not self._graphs.takes(batch):
+        if self._graphs is None:
+            return None
+        if not self._graphs.takes(batch):
+            self._pieces.append((None, batch, per_unit))
             return None
         replay = self._graphs.replay(batch, per_unit)
         sums = replay.sums
@@ -341,7 +345,7 @@ class PrivateGradients:
             sums = sums.without(float((~_real(batch, per_unit)).sum()))
         if distributed.size() > 1:  # ranks must agree on what they add up, so this one looks at once
             return sums if replay.finite() else None
-        self._replayed.append((replay, batch, per_unit))
+        self._pieces.append((replay, batch, per_unit))
         return sums
 
     def _add(self, found: ClippedSums) -> None:

@@ -10,12 +10,12 @@ Shapes     Each shape is recorded once. Pad batches to one shape (`TruncatedPois
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sfumato.training import rows
 from sfumato.training.checking import Engine
@@ -51,8 +51,8 @@ class _Recorded:
 class Graphs:
     """The recorded passes of one engine and one style of clipping."""
 
-    def __init__(self, engine: Engine, clipper: Clipper, parameters: Mapping[str, Tensor]) -> None:
-        self._engine, self._clipper, self._parameters = engine, clipper, parameters
+    def __init__(self, engine: Engine, clipper: Clipper, model: nn.Module) -> None:
+        self._engine, self._clipper, self._model = engine, clipper, model
         self._recorded: dict[Any, _Recorded] = {}
         self._stream: torch.cuda.Stream | None = None
 
@@ -103,10 +103,11 @@ class Graphs:
     def _key(self, batch: Sequence[Any], per_unit: int) -> Any:
         shapes = tuple((t.shape, t.dtype, t.device) for t in rows.tensors(batch))
         cast = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None
-        return per_unit, shapes, cast, _structure(batch)
+        modes = tuple(module.training for module in self._model.modules())  # dropout is on, or it is not
+        return per_unit, shapes, cast, modes, _structure(batch)
 
     def _pointers(self) -> tuple[int, ...]:
-        return tuple(p.data_ptr() for p in self._parameters.values())
+        return tuple(p.data_ptr() for p in self._model.parameters())
 
 
 def _structure(batch: Any) -> Any:
