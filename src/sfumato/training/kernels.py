@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["available", "correlation_norm", "feature_norm_gradients", "ghost_norm"]
+__all__ = ["available", "correlation_norm", "feature_norm_gradients", "ghost_norm", "operand_eps"]
 
 _TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -60,6 +60,11 @@ def correlation_norm(
 
 def _precision() -> str:
     return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
+
+
+def operand_eps(x: Tensor) -> float:
+    """Return how coarsely the kernels round the operands of their products, relative to them."""
+    return 2**-9 if x.dtype is torch.float32 and _precision() == "tf32" else 0.0
 
 
 def _upwards(x: Tensor) -> float:

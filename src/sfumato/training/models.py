@@ -146,9 +146,8 @@ class _Attending(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         length = x.shape[1]
         x = x + self.position(torch.arange(length, device=x.device))
-        later = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(
-            1
-        )  # nobody sees what comes
+        # True where attention is forbidden: no place sees what comes after it.
+        later = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
         for layer in self.layers:
             x = layer(x, src_mask=later)
         return self.norm(x)

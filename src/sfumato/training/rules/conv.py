@@ -4,7 +4,8 @@
 The weight gradient of one unit is a `Correlation` of its input with its output gradient (of the output
 gradient with the input, if transposed). Its norm is taken from that gradient, a few units at a time, or from
 Gram matrices where these are cheaper: small planes with many channels. The weighted sum over units is the
-ordinary weight gradient of the scaled output gradient, unless each unit's gradient was kept.
+ordinary weight gradient of the scaled output gradient, unless each unit's gradient was kept. Where it was
+not, norms err upwards by what rounding may take from a sum whose terms cancel.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,8 +15,22 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from sfumato.training import kernels
 from sfumato.training.rules.correlation import Correlation
-from sfumato.training.tape import UNBATCHED, Op, Tape, autocast, name_of, norm_dtype, plain, rule, unsupported
+from sfumato.training.rules.linear import APART as _APART
+from sfumato.training.rules.linear import SLACK as _SLACK
+from sfumato.training.tape import (
+    UNBATCHED,
+    Op,
+    Tape,
+    autocast,
+    name_of,
+    norm_dtype,
+    plain,
+    rule,
+    squared_norm,
+    unsupported,
+)
 
 __all__ = ["ConvOp"]
 
@@ -65,17 +80,29 @@ class ConvOp(Op):
     def squared_norm(self, slot: str) -> Tensor:
         if slot == "bias":
             return super().squared_norm(slot)
+        eps = torch.finfo(norm_dtype(self.grad)).eps
         if self._per_unit() == 1 and self.correlation.is_fused(*self.operands()):
-            return self.correlation.fused_norms(*self.operands())
+            apart = max(_APART * eps, kernels.operand_eps(self.grad))
+            return self.correlation.fused_norms(*self.operands()) + apart**2 * self._mass()
         if self._ghost_is_cheaper():
-            return torch.cat(
-                [self.correlation.ghost_norms(*part, self._per_unit()) for part in self._parts(True)]
-            )
+            parts = [self.correlation.ghost_norms(*part, self._per_unit()) for part in self._parts(True)]
+            return (torch.cat(parts) + _SLACK * eps * self._mass()).clamp_(min=0)
         if self._flat is None and self.memory.take(self._gradient_bytes()):
             self._flat = self._summed(*self.operands())
         if self._flat is not None:
             return _squared_norm(self._flat)
-        return torch.cat([_squared_norm(self._summed(*part)) for part in self._parts(False)])
+        parts = [_squared_norm(self._summed(*part)) for part in self._parts(False)]
+        return torch.cat(parts) + (_APART * eps) ** 2 * self._mass()
+
+    def _mass(self) -> Tensor:
+        """Return at least the squared sum of the sizes of all terms of each unit's gradient: [units].
+
+        Rounding errors are of that size, also where the terms cancel; and the weighted sum, which adds them
+        in another order, has errors of its own.
+        """
+        units = self.grouping.units
+        x, g = (t.reshape(units, -1) for t in self.operands())
+        return prod(self.correlation.kernel) * squared_norm(x) * squared_norm(g)
 
     def per_unit(self, slot: str) -> Tensor:
         if slot == "bias":

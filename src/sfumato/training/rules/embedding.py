@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sfumato.errors import UnsupportedUseError
-from sfumato.training.rules.linear import LinearOp
+from sfumato.training.rules.linear import APART, LinearOp
 from sfumato.training.tape import (
     UNBATCHED,
     Op,
@@ -112,7 +112,11 @@ class EmbeddingOp(_TableOp):
 
     def squared_norm(self, slot: str) -> Tensor:
         tokens, values = self.operands()
-        return squared_norm(values) if tokens.shape[1] == 1 else super().squared_norm(slot)
+        if tokens.shape[1] == 1:
+            return squared_norm(values)
+        # The weighted sum adds the gradients of one token in another order: they may cancel otherwise.
+        apart = (APART * torch.finfo(values.dtype).eps) ** 2 * tokens.shape[1]
+        return super().squared_norm(slot) + apart * squared_norm(values)
 
     def weighted_sum(self, slot: str, weights: Tensor) -> Tensor:
         if not self.shared:

@@ -39,11 +39,11 @@ from sfumato.training.tape import (
     weighted_sum,
 )
 
-__all__ = ["LinearOp"]
+__all__ = ["APART", "SLACK", "LinearOp"]
 
 _HALF: Final = 0.5  # of a symmetric matrix is all that the fused kernel computes
-_SLACK: Final = 16.0  # roundings that a sum of products of Gram matrices gathers; up to 3 were measured
-_APART: Final = 1e3  # roundings by which a gradient and a sum that is computed otherwise may differ
+SLACK: Final = 16.0  # roundings that a sum of products of Gram matrices gathers; up to 3 were measured
+APART: Final = 1e3  # roundings by which a gradient and a sum that is computed otherwise may differ
 
 
 class LinearOp(Op):
@@ -72,7 +72,7 @@ class LinearOp(Op):
         if ghost_is_cheaper(x, g):
             return ghost_norm(x, g)
         # The gradient is not kept, and the sum adds its terms in another order: they may cancel otherwise.
-        return super().squared_norm(slot) + (_APART * _eps(g) * mass(x, g)).square()
+        return super().squared_norm(slot) + (APART * _eps(g) * mass(x, g)).square()
 
     def per_unit(self, slot: str) -> Tensor:
         x, g = self.operands()
@@ -146,7 +146,7 @@ def cross_norm(x: Tensor, g: Tensor, y: Tensor, h: Tensor) -> Tensor:
     with torch.autocast(g.device.type, enabled=False):  # coarser products would be off by more than that
         inputs = torch.bmm(x, y.transpose(1, 2)).flatten(1)
         outputs = torch.bmm(g, h.transpose(1, 2)).flatten(1)
-    return torch.linalg.vecdot(inputs, outputs) + _SLACK * _eps(g) * mass(x, g) * mass(y, h)
+    return torch.linalg.vecdot(inputs, outputs) + SLACK * _eps(g) * mass(x, g) * mass(y, h)
 
 
 def mass(x: Tensor, g: Tensor) -> Tensor:
