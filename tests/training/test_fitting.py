@@ -1,4 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
+import gc
+import weakref
+
 import torch
 from torch import nn
 
@@ -53,3 +56,12 @@ def test_a_batch_that_does_not_fit_runs_in_pieces_and_gives_the_same_sum(monkeyp
     assert max(seen) < 30 and private.microbatch_size is None
     for got, wanted in zip((p.grad for p in model.parameters()), whole, strict=True):
         torch.testing.assert_close(got, wanted, rtol=0, atol=1e-7)
+
+
+def test_what_was_measured_is_freed():
+    outputs = []
+    model = nn.Sequential(nn.Linear(3, 4), nn.Sigmoid(), nn.Linear(4, 2))  # a sigmoid keeps its own output
+    model[1].register_forward_hook(lambda module, args, output: outputs.append(weakref.ref(output)))
+    rows_that_fit(model, lambda model, x: model(x).sum(1), (torch.randn(4, 3),))
+    gc.collect()
+    assert len(outputs) == 2 and all(output() is None for output in outputs)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from sfumato.training import kernels
+from sfumato.training.rules import linear
 from sfumato.training.rules.correlation import Correlation
 
 GPU = torch.cuda.is_available()
@@ -40,16 +41,38 @@ def test_the_ghost_norm_is_that_of_the_gradient(compiled, units, steps, n_in, n_
     torch.manual_seed(0)
     x, g = torch.randn(units, steps, n_in, device=WHERE), torch.randn(units, steps, n_out, device=WHERE)
     wanted = (g.double().mT @ x.double()).square().sum((1, 2))
-    torch.testing.assert_close(compiled.ghost_norm(x, g, "ieee").double(), wanted, rtol=1e-5, atol=1e-4)
+    norm, mass = compiled.ghost_norm(x, g, "ieee")
+    torch.testing.assert_close(norm.double(), wanted, rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(mass, (x.norm(dim=2) * g.norm(dim=2)).sum(1), rtol=1e-5, atol=1e-4)
 
 
 @needs_triton
 def test_a_step_more_changes_the_ghost_norm(compiled):
     x, g = torch.ones(1, 33, 2, device=WHERE), torch.ones(1, 33, 2, device=WHERE)
-    assert compiled.ghost_norm(x, g, "ieee").item() == pytest.approx(4 * 33**2)
-    assert compiled.ghost_norm(
-        x[:, :32].contiguous(), g[:, :32].contiguous(), "ieee"
-    ).item() == pytest.approx(4 * 32**2)
+    fewer = compiled.ghost_norm(x[:, :32].contiguous(), g[:, :32].contiguous(), "ieee")
+    assert compiled.ghost_norm(x, g, "ieee")[0].item() == pytest.approx(4 * 33**2)
+    assert fewer[0].item() == pytest.approx(4 * 32**2)
+    assert fewer[1].item() == pytest.approx(2 * 32)
+
+
+@pytest.mark.skipif(not GPU, reason="tensor cores are on a GPU")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("tf32", [True, False])
+def test_no_ghost_norm_is_too_small_where_terms_cancel(dtype, tf32):
+    torch.manual_seed(0)
+    half, g = (torch.randn(64, 20, 96, device="cuda") for _ in range(2))
+    apart = 1 + 0.01 * torch.randn_like(half)
+    x, g = torch.cat([half, -half * apart], 1).to(dtype), torch.cat([g, g], 1).to(dtype)
+    wanted = (g.double().mT @ x.double()).square().sum((1, 2))
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = tf32
+    try:
+        norm = linear.ghost_norm(x, g)
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+    assert bool((norm >= wanted * (1 - 1e-6)).all())
+    mass = linear.mass(x, g)
+    assert bool((norm - wanted <= 1e-4 * mass.square()).all())
 
 
 @needs_triton

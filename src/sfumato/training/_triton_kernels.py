@@ -34,7 +34,18 @@ def _gram(source, steps, width, i, j, T: tl.constexpr, K: tl.constexpr, PRECISIO
 
 @triton.jit
 def _ghost_kernel(
-    x, g, out, steps, n_in, n_out, pairs, T: tl.constexpr, K: tl.constexpr, PRECISION: tl.constexpr
+    x,
+    g,
+    out,
+    masses,
+    steps,
+    n_in,
+    n_out,
+    pairs,
+    tiles,
+    T: tl.constexpr,
+    K: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):
     pair = tl.program_id(0)
     unit = tl.program_id(1).to(tl.int64)
@@ -47,31 +58,38 @@ def _ghost_kernel(
     outputs = _gram(g + unit * steps * n_out, steps, n_out, i, j, T, K, PRECISION)
     share = tl.sum(inputs * outputs)
     tl.store(out + unit * pairs + pair, tl.where(i == j, share, 2.0 * share))
+    if i == j:  # the diagonals are the squared lengths of the vectors
+        diagonal = tl.arange(0, T)[:, None] == tl.arange(0, T)[None, :]
+        mass = tl.sum(tl.where(diagonal, tl.sqrt(tl.maximum(inputs * outputs, 0.0)), 0.0))
+        tl.store(masses + unit * tiles + i, mass)
 
 
-def ghost_norm(x: Tensor, g: Tensor, precision: str) -> Tensor:
-    """Return the squared norm of each unit's gradient of a linear map."""
+def ghost_norm(x: Tensor, g: Tensor, precision: str) -> tuple[Tensor, Tensor]:
+    """Return the squared norm of each unit's gradient of a linear map, and its mass."""
     units, steps, n_in = x.shape
     tile = 128 if steps > 256 else 64 if steps > 32 else 32
     tiles = triton.cdiv(steps, tile)
     pairs = tiles * (tiles + 1) // 2
     out = torch.empty((units, pairs), dtype=torch.float32, device=x.device)
+    masses = torch.empty((units, tiles), dtype=torch.float32, device=x.device)
     depth = 64 if x.element_size() == 2 else 32
     _ghost_kernel[(pairs, units)](
         x,
         g,
         out,
+        masses,
         steps,
         n_in,
         g.shape[2],
         pairs,
+        tiles,
         T=tile,
         K=depth,
         PRECISION=precision,
         num_warps=8 if tile == 128 else 4,
         num_stages=3,
     )
-    return out.sum(1)
+    return out.sum(1), masses.sum(1)
 
 
 @triton.jit

@@ -52,7 +52,7 @@ class BookKeepingPass:
         if not norms:
             first = next(iter(self._parameters.values()))
             return torch.zeros(self._grouping.units, device=first.device)
-        return sum(norms[1:], start=norms[0])
+        return norms[0] if len(norms) == 1 else torch.stack(norms).sum(0)
 
     def _squared_norm(self, uses: Sequence[tuple[Op, str]]) -> Tensor:
         norms = [op.squared_norm(slot) for op, slot in uses]
@@ -65,16 +65,18 @@ class BookKeepingPass:
                 total = total + 2 * op.inner(slot, other, other_slot)
         return total.clamp(min=0)
 
-    def weighted_sums(self, groups: Sequence[Sequence[str]], weights: Tensor) -> dict[str, Tensor]:
+    def weighted_sums(
+        self, groups: Sequence[Sequence[str]], weights: Tensor, *, last: bool = False
+    ) -> dict[str, Tensor]:
         """Return for each parameter the sum of all units' gradients times their weights [groups, units]."""
         return {
-            name: self._weighted_sum(name, group_weights)
+            name: self._weighted_sum(name, group_weights, self._uses.pop(name) if last else self._uses[name])
             for group, group_weights in zip(groups, weights, strict=True)
             for name in group
         }
 
-    def _weighted_sum(self, name: str, weights: Tensor) -> Tensor:
-        return self._added(name, [op.weighted_sum(slot, weights) for op, slot in self._uses[name]])
+    def _weighted_sum(self, name: str, weights: Tensor, uses: Sequence[tuple[Op, str]]) -> Tensor:
+        return self._added(name, [op.weighted_sum(slot, weights) for op, slot in uses])
 
     def per_unit(self, name: str) -> Tensor:
         """Return each unit's gradient of one parameter: [units, *shape]."""

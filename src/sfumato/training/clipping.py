@@ -51,8 +51,13 @@ class GradientPass(Protocol):
         """Return the squared norm of each unit's gradient in each group of parameters: [groups, units]."""
         ...
 
-    def weighted_sums(self, groups: Sequence[Sequence[str]], weights: Tensor) -> dict[str, Tensor]:
-        """Return for each parameter the sum of all units' gradients times their weights [groups, units]."""
+    def weighted_sums(
+        self, groups: Sequence[Sequence[str]], weights: Tensor, *, last: bool = False
+    ) -> dict[str, Tensor]:
+        """Return for each parameter the sum of all units' gradients times their weights [groups, units].
+
+        If it is the `last` that is asked of this pass, memory is let go of on the way.
+        """
         ...
 
     def per_unit(self, name: str) -> Tensor:
@@ -247,7 +252,8 @@ class Clipper:
         weights = self._weights(norms, thresholds)
         if self._rounds_coarsely(norms.device.type):
             weights = weights * _COARSE
-        return ClippedSums(run.weighted_sums(self.groups, weights), self._below(norms, thresholds))
+        sums = run.weighted_sums(self.groups, weights, last=True)
+        return ClippedSums(sums, self._below(norms, thresholds))
 
     def _rounds_coarsely(self, device: str) -> bool:
         return self._half or torch.is_autocast_enabled(device)

@@ -41,7 +41,7 @@ def _kept_bytes(model: nn.Module, loss: Loss, batch: Sequence[Any]) -> int:
     def keep(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         found[storage.data_ptr()] = storage.nbytes()
-        return tensor
+        return tensor.detach()  # an output that its own node kept would never be freed
 
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         losses = loss(model, *batch)  # held, or the memory of what it keeps would be used again

@@ -27,7 +27,7 @@ class FunctionalPass:
     """The gradients of one batch, one for each unit."""
 
     def __init__(self, gradients: Mapping[str, Tensor]) -> None:
-        self._gradients = gradients
+        self._gradients = dict(gradients)
 
     def squared_norms(self, groups: Sequence[Sequence[str]]) -> Tensor:
         """Return the squared norm of each unit's gradient in each group of parameters: [groups, units]."""
@@ -35,10 +35,12 @@ class FunctionalPass:
             [torch.stack([squared_norm(self._gradients[n]) for n in group]).sum(0) for group in groups]
         )
 
-    def weighted_sums(self, groups: Sequence[Sequence[str]], weights: Tensor) -> dict[str, Tensor]:
+    def weighted_sums(
+        self, groups: Sequence[Sequence[str]], weights: Tensor, *, last: bool = False
+    ) -> dict[str, Tensor]:
         """Return for each parameter the sum of all units' gradients times their weights [groups, units]."""
         return {
-            name: weighted_sum(self._gradients[name], group_weights)
+            name: weighted_sum(self._gradients.pop(name) if last else self._gradients[name], group_weights)
             for group, group_weights in zip(groups, weights, strict=True)
             for name in group
         }

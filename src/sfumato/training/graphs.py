@@ -74,15 +74,6 @@ class Graphs:
         return Replay(sums=found.sums, total=found.total.clone())
 
     def _record(self, batch: Sequence[Any], per_unit: int) -> _Recorded:
-        cached = torch.is_autocast_cache_enabled()
-        torch.clear_autocast_cache()  # a graph would go on reading the weights that were cast before it
-        torch.set_autocast_cache_enabled(False)
-        try:
-            return self._capture(batch, per_unit)
-        finally:
-            torch.set_autocast_cache_enabled(cached)
-
-    def _capture(self, batch: Sequence[Any], per_unit: int) -> _Recorded:
         static = rows.cloned(batch)
         self._stream = stream = self._stream or torch.cuda.Stream()  # each has workspaces of its own
         stream.wait_stream(torch.cuda.current_stream())
@@ -96,9 +87,15 @@ class Graphs:
         return _Recorded(graph, static, total, sums, self._pointers())
 
     def _pass(self, batch: Sequence[Any], per_unit: int) -> tuple[Tensor, ClippedSums]:
-        run = self._engine.run(batch, per_unit=per_unit)
-        squared = run.squared_norms(self._clipper.groups)
-        return squared.sum(), self._clipper.weighed(run, squared)
+        # Autocast keeps the weights that it has cast: a graph would go on reading casts made before it, and
+        # whatever comes after would read those made in it.
+        torch.clear_autocast_cache()
+        try:
+            run = self._engine.run(batch, per_unit=per_unit)
+            squared = run.squared_norms(self._clipper.groups)
+            return squared.sum(), self._clipper.weighed(run, squared)
+        finally:
+            torch.clear_autocast_cache()
 
     def _key(self, batch: Sequence[Any], per_unit: int) -> Any:
         shapes = tuple((t.shape, t.dtype, t.device) for t in rows.tensors(batch))

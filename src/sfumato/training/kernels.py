@@ -34,9 +34,14 @@ def _triton() -> Any:
     return _triton_kernels
 
 
-def ghost_norm(x: Tensor, g: Tensor) -> Tensor:
-    """Return ((x @ x.mT) * (g @ g.mT)).sum((1, 2)) for x [units, t, in] and g [units, t, out]."""
-    return _triton().ghost_norm(x.contiguous(), g.contiguous(), _precision()) * _upwards(x)
+def ghost_norm(x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    """Return ((x @ x.mT) * (g @ g.mT)).sum((1, 2)) for x [units, t, in] and g [units, t, out], and the mass.
+
+    The mass is (x.norm(dim=2) * g.norm(dim=2)).sum(1): what the errors of the first are relative to. So
+    float32 operands are not cut here as tf32 would cut them: three products of tensor cores make one.
+    """
+    precision = "tf32x3" if _precision() == "tf32" else "ieee"
+    return _triton().ghost_norm(x.contiguous(), g.contiguous(), precision)
 
 
 def correlation_norm(
@@ -64,7 +69,7 @@ def _precision() -> str:
 
 def operand_eps(x: Tensor) -> float:
     """Return how coarsely the kernels round the operands of their products, relative to them."""
-    return 2**-9 if x.dtype is torch.float32 and _precision() == "tf32" else 0.0
+    return 2**-9 if x.is_cuda and x.dtype is torch.float32 and _precision() == "tf32" else 0.0
 
 
 def _upwards(x: Tensor) -> float:

@@ -260,9 +260,11 @@ class _Scaled:
         """Return the squared norm of each unit's gradient in each group (see `GradientPass`)."""
         return self._run.squared_norms(groups) * self._scale**2
 
-    def weighted_sums(self, groups: Sequence[Sequence[str]], weights: Tensor) -> dict[str, Tensor]:
+    def weighted_sums(
+        self, groups: Sequence[Sequence[str]], weights: Tensor, *, last: bool = False
+    ) -> dict[str, Tensor]:
         """Return the weighted sum of all units' gradients (see `GradientPass`)."""
-        return self._run.weighted_sums(groups, weights * self._scale)
+        return self._run.weighted_sums(groups, weights * self._scale, last=last)
 
     def per_unit(self, name: str) -> Tensor:
         """Return each unit's gradient of one parameter (see `GradientPass`)."""

@@ -227,7 +227,7 @@ class ProjectionsPass:
             )
         return found
 
-    def weighted_sums(self, groups: Groups, weights: Tensor) -> dict[str, Tensor]:
+    def weighted_sums(self, groups: Groups, weights: Tensor, *, last: bool = False) -> dict[str, Tensor]:
         """Return for each parameter the sum of all units' gradients times their weights [groups, units]."""
         sums: dict[str, Tensor] = {}
         for group, group_weights in zip(groups, weights, strict=True):

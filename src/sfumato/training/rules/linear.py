@@ -43,6 +43,7 @@ __all__ = ["APART", "SLACK", "LinearOp"]
 
 _HALF: Final = 0.5  # of a symmetric matrix is all that the fused kernel computes
 SLACK: Final = 16.0  # roundings that a sum of products of Gram matrices gathers; up to 3 were measured
+_HALF_EPS: Final = 2.0**-8  # by which a weight and its product are rounded in bfloat16
 APART: Final = 1e3  # roundings by which a gradient and a sum that is computed otherwise may differ
 
 
@@ -69,10 +70,11 @@ class LinearOp(Op):
         x, g = self.operands()  # [units, t, in], [units, t, out]
         if self.memory.admits(x.shape[0] * x.shape[2] * g.shape[2] * g.element_size()):
             return super().squared_norm(slot)
+        # The gradient is not kept, and the sum rounds its terms otherwise: they may cancel otherwise.
+        apart = max(APART * _eps(g), kernels.operand_eps(g), _HALF_EPS if g.element_size() == 2 else 0.0)
         if ghost_is_cheaper(x, g):
-            return ghost_norm(x, g)
-        # The gradient is not kept, and the sum adds its terms in another order: they may cancel otherwise.
-        return super().squared_norm(slot) + (APART * _eps(g) * mass(x, g)).square()
+            return ghost_norm(x, g, apart)
+        return _raised(super().squared_norm(slot), mass(x, g), apart**2)
 
     def per_unit(self, slot: str) -> Tensor:
         x, g = self.operands()
@@ -129,11 +131,14 @@ def ghost_is_cheaper(x: Tensor, g: Tensor) -> bool:
     return gram < n_in * n_out
 
 
-def ghost_norm(x: Tensor, g: Tensor) -> Tensor:
-    """Return sum_{s,t} <x_s, x_t> <g_s, g_t> for each unit."""
-    if kernels.available(x, g):
-        return kernels.ghost_norm(x, g).clamp_(min=0)  # less than zero is what rounding makes of zero
-    return cross_norm(x, g, x, g)
+def ghost_norm(x: Tensor, g: Tensor, apart: float = 0.0) -> Tensor:
+    """Return sum_{s,t} <x_s, x_t> <g_s, g_t> for each unit.
+
+    It errs upwards, by the rounding that its terms may have gathered, and by `apart` of its mass.
+    """
+    fused = kernels.available(x, g)
+    norm, total = kernels.ghost_norm(x, g) if fused else (_gram_product(x, g, x, g), mass(x, g))
+    return _raised(norm, total, SLACK * _eps(g) + apart**2)
 
 
 def cross_norm(x: Tensor, g: Tensor, y: Tensor, h: Tensor) -> Tensor:
@@ -141,12 +146,19 @@ def cross_norm(x: Tensor, g: Tensor, y: Tensor, h: Tensor) -> Tensor:
 
     It errs upwards, by the rounding that its terms may have gathered.
     """
-    dtype = norm_dtype(g)
-    x, g, y, h = (t.to(dtype) for t in (x, g, y, h))
+    return _gram_product(x, g, y, h) + SLACK * _eps(g) * mass(x, g) * mass(y, h)
+
+
+def _gram_product(x: Tensor, g: Tensor, y: Tensor, h: Tensor) -> Tensor:
+    x, g, y, h = (t.to(norm_dtype(g)) for t in (x, g, y, h))
     with torch.autocast(g.device.type, enabled=False):  # coarser products would be off by more than that
         inputs = torch.bmm(x, y.transpose(1, 2)).flatten(1)
         outputs = torch.bmm(g, h.transpose(1, 2)).flatten(1)
-    return torch.linalg.vecdot(inputs, outputs) + SLACK * _eps(g) * mass(x, g) * mass(y, h)
+    return torch.linalg.vecdot(inputs, outputs)
+
+
+def _raised(norm: Tensor, total: Tensor, share: float) -> Tensor:
+    return torch.addcmul(norm, total, total, value=share)
 
 
 def mass(x: Tensor, g: Tensor) -> Tensor:
