@@ -66,7 +66,9 @@ def plain(work: Workload) -> Step:
     return step
 
 
-def private(work: Workload, *, engine: str = "auto", cuda_graphs: bool = False) -> Step:
+def private(
+    work: Workload, *, engine: str = "auto", cuda_graphs: bool = False, compile: bool = False
+) -> Step:
     """Return our step."""
     optimizer = work.optimizer(work.model)
     gradients = PrivateGradients(
@@ -77,6 +79,7 @@ def private(work: Workload, *, engine: str = "auto", cuda_graphs: bool = False) 
         expected_batch_size=work.case.batch_size,
         engine=engine,
         cuda_graphs=cuda_graphs,
+        compile=compile,
     )
 
     def step() -> None:
@@ -178,6 +181,7 @@ class _VisionOfModules(nn.Module):
 MODES: dict[str, Callable[[Workload], Step]] = {
     "plain": plain,
     "ours": private,
+    "ours, compiled": lambda work: private(work, compile=True),
     "ours, in graphs": lambda work: private(work, cuda_graphs=True),
     "vmap(grad)": lambda work: private(work, engine="functional"),
     "Opacus hooks": opacus,

@@ -350,7 +350,7 @@ def test_a_rehearsal_keeps_nothing_and_raises_what_would_fail():
         ({"group_size": 0}, "group_size"),
         ({"clip_norm": 1.0}, "either clip_norm or clipping"),
         ({"clipping": None}, "either clip_norm or clipping"),
-        ({"cuda_graphs": True, "projections": 3}, "leave cuda_graphs out"),
+        ({"cuda_graphs": True, "projections": 3}, "leave cuda_graphs and compile out"),
         ({"generator": seeded(0)}, "noise source has a generator of its own"),
         ({"projections": 3, "clipping": CoordinateClipping(coordinate_bound=1.0)}, "Clip by norm"),
     ],

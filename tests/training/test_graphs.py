@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import math
+import warnings
 
 import pytest
 import torch
@@ -7,148 +8,27 @@ from torch import nn
 
 from sfumato.testing import seeded
 from sfumato.training.book_keeping import BookKeeping
-from sfumato.training.clipping import AdaptiveClip, ClippedSums, Clipper, Clipping
+from sfumato.training.clipping import AdaptiveClip, Clipper, Clipping
+from sfumato.training.compiling import Compiling
 from sfumato.training.gradients import PrivateGradients
-from sfumato.training.graphs import Graphs, Replay
+from sfumato.training.graphs import CudaGraphs
+from sfumato.training.recording import Recordings
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
 CLIPPING = Clipping(clip_norm=0.5, adaptive=AdaptiveClip(count_noise_multiplier=1.0))
 
 
-def squares(model, x):
-    return model(x).square().sum(1)
+def test_batches_on_the_cpu_are_not_for_graphs():
+    assert not CudaGraphs().takes((None, torch.zeros(2)))
 
 
-def weighted_squares(model, weights, x):
-    return squares(model, x) * (1 if weights is None else weights)
+def whole_squares(model, weights, x):
+    return model(x).float().square().flatten(1).sum(1) * (1 if weights is None else weights)
 
 
-def graphs_of(model):
-    parameters = dict(model.named_parameters())
-    return Graphs(BookKeeping(model, weighted_squares), Clipper(CLIPPING, parameters), model)
-
-
-X, Y = torch.zeros(4, 3), torch.zeros(4, 2)
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        (((None, X), 1), ((None, X), 2)),
-        (((None, X), 1), ((None, X[:2]), 1)),
-        (((None, X), 1), ((None, X.double()), 1)),
-        (((None, X), 1), ((X, None), 1)),
-        (((None, X), 1), ((X[:, 0], X), 1)),
-        # Tensors are copied in order: the same shapes under other names are another batch.
-        (((None, {"a": X, "b": X}), 1), ((None, {"b": X, "a": X}), 1)),
-        (((None, [X], X), 1), ((None, [X, X]), 1)),
-    ],
-    ids=["units", "rows", "type", "weights", "no weights", "names", "nesting"],
-)
-def test_batches_that_need_a_recording_of_their_own_have_a_key_of_their_own(one, other):
-    graphs = graphs_of(nn.Linear(3, 2))
-    assert graphs._key(*one) == graphs._key(*one)
-    assert graphs._key(*one) != graphs._key(*other)
-
-
-def test_a_key_does_not_depend_on_values():
-    graphs = graphs_of(nn.Linear(3, 2))
-    assert graphs._key((None, X), 1) == graphs._key((None, X + 1), 1)
-
-
-def test_autocast_has_a_key_of_its_own():
-    graphs = graphs_of(nn.Linear(3, 2))
-    plain = graphs._key((None, X), 1)
-    with torch.autocast("cuda" if torch.cuda.is_available() else "cpu", torch.bfloat16):
-        cast = graphs._key((None, X), 1)
-    assert (plain != cast) == torch.cuda.is_available()
-
-
-def test_parameters_that_moved_in_memory_are_noticed():
-    model = nn.Linear(3, 2)
-    graphs = graphs_of(model)
-    before = graphs._pointers()
-    with torch.no_grad():
-        model.weight.add_(1)
-    assert graphs._pointers() == before
-    model.weight.data = model.weight.data.clone()
-    assert graphs._pointers() != before
-
-
-@pytest.mark.parametrize(("total", "finite"), [(3.0, True), (math.inf, False), (math.nan, False)])
-def test_a_replay_tells_whether_all_norms_are_finite(total, finite):
-    assert Replay(sums=ClippedSums({}), total=torch.tensor(total)).finite() == finite
-
-
-class Pretended(Graphs):
-    """Computes at once what a graph would compute, on any device."""
-
-    def takes(self, batch):
-        return True
-
-    def replay(self, batch, per_unit):
-        total, sums = self._pass(batch, per_unit)
-        return Replay(sums=sums, total=total)
-
-
-class Counting:
-    def __init__(self):
-        self.generator = seeded(0)
-        self.added = 0
-
-    def add_(self, sums, *, stddev, step):
-        self.added += 1
-        for total in sums:
-            total.add_(1000.0)
-
-
-def private_of(model, *, graphs, **options):
-    options = {
-        "noise_multiplier": 1.0,
-        "expected_batch_size": 1.0,
-        "noise": Counting(),
-        "check": False,
-        **options,
-    }
-    private = PrivateGradients(model, squares, clipping=CLIPPING, **options)
-    if graphs:
-        private._graphs = Pretended(private._engine, private.clipper, private._model)
-    return private
-
-
-@pytest.mark.parametrize("bad", [None, math.nan, math.inf])
-@pytest.mark.parametrize("microbatch_size", [None, 2])
-@pytest.mark.parametrize("weights", [None, torch.tensor([1.0, 1.0, 1.0, 0.5, 0.0, 0.0])])
-def test_sums_that_were_not_finite_are_thrown_away_with_their_noise_and_computed_anew(
-    bad, microbatch_size, weights
-):
-    torch.manual_seed(0)
-    model, x = nn.Linear(3, 2), torch.randn(6, 3)
-    if bad is not None:
-        x[1, 1] = bad
-    found = []
-    for graphs in (True, False):
-        private = private_of(model, graphs=graphs, microbatch_size=microbatch_size)
-        private.accumulate(x, row_weights=weights)
-        below = []
-        adapt = private.clipper.adapt
-        private.clipper.adapt = lambda count, below=below, adapt=adapt, **options: (
-            below.append(float(count)) or adapt(count, **options)
-        )
-        private.finish()
-        found.append((model.weight.grad.clone(), below, private.bound, private.steps))
-        assert private._pieces == []
-    assert torch.allclose(found[0][0], found[1][0]) and found[0][1:] == found[1][1:]
-    assert 500 < float(found[0][0].mean()) < 1500  # noise was added once to what is released
-
-
-def test_without_a_gpu_batches_are_run_as_ever():
-    model = nn.Linear(3, 2)
-    private = PrivateGradients(
-        model, squares, clip_norm=1.0, noise_multiplier=1.0, expected_batch_size=4, cuda_graphs=True
-    )
-    private.backward(torch.randn(4, 3))
-    assert model.weight.grad.isfinite().all() and private._pieces == []
+def graphs_of(model, inside=None):
+    clipper = Clipper(CLIPPING, dict(model.named_parameters()))
+    return Recordings(BookKeeping(model, whole_squares), clipper, model, CudaGraphs(inside))
 
 
 @needs_gpu
@@ -189,30 +69,27 @@ def convolutional():
     )
 
 
-def whole_squares(model, weights, x):
-    return model(x).float().square().flatten(1).sum(1) * (1 if weights is None else weights)
-
-
 @needs_gpu
+@pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("cast", [False, True])
 @pytest.mark.parametrize(
     ("make", "batch"),
     [(Attending, lambda: torch.randint(0, 50, (6, 40))), (convolutional, lambda: torch.randn(6, 3, 9, 9))],
     ids=["transformer", "convolutions"],
 )
-def test_replays_follow_the_weights_also_where_autocast_keeps_casts_of_them(make, batch, cast):
+def test_replays_follow_the_weights_also_where_autocast_keeps_casts_of_them(make, batch, cast, compiled):
     torch.manual_seed(0)
     model = make().cuda()
-    clipper = Clipper(CLIPPING, dict(model.named_parameters()))
-    graphs = Graphs(BookKeeping(model, whole_squares), clipper, model)
+    graphs = graphs_of(model, Compiling() if compiled else None)
     for _ in range(4):
         x = batch().cuda()
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(torch.randn_like(parameter) * 0.1)
-        with torch.autocast("cuda", torch.bfloat16, enabled=cast):
+        with torch.autocast("cuda", torch.bfloat16, enabled=cast), warnings.catch_warnings():
+            warnings.filterwarnings("error", message="the pass")  # that it could not be compiled
             found = graphs.replay((None, x), 1)
-            wanted = clipper.sums(graphs._engine.run((None, x), per_unit=1))
+            wanted = graphs._clipper.sums(graphs._engine.run((None, x), per_unit=1))
         assert found.finite()
         for name, total in wanted.sums.items():
             torch.testing.assert_close(found.sums.sums[name], total, rtol=1e-2, atol=1e-3 * 0.5 * 6)
@@ -260,30 +137,4 @@ def test_at_most_a_few_shapes_are_kept():
     graphs = graphs_of(nn.Linear(3, 2).cuda())
     for rows in range(1, 8):
         graphs.replay((None, torch.randn(rows, 3, device="cuda")), 1)
-    assert len(graphs._recorded) == 4
-
-
-def test_a_graph_is_recorded_anew_when_dropout_is_switched():
-    model = nn.Sequential(nn.Linear(3, 2), nn.Dropout(0.5))
-    made = Graphs(
-        BookKeeping(model, weighted_squares), Clipper(CLIPPING, dict(model.named_parameters())), model
-    )
-    batch = (None, torch.zeros(4, 3))
-    training = made._key(batch, 1)
-    model[1].eval()
-    assert made._key(batch, 1) != training
-
-
-def test_a_piece_that_no_graph_took_is_not_lost_when_another_is_computed_anew():
-    torch.manual_seed(0)
-    model, x = nn.Linear(3, 2), torch.randn(6, 3)
-    x[5, 0] = math.nan
-    found = []
-    for graphs in (True, False):
-        private = private_of(model, graphs=graphs, microbatch_size=2)
-        if graphs:
-            taken = iter([False, True, True])
-            private._graphs.takes = lambda batch, taken=taken: next(taken)
-        private.backward(x)
-        found.append(model.weight.grad.clone())
-    assert torch.allclose(*found)
+    assert len(graphs._recorded) == 6

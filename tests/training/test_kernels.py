@@ -2,6 +2,7 @@
 import importlib.util
 import types
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -58,7 +59,8 @@ def test_a_step_more_changes_the_ghost_norm(compiled):
 @pytest.mark.skipif(not GPU, reason="tensor cores are on a GPU")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("tf32", [True, False])
-def test_no_ghost_norm_is_too_small_where_terms_cancel(dtype, tf32):
+@pytest.mark.parametrize("aside", [True, False])
+def test_no_ghost_norm_is_too_small_where_terms_cancel(dtype, tf32, aside):
     torch.manual_seed(0)
     half, g = (torch.randn(64, 20, 96, device="cuda") for _ in range(2))
     apart = 1 + 0.01 * torch.randn_like(half)
@@ -67,7 +69,8 @@ def test_no_ghost_norm_is_too_small_where_terms_cancel(dtype, tf32):
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = tf32
     try:
-        norm = linear.ghost_norm(x, g)
+        with kernels.set_aside() if aside else nullcontext():
+            norm = linear.ghost_norm(x, g)
     finally:
         torch.backends.cuda.matmul.allow_tf32 = before
     assert bool((norm >= wanted * (1 - 1e-6)).all())
@@ -112,6 +115,21 @@ def test_the_norm_of_a_correlation_is_that_of_its_gradient(
     ]
     found = compiled.correlation_norm(image, factors, kernel, stride, dilation, before, "ieee")
     torch.testing.assert_close(found, torch.stack(wanted), rtol=1e-4, atol=1e-3)
+
+
+def test_a_number_is_the_sum_of_its_parts_and_the_first_has_ten_bits():
+    x = torch.randn(1000) * 10 ** torch.linspace(-30, 30, 1000)
+    kept, rest = linear._parted(x)
+    assert torch.equal(kept + rest, x) and bool((rest.abs() <= 2**-10 * x.abs()).all())
+    assert not bool((kept.view(torch.int32) & 0x1FFF).any())
+
+
+@pytest.mark.skipif(not GPU, reason="there are no kernels without a GPU")
+def test_kernels_can_be_set_aside_and_come_back():
+    x = torch.randn(2, 3, 4, device="cuda")
+    with kernels.set_aside():
+        assert not kernels.available(x, x)
+    assert kernels.available(x, x)
 
 
 def test_the_cpu_does_without_kernels():

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from sfumato.training.losses import Loss
 from sfumato.training.rows import count, repeat_to, tensors
+from sfumato.training.swapping import as_written
 
 __all__ = ["rows_that_fit"]
 
@@ -43,7 +44,8 @@ def _kept_bytes(model: nn.Module, loss: Loss, batch: Sequence[Any]) -> int:
         found[storage.data_ptr()] = storage.nbytes()
         return tensor.detach()  # an output that its own node kept would never be freed
 
-    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+    hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
+    with as_written(), torch.enable_grad(), hooks:
         losses = loss(model, *batch)  # held, or the memory of what it keeps would be used again
     del losses
     return sum(found.values())

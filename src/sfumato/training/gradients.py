@@ -35,17 +35,22 @@ from sfumato.training import distributed, fixing, rows, swapping
 from sfumato.training.book_keeping import BookKeeping
 from sfumato.training.checking import Engine, self_check
 from sfumato.training.clipping import ClippedSums, Clipper, Clipping, CoordinateClipping
+from sfumato.training.compiling import Compiling
 from sfumato.training.fitting import rows_that_fit
 from sfumato.training.functional import Functional
-from sfumato.training.graphs import Graphs, Replay
+from sfumato.training.graphs import CudaGraphs
 from sfumato.training.losses import Loss, cross_entropy, weighted
 from sfumato.training.mechanism import NoisyStep
 from sfumato.training.noise import IndependentNoise, NoiseSource
 from sfumato.training.projections import Projections
+from sfumato.training.recording import Recorder, Recordings, Replay
 from sfumato.training.sampling import Sampling
 from sfumato.training.sums import Sums
 
 __all__ = ["Engines", "PrivateGradients"]
+
+
+_SIZES = 8  # of batches that recordings are made for, up to the expected one
 
 
 class Engines(Enum):
@@ -60,7 +65,8 @@ class PrivateGradients:
     """Clipped, noised gradients in `.grad`, one call a step; any optimizer of torch.optim after it.
 
     `loss(model, *batch)` returns one number for each row. `clipping` says more than `clip_norm` can;
-    `group_size` and `projections` are those of `mechanism.NoisyStep`.
+    `group_size` and `projections` are those of `mechanism.NoisyStep`. `compile` and `cuda_graphs` make steps
+    faster after the first ones (`recording`).
 
     >>> model = nn.Linear(3, 2)
     >>> private = PrivateGradients(model, clip_norm=1.0, noise_multiplier=1.0, expected_batch_size=8)
@@ -83,6 +89,7 @@ class PrivateGradients:
         engine: Engines | str = Engines.AUTO,
         microbatch_size: int | None = None,
         cuda_graphs: bool = False,
+        compile: bool = False,
         generator: Generator | None = None,
         noise: NoiseSource | None = None,
         check: bool = True,
@@ -90,8 +97,10 @@ class PrivateGradients:
         _check.positive(noise_multiplier=noise_multiplier, expected_batch_size=expected_batch_size)
         if microbatch_size is not None:
             _check.count(microbatch_size=microbatch_size)
-        if cuda_graphs and projections is not None:
-            raise InvalidParameterError("projections are drawn anew at each step: leave cuda_graphs out.")
+        if (cuda_graphs or compile) and projections is not None:
+            raise InvalidParameterError(
+                "projections are drawn anew at each step: leave cuda_graphs and compile out."
+            )
         if noise is not None and generator is not None:
             raise InvalidParameterError(
                 "a noise source has a generator of its own: leave one of the two out."
@@ -112,11 +121,11 @@ class PrivateGradients:
         self._noise = noise if noise is not None else IndependentNoise(generator)
         self._kind = Engines(engine)
         self._engine = self._make_engine()
-        self._graphs = Graphs(self._engine, self.clipper, model) if cuda_graphs else None
+        self._recordings = self._make_recordings(_recorder(cuda_graphs=cuda_graphs, compile=compile))
         self._unchecked = check and not isinstance(self._engine, Functional)
         self._sums = Sums(self.parameters)
         self._below: Tensor | None = None
-        self._pieces: list[tuple[Replay | None, Sequence[Any], int]] = []  # of this step, if graphs are used
+        self._pieces: list[tuple[Replay | None, Sequence[Any], int]] = []  # of this step, if recorded
         self._clip_factor = 1.0
         self._taken: list[tuple[float, int]] = []  # noise multipliers of the steps so far, and how often each
 
@@ -334,15 +343,15 @@ class PrivateGradients:
         return found.without(units - rows.count(batch) // per_unit)
 
     def _replay(self, batch: Sequence[Any], per_unit: int) -> ClippedSums | None:
-        if self._graphs is None:
+        if self._recordings is None:
             return None
-        if not self._graphs.takes(batch):
+        if not self._recordings.takes(batch):
             self._pieces.append((None, batch, per_unit))
             return None
-        replay = self._graphs.replay(batch, per_unit)
+        replay = self._recordings.replay(batch, per_unit)
         sums = replay.sums
         if self.clipper.adaptive is not None:
-            sums = sums.without(float((~_real(batch, per_unit)).sum()))
+            sums = sums.without(replay.padding + float((~_real(batch, per_unit)).sum()))
         if distributed.size() > 1:  # ranks must agree on what they add up, so this one looks at once
             return sums if replay.finite() else None
         self._pieces.append((replay, batch, per_unit))
@@ -361,7 +370,7 @@ class PrivateGradients:
         except UnsupportedUseError as error:
             if self._kind is not Engines.AUTO or isinstance(self._engine, Functional):
                 raise
-            self._kind, self._graphs = Engines.FUNCTIONAL, None
+            self._kind, self._recordings = Engines.FUNCTIONAL, None
             self._engine = self._make_engine()
             warnings.warn(f"{error} Going on with the functional engine, which is slower.", stacklevel=6)
             return self._engine.run(batch, per_unit=per_unit)
@@ -374,6 +383,16 @@ class PrivateGradients:
         if self._kind is Engines.FUNCTIONAL:
             return Functional(self._model, self._loss)
         return BookKeeping(self._model, self._loss)
+
+    def _make_recordings(self, recorder: Recorder | None) -> Recordings | None:
+        if recorder is None:
+            return None
+        if isinstance(self.step.clipping, CoordinateClipping):
+            raise InvalidParameterError(
+                "clipping by coordinate keeps every unit's gradient: leave cuda_graphs and compile out."
+            )
+        step = max(1, int(self.expected_batch_size) // _SIZES)
+        return Recordings(self._engine, self.clipper, self._model, recorder, step=step)
 
     def _self_check(self, batch: Sequence[Any]) -> None:
         if self._may_mix:
@@ -414,6 +433,11 @@ class PrivateGradients:
         device = next(iter(rows.tensors(batch))).device
         weights, *rest = rows.take(with_zeros, flat.to(device))
         return (weights / self.step.group_size, *rest), most * per_unit
+
+
+def _recorder(*, cuda_graphs: bool, compile: bool) -> Recorder | None:
+    inside = Compiling() if compile else None
+    return CudaGraphs(inside) if cuda_graphs else inside
 
 
 def _real(batch: Sequence[Any], per_unit: int) -> Tensor:

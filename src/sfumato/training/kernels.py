@@ -7,20 +7,42 @@ Where      CUDA tensors with Triton installed (it comes with torch there): ask `
            works without them, more slowly.
 """
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["available", "correlation_norm", "feature_norm_gradients", "ghost_norm", "operand_eps"]
+__all__ = [
+    "available",
+    "correlation_norm",
+    "feature_norm_gradients",
+    "ghost_norm",
+    "operand_eps",
+    "set_aside",
+]
 
 _TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
+_aside: list[object] = []  # of the whole process: autograd computes on threads of its own
+
+
+@contextmanager
+def set_aside() -> Generator[None]:
+    """Do without kernels for a while: a tracer sees the operations of torch, and would not see these."""
+    _aside.append(None)
+    try:
+        yield
+    finally:
+        _aside.pop()
+
+
 def available(*tensors: Tensor) -> bool:
     """Whether the kernels take these tensors."""
-    if not all(t.is_cuda and t.dtype in _TYPES and t.dtype == tensors[0].dtype for t in tensors):
+    if _aside or not all(t.is_cuda and t.dtype in _TYPES and t.dtype == tensors[0].dtype for t in tensors):
         return False
     return _triton() is not None
 

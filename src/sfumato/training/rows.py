@@ -5,7 +5,7 @@ A row is one example, or one augmented view of it. Rows are grouped into units b
 consecutive rows belong to one unit, whose gradients are added before clipping.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,18 @@ from torch import Tensor
 from sfumato import _check
 from sfumato.errors import InvalidParameterError
 
-__all__ = ["Grouping", "axes", "cloned", "converted", "count", "padded", "repeat_to", "take", "tensors"]
+__all__ = [
+    "Grouping",
+    "axes",
+    "cloned",
+    "converted",
+    "count",
+    "padded",
+    "refilled",
+    "repeat_to",
+    "take",
+    "tensors",
+]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,6 +118,16 @@ def axes(batch: Any) -> Any:
 def cloned(batch: Any) -> Any:
     """Return a copy of a batch."""
     return _map(batch, Tensor.clone)
+
+
+def refilled(batch: Any, parts: Iterable[Tensor]) -> Any:
+    """Return a batch nested like this one, of other tensors.
+
+    >>> refilled({"x": torch.zeros(1), "y": None}, [torch.ones(1)])
+    {'x': tensor([1.]), 'y': None}
+    """
+    left = iter(parts)
+    return _map(batch, lambda t: next(left))
 
 
 def converted(batch: Any, dtype: torch.dtype) -> Any:

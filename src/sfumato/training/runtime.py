@@ -28,7 +28,8 @@ class Runtime:
     `microbatch_size` is how many units are held in memory at once (None: all of a batch, and fewer once they
     did not fit). `device` is where to train (None: where the model is; "cuda" under torchrun: one GPU a
     process). `autocast` is the type of forward products, such as torch.bfloat16. `check` compares the engine
-    with the reference before and on the first batch. `cuda_graphs` replays recorded kernels.
+    with the reference before and on the first batch. `compile` compiles whole passes, which takes a while at
+    the first step and pays off after; `cuda_graphs` launches their kernels at once.
     `evaluation_batch_size` rows are evaluated at once. A process waits `timeout` seconds for another.
 
     >>> Runtime(engine="functional").engine
@@ -39,6 +40,7 @@ class Runtime:
     microbatch_size: int | None = None
     device: torch.device | str | None = None
     autocast: torch.dtype | None = None
+    compile: bool = False
     cuda_graphs: bool = False
     check: bool = True
     evaluation_batch_size: int = 1024

@@ -5,17 +5,19 @@ The model is not wrapped and its state dict keeps its keys: each trainable param
 place that holds it (tied weights have several), and put back afterwards, whatever happens in between.
 """
 
+import sys
 import weakref
 from collections.abc import Generator, Iterable, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from sfumato.errors import InvalidParameterError
 
-__all__ = ["Places", "find"]
+__all__ = ["Places", "as_written", "find"]
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,8 @@ class Places:
         self._refuse_replaced(values)
         try:
             self._put(values)
-            yield
+            with as_written():
+                yield
         finally:
             self._put({name: self.parameters[name] for name in values})
 
@@ -51,6 +54,16 @@ class Places:
                 own[attribute] = value
                 if isinstance(module, nn.RNNBase):
                     _put_flat(module, attribute, value)
+
+
+def as_written() -> AbstractContextManager[object]:
+    """Return a context in which a compiled model, or a compiled part of it, runs as it is written.
+
+    What was compiled was compiled for its parameters, not for what stands in for them. A whole private pass
+    can be compiled instead (`compiling`).
+    """
+    compiled = "torch._dynamo" in sys.modules  # else nothing was
+    return torch.compiler.set_stance("force_eager") if compiled else nullcontext()
 
 
 def _put_flat(module: Any, attribute: str, value: Tensor) -> None:

@@ -204,6 +204,7 @@ class Trainer:
             projections=step.projections,
             engine=runtime.engine,
             microbatch_size=runtime.microbatch_size,
+            compile=runtime.compile,
             cuda_graphs=runtime.cuda_graphs,
             generator=self._generator,
             check=runtime.check,

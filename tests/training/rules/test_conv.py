@@ -41,6 +41,9 @@ def geometries(draw, most=4):
     return (*options, draw(st.integers(1, 2)), draw(st.integers(1, 3)), draw(st.integers(1, 3)))
 
 
+ROUNDED_UP = 1e-8  # norms err upwards, by roundings relative to terms that may cancel
+
+
 @any_shape
 @given(geometries(), st.integers(0, 3), st.booleans(), st.booleans())
 def test_convolution_agrees_with_the_loop_for_any_shape(agrees, geometry, more, bias, ghost):
@@ -50,7 +53,7 @@ def test_convolution_agrees_with_the_loop_for_any_shape(agrees, geometry, more, 
     model = CONVS[len(kernel) - 1](c_in * groups, c_out * groups, kernel, **options).double()
     size = [max(1, (k - 1) * d + 1 - 2 * p) + more for k, d, p in zip(kernel, dilation, padding, strict=True)]
     with by_way_of(ghost):
-        agrees(model, squares, torch.randn(4, c_in * groups, *size).double())
+        agrees(model, squares, torch.randn(4, c_in * groups, *size).double(), tolerance=ROUNDED_UP)
 
 
 @any_shape
@@ -64,7 +67,12 @@ def test_transposed_convolution_agrees_with_the_loop_for_any_shape(agrees, geome
     layer = TRANSPOSED[len(kernel) - 1]
     model = layer(c_in * groups, c_out * groups, kernel, dilation=dilation, **options).double()
     with by_way_of(ghost):
-        agrees(model, squares, torch.randn(4, c_in * groups, *[size] * len(kernel)).double())
+        agrees(
+            model,
+            squares,
+            torch.randn(4, c_in * groups, *[size] * len(kernel)).double(),
+            tolerance=ROUNDED_UP,
+        )
 
 
 @pytest.mark.parametrize("ghost", [False, True])

@@ -152,9 +152,23 @@ def cross_norm(x: Tensor, g: Tensor, y: Tensor, h: Tensor) -> Tensor:
 def _gram_product(x: Tensor, g: Tensor, y: Tensor, h: Tensor) -> Tensor:
     x, g, y, h = (t.to(norm_dtype(g)) for t in (x, g, y, h))
     with torch.autocast(g.device.type, enabled=False):  # coarser products would be off by more than that
-        inputs = torch.bmm(x, y.transpose(1, 2)).flatten(1)
-        outputs = torch.bmm(g, h.transpose(1, 2)).flatten(1)
+        inputs = _precise_bmm(x, y.transpose(1, 2)).flatten(1)
+        outputs = _precise_bmm(g, h.transpose(1, 2)).flatten(1)
     return torch.linalg.vecdot(inputs, outputs)
+
+
+def _precise_bmm(left: Tensor, right: Tensor) -> Tensor:
+    """Multiply in float32 also where tensor cores would cut the operands: in three products."""
+    if not kernels.operand_eps(left):
+        return torch.bmm(left, right)
+    (a, b), (c, d) = _parted(left), _parted(right)
+    return torch.bmm(a, c) + torch.bmm(a, d) + torch.bmm(b, c)
+
+
+def _parted(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the first 10 bits of each number behind its leading one, and the rest."""
+    kept = (x.view(torch.int32) & ~0x1FFF).view(torch.float32)
+    return kept, x - kept
 
 
 def _raised(norm: Tensor, total: Tensor, share: float) -> Tensor:
