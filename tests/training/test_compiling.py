@@ -8,13 +8,19 @@ from torch import nn
 
 from sfumato.testing import seeded
 from sfumato.training import compiling
-from sfumato.training.clipping import Clipping
+from sfumato.training.clipping import AdaptiveClip, Clipping
 from sfumato.training.gradients import PrivateGradients
 
 needs_compiler = pytest.mark.skipif(
     shutil.which("g++") is None and shutil.which("clang++") is None,
     reason="torch.compile needs a C++ compiler",
 )
+
+
+@pytest.fixture
+def only_traced(monkeypatch):
+    """A pass is traced and then run as it was traced: all but the compiler, which takes its time."""
+    monkeypatch.setattr(torch, "compile", lambda program, **options: program)
 
 
 def network():
@@ -55,8 +61,7 @@ def test_a_compiled_step_is_the_step_with_the_parameters_of_now():
     assert compiled._recordings is not None and len(compiled._recordings._recorded) == 2
 
 
-@needs_compiler
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.usefixtures("only_traced")
 def test_dropout_draws_anew_at_each_compiled_step():
     model = network()
     private, (x, y) = private_of(model, compile=True), batch(8)
@@ -84,8 +89,31 @@ def test_a_pass_that_draws_is_compared_by_its_size(monkeypatch, factor, used):
     assert any("does not agree" in str(w.message) for w in caught) is not used
 
 
-@needs_compiler
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.usefixtures("only_traced")
+@pytest.mark.parametrize("scheduled", [True, False])
+def test_a_compiled_step_follows_its_thresholds(scheduled):
+    model = network().eval()
+    adaptive = None if scheduled else AdaptiveClip(count_noise_multiplier=1.0, learning_rate=1.0)
+    clipping = Clipping(clip_norm=0.05, adaptive=adaptive)
+    both = [
+        private_of(model, clip_norm=None, clipping=clipping, compile=compile) for compile in (True, False)
+    ]
+    bounds = []
+    for rows, factor in ((8, 1.0), (7, 0.5), (8, 3.0), (8, 0.1)):
+        x, y = batch(rows)
+        found = []
+        for private in both:
+            if scheduled:
+                private.scale_clipping(factor)
+            private.backward(x, y)
+            found.append(gradient(model))
+        torch.testing.assert_close(*found, rtol=1e-4, atol=1e-6)
+        assert both[0].bound == pytest.approx(both[1].bound)
+        bounds.append(both[0].bound)
+    assert len(set(bounds)) == 4
+
+
+@pytest.mark.usefixtures("only_traced")
 def test_products_that_were_not_cast_are_not_cast_when_compiled():
     model = network().eval()
     x, y = batch(8)
@@ -99,8 +127,7 @@ def test_products_that_were_not_cast_are_not_cast_when_compiled():
     torch.testing.assert_close(*found, rtol=2e-2, atol=2e-3)
 
 
-@needs_compiler
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.usefixtures("only_traced")
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_a_unit_that_is_not_finite_adds_nothing_to_a_compiled_step(bad):
     model = network().eval()
