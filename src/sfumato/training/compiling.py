@@ -12,7 +12,6 @@ Failure    Where a pass cannot be traced or compiled, or does not agree, it runs
 import math
 import warnings
 from collections.abc import Sequence
-from contextlib import ExitStack
 from typing import Any, Final
 
 import torch
@@ -75,9 +74,11 @@ def _compiled(run: Pass, batch: Sequence[Any]) -> Pass:
 
     def compiled(given: Sequence[Any]) -> tuple[Tensor, ClippedSums]:
         parts = list(rows.tensors(given))
-        with ExitStack() as contexts:  # what was cast is in the program, and nothing else may be
-            contexts.enter_context(torch.no_grad())
-            contexts.enter_context(torch.autocast(parts[0].device.type, enabled=False))
+        device = parts[0].device.type
+        if torch.is_autocast_enabled(device):  # what was cast is in the program, and nothing else may be
+            with torch.autocast(device, enabled=False):
+                return compiled(given)
+        with torch.no_grad():
             total, sums, below = program(*parts)
         return total, ClippedSums(sums, below)
 

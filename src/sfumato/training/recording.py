@@ -97,11 +97,13 @@ class Recordings:
         return found
 
     def _rounded(self, batch: Sequence[Any], per_unit: int) -> tuple[Sequence[Any], int]:
-        count = rows.count(batch)
+        weights, *rest = batch
+        count = next(rows.tensors(rest)).shape[0]
         units = count // per_unit
         padding = -units % self._step
-        weights, *rest = batch
         self._weighted = self._weighted or padding > 0
+        if not padding and (weights is not None or not self._weighted):
+            return batch, 0
         if weights is None and self._weighted:
             weights = torch.ones(count, device=next(rows.tensors(rest)).device)
         return rows.padded((weights, *rest), (units + padding) * per_unit), padding
