@@ -29,6 +29,15 @@ def commands(page: Path) -> list[str]:
     return [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
 
 
+def people(path: Path) -> None:
+    """Write the table that pages ask about."""
+    rows = [
+        f"{i},{20 + i % 60},{1000 + 37 * (i % 60)},{'Rome' if i % 3 else 'Oslo'},{int(i % 60 > 30)}"
+        for i in range(2000)
+    ]
+    path.write_text("\n".join(["client_id,age,income,city,default", *rows]) + "\n")
+
+
 def environment() -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if k != "SFUMATO_LEDGER"}
     return kept | {"COLUMNS": "100"}
@@ -38,6 +47,7 @@ def environment() -> dict[str, str]:
 def test_every_command_on_a_page_runs(page: Path, tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("SFUMATO_LEDGER", raising=False)
+    people(tmp_path / "people.csv")
     for command in commands(page):
         monkeypatch.setattr("sys.argv", shlex.split(command))
         with pytest.raises(SystemExit) as stop:

@@ -9,10 +9,24 @@ from importlib.metadata import version as _version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sfumato import accounting, datasets, errors, ledger, mechanisms, report, testing, training
+    from sfumato import (
+        accounting,
+        datasets,
+        errors,
+        estimators,
+        ledger,
+        mechanisms,
+        private,
+        report,
+        statistics,
+        testing,
+        training,
+    )
     from sfumato.accounting import Accountant, Guarantee, Plan, Price, Relation, calibrate, plan, price
     from sfumato.errors import SfumatoError
+    from sfumato.estimators import LogisticRegression
     from sfumato.ledger import Account, Budget, Ledger
+    from sfumato.private import PrivateData, open
     from sfumato.training import PrivateGradients, Trainer, make_private, make_private_with_epsilon, train
 
 __all__ = [
@@ -21,8 +35,10 @@ __all__ = [
     "Budget",
     "Guarantee",
     "Ledger",
+    "LogisticRegression",
     "Plan",
     "Price",
+    "PrivateData",
     "PrivateGradients",
     "Relation",
     "SfumatoError",
@@ -31,13 +47,17 @@ __all__ = [
     "calibrate",
     "datasets",
     "errors",
+    "estimators",
     "ledger",
     "make_private",
     "make_private_with_epsilon",
     "mechanisms",
+    "open",
     "plan",
     "price",
+    "private",
     "report",
+    "statistics",
     "testing",
     "train",
     "training",
@@ -45,15 +65,29 @@ __all__ = [
 
 __version__ = _version("sfumato")
 
-_ROOMS = ("accounting", "datasets", "errors", "ledger", "mechanisms", "report", "testing", "training")
+_ROOMS = (
+    "accounting",
+    "datasets",
+    "errors",
+    "estimators",
+    "ledger",
+    "mechanisms",
+    "private",
+    "report",
+    "statistics",
+    "testing",
+    "training",
+)
 _HOMES = {
     "Account": "ledger",
     "Accountant": "accounting",
     "Budget": "ledger",
     "Guarantee": "accounting",
     "Ledger": "ledger",
+    "LogisticRegression": "estimators",
     "Plan": "accounting",
     "Price": "accounting",
+    "PrivateData": "private",
     "PrivateGradients": "training",
     "Relation": "accounting",
     "SfumatoError": "errors",
@@ -61,6 +95,7 @@ _HOMES = {
     "calibrate": "accounting",
     "make_private": "training",
     "make_private_with_epsilon": "training",
+    "open": "private",
     "plan": "accounting",
     "price": "accounting",
     "train": "training",

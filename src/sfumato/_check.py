@@ -76,17 +76,33 @@ def count(**values: int) -> None:
             raise _fail(name, value, "a whole number, 1 or more")
 
 
+NARROWEST = 1e-280  # width of bounds: what is divided by less could leave float64
+_SCALES = (1e-100, 1e100)  # squares of these, and of ratios to them, stay in float64
+
+
+def scale(**values: float) -> None:
+    """Require numbers by which private values can be divided, and their squares: 1e-100 to 1e100."""
+    for name, value in values.items():
+        if not (_is_number(value) and _SCALES[0] <= value <= _SCALES[1]):
+            raise _fail(name, value, f"a number from {_SCALES[0]:g} to {_SCALES[1]:g}")
+
+
 def bounds(**values: tuple[float, float]) -> None:
-    """Require `(lower, upper)` with finite `lower < upper`."""
+    """Require `(lower, upper)` with finite `lower < upper`, and a width that one can divide by."""
     for name, value in values.items():
         ok = (
             isinstance(value, tuple | list)
             and len(value) == 2
             and all(_is_number(v) and -math.inf < v < math.inf for v in value)
             and value[0] < value[1]
+            and NARROWEST <= float(value[1]) - float(value[0]) < math.inf
         )
         if not ok:
-            raise _fail(name, value, "a pair (lower, upper) of finite numbers with lower < upper")
+            raise _fail(
+                name,
+                value,
+                f"a pair (lower, upper) of finite numbers with lower < upper, at least {NARROWEST:g} apart",
+            )
 
 
 def text(**values: str) -> None:

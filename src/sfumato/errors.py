@@ -14,6 +14,7 @@ __all__ = [
     "LedgerError",
     "LedgerReadOnlyError",
     "LedgerVersionError",
+    "QueryFailedError",
     "RelationMismatchError",
     "SfumatoError",
     "UnsupportedEventError",
@@ -48,6 +49,10 @@ class UnsupportedUseError(UnsupportedModelError):
 
 class CalibrationError(SfumatoError, ValueError):
     """No value of the free parameter meets the budget."""
+
+
+class QueryFailedError(SfumatoError, RuntimeError):
+    """Private data could not be read or computed on; what the release cost stays spent."""
 
 
 class BudgetExceededError(SfumatoError, RuntimeError):

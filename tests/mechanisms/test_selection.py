@@ -277,8 +277,29 @@ def test_ties_in_the_data_neither_warn_nor_fail(epsilon, best):
 
 
 def test_bounds_without_room_for_a_grid_are_refused_and_others_kept_as_floats():
-    with pytest.raises(InvalidParameterError, match="width of bounds"):
+    with pytest.raises(InvalidParameterError, match="at least 1e-280 apart"):
         make(IntervalExponential, bounds=(0.0, 5e-324))
     mechanism = make(IntervalExponential, bounds=(np.float32(0), 10))
     assert mechanism.bounds == (0.0, 10.0) and {type(b) for b in mechanism.bounds} == {float}
     assert 0.0 <= mechanism.release([0, 10], [0]) <= 10.0
+
+
+def test_floats_settle_what_exact_fractions_would(monkeypatch):
+    # The first word decides in both; with no margin left, every choice goes the exact way.
+    numbers = np.random.default_rng(0)
+    edges = np.r_[0.0, np.sort(numbers.uniform(0, 10, size=20)), 10.0]
+    scores = numbers.normal(size=21) * 5
+    mechanism = make(IntervalExponential, bounds=(0.0, 10.0))
+    by_floats = [mechanism.release(edges, scores, generator=seeded(seed)) for seed in range(40)]
+    monkeypatch.setattr("sfumato.mechanisms.exact._MARGIN", 2.0)
+    by_exact_fractions = [mechanism.release(edges, scores, generator=seeded(seed)) for seed in range(40)]
+    places = [np.searchsorted(edges, found) for found in (by_floats, by_exact_fractions)]
+    assert places[0].tolist() == places[1].tolist()
+    assert len(set(places[0].tolist())) > 5
+
+
+@pytest.mark.parametrize("epsilon", [1e-250, 1e250])
+def test_rates_beyond_float64_are_taken_exactly(epsilon):
+    mechanism = make(IntervalExponential, epsilon=epsilon, bounds=(0.0, 2.0))
+    points = [mechanism.release([0.0, 1.0, 2.0], [0.0, 1.0], generator=seeded(seed)) for seed in range(30)]
+    assert (min(points) > 1) == (epsilon > 1)

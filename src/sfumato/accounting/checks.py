@@ -17,8 +17,10 @@ from sfumato.accounting.kinds import (
     DiscreteGaussianDpEvent,
     ExponentialDpEvent,
     JohnsonLindenstraussDpEvent,
+    ObjectivePerturbationDpEvent,
     ParallelDpEvent,
     PureDpEvent,
+    SelectionDpEvent,
     SparseVectorDpEvent,
     TruncatedPoissonSampledDpEvent,
     UnsampledDpEvent,
@@ -96,6 +98,23 @@ def _(event: DiscreteGaussianDpEvent) -> None:
 def _(event: JohnsonLindenstraussDpEvent) -> None:
     _check.positive(noise_multiplier=event.noise_multiplier)
     _check.count(projections=event.projections)
+
+
+@check.register
+def _(event: ObjectivePerturbationDpEvent) -> None:
+    _check.positive(noise_multiplier=event.noise_multiplier, curvature=event.curvature)
+
+
+@check.register
+def _(event: SelectionDpEvent) -> None:
+    _check.probability(stop=event.stop)
+    _check.finite(shape=event.shape)
+    if not event.shape > -1:
+        raise InvalidParameterError(f"shape must be above -1, but {event.shape!r} was given.")
+    if not event.events:
+        raise InvalidParameterError("a selection needs at least one event to choose from.")
+    for part in event.events:
+        check(part)
 
 
 @check.register

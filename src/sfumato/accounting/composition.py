@@ -211,6 +211,18 @@ def _(event: events.ParallelDpEvent, relation: Relation) -> Statement:
 
 
 @_statement.register
+def _(event: events.SelectionDpEvent, relation: Relation) -> Statement:
+    """(2 + shape) epsilon for pure parts: Papernot and Steinke 2022, Corollary 3; geometric: 3 epsilon."""
+    parts = [basic(part, relation) for part in event.events]
+    if any(delta > 0 for _, delta in parts):
+        raise UnsupportedEventError(
+            "a selection among runs that have a delta of their own is not priced: use parts with pure or "
+            "Renyi costs."
+        )
+    return (2 + max(0.0, event.shape)) * max(epsilon for epsilon, _ in parts), 0.0
+
+
+@_statement.register
 def _(event: dp.PoissonSampledDpEvent, relation: Relation) -> Statement:
     inner = basic(event.event, relation)
     if event.sampling_probability == 1 or inner in _UNCHANGED:

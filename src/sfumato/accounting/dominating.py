@@ -14,7 +14,7 @@ from functools import singledispatch
 import numpy as np
 from dp_accounting import dp_event as dp
 
-from sfumato.accounting import events
+from sfumato.accounting import events, perturbation
 from sfumato.accounting.events import DpEvent
 from sfumato.accounting.guarantee import Relation
 from sfumato.accounting.mixtures import Mixture, projected_shifts, truncation_chance
@@ -160,6 +160,12 @@ def _(event: events.DiscreteGaussianDpEvent, relation: Relation) -> tuple[Pair, 
 @_dominating.register
 def _(event: events.JohnsonLindenstraussDpEvent, relation: Relation) -> tuple[Pair, Pair]:
     pair = _projected(event, relation)
+    return pair, pair
+
+
+@_dominating.register
+def _(event: events.ObjectivePerturbationDpEvent, relation: Relation) -> tuple[Pair, Pair]:
+    pair = perturbation.pair(event, relation)
     return pair, pair
 
 

@@ -30,8 +30,10 @@ from sfumato.accounting.kinds import (
     DiscreteGaussianDpEvent,
     ExponentialDpEvent,
     JohnsonLindenstraussDpEvent,
+    ObjectivePerturbationDpEvent,
     ParallelDpEvent,
     PureDpEvent,
+    SelectionDpEvent,
     SparseVectorDpEvent,
     TruncatedPoissonSampledDpEvent,
     UnsampledDpEvent,
@@ -44,8 +46,10 @@ __all__ = [
     "DpEvent",
     "ExponentialDpEvent",
     "JohnsonLindenstraussDpEvent",
+    "ObjectivePerturbationDpEvent",
     "ParallelDpEvent",
     "PureDpEvent",
+    "SelectionDpEvent",
     "SparseVectorDpEvent",
     "TruncatedPoissonSampledDpEvent",
     "UnsampledDpEvent",
@@ -169,6 +173,8 @@ def _hashable(event: DpEvent) -> DpEvent:
     """Return an equal event whose lists are tuples and whose inner composition is flattened."""
     if isinstance(event, ParallelDpEvent):
         return ParallelDpEvent(tuple(_single(part) for part in event.events))
+    if isinstance(event, SelectionDpEvent):
+        return attrs.evolve(event, events=tuple(_single(part) for part in event.events))
     if isinstance(event, _SAMPLED):
         return attrs.evolve(event, event=_single(event.event))
     return event
@@ -210,6 +216,8 @@ _TYPES: Mapping[str, type[DpEvent]] = {
         UnsampledDpEvent,
         TruncatedPoissonSampledDpEvent,
         JohnsonLindenstraussDpEvent,
+        ObjectivePerturbationDpEvent,
+        SelectionDpEvent,
     )
 }
 

@@ -15,8 +15,10 @@ __all__ = [
     "DiscreteGaussianDpEvent",
     "ExponentialDpEvent",
     "JohnsonLindenstraussDpEvent",
+    "ObjectivePerturbationDpEvent",
     "ParallelDpEvent",
     "PureDpEvent",
+    "SelectionDpEvent",
     "SparseVectorDpEvent",
     "TruncatedPoissonSampledDpEvent",
     "UnsampledDpEvent",
@@ -131,3 +133,32 @@ class JohnsonLindenstraussDpEvent(DpEvent):
 
     noise_multiplier: float
     projections: int
+
+
+@attrs.frozen(slots=True)
+class ObjectivePerturbationDpEvent(DpEvent):
+    """The exact minimum of a convex objective to which a random linear term was added.
+
+    The objective is a sum over rows of losses f(w . x), plus regularization * |w|^2 / 2, plus b . w with b a
+    Gaussian vector. Each f is convex and never rises, with slopes in [-1, 0] and curvature up to c;
+    `noise_multiplier` is the standard deviation of b over the bound on |x|, and `curvature` is
+    c |x|^2 / regularization. What it costs, and why: `accounting.perturbation`.
+    """
+
+    noise_multiplier: float
+    curvature: float
+
+
+@attrs.frozen(slots=True)
+class SelectionDpEvent(DpEvent):
+    """The best of a random number of runs, each of one of `events`, chosen independently of the data.
+
+    The number has the truncated negative binomial distribution with parameters `shape` > -1 and `stop` in
+    (0, 1): the geometric one with success probability `stop` at shape 1, the logarithmic one at shape 0. All
+    that is released is the best run's output, scores being part of the outputs (Papernot and Steinke 2022,
+    arXiv:2110.03620).
+    """
+
+    events: Sequence[DpEvent]
+    shape: float
+    stop: float

@@ -143,7 +143,10 @@ def _tightest(
         return _least_of_the_rest(event, delta, relation)
     if upper < COARSE and pld.is_tight(event, relation):
         return lower, upper, Accountant.PLD
-    _, other, accountant = _least_of_the_rest(event, delta, relation)
+    try:
+        _, other, accountant = _least_of_the_rest(event, delta, relation)
+    except UnsupportedEventError:
+        return lower, upper, Accountant.PLD
     return (lower, upper, Accountant.PLD) if upper <= other else (min(lower, other), other, accountant)
 
 

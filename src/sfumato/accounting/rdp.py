@@ -29,7 +29,7 @@ import numpy.typing as npt
 from dp_accounting import dp_event as dp
 
 from sfumato import _check
-from sfumato.accounting import composition, events, mixtures, renyi
+from sfumato.accounting import composition, events, mixtures, perturbation, renyi, selection
 from sfumato.accounting.events import DpEvent
 from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError, UnsupportedEventError
@@ -229,6 +229,21 @@ def _(event: events.ParallelDpEvent, relation: Relation, orders: Array) -> RdpCu
     parts = [curve(part, relation, orders) for part in event.events]
     values = np.max([np.zeros_like(orders), *(part.values for part in parts)], axis=0)
     return _curve_of(orders, values, max((part.delta for part in parts), default=0.0))
+
+
+@_price.register
+def _(event: events.ObjectivePerturbationDpEvent, relation: Relation, orders: Array) -> RdpCurve:
+    return _curve_of(orders, perturbation.renyi(event, relation, orders))
+
+
+@_price.register
+def _(event: events.SelectionDpEvent, relation: Relation, orders: Array) -> RdpCurve:
+    finer = np.unique(np.concatenate([orders, ORDERS]))  # the theorem looks at a second order of the parts
+    parts = [curve(part, relation, finer) for part in event.events]
+    if any(part.delta > 0 for part in parts):
+        _refuse(event, relation)
+    once = np.max([part.values for part in parts], axis=0)
+    return _curve_of(orders, selection.renyi(event, finer, once)[np.searchsorted(finer, orders)])
 
 
 @_price.register

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands `sfumato account`, `sfumato plan`, `sfumato train` and `sfumato ledger ...`."""
+"""The commands `sfumato account`, `plan`, `train`, `stats`, `fit` and `ledger ...`."""
 
 from typing import Annotated, Any
 
@@ -8,7 +8,7 @@ import typer
 import sfumato
 from sfumato.accounting import Accountant, Plan, Price, Relation, dp_sgd, plan, price
 from sfumato.accounting.events import DpEvent, from_json
-from sfumato.cli import ledger, train
+from sfumato.cli import fit, ledger, stats, train
 from sfumato.cli.options import Delta, Json, Relations
 from sfumato.cli.show import show_facts, waiting
 from sfumato.errors import InvalidParameterError
@@ -24,6 +24,8 @@ app = typer.Typer(
 )
 app.add_typer(ledger.app, name="ledger")
 app.command("train")(train.command)
+app.command("stats")(stats.command)
+app.command("fit")(fit.command)
 
 
 def _version(asked: bool) -> None:

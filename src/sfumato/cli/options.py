@@ -8,7 +8,17 @@ import typer
 
 from sfumato.accounting import Relation
 
-__all__ = ["Delta", "Json", "LedgerAt", "Name", "Relations"]
+__all__ = [
+    "AccountName",
+    "ChargedTo",
+    "Delta",
+    "Json",
+    "LedgerAt",
+    "Name",
+    "PrivacyUnit",
+    "Relations",
+    "Source",
+]
 
 Delta = Annotated[float, typer.Option(help="The delta of the guarantee, strictly between 0 and 1.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
@@ -22,6 +32,21 @@ LedgerAt = Annotated[
         envvar="SFUMATO_LEDGER",
         help="Where the ledger is: a file, or a postgresql:// address.",
     ),
+]
+ChargedTo = Annotated[
+    str | None, typer.Option("--ledger", help="Charge it to an account of this ledger, which must exist.")
+]
+AccountName = Annotated[str | None, typer.Option("--account", help="The account in that ledger.")]
+Source = Annotated[
+    str,
+    typer.Argument(
+        help="A CSV or Parquet file (* for many), or DATABASE_URL#TABLE.",
+        show_default=False,
+        metavar="SOURCE",
+    ),
+]
+PrivacyUnit = Annotated[
+    str | None, typer.Option(help="The column that says whose a row is; each row is a unit if not said.")
 ]
 Name = Annotated[str, typer.Argument(help="The name of the account: which data set.", show_default=False)]
 

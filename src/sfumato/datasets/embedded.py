@@ -8,6 +8,8 @@ Facts      Digits: 16 grey levels a pixel. Breast cancer: the ranges in the set'
            outwards.
 """
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -64,6 +66,8 @@ def digits() -> Dataset:
     >>> data.train, data.public_size, data.num_classes
     (Examples(features=[1437, 1, 8, 8], labels=[1437]), 1437, 10)
     """
+    pixels: Any
+    labels: Any
     pixels, labels = load_digits(return_X_y=True)
     features = torch.from_numpy(pixels).to(torch.float32).div_(_GREY_LEVELS).view(-1, 1, 8, 8)
     train, test = _split(features, labels)
@@ -80,6 +84,8 @@ def digits() -> Dataset:
 
 def breast_cancer() -> Dataset:
     """Load breast cancer: 30 measurements of cell nuclei, 455 for training and 114 for testing."""
+    table: Any
+    labels: Any
     table, labels = load_breast_cancer(return_X_y=True)
     train, test = _split(encode(BREAST_CANCER_COLUMNS, table.astype(str)), labels)
     return Dataset(

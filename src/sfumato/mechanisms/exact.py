@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from sfumato.mechanisms.random import Generator, Words, uniform_below, words
 
-__all__ = ["MAX_SCALE", "bernoulli_exp", "categorical", "integers"]
+__all__ = ["MAX_SCALE", "bernoulli_exp", "categorical", "categorical_floats", "integers"]
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -246,10 +246,25 @@ def categorical(
 
 def _cell(rates: Sequence[Fraction], parts: Sequence[Fraction], generator: Generator | None) -> int:
     """Return i with probability exactly proportional to parts[i] exp(-rates[i]); the least rate is zero."""
+    floats = np.array([float(min(rate, 10_000)) for rate in rates])
+    sizes = np.array([float(part) for part in parts])
+    return categorical_floats(floats, sizes, lambda: (rates, parts), generator)
+
+
+def categorical_floats(
+    rates: Floats,
+    parts: Floats,
+    exactly: Callable[[], tuple[Sequence[Fraction], Sequence[Fraction]]],
+    generator: Generator | None = None,
+) -> int:
+    """Return i with probability exactly proportional to parts[i] exp(-rates[i]), of what `exactly` returns.
+
+    `rates` and `parts` are the same numbers in float64, right to a relative 2^-51; they only settle clear
+    cases, and `exactly` is not called for those. The least rate is zero and the largest part is one.
+    """
     drawn = int(words(1, generator)[0])
     with np.errstate(under="ignore"):  # what is lost is below the margin, or else left to the exact path
-        masses = np.exp([-float(min(rate, 10_000)) for rate in rates]) * [float(part) for part in parts]
-        ends = np.cumsum(masses)
+        ends = np.cumsum(np.exp(-rates) * parts)
         at = drawn * 2.0**-_WORD * ends[-1]
         # Relative errors: 2^-41 of exp(-745) from its argument, one rounding for each addition.
         margin = ends[-1] * (_MARGIN + ends.size * 2.0**-50)
@@ -257,7 +272,7 @@ def _cell(rates: Sequence[Fraction], parts: Sequence[Fraction], generator: Gener
     near = np.abs(ends[max(cell - 1, 0) : cell + 1] - at)
     if ends[-1] > _SMALLEST_TOTAL and cell < ends.size and bool((near > margin).all()):
         return cell
-    return _categorical_refine(drawn, _WORD, rates, parts, generator)
+    return _categorical_refine(drawn, _WORD, *exactly(), generator)
 
 
 def _categorical_refine(

@@ -36,7 +36,6 @@ __all__ = [
 
 _NUMERIC = "biufO"  # numpy's kinds: bool, signed, unsigned, floating; object may hold fractions
 _LARGEST = 2**62  # integers beyond could overflow 64 bits once noise is added
-_NARROWEST = 1e-280  # bounds closer than this leave no room for a grid inside them
 _T = TypeVar("_T")
 
 
@@ -111,10 +110,6 @@ def settle_bounds(mechanism: object, bounds: tuple[float, float]) -> None:
     """Check the `bounds` of a frozen mechanism and store them as the equal float64."""
     _check.bounds(bounds=bounds)
     lower, upper = (parameter("bounds", bound) for bound in bounds)
-    if not _NARROWEST <= upper - lower < math.inf:
-        raise InvalidParameterError(
-            f"the width of bounds must be finite and at least {_NARROWEST:g}, but {bounds!r} was given."
-        )
     object.__setattr__(mechanism, "bounds", (lower, upper))
 
 

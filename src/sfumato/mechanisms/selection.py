@@ -17,10 +17,10 @@ Source     McSherry and Talwar 2007; Dwork and Roth 2014, Claim 3.9 and Section 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import pairwise
 from math import frexp, ldexp
 
 import numpy as np
+import numpy.typing as npt
 from dp_accounting.dp_event import DpEvent
 
 from sfumato import _check
@@ -33,6 +33,10 @@ from sfumato.mechanisms.random import Generator, uniform_below, words
 
 __all__ = ["Exponential", "IntervalExponential", "NoisyMax", "PermuteAndFlip"]
 
+Floats = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.intp]
+
+_FLOAT_RATES = (1e-200, 1e200)  # of scores: beyond, a float64 rate could lose digits
 _OUTPUT_BITS = 40  # a point is rounded to the power of two at or below 2^-40 of the width of the bounds
 
 
@@ -101,24 +105,47 @@ class IntervalExponential(_Selection):
         inputs.settle_bounds(self, self.bounds)
 
     def release(
-        self, edges: Sequence[float], scores: Sequence[float], *, generator: Generator | None = None
+        self,
+        edges: Sequence[float] | Floats,
+        scores: Sequence[float] | Floats,
+        *,
+        generator: Generator | None = None,
     ) -> float:
         """Return a point. Interval i lies between edges i and i + 1 with score i; empty ones are skipped."""
-        ends = self._ends(edges, len(scores))
-        lengths = [after - before for before, after in pairwise(ends)]
-        rate = self._rate()
-        logs = [rate * score for score in _fractions(scores)]
-        chosen = exact.categorical(logs, lengths, generator)
-        return self._point(ends[chosen], lengths[chosen], generator)
+        ends, known = self._ends(edges, len(scores)), _nonempty(scores)
+        lengths = np.diff(ends)  # a difference of two floats is rounded once, and zero only if they are equal
+        live = np.flatnonzero(lengths > 0)
+        chosen = int(live[self._choice(ends, known, lengths, live, generator)])
+        start, end = Fraction(float(ends[chosen])), Fraction(float(ends[chosen + 1]))
+        return self._point(start, end - start, generator)
+
+    def _choice(
+        self, ends: Floats, scores: Floats, lengths: Floats, live: Indices, generator: Generator | None
+    ) -> int:
+        """Return which of the `live` intervals; by floats where they settle it, else by exact fractions."""
+        rate, top, widest = self._rate(), scores[live].max(), lengths[live].max()
+
+        def exactly() -> tuple[list[Fraction], list[Fraction]]:
+            best, kept = Fraction(float(top)), scores[live].tolist()
+            low, high = ends[live].tolist(), ends[live + 1].tolist()
+            sizes = [Fraction(b) - Fraction(a) for a, b in zip(low, high, strict=True)]
+            return [rate * (best - Fraction(score)) for score in kept], [s / max(sizes) for s in sizes]
+
+        if not _FLOAT_RATES[0] <= rate <= _FLOAT_RATES[1]:
+            rates, parts = exactly()
+            return exact.categorical([-r for r in rates], parts, generator)
+        with np.errstate(over="ignore"):  # a rate of infinity is a weight of zero
+            rates = (top - scores[live]) * float(rate)  # rounded three times
+        return exact.categorical_floats(rates, lengths[live] / widest, exactly, generator)
 
     def event(self) -> DpEvent:
         """Return what one release costs."""
         return ExponentialDpEvent(self.epsilon)
 
-    def _ends(self, edges: Sequence[float], intervals: int) -> list[Fraction]:
-        ends = _fractions(edges)
-        wrong = len(ends) != intervals + 1 or any(b < a for a, b in pairwise(ends))
-        if wrong or (ends[0], ends[-1]) != (Fraction(self.bounds[0]), Fraction(self.bounds[1])):
+    def _ends(self, edges: Sequence[float] | Floats, intervals: int) -> Floats:
+        ends = _nonempty(edges)
+        wrong = ends.size != intervals + 1 or bool((ends[1:] < ends[:-1]).any())
+        if wrong or (ends[0], ends[-1]) != self.bounds:
             raise InvalidParameterError(
                 f"edges must rise from {self.bounds[0]!r} to {self.bounds[1]!r}, one more than scores."
             )
@@ -190,7 +217,7 @@ class PermuteAndFlip(_Selection):
         return PureDpEvent(self.epsilon)
 
 
-def _nonempty(scores: Sequence[float]) -> np.ndarray:
+def _nonempty(scores: Sequence[float] | Floats) -> Floats:
     known = inputs.numbers(scores, what="scores and edges")
     if known.ndim != 1 or known.size == 0:
         raise InvalidParameterError("scores must be a non-empty list of numbers, one for each candidate.")

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `sfumato stats`: one private statistic of a file or a database."""
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from sfumato.accounting import Relation
+from sfumato.cli.options import AccountName, ChargedTo, Json, PrivacyUnit, Relations, Source
+from sfumato.cli.show import show_facts, waiting
+from sfumato.errors import InvalidParameterError
+
+__all__ = ["charged", "command", "opened", "promised"]
+
+
+class Statistic(StrEnum):
+    """What can be asked."""
+
+    COUNT = "count"
+    SUM = "sum"
+    MEAN = "mean"
+    VARIANCE = "variance"
+    STANDARD_DEVIATION = "standard-deviation"
+    MEDIAN = "median"
+    QUANTILES = "quantiles"
+    HISTOGRAM = "histogram"
+    BOUNDS = "bounds"
+    KEYS = "keys"
+
+
+def command(
+    source: Source,
+    statistic: Annotated[Statistic, typer.Argument(help="What to ask.", show_default=False)],
+    column: Annotated[
+        str | None, typer.Argument(help="Of which column; none: count all rows.", show_default=False)
+    ] = None,
+    *,
+    epsilon: Annotated[float, typer.Option(help="What the answer may cost.")],
+    delta: Annotated[float, typer.Option(help="Above 0: Gaussian noise, at this delta.")] = 0.0,
+    bounds: Annotated[
+        tuple[float, float] | None,
+        typer.Option(help="Lower and upper bound, chosen without the data; values outside are clipped."),
+    ] = None,
+    q: Annotated[list[float] | None, typer.Option("--q", help="A quantile, 0 to 1; repeat for more.")] = None,
+    edge: Annotated[list[float] | None, typer.Option(help="An edge of a bin; repeat for all.")] = None,
+    category: Annotated[list[str] | None, typer.Option(help="A public category; repeat for all.")] = None,
+    population: Annotated[
+        bool, typer.Option("--population", help="The interval of a mean covers sampling, too.")
+    ] = False,
+    public_size: Annotated[int | None, typer.Option(help="The number of rows, if it is public.")] = None,
+    privacy_unit: PrivacyUnit = None,
+    contribution_bound: Annotated[int, typer.Option(help="The most rows of one unit that count.")] = 1,
+    relation: Relations = Relation.ADD_REMOVE.value,
+    ledger: ChargedTo = None,
+    account: AccountName = None,
+    purpose: Annotated[str | None, typer.Option(help="Why; it is recorded.")] = None,
+    plan: Annotated[bool, typer.Option("--plan", help="Say what would be done and spent, and stop.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Publish a statistic of private data, with its guarantee and how far it may be off."""
+    given = {
+        "bounds": bounds,
+        "qs": tuple(q) if q else None,
+        "edges": tuple(edge) if edge else None,
+        "categories": tuple(category) if category else None,
+        "population": population or None,
+        "public_size": public_size,
+    }
+    terms = {"epsilon": epsilon, "delta": delta, "relation": Relation.parse(relation)}
+    said = {name: value for name, value in given.items() if value is not None}
+    query = _query(opened(source, privacy_unit, contribution_bound), statistic, column, terms, said)
+    payer = charged(ledger, account)
+    if plan:
+        show_facts(
+            "Nothing is spent yet", {"plan": query.plan()} | promised(query.guarantee), as_json=as_json
+        )
+        return
+    with waiting("Computing"):
+        found = query.release(account=payer, purpose=purpose)
+    show_facts(found.name, _facts(found), as_json=as_json)
+
+
+def opened(source: str, privacy_unit: str | None, contribution_bound: int) -> Any:
+    """Return the private table of a file, or of a database with the name of a table behind a '#'."""
+    from sfumato.statistics import private_table
+
+    where, _, table = source.partition("#")
+    return private_table(
+        where, privacy_unit=privacy_unit, contribution_bound=contribution_bound, table=table or None
+    )
+
+
+def charged(ledger: str | None, account: str | None) -> Any:
+    """Return the account to charge, if one is named."""
+    from sfumato.ledger import Ledger
+
+    if (ledger is None) != (account is None):
+        raise InvalidParameterError("give both --ledger and --account to charge an account, or neither.")
+    return None if ledger is None or account is None else Ledger(ledger, create=False).account(account)
+
+
+def promised(guarantee: Any) -> dict[str, Any]:
+    """Return a guarantee as named values."""
+    return {
+        "epsilon": guarantee.epsilon,
+        "delta": guarantee.delta,
+        "relation": guarantee.relation.value,
+        "privacy_unit": guarantee.privacy_unit,
+    }
+
+
+def _query(
+    table: Any, statistic: Statistic, column: str | None, terms: dict[str, Any], said: dict[str, Any]
+) -> Any:
+    from sfumato.statistics import Query
+
+    if column is None or statistic is Statistic.KEYS:
+        return _of_table(table, statistic, column, terms, said)
+    kind, extra = _question(statistic, said)
+    if unknown := sorted(set(said) - set(kind.__dataclass_fields__) - {"qs"}):
+        raise InvalidParameterError(f"{statistic.value} takes no {', '.join(unknown)}: leave it out.")
+    data = table.categories(column) if "categories" in said else table[column]
+    missing = [
+        name for name in ("bounds", "edges") if name in kind.__dataclass_fields__ and name not in extra
+    ]
+    if missing:
+        raise InvalidParameterError(
+            f"{statistic.value} needs --{missing[0].rstrip('s') if missing[0] == 'edges' else missing[0]}, "
+            "chosen without the data."
+        )
+    bound = table.contribution_bound
+    return Query(kind(**terms, **extra, column=column, contribution_bound=bound), data)
+
+
+def _of_table(
+    table: Any, statistic: Statistic, column: str | None, terms: dict[str, Any], said: dict[str, Any]
+) -> Any:
+    if said:
+        raise InvalidParameterError(f"{statistic.value} takes no {', '.join(sorted(said))}: leave it out.")
+    if statistic is Statistic.KEYS and column is not None:
+        return table.keys(column, **terms)
+    if statistic is Statistic.COUNT:
+        return table.count(**terms)
+    raise InvalidParameterError(f"{statistic.value} needs the name of a column.")
+
+
+def _question(statistic: Statistic, said: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return the kind of question that a statistic is, and what it is asked with."""
+    from sfumato import statistics as s
+
+    if statistic is Statistic.MEDIAN:
+        return s.Quantile, said | {"q": 0.5}
+    if statistic is Statistic.QUANTILES and not said.get("qs"):
+        raise InvalidParameterError("quantiles needs --q, such as --q 0.25 --q 0.75.")
+    if statistic is Statistic.HISTOGRAM and "categories" in said:
+        return s.CategoryCounts, said
+    kinds = {
+        Statistic.COUNT: s.Count,
+        Statistic.SUM: s.Sum,
+        Statistic.MEAN: s.Mean,
+        Statistic.VARIANCE: s.Variance,
+        Statistic.STANDARD_DEVIATION: s.StandardDeviation,
+        Statistic.QUANTILES: s.Quantiles,
+        Statistic.HISTOGRAM: s.BinCounts,
+        Statistic.BOUNDS: s.AutomaticBounds,
+    }
+    return kinds[statistic], said
+
+
+def _facts(found: Any) -> dict[str, Any]:
+    facts: dict[str, Any] = {"value": _plain(found.value)}
+    interval = found.interval
+    if interval is not None and not isinstance(interval, tuple):
+        facts |= {"from": interval.lower, "to": interval.upper, "level": interval.level}
+        facts["covers"] = [part.value for part in interval.covers]
+    return facts | promised(found.guarantee) | ({"notes": list(found.notes)} if found.notes else {})
+
+
+def _plain(value: Any) -> Any:
+    if value is None:
+        return "failed"
+    if hasattr(value, "counts"):
+        labels = value.categories or [
+            f"{a:g} to {b:g}" for a, b in zip(value.edges, value.edges[1:], strict=False)
+        ]
+        return [f"{label}: {count}" for label, count in zip(labels, value.counts, strict=True)]
+    return list(value) if isinstance(value, tuple) else value

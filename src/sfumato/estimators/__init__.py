@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How do I fit a small model? Private estimators with scikit-learn's API."""
+
+from sfumato.estimators.ada_ssp import AdaSSP
+from sfumato.estimators.base import PrivateEstimator
+from sfumato.estimators.logistic import LogisticRegression
+from sfumato.estimators.noisy_stats import NoisyStats
+from sfumato.estimators.preprocessing import PCA, StandardScaler
+from sfumato.estimators.pricing import cost
+from sfumato.estimators.search import Search
+from sfumato.estimators.theil_sen import TheilSen
+from sfumato.estimators.tukey_em import TukeyEM
+
+__all__ = [
+    "PCA",
+    "AdaSSP",
+    "LogisticRegression",
+    "NoisyStats",
+    "PrivateEstimator",
+    "Search",
+    "StandardScaler",
+    "TheilSen",
+    "TukeyEM",
+    "cost",
+]

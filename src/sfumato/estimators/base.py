@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all private estimators share: pay first, read after, promise exactly what was paid for.
+
+Guarantee  `fit` charges the estimator's event before any row is read; what is refused has touched nothing.
+           From then on it is spent, whatever fails. `guarantee_` is the price of that event, `event_`.
+Public     Parameters are public: what they make of the noise, and so `event`, is known before a fit. Only
+           the shape and the type of the data are ever checked, and what is found is not in any message.
+Unit       One row of X, with its label or target, is one privacy unit.
+Missing    A row with a NaN or an infinity in it contributes nothing. Nobody is told how many there were.
+Weights    `fit` takes no `sample_weight`: a weight multiplies the sensitivity of its row.
+Copies     `sklearn.base.clone` keeps the account and the generator: a clone spends from the same budget.
+           A pickled estimator leaves both behind, and must be given an account again before it can fit.
+"""
+
+import contextlib
+import copy
+import warnings
+from typing import Any, NoReturn, Self
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import BaseEstimator, clone
+from sklearn.exceptions import DataConversionWarning
+from sklearn.utils.validation import validate_data
+
+from sfumato import _check
+from sfumato.accounting import composition
+from sfumato.accounting.events import DpEvent
+from sfumato.accounting.guarantee import Guarantee, Relation
+from sfumato.accounting.price import price
+from sfumato.errors import InvalidParameterError, QueryFailedError, SfumatoError
+from sfumato.ledger.account import Account
+from sfumato.mechanisms import inputs
+from sfumato.mechanisms.random import Generator, SeededGenerator, resolve, study_note
+
+__all__ = ["Floats", "PrivateEstimator", "guarantee_of"]
+
+Floats = npt.NDArray[np.float64]
+
+_SHARED = ("account", "random_state")  # what a clone keeps and a pickle leaves behind
+
+
+def guarantee_of(event: DpEvent, *, delta: float, relation: Relation, privacy_unit: str = "row") -> Guarantee:
+    """Return what an event promises at a delta; at 0, what it promises as pure differential privacy."""
+    if delta == 0:
+        epsilon = composition.basic_epsilon(event, delta=0.0, relation=relation)
+    else:
+        epsilon = price(event, delta=delta, relation=relation).epsilon
+    return Guarantee(epsilon=epsilon, delta=delta, relation=relation, privacy_unit=privacy_unit)
+
+
+class PrivateEstimator(BaseEstimator):
+    """An estimator in scikit-learn's manner that pays before it reads.
+
+    A subclass lists all parameters in its own `__init__` (scikit-learn reads their names there) and passes
+    the common ones on, unchanged; says what a fit costs in `event`; and computes in `_learn`.
+
+    epsilon       what a fit may cost
+    delta         at which it is stated; 0: pure differential privacy
+    relation      which data sets are neighbors: a `Relation` or its name
+    privacy_unit  what one row stands for; an account must protect the same
+    account       the ledger's account that is charged; None: nothing is recorded
+    purpose       what the ledger is told; None: the estimator's own words
+    random_state  None: secure noise. A whole number: seeded noise, for study only. Or a sfumato generator.
+    """
+
+    def __init__(
+        self,
+        *,
+        epsilon: float,
+        delta: float = 0.0,
+        relation: Relation | str = "add-remove",
+        privacy_unit: str = "row",
+        account: Account | None = None,
+        purpose: str | None = None,
+        random_state: int | Generator | None = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.relation = relation
+        self.privacy_unit = privacy_unit
+        self.account = account
+        self.purpose = purpose
+        self.random_state = random_state
+
+    # --- what a subclass says of itself -------------------------------------------------------------------
+
+    def event(self) -> DpEvent:
+        """Return what one fit costs, from the parameters alone; raises where one of them makes no sense."""
+        raise NotImplementedError
+
+    def _learn(self, X: Any, y: Any, *, generator: Generator) -> None:
+        """Compute from data that was paid for, and store the results: names that end in "_"."""
+        raise NotImplementedError
+
+    def _name(self) -> str:
+        """Return what the ledger is told where no purpose is given."""
+        return f"fit of {type(self).__name__}"
+
+    # --- fitting ------------------------------------------------------------------------------------------
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Pay, learn from the rows with noise, and return the estimator itself."""
+        self._check_common()
+        event, generator = self.event(), self._generator()
+        promised = guarantee_of(
+            event, delta=self.delta, relation=self._relation(), privacy_unit=self.privacy_unit
+        )
+        if self.account is None:
+            self._learn_quietly(X, y, generator)
+        else:
+            self._require_unit(self.account)
+            purpose, seeded = self.purpose or self._name(), not generator.secure
+            with self.account.spend(event, purpose=purpose, relation=promised.relation, seeded=seeded):
+                self._learn_quietly(X, y, generator)
+        note = study_note(generator)
+        self.event_, self.guarantee_, self.notes_ = event, promised, () if note is None else (note,)
+        return self
+
+    def _check_common(self) -> None:
+        _check.positive(epsilon=self.epsilon)
+        _check.in_range(0, 1, delta=self.delta)
+        if not self.delta < 1:
+            raise InvalidParameterError(f"delta must be below 1, but {self.delta!r} was given.")
+        _check.text(privacy_unit=self.privacy_unit)
+        self._relation()
+        if isinstance(self.account, _LostAccount):
+            self.account.refuse()
+        if self.account is None and self.purpose is not None:
+            raise InvalidParameterError(
+                "a purpose is written into an account, but none was given: say account=..."
+            )
+
+    def _relation(self) -> Relation:
+        return Relation.parse(self.relation)
+
+    def _generator(self) -> Generator:
+        """Return the source of randomness of one fit: a seed starts anew each time."""
+        state = self.random_state
+        return SeededGenerator(int(state)) if isinstance(state, int | np.integer) else resolve(state)
+
+    def _require_unit(self, account: Account) -> None:
+        if account.privacy_unit != self.privacy_unit:
+            raise InvalidParameterError(
+                f"account {account.name!r} protects one {account.privacy_unit!r}, but privacy_unit="
+                f"{self.privacy_unit!r} was given. Say the account's unit, if each row is one."
+            )
+
+    def _learn_quietly(self, X: Any, y: Any, generator: Generator) -> None:
+        failed = ""
+        try:
+            return self._learn(X, y, generator=generator)
+        except SfumatoError:
+            raise
+        except Exception as error:  # its message may quote what it read
+            failed = type(error).__name__
+        raise QueryFailedError(
+            f"{self._name()}: the data could not be read or computed ({failed}). What was charged for it "
+            "stays spent, as part of it may have been seen. Check that X has numbers in it, one row a unit."
+        )
+
+    # --- reading ------------------------------------------------------------------------------------------
+
+    def _matrix(self, X: Any, *, reset: bool) -> Floats:
+        """Return X as float64 [rows, features]; `reset` in `fit`, else it must look as it did in `fit`.
+
+        Values are not looked at: NaN and infinities are still in it.
+        """
+        rows = _numbers(X, what="X")
+        if rows.ndim != 2:
+            raise InvalidParameterError(
+                f"X must be a matrix [rows, features], but has {rows.ndim} dimension(s). Reshape your data: "
+                "X.reshape(-1, 1) if it is one feature."
+            )
+        if rows.shape[1] == 0:
+            raise InvalidParameterError(
+                f"0 feature(s) (shape=(..., {rows.shape[1]})) while a minimum of 1 is required."
+            )
+        self._same_features(X, reset)
+        return rows
+
+    def _same_features(self, X: Any, reset: bool) -> None:
+        """Note the number and the names of the features, or compare: neither reads a value."""
+        problem = ""
+        try:
+            check: Any = validate_data  # its annotations know no arrays
+            check(self, X if hasattr(X, "shape") else np.asarray(X), reset=reset, skip_check_array=True)
+        except ValueError as error:
+            problem = str(error)
+        if problem:
+            raise InvalidParameterError(problem)
+
+    def _column(self, y: Any, *, rows: int) -> npt.NDArray[Any]:
+        """Return y as one column of as many entries as there are rows, of whatever type."""
+        if y is None:
+            raise InvalidParameterError(
+                f"{type(self).__name__} requires y to be passed, but the target y is None."
+            )
+        column = _entries(y)
+        if column.ndim == 2 and column.shape[1] == 1:
+            said = "A column-vector y was passed when a 1d array was expected: give it one axis."
+            warnings.warn(said, DataConversionWarning, stacklevel=2)
+            column = column[:, 0]
+        if column.ndim != 1:
+            raise InvalidParameterError("y should be a 1d array: one entry for each row of X.")
+        if len(column) != rows:
+            raise InvalidParameterError("y must have one entry for each row of X.")
+        return column
+
+    # --- copying ------------------------------------------------------------------------------------------
+
+    def __sklearn_clone__(self) -> Self:
+        kept = {name: value for name, value in self.get_params(deep=False).items() if name in _SHARED}
+        copied = {n: v for n, v in self.get_params(deep=False).items() if n not in _SHARED}
+        cloned: dict[str, Any] = {name: clone(value, safe=False) for name, value in copied.items()}
+        return type(self)(**kept, **cloned)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        twin = type(self).__new__(type(self))
+        memo[id(self)] = twin
+        for name, value in vars(self).items():
+            setattr(twin, name, value if name in _SHARED else copy.deepcopy(value, memo))
+        return twin
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: Any = super().__getstate__()
+        state = dict(state)
+        if state.get("account") is not None:
+            state["account"] = _LostAccount()
+        if not isinstance(state.get("random_state"), int | np.integer):
+            state["random_state"] = None
+        return state
+
+
+def _entries(y: Any) -> npt.NDArray[Any]:
+    """Return y as an array; of a list, each entry as it is: numpy would let one decide how all are read."""
+    if not isinstance(y, list | tuple):
+        return inputs.array(y, what="y")
+    known = np.empty(len(y), dtype=object)
+    for place, entry in enumerate(y):
+        known[place] = entry
+    nested = any(isinstance(entry, list | tuple | np.ndarray) for entry in y)
+    return inputs.array(y, what="y") if nested else known
+
+
+class _LostAccount:
+    """Stands where an account was before an estimator was pickled."""
+
+    def refuse(self) -> NoReturn:
+        raise InvalidParameterError(
+            "this estimator was charged to an account before it was pickled, and an account cannot be. Give "
+            "it one with set_params(account=...), or say set_params(account=None) to record nothing."
+        )
+
+
+def _numbers(values: Any, *, what: str) -> Floats:
+    numbers = None
+    with contextlib.suppress(InvalidParameterError):
+        numbers = inputs.numbers(values, what=what)
+    if numbers is None:
+        raise InvalidParameterError(
+            f"{what} must be a dense array of real numbers. Complex data not supported, nor text, nor sparse "
+            "matrices."
+        )
+    return numbers

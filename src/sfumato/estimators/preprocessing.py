@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Preprocessing that pays: a standard scaler and principal components, for pipelines.
+
+Guarantee  `StandardScaler`: the number of rows, and for each feature the sum and the sum of squares of values
+           clipped to public bounds, each with noise of its own. Sums are exact: values are put on the grid of
+           `statistics.columns` first.
+           `PCA`: the matrix of second moments of rows clipped to a public norm, with a constant appended, in
+           one release: its Frobenius norm moves by at most A^2 under add-remove and by sqrt(2) A^2 under
+           replace-one, where A bounds a row with its constant. Everything else is computed from these.
+Neighbors  Under replace-one the number of rows is public.
+Transform  `transform` uses what was released only. Rows that are not finite stay so: the next private step
+           leaves them out.
+Failure    Where the noisy number of rows is not above 0, the scaler falls back to the middle and half the
+           width of the bounds; the components are those of the noisy matrix, whatever it is.
+Source     Dwork, Talwar, Thakurta, Zhang 2014, "Analyze Gauss" (PCA).
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+from dp_accounting import dp_event as dp
+from sklearn.base import TransformerMixin
+from sklearn.utils.validation import check_is_fitted
+
+from sfumato import _check
+from sfumato.accounting.events import DpEvent, PureDpEvent, UnsampledDpEvent
+from sfumato.accounting.gaussian import stddev_for
+from sfumato.accounting.guarantee import Relation
+from sfumato.errors import InvalidParameterError
+from sfumato.estimators.base import Floats, PrivateEstimator
+from sfumato.estimators.rows import clipped
+from sfumato.estimators.spherical import gaussian_vector, on_grid, spherical_laplace
+from sfumato.ledger.account import Account
+from sfumato.mechanisms.additive import Gaussian, Laplace
+from sfumato.mechanisms.random import Generator
+from sfumato.statistics.columns import STEPS, in_steps
+
+__all__ = ["PCA", "StandardScaler"]
+
+_LEAST_SPREAD = 0.01  # of half the width of the bounds: a feature is never scaled up by more than this allows
+
+
+class StandardScaler(TransformerMixin, PrivateEstimator):
+    """Subtract a private mean and divide by a private standard deviation, feature by feature.
+
+    bounds  (lower, upper) of all features, or a list of one pair for each; public
+
+    >>> scaler = StandardScaler(epsilon=1.0, bounds=(0.0, 100.0)).fit(np.full((1000, 1), 30.0))
+    >>> scaler.guarantee_.epsilon
+    1.0
+    """
+
+    def __init__(
+        self,
+        *,
+        epsilon: float,
+        bounds: Any,
+        delta: float = 0.0,
+        relation: Relation | str = "add-remove",
+        privacy_unit: str = "row",
+        account: Account | None = None,
+        purpose: str | None = None,
+        random_state: int | Generator | None = None,
+    ) -> None:
+        super().__init__(
+            epsilon=epsilon,
+            delta=delta,
+            relation=relation,
+            privacy_unit=privacy_unit,
+            account=account,
+            purpose=purpose,
+            random_state=random_state,
+        )
+        self.bounds = bounds
+
+    def event(self) -> DpEvent:
+        """Return what one fit costs. With one pair of bounds, it is stated for any number of features."""
+        self._check_common()
+        self._pairs(None)
+        if self.delta == 0:
+            return PureDpEvent(float(self.epsilon))
+        gaussian = dp.GaussianDpEvent(stddev_for(self.epsilon, self.delta, 1.0) * self._diameter())
+        return UnsampledDpEvent(gaussian) if self._relation().replaces else gaussian
+
+    def _diameter(self) -> int:
+        return self._relation().diameter
+
+    def _pairs(self, features: int | None) -> list[tuple[float, float]]:
+        given = np.asarray(self.bounds, dtype=object)
+        if given.ndim == 1:
+            _check.bounds(bounds=self.bounds)
+            return [(float(given[0]), float(given[1]))] * (features or 1)
+        pairs = [(pair[0], pair[1]) for pair in self.bounds]
+        for pair in pairs:
+            _check.bounds(bounds=pair)
+        if features not in (None, len(pairs)):
+            raise InvalidParameterError(f"bounds has {len(pairs)} pairs, but X has {features} features.")
+        return pairs
+
+    def _learn(self, X: Any, y: Any, *, generator: Generator) -> None:
+        rows = self._matrix(X, reset=True)
+        pairs = self._pairs(rows.shape[1])
+        known = rows[np.isfinite(rows).all(axis=1)]
+        steps = np.stack([in_steps(known[:, j], pair) for j, pair in enumerate(pairs)], axis=1)
+        squares = np.rint(steps * steps / STEPS)
+        count = float(len(known))
+        sums = [count, *steps.sum(axis=0), *squares.sum(axis=0)]
+        noisy = np.array([self._noisy(value, i, len(pairs), generator) for i, value in enumerate(sums)])
+        self._keep(noisy, np.array(pairs, dtype=np.float64))
+
+    def _noisy(self, value: float, index: int, features: int, generator: Generator) -> float:
+        """Return one of the 1 + 2 `features` sums with its share of the noise."""
+        relation, shares = self._relation(), 1 + 2 * features
+        # A replaced row moves a sum of values in [-STEPS, STEPS] by twice that, one of squares by STEPS.
+        moved = 1.0 if index == 0 else float(STEPS)
+        sensitivity = moved * (2 if relation.replaces and 1 <= index <= features else 1)
+        if self.delta == 0:
+            noise = Laplace.calibrated(
+                epsilon=self.epsilon / shares, sensitivity=sensitivity, relation=relation
+            )
+        else:
+            stddev = sensitivity * stddev_for(self.epsilon, self.delta, math.sqrt(shares))
+            noise = Gaussian(stddev=stddev, sensitivity=sensitivity, relation=relation)
+        return noise.release(value, generator=generator)
+
+    def _keep(self, noisy: Floats, pairs: Floats) -> None:
+        features = len(pairs)
+        middle, half = pairs.mean(axis=1), (pairs[:, 1] - pairs[:, 0]) / 2
+        count, sums, squares = noisy[0], noisy[1 : 1 + features], noisy[1 + features :]
+        if count >= 1:
+            mean = np.clip(sums / STEPS / count, -1.0, 1.0)
+            variance = np.clip(squares / STEPS / count - mean**2, _LEAST_SPREAD**2, 1.0)
+        else:
+            mean, variance = np.zeros(features), np.ones(features)
+        self.mean_ = middle + half * mean
+        self.scale_ = half * np.sqrt(variance)
+
+    def transform(self, X: Any) -> Floats:
+        """Return (X - mean_) / scale_."""
+        check_is_fitted(self, "scale_")
+        return (self._matrix(X, reset=False) - self.mean_) / self.scale_
+
+    def inverse_transform(self, X: Any) -> Floats:
+        """Return X * scale_ + mean_."""
+        check_is_fitted(self, "scale_")
+        return np.asarray(X, dtype=np.float64) * self.scale_ + self.mean_
+
+    def __sklearn_tags__(self) -> Any:
+        """Say what scikit-learn may expect: rows that are not finite are fine."""
+        return _tags(super().__sklearn_tags__(), self.random_state)
+
+
+class PCA(TransformerMixin, PrivateEstimator):
+    """Project on the leading eigenvectors of a private covariance matrix.
+
+    n_components  how many; public
+    clip_norm     public bound on the L2 norm of a row, from the origin; longer ones are scaled down
+
+    >>> X = np.outer(np.linspace(-1, 1, 5000), [0.6, 0.8])
+    >>> pca = PCA(n_components=1, epsilon=1.0, delta=1e-5, clip_norm=1.0).fit(X)
+    >>> np.abs(pca.components_).round(1).tolist()
+    [[0.6, 0.8]]
+    """
+
+    def __init__(
+        self,
+        *,
+        epsilon: float,
+        clip_norm: float,
+        n_components: int,
+        delta: float = 0.0,
+        relation: Relation | str = "add-remove",
+        privacy_unit: str = "row",
+        account: Account | None = None,
+        purpose: str | None = None,
+        random_state: int | Generator | None = None,
+    ) -> None:
+        super().__init__(
+            epsilon=epsilon,
+            delta=delta,
+            relation=relation,
+            privacy_unit=privacy_unit,
+            account=account,
+            purpose=purpose,
+            random_state=random_state,
+        )
+        self.clip_norm = clip_norm
+        self.n_components = n_components
+
+    def event(self) -> DpEvent:
+        """Return what one fit costs."""
+        self._check_common()
+        _check.scale(clip_norm=self.clip_norm)
+        _check.count(n_components=self.n_components)
+        if self.delta == 0:
+            return PureDpEvent(float(self.epsilon))
+        relation = self._relation()
+        gaussian = dp.GaussianDpEvent(relation.diameter * self._size() / self._sensitivity())
+        return UnsampledDpEvent(gaussian) if relation.replaces else gaussian
+
+    def _sensitivity(self) -> float:
+        squared = 2 * self.clip_norm**2  # of the norm of a row with its constant, clip_norm
+        return math.sqrt(2) * squared if self._relation().replaces else squared
+
+    def _size(self) -> float:
+        """Return the scale of the noise, or its standard deviation where delta is above 0."""
+        if self.delta == 0:
+            return self._sensitivity() / self.epsilon
+        return stddev_for(self.epsilon, self.delta, self._sensitivity())
+
+    def _learn(self, X: Any, y: Any, *, generator: Generator) -> None:
+        rows = self._matrix(X, reset=True)
+        if self.n_components > rows.shape[1]:
+            raise InvalidParameterError(
+                f"n_components={self.n_components} must be at most the number of features, {rows.shape[1]}."
+            )
+        finite = np.isfinite(rows).all(axis=1, keepdims=True)
+        short = clipped(rows, clip_norm=self.clip_norm)
+        whole = np.hstack([short, np.where(finite, self.clip_norm, 0.0)])
+        self._keep(self._noisy(whole.T @ whole, generator))
+
+    def _noisy(self, matrix: Floats, generator: Generator) -> Floats:
+        """Return a symmetric matrix with noise on each entry; off the diagonal an entry stands twice."""
+        upper = np.triu_indices(len(matrix))
+        weight = np.where(upper[0] == upper[1], 1.0, math.sqrt(2))  # so that the norm is Frobenius's
+        vector = matrix[upper] * weight
+        if self.delta == 0:
+            noise = spherical_laplace(len(vector), scale=self._size(), generator=generator)
+        else:
+            noise = gaussian_vector(len(vector), stddev=self._size(), generator=generator)
+        noisy = np.zeros_like(matrix)
+        noisy[upper] = on_grid(vector + noise, noise=self._size()) / weight
+        return noisy + np.triu(noisy, 1).T
+
+    def _keep(self, noisy: Floats) -> None:
+        count = max(1.0, float(noisy[-1, -1]) / self.clip_norm**2)
+        mean = noisy[-1, :-1] / (count * self.clip_norm)
+        self.mean_ = mean * min(1.0, self.clip_norm / max(float(np.linalg.norm(mean)), 1e-300))
+        covariance = noisy[:-1, :-1] / count - np.outer(self.mean_, self.mean_)
+        values, vectors = np.linalg.eigh(covariance)
+        order = np.argsort(values)[::-1][: self.n_components]
+        self.components_ = vectors[:, order].T
+        self.explained_variance_ = np.maximum(values[order], 0.0)
+
+    def transform(self, X: Any) -> Floats:
+        """Return the coordinates of each row along the components."""
+        check_is_fitted(self, "components_")
+        return (self._matrix(X, reset=False) - self.mean_) @ self.components_.T
+
+    def inverse_transform(self, X: Any) -> Floats:
+        """Return the points that coordinates stand for."""
+        check_is_fitted(self, "components_")
+        return np.asarray(X, dtype=np.float64) @ self.components_ + self.mean_
+
+    def __sklearn_tags__(self) -> Any:
+        """Say what scikit-learn may expect: rows that are not finite are fine."""
+        return _tags(super().__sklearn_tags__(), self.random_state)
+
+
+def _tags(tags: Any, random_state: object) -> Any:
+    tags.input_tags.allow_nan = True
+    tags.non_deterministic = random_state is None
+    return tags

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How do I publish a number? Private statistics of arrays, files, databases and clusters."""
+
+from sfumato.statistics.asking import Answer, Query, Question, cost
+from sfumato.statistics.bounds import AutomaticBounds, bounds
+from sfumato.statistics.categories import categories_of
+from sfumato.statistics.coinpress import CoinPressMean, CoinPressMeans, coinpress_mean, coinpress_means
+from sfumato.statistics.coinpress_covariance import CoinPressCovariance, coinpress_covariance
+from sfumato.statistics.columns import column_of, rows_of
+from sfumato.statistics.counts import Count, Sum, count, sum
+from sfumato.statistics.covariance import Correlation, Covariance, correlation, covariance
+from sfumato.statistics.histograms import (
+    BinCounts,
+    CategoryCounts,
+    Histogram,
+    StableCounts,
+    histogram,
+    stable_histogram,
+)
+from sfumato.statistics.karwa_vadhan import KarwaVadhanMean, karwa_vadhan_mean
+from sfumato.statistics.means import (
+    ClippedShare,
+    Mean,
+    StandardDeviation,
+    Variance,
+    clipped_share,
+    mean,
+    standard_deviation,
+    variance,
+)
+from sfumato.statistics.principal import Components, PrincipalComponents, principal_components
+from sfumato.statistics.quantiles import Quantile, Quantiles, median, quantile, quantiles
+from sfumato.statistics.release import Covers, Interval, Release
+from sfumato.statistics.tables import PrivateTable, private_table
+from sfumato.statistics.thresholds import FirstAbove, Found, first_above
+from sfumato.statistics.top_k import TopK, top_k
+
+__all__ = [
+    "Answer",
+    "AutomaticBounds",
+    "BinCounts",
+    "CategoryCounts",
+    "ClippedShare",
+    "CoinPressCovariance",
+    "CoinPressMean",
+    "CoinPressMeans",
+    "Components",
+    "Correlation",
+    "Count",
+    "Covariance",
+    "Covers",
+    "FirstAbove",
+    "Found",
+    "Histogram",
+    "Interval",
+    "KarwaVadhanMean",
+    "Mean",
+    "PrincipalComponents",
+    "PrivateTable",
+    "Quantile",
+    "Quantiles",
+    "Query",
+    "Question",
+    "Release",
+    "StableCounts",
+    "StandardDeviation",
+    "Sum",
+    "TopK",
+    "Variance",
+    "bounds",
+    "categories_of",
+    "clipped_share",
+    "coinpress_covariance",
+    "coinpress_mean",
+    "coinpress_means",
+    "column_of",
+    "correlation",
+    "cost",
+    "count",
+    "covariance",
+    "first_above",
+    "histogram",
+    "karwa_vadhan_mean",
+    "mean",
+    "median",
+    "principal_components",
+    "private_table",
+    "quantile",
+    "quantiles",
+    "rows_of",
+    "stable_histogram",
+    "standard_deviation",
+    "sum",
+    "top_k",
+    "variance",
+]

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Private columns of categories: names, codes, anything that is counted by what it is.
+
+Guarantee  Whatever a column hands out counts at most `contribution_bound` rows of one privacy unit; which
+           rows of a unit are kept depends on that unit's rows alone.
+Alike      Rows count as one category only if they are of one type and written alike: 1, 1.0 and True are
+           three, else the first row would decide how a category is written that others have, too. Zero has no
+           sign, and numpy's scalars are Python's. A category that is asked about gets all rows equal to it.
+Missing    None and NaN are left out: they are no category. A value that cannot be a category (a list, a
+           dictionary) is refused, unseen.
+Where      `ArrayCategories` holds rows in memory; a table lets its engine count the same.
+"""
+
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Any, Protocol, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from sfumato.errors import InvalidParameterError
+from sfumato.statistics.columns import ArrayColumn, column_of, is_missing, name_of, objects_of
+
+__all__ = ["ArrayCategories", "Categories", "categories_of"]
+
+Counts = npt.NDArray[np.int64]
+Written = tuple[type[Any], str, Hashable]
+_WRITTEN_ALIKE = (str, int, bool, bytes, date)  # if equal
+
+
+class Categories(Protocol):
+    """One private column of categories."""
+
+    @property
+    def name(self) -> str:
+        """What the categories are."""
+        ...
+
+    @property
+    def privacy_unit(self) -> str:
+        """Who is protected."""
+        ...
+
+    @property
+    def contribution_bound(self) -> int:
+        """The most rows one unit has."""
+        ...
+
+    def tally(self, categories: Sequence[Hashable]) -> Counts:
+        """Count the rows of each of these categories; what is none of them is not counted."""
+        ...
+
+    def tallies(self) -> Mapping[Hashable, int]:
+        """Count the rows of every category that occurs. Which ones do is private."""
+        ...
+
+
+@dataclass(frozen=True)
+class ArrayCategories:
+    """One column of categories in memory."""
+
+    counted: Mapping[Written, int]
+    name: str = "values"
+    privacy_unit: str = "row"
+    contribution_bound: int = 1
+
+    def tally(self, categories: Sequence[Hashable]) -> Counts:
+        """Count the rows of each of these categories."""
+        equal = Counter[Hashable]()
+        for (_, _, value), count in self.counted.items():
+            equal[value] += count
+        return np.array([equal[category] for category in categories], dtype=np.int64)
+
+    def tallies(self) -> Mapping[Hashable, int]:
+        """Count the rows of every category that occurs."""
+        return _Tallies(self.counted)
+
+
+class _Tallies(Mapping[Hashable, int]):
+    """Counts by category, where equal categories that are written differently are different ones."""
+
+    def __init__(self, counted: Mapping[Written, int]) -> None:
+        self._counted = counted
+
+    def __getitem__(self, category: Hashable) -> int:
+        return self._counted[_written(category)]
+
+    def __iter__(self) -> Iterator[Hashable]:
+        return (value for _, _, value in self._counted)
+
+    def __len__(self) -> int:
+        return len(self._counted)
+
+
+def categories_of(
+    values: Any,
+    *,
+    name: str | None = None,
+    owners: Any = None,
+    contribution_bound: int = 1,
+    privacy_unit: str | None = None,
+) -> Categories:
+    """Return a private column of categories in memory; a column of a table as it is.
+
+    >>> categories_of(["tea", "coffee", None, "tea"]).tally(["tea", "milk"])
+    array([2, 0])
+    """
+    if hasattr(values, "tally"):
+        return values
+    named = name or name_of(values)
+    known = objects_of(values, what=named)
+    places = [np.nan if is_missing(value) else place for place, value in enumerate(known)]
+    kept = column_of(places, owners=owners, contribution_bound=contribution_bound, privacy_unit=privacy_unit)
+    rows = cast(ArrayColumn, kept).values.astype(np.int64)
+    counted = _counted([known[row] for row in rows], named)
+    return ArrayCategories(counted, named, kept.privacy_unit, contribution_bound)
+
+
+def _written(value: Any) -> Written:
+    """Return the type of a category, how it is written where equal values of that type may differ, and it."""
+    if isinstance(value, np.bool_ | np.number | np.str_):
+        value = cast(Hashable, value.item())
+    kind = cast(type[Any], type(value))
+    if kind is float:
+        return kind, "", value + 0.0  # -0.0 + 0.0 is 0.0
+    return kind, "" if kind in _WRITTEN_ALIKE else repr(value), value
+
+
+def _counted(values: list[object], name: str) -> Mapping[Written, int]:
+    try:
+        return Counter(_written(value) for value in values)
+    except Exception:  # of a value: the message may quote it
+        pass
+    raise InvalidParameterError(f"{name} must be categories: text, numbers, dates; nothing was released.")

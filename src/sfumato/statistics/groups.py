@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Groups of rows for public keys: one query counts and adds up all of them.
+
+Guarantee  Counts and totals are of at most `contribution_bound` rows of one unit, in all groups together, and
+           are exact whole numbers (`owned_rows`, `table_columns`). They leave with noise (`group_questions`).
+Keys       Are named by the caller, without the data, or were bought (`keys`). Every key gets an answer, also
+           one that no row has, so which keys there are stays private. Rows with other keys are left out,
+           before anything is counted.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+import numpy as np
+
+from sfumato.accounting.guarantee import Relation
+from sfumato.errors import InvalidParameterError
+from sfumato.statistics.asking import Query
+from sfumato.statistics.columns import Bounds
+from sfumato.statistics.group_questions import GroupCount, GroupMean, GroupSum, Key, Value, Whole
+from sfumato.statistics.keys import key_columns
+from sfumato.statistics.owned_rows import Expression, OwnedRows
+from sfumato.statistics.table_columns import numeric
+
+__all__ = ["Groups", "groups_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Rows of a private table, grouped by columns, for the keys that are asked about."""
+
+    owned: OwnedRows
+    columns: tuple[str, ...]
+    keys: tuple[Key, ...]
+
+    @property
+    def privacy_unit(self) -> str:
+        """Who is protected."""
+        return self.owned.privacy_unit
+
+    @property
+    def contribution_bound(self) -> int:
+        """The most rows one unit has, in all groups together."""
+        return self.owned.contribution_bound
+
+    def count(
+        self,
+        *,
+        epsilon: float,
+        delta: float = 0.0,
+        relation: Relation | str = Relation.ADD_REMOVE,
+        level: float = 0.95,
+    ) -> Query[dict[Any, float]]:
+        """Ask how many rows each group has.
+
+        >>> import pandas as pd
+        >>> from sfumato.statistics.tables import private_table
+        >>> table = private_table(pd.DataFrame({"sector": ["steel"] * 9 + ["wood"]}))
+        >>> sorted(table.group_by("sector", keys=["wood", "steel"]).count(epsilon=1.0).release().value)
+        ['steel', 'wood']
+        """
+        return Query(GroupCount(**self._terms(epsilon, delta, relation, level, "rows")), self)
+
+    def sum(
+        self,
+        column: str,
+        *,
+        bounds: Bounds,
+        epsilon: float,
+        delta: float = 0.0,
+        relation: Relation | str = Relation.ADD_REMOVE,
+        level: float = 0.95,
+    ) -> Query[dict[Any, float]]:
+        """Ask for the sum of a column in each group, its values clipped to the bounds."""
+        numeric(self.owned, column)
+        return Query(GroupSum(bounds=bounds, **self._terms(epsilon, delta, relation, level, column)), self)
+
+    def mean(
+        self,
+        column: str,
+        *,
+        bounds: Bounds,
+        epsilon: float,
+        delta: float = 0.0,
+        relation: Relation | str = Relation.ADD_REMOVE,
+        level: float = 0.95,
+    ) -> Query[dict[Any, float]]:
+        """Ask for the mean of a column in each group, its values clipped to the bounds."""
+        numeric(self.owned, column)
+        return Query(GroupMean(bounds=bounds, **self._terms(epsilon, delta, relation, level, column)), self)
+
+    def _terms(
+        self, epsilon: float, delta: float, relation: Relation | str, level: float, column: str
+    ) -> dict[str, Any]:
+        return {
+            "columns": self.columns,
+            "keys": self.keys,
+            "contribution_bound": self.contribution_bound,
+            "epsilon": epsilon,
+            "delta": delta,
+            "relation": Relation.parse(relation),
+            "level": level,
+            "column": column,
+        }
+
+    def totals(self, column: str | None, value: Value | None) -> Expression:
+        """Return the query: for each key the number of rows, and the sum of a value of a column."""
+        values = key_columns(self.owned, self.columns)
+        names = list(values)
+        if column is not None:
+            values["value"] = numeric(self.owned, column)
+        rows = self.owned.kept(values, only=self._wanted)
+        sums = {} if value is None else {"total": value(rows["value"]).sum()}
+        return rows.group_by(names).aggregate(count=rows.count(), **sums)
+
+    def _wanted(self, rows: Expression) -> list[Expression]:
+        parts = zip(*self.keys, strict=True)
+        return [rows[f"key{i}"].isin(list(dict.fromkeys(part))) for i, part in enumerate(parts)]
+
+    def compute(self, column: str | None, value: Value | None) -> tuple[Whole, Whole]:
+        """Return counts and totals in the order of the keys; 0 for a key that no row has."""
+        found = self.owned.table(self.totals(column, value)).to_pydict()
+        place = {key: i for i, key in enumerate(self.keys)}
+        counts, totals = np.zeros((2, len(self.keys)), dtype=np.int64)
+        seen = zip(*(found[f"key{i}"] for i in range(len(self.columns))), strict=True)
+        for row, key in enumerate(seen):
+            if key in place:  # with several columns, other combinations of their keys may come, too
+                counts[place[key]] += found["count"][row]
+                totals[place[key]] += int(found["total"][row]) if value is not None else 0
+        return counts, totals
+
+
+def groups_of(owned: OwnedRows, columns: Sequence[str], keys: Sequence[Any]) -> Groups:
+    """Return groups, checked against the schema."""
+    kinds = [value.type() for value in key_columns(owned, columns).values()]
+    known = tuple(_key(key, kinds) for key in keys)
+    if not known or len(set(known)) < len(known):
+        raise InvalidParameterError("keys must name at least one key, and none twice.")
+    return Groups(owned, tuple(columns), known)
+
+
+def _key(key: Any, kinds: Sequence[Any]) -> Key:
+    parts = (key,) if len(kinds) == 1 else key
+    if not (isinstance(parts, tuple) and len(parts) == len(kinds)):
+        raise InvalidParameterError(f"key {key!r} must be a tuple of {len(kinds)}: one part for each column.")
+    for part, kind in zip(parts, kinds, strict=True):
+        if not _fits(part, kind):
+            raise InvalidParameterError(f"key {part!r} is not of its column's type, {kind}.")
+    return parts
+
+
+def _fits(part: Any, kind: Any) -> bool:
+    if kind.is_boolean():
+        return isinstance(part, bool)
+    if kind.is_integer():
+        return isinstance(part, int) and not isinstance(part, bool)
+    return type(part) is date if kind.is_date() else isinstance(part, str)

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows in an engine, and the units that own them: at most so many rows of each are ever computed on.
+
+Guarantee  Whatever is computed from `kept` counts at most `contribution_bound` rows of one unit. Which rows
+           of a unit those are depends on that unit's rows alone: it is the first few of them in the order of
+           a hash of the unit and of the columns that are asked for, then of the columns themselves. Rows that
+           tie in all of these are the same row to the question, so it does not matter which is kept.
+Order      Bounding comes after what is missing, or not asked about, was left out, and before anything is
+           computed: a row that does not count takes no place of one that does.
+Missing    Null and NaN are missing values; a row with one in a column that is asked for is left out. So is a
+           row whose unit is missing: it belongs to nobody who could be protected. Refusing such a table would
+           tell that it has such rows.
+Memory     Engines aggregate where the rows are. `batches` streams.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import islice
+from operator import and_, xor
+from typing import Any
+
+__all__ = ["OwnedRows", "number"]
+
+Expression = Any  # Ibis is imported only when a table is made
+Batch = Any  # a pyarrow.RecordBatch
+_BATCH = 1 << 18  # rows
+_UNIT, _PLACE = "unit", "place"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnedRows:
+    """A table expression, the engine that computes it, and whose rows they are; None means each its own."""
+
+    expression: Expression
+    engine: Any  # an Ibis backend
+    unit: str | None
+    contribution_bound: int
+    texts_may_be_numbers: bool  # as in a CSV file, which has no types
+
+    @property
+    def privacy_unit(self) -> str:
+        """Who is protected."""
+        return self.unit or "row"
+
+    def kept(
+        self,
+        values: Mapping[str, Expression],
+        *,
+        only: Callable[[Expression], Sequence[Expression]] | None = None,
+        distinct: bool = False,
+    ) -> Expression:
+        """Return the named values of the rows that count: those with all of them, at most k for each unit.
+
+        `only` leaves out rows that are not asked about. With `distinct`, equal rows of one unit count once.
+        """
+        owner = {} if self.unit is None else {_UNIT: self.expression[self.unit]}
+        rows = self.expression.select(**owner, **values)
+        rows = rows.filter(reduce(and_, (_is_known(rows[name]) for name in rows.columns)))
+        if only is not None:
+            rows = rows.filter(*only(rows))
+        if self.unit is None:
+            return rows
+        return self._bounded(rows.distinct() if distinct else rows)
+
+    def _bounded(self, rows: Expression) -> Expression:
+        import ibis
+
+        place = ibis.row_number().over(group_by=_UNIT, order_by=self._order(rows))
+        rows = rows.mutate(**{_PLACE: place})
+        return rows.filter(rows[_PLACE] < self.contribution_bound).drop(_PLACE)
+
+    def _order(self, rows: Expression) -> list[Expression]:
+        import ibis.expr.operations as ops
+
+        values = [rows[name] for name in rows.columns if name != _UNIT]
+        if not self.engine.has_operation(ops.Hash):  # then the smallest values of a unit are kept
+            return values
+        # By value alone the same values would win for every unit; mixed with its own hash each has its own.
+        return [reduce(xor, (_hash(rows[name]) for name in rows.columns)), *values]
+
+    def row(self, expression: Expression) -> dict[str, Any]:
+        """Compute an expression of one row."""
+        return self.engine.to_pyarrow(expression).to_pylist()[0]
+
+    def table(self, expression: Expression) -> Any:
+        """Compute an expression of few rows, as a pyarrow table."""
+        return self.engine.to_pyarrow(expression)
+
+    def batches(self, expression: Expression) -> Iterator[Batch]:
+        """Compute an expression of many rows, some at a time."""
+        readers: dict[str, Callable[..., Iterator[Batch]]]
+        readers = {"duckdb": self._duckdb_batches, "pyspark": self._spark_batches}
+        read = readers.get(self.engine.name) or self.engine.to_pyarrow_batches
+        yield from read(expression, chunk_size=_BATCH)
+
+    def _duckdb_batches(self, expression: Expression, *, chunk_size: int) -> Iterator[Batch]:
+        # Ibis 12 calls a method here that DuckDB 2 no longer has.
+        relation = self.engine.con.sql(self.engine.compile(expression))
+        read = getattr(relation, "to_arrow_reader", None) or relation.fetch_record_batch
+        return iter(read(chunk_size))
+
+    def _spark_batches(self, expression: Expression, *, chunk_size: int) -> Iterator[Batch]:
+        """Take partition after partition to the driver: Ibis would take all of them at once."""
+        import pyarrow as pa
+
+        schema = expression.schema().to_pyarrow()
+        rows = self.engine.raw_sql(self.engine.compile(expression)).toLocalIterator()
+        while some := [row.asDict() for row in islice(rows, chunk_size)]:
+            yield pa.RecordBatch.from_pylist(some, schema=schema)
+
+    def sql(self, expression: Expression) -> str:
+        """Return what the engine would run."""
+        return str(self.engine.compile(expression, pretty=True))
+
+
+def number(value: float) -> Expression:
+    """Return a literal that every engine reads as this very float64; bare digits are decimals to some."""
+    import ibis
+
+    return ibis.literal(repr(float(value))).cast("float64")
+
+
+def _hash(value: Expression) -> Expression:
+    kind = value.type()
+    every_engine_hashes = kind.is_int64() or kind.is_int32() or kind.is_float64() or kind.is_string()
+    return value.hash() if every_engine_hashes else value.cast("string").hash()
+
+
+def _is_known(value: Expression) -> Expression:
+    # Both: Spark says that null is not NaN, DuckDB that it is unknown.
+    known = value.notnull()
+    return known & ~value.isnan() if value.type().is_floating() else known

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Columns of a private table: the engine adds up, in whole numbers, and gets the same as memory would.
+
+Guarantee  What `columns` promises of an array: at most `contribution_bound` rows of a unit count
+           (`owned_rows`), and sums are exact. Values are put on the grid of `columns.in_steps` in the engine:
+           whole numbers in float64, whose sum below 2^53 is the same in any order and on any number of
+           threads or machines.
+Rounding   x + 1.5 * 2^52 - 1.5 * 2^52 rounds x to the nearest whole number, ties to even, by the rules of
+           IEEE 754, so alike in every engine and as numpy does. Their own ROUND differ from one another.
+Bins       A bin is guessed by rounding to the nearest edge, and corrected by one comparison with that edge.
+           Whether this is right for all values is decided from the edges, which are public; where it is not,
+           as for uneven edges, values are looked up in memory, batch by batch.
+Types      Whether a column is a column of numbers is decided from the schema, which is public, never from the
+           data. A text column of a source without types (CSV) is read as numbers: what is none is missing.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sfumato.errors import InvalidParameterError, QueryFailedError
+from sfumato.statistics.columns import STEPS, Bounds, Counts, Floats, Moments
+from sfumato.statistics.owned_rows import Expression, OwnedRows, number
+
+__all__ = ["MOST_ORDERED", "TableColumn", "TableRows", "clipped", "column", "numeric", "stepped", "whole"]
+
+MOST_ORDERED = 2**28  # values that `ordered` takes into memory: 2 GiB
+_ROUNDER = 1.5 * 2.0**52  # added and taken away again, it leaves a whole number
+
+
+@dataclass(frozen=True)
+class TableColumn:
+    """One column of numbers of a private table."""
+
+    owned: OwnedRows
+    name: str
+
+    @property
+    def privacy_unit(self) -> str:
+        """Who is protected."""
+        return self.owned.privacy_unit
+
+    @property
+    def contribution_bound(self) -> int:
+        """The most rows one unit has."""
+        return self.owned.contribution_bound
+
+    def moments(self, bounds: Bounds, *, squares: bool = True) -> Moments:
+        """Return the sums of the clipped values and of their squares (0 if not wanted), by one query."""
+        found = self.owned.row(self._moments(bounds, squares=squares))
+        count, total, squared = (int(found[name] or 0) for name in ("count", "total", "squares"))
+        return Moments(count=count, total=total, squares=squared)
+
+    def histogram(self, edges: Floats) -> Counts:
+        """Count the rows of each bin, by one query."""
+        known = np.asarray(edges, dtype=np.float64)
+        even = _EvenBins.of(known)
+        if even is None:
+            return self._looked_up(known)
+        rows = self._values()
+        rows = rows.select(bin=even.bin(rows["value"]))
+        found = self.owned.table(rows.group_by("bin").aggregate(count=rows.count()))
+        counts = np.zeros(len(known) - 1, dtype=np.int64)
+        counts[found["bin"].to_numpy().astype(np.int64)] = found["count"].to_numpy()
+        return counts
+
+    def ordered(self, bounds: Bounds) -> Floats:
+        """Return all values, clipped and in order. They must fit into memory: at most `MOST_ORDERED`."""
+        rows = self._values()
+        parts, taken = list[Floats](), 0
+        for batch in self.owned.batches(rows.select(value=clipped(rows["value"], bounds))):
+            taken += batch.num_rows
+            if taken > MOST_ORDERED:
+                raise QueryFailedError(
+                    f"{self.name}: this release needs every value in memory, and there are more than "
+                    f"{MOST_ORDERED}. What was reserved for it stays spent. Use one that counts in bins."
+                )
+            parts.append(batch.column(0).to_numpy(zero_copy_only=False))
+        values = np.concatenate(parts) if parts else np.zeros(0)
+        values.sort()
+        return values
+
+    def plan(self) -> str:
+        """Return the query for the rows that count."""
+        return self.owned.sql(self._values())
+
+    def _values(self) -> Expression:
+        return self.owned.kept({"value": numeric(self.owned, self.name)})
+
+    def _moments(self, bounds: Bounds, *, squares: bool) -> Expression:
+        rows = self._values()
+        rows = rows.select(steps=stepped(rows["value"], bounds))
+        square = whole(rows["steps"] * rows["steps"] * number(1 / STEPS)).sum() if squares else number(0.0)
+        return rows.aggregate(count=rows.count(), total=rows["steps"].sum(), squares=square)
+
+    def _looked_up(self, edges: Floats) -> Counts:
+        counts = np.zeros(len(edges) - 1, dtype=np.int64)
+        for batch in self.owned.batches(self._values().select("value")):
+            values = batch.column(0).to_numpy(zero_copy_only=False)
+            counts += np.bincount(np.searchsorted(edges[1:-1], values, side="right"), minlength=len(counts))
+        return counts
+
+
+@dataclass(frozen=True)
+class TableRows:
+    """Several columns of numbers of a private table, row by row."""
+
+    owned: OwnedRows
+    names: tuple[str, ...]
+
+    @property
+    def privacy_unit(self) -> str:
+        """Who is protected."""
+        return self.owned.privacy_unit
+
+    @property
+    def contribution_bound(self) -> int:
+        """The most rows one unit has."""
+        return self.owned.contribution_bound
+
+    def batches(self) -> Iterator[Floats]:
+        """Yield all rows without missing values, some at a time: [rows, columns]."""
+        for batch in self.owned.batches(self._values()):
+            yield np.column_stack([column.to_numpy(zero_copy_only=False) for column in batch.columns])
+
+    def read(self) -> tuple[Floats, npt.NDArray[np.int64] | None]:
+        """Return all rows in memory, and the number of each one's owner; None if each row is its own."""
+        parts, owners = list[Floats](), list[Any]()
+        for batch in self.owned.batches(self._kept()):
+            columns = [batch.column(name).to_numpy(zero_copy_only=False) for name in self._named()]
+            parts.append(np.column_stack(columns))
+            owners += [] if self.owned.unit is None else batch.column("unit").to_pylist()
+        rows = np.concatenate(parts) if parts else np.zeros((0, len(self.names)))
+        seen: dict[Any, int] = {}
+        numbers = np.array([seen.setdefault(owner, len(seen)) for owner in owners], dtype=np.int64)
+        return rows, None if self.owned.unit is None else numbers
+
+    def plan(self) -> str:
+        """Return the query for the rows that count."""
+        return self.owned.sql(self._values())
+
+    def _named(self) -> dict[str, Expression]:
+        return {f"value{i}": numeric(self.owned, name) for i, name in enumerate(self.names)}
+
+    def _kept(self) -> Expression:
+        return self.owned.kept(self._named())
+
+    def _values(self) -> Expression:
+        return self._kept().select(*self._named())
+
+
+def numeric(owned: OwnedRows, name: str) -> Expression:
+    """Return a column as float64, or refuse it, by its type in the schema."""
+    value = column(owned, name)
+    kind = value.type()
+    if kind.is_numeric() or kind.is_boolean():
+        return value.cast("float64")
+    if kind.is_string() and owned.texts_may_be_numbers:
+        return value.try_cast("float64")
+    raise InvalidParameterError(
+        f"column {name!r} has type {kind}, which is not a number. Choose another, or make it a number "
+        f"first, with missing values for what is none: {name}.try_cast('float64')."
+    )
+
+
+def column(owned: OwnedRows, name: str) -> Expression:
+    """Return a column, or say which there are."""
+    if name not in owned.expression.columns:
+        raise InvalidParameterError(
+            f"there is no column {name!r}. The table has: {', '.join(owned.expression.columns)}."
+        )
+    return owned.expression[name]
+
+
+def clipped(value: Expression, bounds: Bounds) -> Expression:
+    """Return values moved to the nearer bound where they are outside."""
+    import ibis
+
+    return ibis.least(ibis.greatest(value, number(bounds[0])), number(bounds[1]))
+
+
+def whole(value: Expression) -> Expression:
+    """Return float64 values, less than 2^51 in size, rounded to whole numbers as numpy.rint does."""
+    return value + number(_ROUNDER) - number(_ROUNDER)
+
+
+def stepped(value: Expression, bounds: Bounds) -> Expression:
+    """Return what `columns.in_steps` does, in the engine."""
+    lower, upper = float(bounds[0]), float(bounds[1])
+    middle, half = lower / 2 + upper / 2, upper / 2 - lower / 2
+    steps = whole((clipped(value, (lower, upper)) - number(middle)) * number(STEPS / half))
+    # Rounding is monotone: if the ends stay within STEPS, so does all between them.
+    ends = np.rint((np.array([lower, upper]) - middle) * (STEPS / half))
+    return steps if np.abs(ends).max() <= STEPS else clipped(steps, (-STEPS, STEPS))
+
+
+@dataclass(frozen=True)
+class _EvenBins:
+    """Bins whose edge i is i * width + lower in float64, as `numpy.linspace` makes them."""
+
+    lower: float
+    top: float  # what lies above counts as this, which is in the last bin
+    width: float
+
+    @classmethod
+    def of(cls, edges: Floats) -> "_EvenBins | None":
+        """Return the bins between edges, if `bin` is right for them whatever the value; else None."""
+        bins = len(edges) - 1
+        lower, upper = float(edges[0]), float(edges[-1])
+        width = (upper - lower) / bins
+        place = np.arange(bins + 1, dtype=np.float64)
+        with np.errstate(all="ignore"):  # what overflows fails the checks
+            formed = place * width + lower
+            # The guess rises with the value. So if it is i at each edge i, it is i or i + 1 in between.
+            right = bool((np.rint((edges - lower) * (1 / np.float64(width))) == place).all())
+        top = math.nextafter(min(upper, float(formed[-1])), -math.inf)
+        if not (right and bool((formed[:-1] == edges[:-1]).all()) and top >= edges[-2]):
+            return None
+        return cls(lower, top, width)
+
+    def bin(self, value: Expression) -> Expression:
+        """Return the bin of each value, a whole number in float64; what is outside goes to an end."""
+        import ibis
+
+        inside = clipped(value, (self.lower, self.top))
+        guess = whole((inside - number(self.lower)) * number(1 / self.width))
+        edge = guess * number(self.width) + number(self.lower)
+        return guess - ibis.ifelse(inside < edge, number(1.0), number(0.0))

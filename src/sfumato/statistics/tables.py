@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Private tables: rows that belong to units, in any engine that Ibis speaks to; DuckDB by default.
+
+Guarantee  Nothing of a table's rows can be got from it but by a release. Every release counts at most
+           `contribution_bound` rows of one privacy unit, whatever the table holds (`owned_rows`), so a unit
+           moves a count by at most that.
+Neighbors  Tables that differ in all rows of one unit: there or not (add-remove), or replaced by any others.
+Unit       "row": each row is a unit. Else a column that names the unit of each row.
+Lazy       A table is an expression. Filters, columns and groups only make larger ones; nothing is computed,
+           and nothing spent, before a release.
+Public     The schema is: names and types of columns. The number of rows is not.
+Not here   What may be asked: `groups`, `keys`, and every question of columns and rows.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from os import PathLike
+from typing import Any
+
+from sfumato import _check
+from sfumato.accounting.guarantee import Relation
+from sfumato.errors import InvalidParameterError
+from sfumato.statistics.asking import Query
+from sfumato.statistics.group_questions import RowCount
+from sfumato.statistics.groups import Groups, groups_of
+from sfumato.statistics.keys import KeyDiscovery, Keyed
+from sfumato.statistics.owned_rows import OwnedRows
+from sfumato.statistics.row_wise import require_row_wise
+from sfumato.statistics.table_categories import TableCategories
+from sfumato.statistics.table_columns import TableColumn, TableRows, column, numeric
+from sfumato.statistics.table_sources import opened
+
+__all__ = ["PrivateTable", "private_table"]
+
+
+@dataclass(frozen=True, repr=False)
+class PrivateTable:
+    """A table whose rows may be asked about, and not seen. Make one with `private_table`."""
+
+    owned: OwnedRows
+
+    @property
+    def privacy_unit(self) -> str:
+        """Who is protected."""
+        return self.owned.privacy_unit
+
+    @property
+    def contribution_bound(self) -> int:
+        """The most rows of one unit that count in a release."""
+        return self.owned.contribution_bound
+
+    @property
+    def schema(self) -> dict[str, str]:
+        """The names and types of the columns."""
+        return {name: str(kind) for name, kind in self.owned.expression.schema().items()}
+
+    def __repr__(self) -> str:
+        columns = ", ".join(f"{name}: {kind}" for name, kind in self.schema.items())
+        return (
+            f"<PrivateTable in {self.owned.engine.name}; unit: {self.privacy_unit}, of at most "
+            f"{self.contribution_bound} row(s); {columns}>"
+        )
+
+    def __getitem__(self, name: str) -> TableColumn:
+        """Return a column of numbers, for any question of a column."""
+        numeric(self.owned, name)
+        return TableColumn(self.owned, name)
+
+    def categories(self, name: str) -> TableCategories:
+        """Return a column of categories, for any question of categories."""
+        column(self.owned, name)
+        return TableCategories(self.owned, name)
+
+    def rows(self, *names: str) -> TableRows:
+        """Return several columns of numbers, for questions of rows."""
+        if not names or len(set(names)) < len(names):
+            raise InvalidParameterError("name one or more columns, each once: table.rows('age', 'income').")
+        for name in names:
+            numeric(self.owned, name)
+        return TableRows(self.owned, names)
+
+    def filter(self, *predicates: Any) -> "PrivateTable":
+        """Return the rows for which all predicates hold: Ibis expressions of one row, or functions to them.
+
+        >>> import pandas as pd
+        >>> table = private_table(pd.DataFrame({"age": [30.0, 40.0], "sex": ["f", "m"]}))
+        >>> table.filter(lambda row: row.sex == "f")["age"].name
+        'age'
+        """
+        return self._with(self.owned.expression.filter(*predicates))
+
+    def mutate(self, **values: Any) -> "PrivateTable":
+        """Return the table with columns added, each computed from its own row.
+
+        >>> import pandas as pd
+        >>> table = private_table(pd.DataFrame({"cents": [250, 399]}))
+        >>> table.mutate(euros=lambda row: row.cents / 100).schema
+        {'cents': 'int64', 'euros': 'float64'}
+        """
+        if self.owned.unit in values:
+            raise InvalidParameterError(f"column {self.owned.unit!r} says whose a row is; it cannot change.")
+        return self._with(self.owned.expression.mutate(**values))
+
+    def _with(self, expression: Any) -> "PrivateTable":
+        require_row_wise(expression, engine=self.owned.engine.name)
+        return PrivateTable(replace(self.owned, expression=expression))
+
+    def count(
+        self,
+        *,
+        epsilon: float,
+        delta: float = 0.0,
+        relation: Relation | str = Relation.ADD_REMOVE,
+        level: float = 0.95,
+    ) -> Query[float]:
+        """Ask how many rows there are.
+
+        >>> import pandas as pd
+        >>> private_table(pd.DataFrame({"age": [30, 40]})).count(epsilon=0.5)
+        <Query: number of rows. Would cost epsilon 0.5, delta 0, for one row of at most 1 row(s), ...
+        """
+        question = RowCount(
+            epsilon=epsilon,
+            delta=delta,
+            relation=Relation.parse(relation),
+            contribution_bound=self.contribution_bound,
+            level=level,
+            column="rows",
+        )
+        return Query(question, self.owned)
+
+    def group_by(self, *columns: str, keys: Sequence[Any] | None = None) -> Groups:
+        """Return groups of rows by one or more columns, for the keys that are named: they must be public.
+
+        With several columns each key is a tuple. Rows with any other key are left out.
+        """
+        if keys is None:
+            raise InvalidParameterError(
+                "which keys a column has is private. Name the keys you want, chosen without the data, as "
+                "keys=[...]; or find common ones with budget: "
+                f"table.keys({', '.join(map(repr, columns))}, epsilon=..., delta=...)."
+            )
+        return groups_of(self.owned, columns, keys)
+
+    def keys(
+        self,
+        *columns: str,
+        epsilon: float,
+        delta: float,
+        relation: Relation | str = Relation.ADD_REMOVE,
+    ) -> Query[list[Any]]:
+        """Ask which keys a column has; only those that many units have can come out.
+
+        >>> import pandas as pd
+        >>> table = private_table(pd.DataFrame({"city": ["Rome"] * 500 + ["Atlantis"]}))
+        >>> table.keys("city", epsilon=1.0, delta=1e-6).release().value
+        ['Rome']
+        """
+        question = KeyDiscovery(
+            columns=columns,
+            epsilon=epsilon,
+            delta=delta,
+            relation=Relation.parse(relation),
+            contribution_bound=self.contribution_bound,
+        )
+        return Query(question, Keyed(self.owned, columns))
+
+
+def private_table(
+    source: Any | str | PathLike[str],
+    *,
+    privacy_unit: str | None = None,
+    contribution_bound: int = 1,
+    types: Mapping[str, str] | None = None,
+    table: str | None = None,
+    engine: Any = None,
+) -> PrivateTable:
+    """Return a private table of a file, a frame, a database or an Ibis table.
+
+    `source` is a path to CSV or Parquet (`*` for many files), a pandas, polars or pyarrow frame, an Ibis
+    table, or the URL of a database, of which `table` is then the name of a table. `privacy_unit` names the
+    column that says whose a row is; None means that each row is a unit of its own. `types` gives types to
+    columns of a source that has none. `engine` is an Ibis backend that reads a path in place of DuckDB.
+
+    >>> import pandas as pd
+    >>> visits = pd.DataFrame({"patient": ["a", "a", "b"], "cost": [10.0, 30.0, 20.0]})
+    >>> private_table(visits, privacy_unit="patient", contribution_bound=2)
+    <PrivateTable in duckdb; unit: patient, of at most 2 row(s); patient: string, cost: float64>
+    """
+    _check.count(contribution_bound=contribution_bound)
+    if privacy_unit is None and contribution_bound != 1:
+        raise InvalidParameterError(
+            "contribution_bound is about units that own several rows: say whose they are with "
+            "privacy_unit=..."
+        )
+    expression, backend, texts = opened(source, engine=engine, table=table, types=types)
+    require_row_wise(expression, engine=backend.name)
+    owned = OwnedRows(
+        expression=expression,
+        engine=backend,
+        unit=privacy_unit,
+        contribution_bound=contribution_bound,
+        texts_may_be_numbers=texts,
+    )
+    if privacy_unit is not None:
+        column(owned, privacy_unit)
+    return PrivateTable(owned)

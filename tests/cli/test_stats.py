@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+import json
+
+import pytest
+
+from sfumato import Budget, Ledger, cli
+
+ROWS = 2000
+
+
+@pytest.fixture
+def says(monkeypatch, capsys, tmp_path):
+    """Run a command beside people.csv, and return (exit code, standard output, standard error)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    rows = [
+        f"{i},{20 + i % 60},{1000 + 37 * (i % 60)},{'Rome' if i % 4 else 'Oslo'},{int(i % 60 > 30)}"
+        for i in range(ROWS)
+    ]
+    (tmp_path / "people.csv").write_text("\n".join(["client_id,age,income,city,default", *rows]))
+
+    def run(line: str):
+        monkeypatch.setattr("sys.argv", ["sfumato", *line.split()])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+            raise SystemExit(0)
+        out, err = capsys.readouterr()
+        return stop.value.code or 0, out, err
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected", "within"),
+    [
+        ("count", ROWS, 20),
+        ("count age", ROWS, 20),
+        ("sum age --bounds 0 100", 49.5 * ROWS, 2500),
+        ("mean age --bounds 0 100", 49.5, 2),
+        ("mean age --bounds 0 100 --population", 49.5, 3),
+        ("variance age --bounds 0 100", 300, 60),
+        ("standard-deviation age --bounds 0 100", 17.3, 2),
+        ("median age --bounds 0 100", 49.5, 3),
+    ],
+)
+def test_a_statistic_is_near_the_truth_and_carries_its_guarantee(says, asked, expected, within):
+    code, out, err = says(f"stats people.csv {asked} --epsilon 2 --privacy-unit client_id --json")
+    assert code == 0, err
+    said = json.loads(out)
+    assert said["value"] == pytest.approx(expected, abs=within)
+    assert said["epsilon"] <= 2 and said["privacy_unit"] == "client_id"
+
+
+def test_quantiles_histograms_bounds_and_keys_are_lists(says):
+    assert (
+        len(
+            json.loads(
+                says("stats people.csv quantiles age --q 0.1 --q 0.9 --bounds 0 99 --epsilon 2 --json")[1]
+            )["value"]
+        )
+        == 2
+    )
+    bins = json.loads(
+        says("stats people.csv histogram age --edge 0 --edge 50 --edge 99 --epsilon 2 --json")[1]
+    )
+    assert [line.split(":")[0] for line in bins["value"]] == ["0 to 50", "50 to 99"]
+    cities = json.loads(
+        says("stats people.csv histogram city --category Rome --category Lima --epsilon 2 --json")[1]
+    )
+    assert int(cities["value"][0].split(": ")[1]) == pytest.approx(1500, abs=20)
+    assert len(json.loads(says("stats people.csv bounds age --epsilon 2 --json")[1])["value"]) == 2
+    found = json.loads(says("stats people.csv keys city --epsilon 2 --delta 1e-6 --json")[1])
+    assert sorted(found["value"]) == ["Oslo", "Rome"]
+
+
+def test_an_answer_is_charged_to_the_account_and_a_plan_is_not(says, tmp_path):
+    ledger = Ledger(tmp_path / "l.db")
+    account = ledger.open("people", privacy_unit="client_id", budget=Budget(epsilon=1, delta=1e-6))
+    ask = "stats people.csv mean age --bounds 0 100 --privacy-unit client_id --ledger l.db --account people"
+    assert says(f"{ask} --epsilon 0.75 --plan")[0] == 0 and not account.releases()
+    assert says(f"{ask} --epsilon 0.75 --purpose report")[0] == 0
+    assert [release.purpose for release in account.releases()] == ["report"]
+    code, _, err = says(f"{ask} --epsilon 0.75")
+    assert code == 2 and "budget" in err and len(account.releases()) == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("mean age", "needs --bounds"),
+        ("mean", "needs the name of a column"),
+        ("mean nothing --bounds 0 1", "there is no column"),
+        ("quantiles age --bounds 0 1", "needs --q"),
+        ("histogram age", "needs --edge"),
+        ("count --bounds 0 1", "takes no bounds"),
+        ("mean age --bounds 0 1 --category x", "takes no categories"),
+        ("mean age --bounds 5 1", "lower < upper"),
+        ("mean age --bounds 0 1 --ledger l.db", "both --ledger and --account"),
+    ],
+)
+def test_what_makes_no_sense_is_one_paragraph(says, asked, said):
+    code, out, err = says(f"stats people.csv {asked} --epsilon 1")
+    assert code == 2 and not out and said in " ".join(err.split())
+
+
+def test_a_model_is_fitted_charged_and_written(says, tmp_path):
+    account = Ledger(tmp_path / "l.db").open("p", privacy_unit="client_id", budget=Budget(epsilon=9, delta=0))
+    model = "logistic-regression --clip-norm 100 --label 0 --label 1"
+    ask = f"fit people.csv {model} --target default --feature age"
+    code, out, err = says(
+        f"{ask} --epsilon 5 --privacy-unit client_id --ledger l.db --account p --out model.json --json"
+    )
+    assert code == 0, err
+    said = json.loads(out)
+    assert said == json.loads((tmp_path / "model.json").read_text())
+    assert len(said["coefficients"]) == 1 and said["epsilon"] <= 5 + 1e-9
+    assert len(account.releases()) == 1
+
+
+def test_a_line_is_fitted_without_an_account(says):
+    bounds = "--feature-bounds 0 100 --target-bounds 0 5000"
+    code, out, err = says(
+        f"fit people.csv theil-sen --target income --feature age {bounds} --epsilon 5 --json"
+    )
+    assert code == 0, err
+    assert json.loads(out)["coefficients"][0] == pytest.approx(37, abs=8)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("logistic-regression --target default", "needs --clip-norm, --label"),
+        ("theil-sen --target income --feature age", "needs --feature-bounds, --target-bounds"),
+        ("tukey-em --target income --clip-norm 1", "takes no clip_norm"),
+    ],
+)
+def test_a_fit_without_its_public_facts_is_one_paragraph(says, asked, said):
+    code, out, err = says(f"fit people.csv {asked} --epsilon 1")
+    assert code == 2 and not out and said in " ".join(err.split())

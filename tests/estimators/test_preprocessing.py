@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import kstest, laplace, norm
+from sklearn.decomposition import PCA as PlainPCA
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from sfumato.accounting import price
+from sfumato.accounting.guarantee import Relation
+from sfumato.errors import InvalidParameterError
+from sfumato.estimators import PCA, StandardScaler
+from sfumato.statistics.columns import STEPS
+from sfumato.testing import seeded
+
+ALPHA = 1e-6
+RELATIONS = ["add-remove", "replace-one"]
+any_float = st.floats()
+NOT_ASKED = {
+    "check_dtype_object": "the error for cells that are no numbers is a ValueError and says nothing of them",
+    "check_estimators_empty_data_messages": "zero rows are a data set like any other",
+    "check_estimator_sparse_array": "the check sets with_mean, which scikit-learn's own scaler has",
+    "check_estimator_sparse_matrix": "the check sets with_mean, which scikit-learn's own scaler has",
+}
+
+
+def scaler(**options):
+    return StandardScaler(**{"epsilon": 1.0, "bounds": (-10.0, 10.0), "random_state": 0, **options})
+
+
+def pca(**options):
+    return PCA(**{"epsilon": 1.0, "clip_norm": 2.0, "n_components": 1, "random_state": 0, **options})
+
+
+def allowed(estimator):
+    return {k: v for k, v in NOT_ASKED.items() if isinstance(estimator, StandardScaler) or "sparse" not in k}
+
+
+@parametrize_with_checks([scaler(epsilon=100.0), pca(epsilon=100.0)], expected_failed_checks=allowed)
+def test_they_behave_like_scikit_learn_transformers(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-5])
+def test_the_scaler_is_close_to_the_plain_one_and_goes_back(delta):
+    X = np.random.default_rng(0).normal([3.0, -2.0], [1.0, 0.5], size=(100_000, 2))
+    fitted = scaler(delta=delta).fit(X)
+    assert fitted.mean_ == pytest.approx(X.mean(axis=0), abs=0.05)
+    assert fitted.scale_ == pytest.approx(X.std(axis=0), rel=0.1)
+    assert fitted.inverse_transform(fitted.transform(X)) == pytest.approx(X)
+
+
+@given(st.lists(st.tuples(any_float, any_float), min_size=1, max_size=6))
+@settings(max_examples=50, deadline=None)
+def test_one_row_of_anything_moves_each_sum_by_at_most_its_sensitivity(rows):
+    seen: list[float] = []
+
+    class Watched(StandardScaler):
+        def _noisy(self, value, index, features, generator):
+            seen.append(value)
+            return value
+
+    X = np.array(rows)
+    for data in (X, X[1:]):
+        Watched(epsilon=1.0, bounds=[(-1.0, 1.0), (0.0, 5.0)]).fit(data)
+    one, two = np.array(seen[:5]), np.array(seen[5:])
+    assert (np.abs(one - two) <= [1, STEPS, STEPS, STEPS, STEPS]).all()
+
+
+@pytest.mark.parametrize(("relation", "factor"), [("add-remove", 1), ("replace-one", 2)])
+def test_the_noise_of_the_scaler_has_the_stated_law(relation, factor):
+    made, generator = scaler(relation=relation, epsilon=3.0), seeded(0)
+    first = np.array([made._noisy(0.0, 1, 1, generator) for _ in range(1500)]) / STEPS
+    assert kstest(first, laplace(scale=factor).cdf).pvalue > ALPHA
+    assert kstest(first, laplace(scale=0.5 * factor).cdf).pvalue < ALPHA
+    made.set_params(delta=1e-5, epsilon=1.0)
+    first = np.array([made._noisy(0.0, 1, 1, generator) for _ in range(1500)]) / STEPS
+    assert kstest(first, norm(scale=3.7306 * math.sqrt(3) * factor).cdf).pvalue > ALPHA
+    assert kstest(first, norm(scale=3.7306 * factor).cdf).pvalue < ALPHA
+
+
+@pytest.mark.parametrize("make", [scaler, pca], ids=["scaler", "pca"])
+@pytest.mark.parametrize("delta", [0.0, 1e-5])
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_a_fit_costs_what_was_asked_for(make, delta, relation):
+    fitted = make(delta=delta, relation=relation).fit(np.random.default_rng(0).normal(size=(50, 3)))
+    assert fitted.guarantee_.epsilon == pytest.approx(1.0, rel=1e-6)
+    if delta > 0:
+        assert price(fitted.event_, delta=delta, relation=Relation.parse(relation)).upper <= 1.0 + 1e-9
+
+
+def test_the_noisy_count_may_fail_and_the_scaler_falls_back_to_its_bounds():
+    fitted = scaler(epsilon=1e-6, bounds=(0.0, 10.0), random_state=4).fit(np.zeros((0, 1)))
+    fallback = (fitted.mean_ == 5.0).all() and (fitted.scale_ == 5.0).all()
+    bounded = (fitted.mean_ >= 0).all() and (fitted.mean_ <= 10).all() and (fitted.scale_ <= 5).all()
+    assert fallback or bounded
+    tries = [scaler(epsilon=1e-6, bounds=(0.0, 10.0), random_state=i).fit(np.zeros((0, 1))) for i in range(8)]
+    assert any((t.mean_ == 5.0).all() and (t.scale_ == 5.0).all() for t in tries)
+
+
+def test_a_constant_feature_is_not_blown_up():
+    assert scaler(epsilon=100.0).fit(np.full((5000, 1), 3.0)).scale_[0] >= 0.1 * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-5])
+def test_pca_finds_the_plane_that_the_plain_one_finds(delta):
+    random = np.random.default_rng(0)
+    X = random.normal(size=(20_000, 2)) @ [[0.8, 0.6, 0.0, 0.0], [0.0, 0.0, 0.3, 0.4]] + [0.1, 0, 0, 0.1]
+    X *= 0.5
+    fitted = pca(n_components=2, delta=delta, epsilon=2.0, clip_norm=3.0).fit(X)
+    plain = PlainPCA(2).fit(X)
+    overlap = np.linalg.svd(fitted.components_ @ plain.components_.T, compute_uv=False)
+    assert overlap.min() > 0.98
+    assert fitted.explained_variance_ == pytest.approx(plain.explained_variance_, rel=0.2)
+    assert fitted.inverse_transform(fitted.transform(X)) == pytest.approx(X, abs=0.4)
+
+
+@given(st.lists(st.tuples(any_float, any_float), min_size=1, max_size=6), st.sampled_from(RELATIONS))
+@settings(max_examples=60, deadline=None)
+def test_one_row_of_anything_moves_the_matrix_by_at_most_the_sensitivity(rows, relation):
+    seen: list[np.ndarray] = []
+
+    class Watched(PCA):
+        def _noisy(self, matrix, generator):
+            seen.append(matrix)
+            return matrix
+
+    X = np.array(rows)
+    other = X[1:] if relation == "add-remove" else np.vstack([X[1:], [[2.0, 0.0]]])
+    model = Watched(epsilon=1.0, clip_norm=2.0, n_components=1, relation=relation)
+    for data in (X, other):
+        model.fit(data)
+    assert np.linalg.norm(seen[0] - seen[1]) <= model._sensitivity() * (1 + 1e-9)
+
+
+def test_replaced_rows_need_more_than_the_bound_for_added_ones():
+    one, two = np.array([1.0, 0.0, 1.0]), np.array([-1.0, 0.0, 1.0])
+    moved = np.linalg.norm(np.outer(one, one) - np.outer(two, two))
+    assert 2.0 < moved <= 2.0 * math.sqrt(2)
+
+
+def test_the_noise_of_the_matrix_has_the_stated_law_and_is_symmetric():
+    made, generator = pca(delta=1e-5), seeded(0)
+    noise = np.stack([made._noisy(np.zeros((3, 3)), generator) for _ in range(1500)])
+    assert np.array_equal(noise, noise.transpose(0, 2, 1))
+    stddev = 3.7306 * 2 * 2.0**2
+    assert kstest(noise[:, 0, 0], norm(scale=stddev).cdf).pvalue > ALPHA
+    assert kstest(noise[:, 0, 1], norm(scale=stddev / math.sqrt(2)).cdf).pvalue > ALPHA
+    assert kstest(noise[:, 0, 1], norm(scale=stddev).cdf).pvalue < ALPHA
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"bounds": (1.0, 0.0)}, {"bounds": [(0.0, 1.0), (0.0, float("nan"))]}, {"epsilon": 0.0}],
+    ids=str,
+)
+def test_a_scaler_refuses_nonsense(wrong):
+    with pytest.raises(InvalidParameterError):
+        scaler(**wrong).event()
+
+
+def test_bounds_must_be_as_many_as_features_and_components_no_more():
+    with pytest.raises(InvalidParameterError, match="pairs"):
+        scaler(bounds=[(0.0, 1.0)] * 3).fit(np.zeros((5, 2)))
+    with pytest.raises(InvalidParameterError, match="n_components"):
+        pca(n_components=3).fit(np.zeros((5, 2)))

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+import numpy as np
+import pytest
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import Normalizer
+from sklearn.preprocessing import StandardScaler as PlainScaler
+
+from sfumato.errors import BudgetExceededError, InvalidParameterError
+from sfumato.estimators import PCA, LogisticRegression, StandardScaler, cost
+from sfumato.ledger import Budget, Ledger
+
+
+def pipeline(*, account=None, delta=0.0, relation="add-remove"):
+    common = {"account": account, "delta": delta, "relation": relation, "random_state": 0}
+    return make_pipeline(
+        StandardScaler(epsilon=0.2, bounds=(-5.0, 5.0), **common),
+        PCA(epsilon=0.3, clip_norm=3.0, n_components=2, **common),
+        LogisticRegression(epsilon=0.5, clip_norm=3.0, classes=(0, 1), **common),
+    )
+
+
+def data():
+    random = np.random.default_rng(0)
+    X = random.normal(size=(3000, 3))
+    X[:, 1] = X[:, 0] + 0.3 * X[:, 1]  # what scaling leaves for the first component to find
+    return X, (X[:, 0] > 0).astype(int)
+
+
+def test_the_budgets_of_a_pipeline_add_up():
+    assert cost(pipeline()).epsilon == pytest.approx(1.0)
+    together = cost(pipeline(delta=1e-6))
+    assert together.delta == pytest.approx(3e-6)
+    assert 0.5 < together.epsilon < 1.0  # tighter than the sum
+
+
+def test_a_fitted_pipeline_spent_what_was_quoted(tmp_path):
+    account = Ledger(tmp_path / "l.db").open("t", privacy_unit="row", budget=Budget(epsilon=1.0, delta=0.0))
+    made = pipeline(account=account).fit(*data())
+    assert account.spent().epsilon == pytest.approx(cost(pipeline()).epsilon)
+    assert made.score(*data()) > 0.8
+    with pytest.raises(BudgetExceededError):
+        pipeline(account=account).fit(*data())
+
+
+def test_steps_that_learn_nothing_are_free_and_others_are_refused():
+    classifier = LogisticRegression(epsilon=0.5, clip_norm=3.0, classes=(0, 1))
+    free = make_pipeline(Normalizer(), "passthrough", classifier)
+    assert cost(free).epsilon == 0.5
+    assert cost(make_pipeline(free[:-1], classifier)).epsilon == 0.5
+    with pytest.raises(InvalidParameterError, match="pays nothing"):
+        cost(make_pipeline(PlainScaler(), classifier))
+    with pytest.raises(InvalidParameterError, match="no price"):
+        cost(PlainScaler())
+
+
+def test_steps_of_different_relations_are_not_priced_together():
+    mixed = make_pipeline(
+        StandardScaler(epsilon=0.2, bounds=(-5.0, 5.0)),
+        LogisticRegression(epsilon=0.5, clip_norm=3.0, classes=(0, 1), relation="replace-one"),
+    )
+    with pytest.raises(InvalidParameterError, match="relation"):
+        cost(mixed)

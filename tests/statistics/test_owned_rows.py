@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which rows count: at most so many of each unit, chosen by that unit's rows alone."""
+
+import collections
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sfumato.statistics.owned_rows import number
+from sfumato.statistics.table_columns import numeric
+from sfumato.statistics.tables import private_table
+
+pytestmark = pytest.mark.filterwarnings("ignore:fetch_arrow_table:DeprecationWarning")
+
+ROWS = st.lists(st.tuples(st.sampled_from(["a", "b", "c"]), st.integers(-3, 3)), max_size=30)
+
+
+def kept(frame: pd.DataFrame | pa.Table, bound: int) -> list[tuple[str, float]]:
+    owned = private_table(frame, privacy_unit="unit", contribution_bound=bound).owned
+    found = owned.table(owned.kept({"value": numeric(owned, "value")})).to_pydict()
+    return sorted(zip(found["unit"], found["value"], strict=True))
+
+
+def table(rows: list[tuple[str, float]]) -> pd.DataFrame:
+    units, values = zip(*rows, strict=True) if rows else ((), ())
+    return pd.DataFrame({"unit": pd.array(units, dtype="string"), "value": np.array(values, dtype=float)})
+
+
+@settings(max_examples=15, deadline=None)
+@given(rows=ROWS, bound=st.integers(1, 3))
+def test_of_each_unit_as_many_rows_count_as_it_has_and_may_have(rows, bound):
+    have = collections.Counter(unit for unit, _ in rows)
+    counted = collections.Counter(unit for unit, _ in kept(table(rows), bound))
+    assert counted == {unit: min(n, bound) for unit, n in have.items()}
+
+
+@settings(max_examples=15, deadline=None)
+@given(rows=ROWS, bound=st.integers(1, 3), order=st.randoms(use_true_random=False))
+def test_without_a_unit_the_rows_of_all_others_stay_as_they_were(rows, bound, order):
+    before = kept(table(rows), bound)
+    others = [row for row in rows if row[0] != "a"]
+    order.shuffle(others)  # nor does the order in which they lie matter
+    assert kept(table(others), bound) == [row for row in before if row[0] != "a"]
+
+
+def test_a_row_without_a_unit_is_left_out():
+    frame = pd.DataFrame({"unit": ["a", None, "b", None], "value": [1.0, 2.0, 3.0, 4.0]})
+    assert kept(frame, 2) == [("a", 1.0), ("b", 3.0)]
+    numbers = pa.table({"unit": [1.0, float("nan"), None, 2.0], "value": [1.0, 2.0, 3.0, 4.0]})
+    assert kept(numbers, 2) == [(1.0, 1.0), (2.0, 4.0)]
+
+
+def test_a_row_with_a_missing_value_takes_no_place():
+    frame = pa.table({"unit": ["a"] * 4, "value": [None, float("nan"), 5.0, None]})
+    assert kept(frame, 1) == [("a", 5.0)]
+
+
+def test_the_same_values_do_not_win_for_every_unit():
+    rows = [(str(unit), value) for unit in range(400) for value in (1.0, 2.0)]
+    ones = sum(value == 1.0 for _, value in kept(table(rows), 1))
+    assert 120 < ones < 280  # a fair coin is outside with probability 1e-15; by value alone it is 0 or 400
+
+
+@pytest.mark.parametrize("value", [0.1 + 0.2, 1e-300, -1e300, 5e-324, 123456789.123456789, 2.0**53])
+def test_a_literal_is_the_very_number(value):
+    owned = private_table(pd.DataFrame({"x": [0.0]})).owned
+    assert owned.row(owned.expression.select(y=number(value)))["y"] == value
+
+
+def test_many_rows_come_in_batches():
+    owned = private_table(pd.DataFrame({"x": np.arange(600_000.0)})).owned
+    sizes = [batch.num_rows for batch in owned.batches(owned.kept({"x": owned.expression["x"]}))]
+    assert sum(sizes) == 600_000 and max(sizes) <= 2**18

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Private tables: what may be asked, what it costs, and what happens when the engine dies."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sfumato.accounting import Relation
+from sfumato.errors import BudgetExceededError, InvalidParameterError, QueryFailedError
+from sfumato.ledger import Budget, Ledger
+from sfumato.ledger.state import Progress
+from sfumato.statistics.tables import PrivateTable, private_table
+from sfumato.testing import seeded
+
+pytestmark = pytest.mark.filterwarnings("ignore:fetch_arrow_table:DeprecationWarning")
+
+SECRET = "patient-zero"
+
+
+def visits() -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "patient": [SECRET, SECRET, "b", "c", None],
+            "cost": [10.0, 30.0, 20.0, np.nan, 50.0],
+            "ward": ["x", "y", "x", "x", "y"],
+        }
+    )
+
+
+@pytest.fixture
+def table() -> PrivateTable:
+    return private_table(visits(), privacy_unit="patient", contribution_bound=2)
+
+
+def test_a_table_shows_its_schema_and_no_row(table):
+    assert repr(table) == (
+        "<PrivateTable in duckdb; unit: patient, of at most 2 row(s); "
+        "patient: string, cost: float64, ward: string>"
+    )
+    assert SECRET not in repr(table.owned.kept({"x": table.owned.expression["cost"]})) + repr(table["cost"])
+
+
+def test_rows_are_counted_with_noise(table):
+    query = table.count(epsilon=1.0)
+    values = [query.question.answer(query.data, generator=seeded(i)).value for i in range(50)]
+    assert np.mean(values) == pytest.approx(4, abs=2) and len(set(values)) > 5
+
+
+def test_a_filter_keeps_rows(table):
+    assert table.filter(lambda row: row.ward == "x").count(epsilon=1e3).release().value == 3
+    import ibis
+
+    both = table.filter(ibis._.ward == "x", ibis._.cost > 15)
+    assert both.count(epsilon=1e3).release().value == 1
+
+
+def test_a_filter_that_looks_at_other_rows_is_refused(table):
+    with pytest.raises(InvalidParameterError, match="row by row"):
+        table.filter(lambda row: row.cost > row.cost.mean())
+
+
+def test_a_new_column_can_be_asked_about(table):
+    euros = table.mutate(euros=lambda row: row.cost / 100)
+    assert euros["euros"].moments((0, 1)).count == 3
+    with pytest.raises(InvalidParameterError, match="says whose a row is"):
+        table.mutate(patient=lambda row: row.ward)
+    with pytest.raises(InvalidParameterError, match="row by row"):
+        table.mutate(share=lambda row: row.cost / row.cost.sum())
+
+
+def test_the_plan_shows_charge_query_and_noise_before_anything_is_computed(table, monkeypatch):
+    monkeypatch.setattr("sfumato.statistics.owned_rows.OwnedRows.table", None)
+    query = table.group_by("ward", keys=["x"]).count(epsilon=0.5)
+    plan = query.plan()
+    assert "Would cost epsilon 0.5" in repr(query) and repr(query) in plan
+    assert "1. charge: DiscreteLaplaceDpEvent" in plan
+    assert "ROW_NUMBER() OVER" in plan and '"place" < 2' in plan and "COUNT(*)" in plan
+    assert "3. add the noise" in plan and SECRET not in plan
+
+
+@pytest.mark.parametrize("relation", [Relation.ADD_REMOVE, Relation.REPLACE_ONE], ids=lambda r: r.value)
+@pytest.mark.parametrize("delta", [0.0, 1e-6])
+def test_the_count_replayed_without_a_unit_lets_only_noise_leave(delta, relation, neighbors):
+    def made(rows):
+        return private_table(rows, privacy_unit="patient", contribution_bound=2)
+
+    query = made(visits()).count(epsilon=0.5, delta=delta, relation=relation)
+    other = made(visits()[lambda rows: rows.patient != SECRET]).owned
+    neighbors.replay(query.question, query.data, other)
+
+
+def test_intervals_of_the_count_cover(table, check_coverage, monkeypatch):
+    monkeypatch.setattr("sfumato.statistics.owned_rows.OwnedRows.row", lambda *_: {"count": 4000})
+    query = table.count(epsilon=0.1)
+    check_coverage(lambda run: 4000 in query.question.answer(query.data, generator=seeded(run)).interval)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"privacy_unit": "nobody"}, "no column 'nobody'"),
+        ({"privacy_unit": "patient", "contribution_bound": 0}, "contribution_bound"),
+        ({"contribution_bound": 3}, "privacy_unit="),
+        ({"table": "people"}, "URL"),
+    ],
+    ids=["unknown unit", "no rows", "bound without unit", "table without URL"],
+)
+def test_a_table_that_makes_no_sense_is_refused(arguments, words):
+    with pytest.raises(InvalidParameterError, match=words):
+        private_table(visits(), **arguments)
+
+
+def test_rows_need_different_columns(table):
+    for names in [(), ("cost", "cost")]:
+        with pytest.raises(InvalidParameterError, match="each once"):
+            table.rows(*names)
+
+
+# --- engines that fail ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ledger(tmp_path) -> Ledger:
+    return Ledger(tmp_path / "ledger.db")
+
+
+def opened(ledger: Ledger, epsilon: float = 2.0):
+    budget = Budget(epsilon=epsilon, delta=1e-5)
+    return ledger.open("visits", privacy_unit="patient", budget=budget)
+
+
+def all_questions(table: PrivateTable):
+    grouped = table.group_by("ward", keys=["x", "y"])
+    return {
+        "count": table.count(epsilon=0.1),
+        "group count": grouped.count(epsilon=0.1),
+        "group sum": grouped.sum("cost", bounds=(0, 100), epsilon=0.1),
+        "group mean": grouped.mean("cost", bounds=(0, 100), epsilon=0.1),
+        "keys": table.keys("ward", epsilon=0.1, delta=1e-7),
+    }
+
+
+QUESTIONS = ["count", "group count", "group sum", "group mean", "keys"]
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_when_the_engine_dies_the_message_tells_nothing_and_the_budget_stays_spent(name, table, ledger):
+    account = opened(ledger)
+    query = all_questions(table)[name]
+    table.owned.engine.disconnect()
+    with pytest.raises(QueryFailedError, match="stays spent") as failure:
+        query.release(account=account)
+    assert SECRET not in str(failure.value)
+    assert failure.value.__cause__ is None and failure.value.__context__ is None
+    [release] = account.releases()
+    assert release.progress is Progress.BEGUN
+    assert account.remaining().epsilon < 2.0
+    ledger.verify()
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_words_of_an_engine_that_fails_midway_are_not_passed_on(name, table, ledger, monkeypatch):
+    def dies(self, expression):
+        raise RuntimeError(f"Conversion Error: could not convert {SECRET!r}")
+
+    def dies_midway(self, expression):
+        yield from table.owned.engine.to_pyarrow(expression).to_batches()
+        raise RuntimeError(f"Conversion Error: could not convert {SECRET!r}")
+
+    for method, failing in {"row": dies, "table": dies, "batches": dies_midway}.items():
+        monkeypatch.setattr(f"sfumato.statistics.owned_rows.OwnedRows.{method}", failing)
+    account = opened(ledger)
+    with pytest.raises(QueryFailedError) as failure:
+        all_questions(table)[name].release(account=account)
+    assert SECRET not in str(failure.value) and failure.value.__context__ is None
+    assert account.remaining().epsilon < 2.0
+    ledger.verify()
+
+
+def test_what_the_budget_does_not_allow_never_reaches_the_engine(table, ledger, monkeypatch):
+    read = "sfumato.statistics.owned_rows.OwnedRows.table"
+    monkeypatch.setattr(read, lambda *_: pytest.fail("data was read"))
+    query = table.group_by("ward", keys=["x"]).count(epsilon=5.0)
+    with pytest.raises(BudgetExceededError):
+        query.release(account=opened(ledger, epsilon=0.5))
+
+
+def test_an_account_of_another_unit_is_refused(ledger):
+    rows = private_table(visits())
+    with pytest.raises(InvalidParameterError, match="protects one 'patient'"):
+        rows.count(epsilon=0.1).release(account=opened(ledger))
+
+
+def test_releases_are_charged_under_their_names(table, ledger):
+    account = opened(ledger)
+    for query in all_questions(table).values():
+        query.release(account=account)
+    assert [release.purpose for release in account.releases()] == [
+        "number of rows",
+        "number of rows by ward",
+        "sum of cost by ward",
+        "mean of cost by ward",
+        "keys of ward",
+    ]
