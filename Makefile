@@ -8,13 +8,14 @@ STAMP := $(VENV)/.sfumato-setup
 TORCH := torch==2.13.0
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 BENCHMARKS := $(wildcard benchmarks/*.py)
+PEERS := .venv-peers
 
 # Otherwise pyright asks the network for its newest version, and mkdocs-material prints an advertisement.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow check bench-quick bench docs clean
+.PHONY: help setup demo test test-slow check bench-quick bench bench-peers docs clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,6 +52,10 @@ bench-quick: setup ## Every benchmark on small sizes
 
 bench: setup ## Every benchmark in full
 	@for file in $(BENCHMARKS); do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+bench-peers: ## Build .venv-peers: diffprivlib and OpenDP, for the benchmarks
+	@test -x $(PEERS)/bin/pip || $(PYTHON) -m venv $(PEERS)
+	@$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/peers/requirements.txt
 
 docs: setup ## Build the documentation into site/
 	$(BIN)/mkdocs build --strict

@@ -37,3 +37,15 @@ def test_separable_rows_and_no_rows_have_a_minimum_too():
     b = np.array([3.0])
     alone = minimize(np.zeros((0, 1)), np.zeros(0), regularization=2.0, tilt=b, tolerance=1e-9)
     assert alone == pytest.approx([-1.5])
+
+
+def test_the_minimum_is_reached_where_the_terms_of_the_objective_cancel():
+    draw = np.random.default_rng(0)
+    rows = draw.normal(size=(460, 31))
+    rows *= 4 / np.linalg.norm(rows, axis=1, keepdims=True)
+    signs = np.where(rows[:, 0] > 0, 1.0, -1.0)
+    for _ in range(600):
+        tilt = draw.normal(size=31)
+        tilt *= draw.uniform(50, 400) / np.linalg.norm(tilt)
+        w = minimize(rows, signs, regularization=30.0, tilt=tilt, tolerance=4e-7)
+        assert np.linalg.norm(gradient(w, rows, signs, regularization=30.0, tilt=tilt)) <= 4e-7

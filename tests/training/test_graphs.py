@@ -110,7 +110,7 @@ def test_no_unit_contributes_more_than_its_bound_on_a_gpu(cast):
 
 
 @needs_gpu
-def test_a_trainer_runs_in_graphs_as_without():
+def test_a_training_loop_runs_in_graphs_as_without():
     found = []
     for graphs in (True, False):
         torch.manual_seed(0)

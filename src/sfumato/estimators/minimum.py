@@ -19,7 +19,7 @@ __all__ = ["gradient", "minimize"]
 
 _STEPS = 500  # of Newton's method; ten are usual
 _ENOUGH = 1e-4  # of the decrease that the slope promises: Armijo's rule
-_ROUNDING = 1e-14  # relative, of the objective: near the minimum it cannot be seen to fall
+_ROUNDING = 1e-14  # relative, of the objective's terms: near the minimum it cannot be seen to fall
 
 
 def gradient(w: Floats, rows: Floats, signs: Floats, *, regularization: float, tilt: Floats) -> Floats:
@@ -52,9 +52,12 @@ def minimize(rows: Floats, signs: Floats, *, regularization: float, tilt: Floats
     )
 
 
-def _value(w: Floats, rows: Floats, signs: Floats, regularization: float, tilt: Floats) -> float:
-    losses = np.logaddexp(0.0, -signs * (rows @ w))
-    return float(losses.sum() + regularization * (w @ w) / 2 + tilt @ w)
+def _value(
+    w: Floats, rows: Floats, signs: Floats, regularization: float, tilt: Floats
+) -> tuple[float, float]:
+    """Return the objective, and the size of its terms, which may cancel: its rounding is relative to them."""
+    rising = float(np.logaddexp(0.0, -signs * (rows @ w)).sum() + regularization * (w @ w) / 2)
+    return rising + float(tilt @ w), rising + float(np.abs(tilt) @ np.abs(w))
 
 
 def _step(
@@ -64,10 +67,10 @@ def _step(
     hessian = (rows * (likely * (1 - likely))[:, None]).T @ rows
     hessian[np.diag_indices_from(hessian)] += regularization
     direction = -cho_solve(cho_factor(hessian), slope)
-    now, promised, size = _value(w, rows, signs, regularization, tilt), float(slope @ direction), 1.0
+    (now, terms), promised, size = _value(w, rows, signs, regularization, tilt), float(slope @ direction), 1.0
     while size > 1e-12:
-        then = _value(w + size * direction, rows, signs, regularization, tilt)
-        if then <= now + _ENOUGH * size * promised + _ROUNDING * abs(now):
+        then, after = _value(w + size * direction, rows, signs, regularization, tilt)
+        if then <= now + _ENOUGH * size * promised + _ROUNDING * max(terms, after):
             break
         size /= 2
     return w + size * direction

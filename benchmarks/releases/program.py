@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The program of benchmarks/statistics.py: its options, and its parts one after the other."""
+
+import argparse
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import torch
+from models.results import Row, report
+from releases import coverage, errors, speed
+
+PARTS: dict[str, Callable[[bool], Iterator[Row]]] = {
+    "speed": speed.against_duckdb,
+    "peers": speed.against_peers,
+    "growth": speed.growth,
+    "large": speed.large,
+    "errors": errors.rows,
+    "coverage": coverage.rows,
+}
+
+
+def rows(parts: list[str], *, quick: bool) -> Iterator[Row]:
+    """Measure the parts."""
+    for part in parts:
+        yield from PARTS[part](quick)
+
+
+def main(description: str) -> int:
+    """Measure, print, and fail where a bar is not met."""
+    parser = argparse.ArgumentParser(description=description.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="smaller tables, fewer runs")
+    parser.add_argument("--json", action="store_true", help="rows for a program: what, value, bar, met")
+    parser.add_argument("--only", choices=list(PARTS), help="one part")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    parts = [arguments.only] if arguments.only else list(PARTS)
+    found = partial(rows, parts, quick=arguments.quick)
+    return report("Private statistics", found(), as_json=arguments.json, digits=3)
