@@ -5,6 +5,7 @@ WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.sfumato-setup
+SPARK := $(VENV)/.sfumato-spark
 TORCH := torch==2.13.0
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 BENCHMARKS := $(wildcard benchmarks/*.py)
@@ -15,7 +16,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow check bench-quick bench bench-peers docs clean
+.PHONY: help setup demo test test-slow test-spark check bench-quick bench bench-peers docs clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,8 +38,18 @@ demo: setup ## Train a private network on digits, with a ledger and a report
 test: setup ## The whole default suite
 	$(BIN)/python -m pytest -n $(WORKERS)
 
+# -rs says which tests were skipped, and why: those of Spark, where it was not installed.
 test-slow: setup ## The tests that take minutes
-	$(BIN)/python -m pytest -n $(WORKERS) -m slow
+	$(BIN)/python -m pytest -n $(WORKERS) -m slow -rs
+
+test-spark: setup $(SPARK) ## The tests on a local Spark (needs Java 17 or later)
+	@java -version >/dev/null 2>&1 || test -n "$$JAVA_HOME" || { echo "Spark needs Java 17 or later: install one, or set JAVA_HOME"; exit 1; }
+	$(BIN)/python -m pytest -m slow -rs tests/statistics/test_tables_spark.py
+
+$(SPARK): $(STAMP)
+	@echo "Installing Spark (half a gigabyte)"
+	@$(PIP) -c constraints.txt -e ".[dev,spark]"
+	@touch $@
 
 check: setup ## What CI runs: format, lint, types, import contract, tests
 	$(BIN)/ruff format --check .

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import gc
+import os
 
 import numpy as np
 import pandas as pd
@@ -15,7 +16,9 @@ from torch import nn
 import sfumato as sf
 from sfumato import estimators, statistics
 from sfumato.errors import BudgetExceededError, InvalidParameterError, QueryFailedError
-from sfumato.private import PrivateData
+from sfumato.estimators import LogisticRegression
+from sfumato.ledger.state import Progress
+from sfumato.private import PrivateData, fit
 
 ROWS = 4000
 
@@ -260,9 +263,10 @@ def test_a_network_is_trained_for_the_units_of_the_data(rows_per_unit):
     assert len(data.account.releases()) == 1
 
 
-def test_rows_that_cannot_be_read_cost_nothing_and_are_not_quoted(clients, monkeypatch):
+@pytest.mark.parametrize("kind", [OSError, OverflowError])
+def test_rows_that_cannot_be_read_are_not_quoted_and_the_run_stays_spent(clients, monkeypatch, kind):
     def fail(self):
-        raise OSError("row 17: secret 4711")
+        raise kind("row 17: secret 4711")
 
     monkeypatch.setattr(statistics.tables.TableRows, "read", fail)
     with pytest.raises(QueryFailedError) as error:
@@ -275,8 +279,48 @@ def test_rows_that_cannot_be_read_cost_nothing_and_are_not_quoted(clients, monke
             expected_batch_size=3,
             steps=1,
         )
-    assert "4711" not in str(error.value) and error.value.__cause__ is None
-    assert not clients.account.releases()
+    assert "4711" not in str(error.value) and "Error" not in str(error.value)
+    assert error.value.__cause__ is None and error.value.__context__ is None
+    assert [release.progress for release in clients.account.releases()] == [Progress.BEGUN]
+
+
+def test_a_run_that_the_budget_does_not_cover_reads_nothing(clients, monkeypatch):
+    def fail(self):
+        raise AssertionError("rows were read")
+
+    monkeypatch.setattr(statistics.tables.TableRows, "read", fail)
+    with pytest.raises(BudgetExceededError):
+        clients.train(
+            nn.Linear(1, 2),
+            features=["age"],
+            target="default",
+            classes=2,
+            public_size=9,
+            expected_batch_size=3,
+            steps=1,
+            noise_multiplier=0.01,
+        )
+
+
+def test_an_estimator_keeps_its_own_account_where_none_is_given(tmp_path):
+    ledger = sf.Ledger(tmp_path / "ledger.db")
+    account = ledger.open("own", privacy_unit="client", budget=sf.Budget(epsilon=9, delta=1e-4))
+    table = statistics.private_table(clients_frame(), privacy_unit="client")
+    model = LogisticRegression(epsilon=1.0, clip_norm=3.0, classes=(0, 1), account=account, purpose="own")
+    fit(table, model, target="default", features=["age", "income"])
+    assert [release.purpose for release in account.releases()] == ["own"]
+
+
+def test_a_forked_process_that_ends_leaves_the_passing_ledger_to_its_parent():
+    data = sf.open("people", pd.DataFrame({"age": [20.0] * 9}), budget=sf.Budget(epsilon=9, delta=1e-6))
+    child = os.fork()
+    if child == 0:
+        del data.account  # the last reference, in this process
+        gc.collect()
+        os._exit(0)
+    os.waitpid(child, 0)
+    data.mean("age", bounds=(0, 100), epsilon=1.0)
+    assert data.spent().epsilon == pytest.approx(1.0)
 
 
 def test_an_engine_that_dies_midway_leaves_the_release_spent_and_says_nothing(clients, monkeypatch, tmp_path):

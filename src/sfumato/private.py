@@ -8,10 +8,11 @@ Unit       A row, or a column that names the unit of each row. Of one unit at mo
            ever count. Estimators take one row a unit, so `fit` needs a bound of 1.
 Ledger     A file or a database keeps the account. Without one it lasts as long as the object: the budget
            holds, and nothing is left behind.
-Rows       `train` reads its rows before it is charged; nothing computed from them leaves before.
+Rows       No row is read before it is paid for: whether rows can be read at all may tell what they hold.
 """
 
 import os
+import shutil
 import tempfile
 import weakref
 from collections.abc import Callable, Sequence
@@ -24,11 +25,12 @@ import numpy as np
 
 from sfumato import statistics
 from sfumato.accounting.guarantee import Guarantee, Relation
-from sfumato.errors import InvalidParameterError, QueryFailedError, SfumatoError
+from sfumato.errors import InvalidParameterError, QueryFailedError
 from sfumato.ledger import Account, Budget, Ledger
 from sfumato.ledger.statement import Statement
 from sfumato.statistics.asking import Query
 from sfumato.statistics.release import Release
+from sfumato.statistics.table_columns import TableRows
 from sfumato.statistics.tables import PrivateTable, private_table
 
 __all__ = ["PrivateData", "fit", "open"]
@@ -191,12 +193,11 @@ class PrivateData:
         """
         from sfumato import training
 
-        x, y, owners = _tensors(self.table, tuple(features), target, classes)
+        rows = _deferred(self.table, tuple(features), target, classes)
         return training.train(
             model,
-            (x, y),
-            owners=owners,
-            contribution_bound=None if owners is None else self.table.contribution_bound,
+            rows,
+            contribution_bound=self.table.contribution_bound if rows.by_owner else None,
             public_size=public_size,
             expected_batch_size=expected_batch_size,
             epsilon=epsilon,
@@ -268,9 +269,9 @@ def fit(
 
 def _terms(step: Any, table: PrivateTable, account: Account | None, purpose: str | None) -> dict[str, Any]:
     """Return account, unit and relation, as far as an estimator takes them."""
-    own: dict[str, Any] = {"account": account, "privacy_unit": table.privacy_unit, "purpose": purpose}
-    if account is not None:
-        own["relation"] = account.relation
+    own: dict[str, Any] = {"privacy_unit": table.privacy_unit}
+    if account is not None:  # an estimator may have one of its own
+        own |= {"account": account, "relation": account.relation, "purpose": purpose}
     names = step.get_params(deep=False)
     return {name: value for name, value in own.items() if name in names}
 
@@ -320,15 +321,27 @@ class _Part:
         return np.array(self._later.matrix()[:, self._columns], dtype=dtype)
 
 
-def _tensors(
-    table: PrivateTable, features: tuple[str, ...], target: str, classes: int | None
-) -> tuple[Any, Any, Any]:
-    """Return features, targets and the owner of each row, or raise without quoting what was read."""
+def _deferred(table: PrivateTable, features: tuple[str, ...], target: str, classes: int | None) -> Any:
+    """Return the rows of a table as a training run takes them, once it is paid for."""
     import torch
 
-    failed = ""
+    from sfumato.training.data import Deferred
+
+    label = torch.float32 if classes is None else torch.int64
+    rows = table.rows(*features, target)
+    return Deferred(
+        blank=(torch.zeros(0, len(features)), torch.zeros(0, dtype=label)),
+        read=lambda: _read(rows, classes),
+        by_owner=table.owned.unit is not None,
+    )
+
+
+def _read(rows: TableRows, classes: int | None) -> tuple[tuple[Any, Any], Any]:
+    """Return features and targets, and the owner of each row, or raise without quoting what was read."""
+    import torch
+
     try:
-        matrix, owners = table.rows(*features, target).read()
+        matrix, owners = rows.read()
         known = np.isfinite(matrix).all(1)
         if classes is not None:  # a loss would quote any other label
             known &= np.isin(matrix[:, -1], np.arange(classes))
@@ -336,14 +349,12 @@ def _tensors(
         with np.errstate(all="ignore"):
             x = torch.from_numpy(matrix[:, :-1].astype(np.float32))
             y = torch.from_numpy(matrix[:, -1].astype(np.float32 if classes is None else np.int64))
-        return x, y, None if owners is None else torch.from_numpy(owners[known])
-    except SfumatoError:
-        raise
-    except Exception as error:  # of an engine or a file: its message may quote rows
-        failed = type(error).__name__
+        return (x, y), None if owners is None else torch.from_numpy(owners[known])
+    except Exception:  # of an engine or a file: its message and its class may tell what it read
+        pass  # and is raised below, so that our error does not carry theirs along
     raise QueryFailedError(
-        f"the rows to train on could not be read ({failed}). Nothing was spent. Check that the columns exist "
-        "and are numbers, and the engine's own log."
+        "the rows to train on could not be read. What was reserved for the run stays spent. Check that the "
+        "columns exist and are numbers, and the engine's own log."
     )
 
 
@@ -392,8 +403,13 @@ def open(
 
 def _passing(name: str, privacy_unit: str, budget: Budget | None, relation: Relation | str | None) -> Account:
     """Return an account that goes when nobody holds it any more."""
-    folder = tempfile.TemporaryDirectory(prefix="sfumato-")
-    ledger = Ledger(Path(folder.name) / "ledger.db")
+    folder = tempfile.mkdtemp(prefix="sfumato-")
+    ledger = Ledger(Path(folder) / "ledger.db")
     account = ledger.open(name, privacy_unit=privacy_unit, budget=budget, relation=relation)
-    weakref.finalize(account, folder.cleanup)
+    weakref.finalize(account, _clean_up, folder, os.getpid())
     return account
+
+
+def _clean_up(folder: str, process: int) -> None:
+    if os.getpid() == process:  # a forked process that ends must not take its parent's ledger along
+        shutil.rmtree(folder, ignore_errors=True)

@@ -4,26 +4,16 @@ import pytest
 from scipy.stats import binomtest
 from sklearn.linear_model import LogisticRegression as Plain
 from sklearn.model_selection import cross_val_score
-from sklearn.utils.estimator_checks import check_decision_proba_consistency, parametrize_with_checks
+from sklearn.utils.estimator_checks import check_decision_proba_consistency
 
 from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError
 from sfumato.estimators import LogisticRegression
 from sfumato.estimators.logistic import METHODS
+from sfumato.estimators.minimum import LEAST_REGULARIZATION
 from sfumato.ledger import Budget, Ledger
 
 RELATIONS = ["add-remove", "replace-one"]
-EMPTY = "zero rows are a data set like any other: how many there are is private"
-PUBLIC_CLASSES = "labels that are none of the public classes contribute nothing; the check uses others"
-NOT_ASKED = {
-    "check_dtype_object": "the error for cells that are no numbers is a ValueError and says nothing of them",
-    "check_estimators_empty_data_messages": EMPTY,
-    "check_classifiers_classes": PUBLIC_CLASSES,
-    "check_classifiers_train": PUBLIC_CLASSES,
-    "check_classifiers_regression_target": PUBLIC_CLASSES,
-    "check_supervised_y_no_nan": "a row whose label is not finite contributes nothing",
-    "check_decision_proba_consistency": "one against the rest: probabilities are divided by their sum",
-}
 
 
 def blobs(rows: int = 4000, classes: int = 2, seed: int = 0):
@@ -43,14 +33,6 @@ def made(**options):
 def of_method(method, **options):
     needs = {"delta": 1e-5, "public_size": 4000, "steps": 20} if method == "dp-sgd" else {}
     return made(method=method, **{**needs, **options})
-
-
-@parametrize_with_checks(
-    [made(epsilon=100.0, clip_norm=50.0, classes=(0, 1, 2))],
-    expected_failed_checks=lambda estimator: NOT_ASKED,
-)
-def test_it_behaves_like_a_scikit_learn_estimator(estimator, check):
-    check(estimator)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -165,6 +147,10 @@ def test_it_can_be_cross_validated_as_any_classifier():
         {"method": "sgd"},
         {"regularization": -1.0},
         {"public_size": 0},
+        {"epsilon": 1e-12},
+        {"epsilon": 1e4, "delta": 1e-5},
+        {"epsilon": 1e4, "delta": 1e-5, "method": "output"},
+        {"regularization": 1e101},
         {"method": "dp-sgd"},
         {"method": "dp-sgd", "delta": 1e-5},
         {"method": "dp-sgd", "delta": 1e-5, "public_size": 9, "regularization": 1.0},
@@ -183,3 +169,53 @@ def test_a_public_size_that_is_wrong_under_replace_one_is_refused():
 
 def test_scores_and_probabilities_of_two_classes_have_one_order():
     check_decision_proba_consistency("LogisticRegression", made(epsilon=100.0, clip_norm=50.0))
+
+
+@pytest.mark.parametrize("method", ["objective", "output"])
+def test_a_regularization_that_no_solver_can_certify_is_never_found_out_from_the_data(method, tmp_path):
+    """It is refused before anything is read or spent; left out, or raised, it is large enough."""
+
+    class Trap:
+        def __array__(self, *arguments, **options):
+            raise AssertionError("the data was read")
+
+    account = Ledger(tmp_path / "l.db").open("t", privacy_unit="row", budget=Budget(epsilon=3, delta=1e-5))
+    tiny = made(method=method, regularization=1e-9, account=account)
+    if method == "output":
+        with pytest.raises(InvalidParameterError, match="regularization"):
+            tiny.fit(Trap(), Trap())
+        assert account.releases() == []
+    else:
+        assert tiny.fit(*blobs(rows=20)).regularization_ > 1e-4
+    for epsilon in (30.0, 1e3, 1e5):
+        fitted = made(method=method, epsilon=epsilon).fit(*blobs(rows=20))
+        assert fitted.regularization_ >= LEAST_REGULARIZATION * (2.0**2 + 1.0**2)
+
+
+@pytest.mark.parametrize("epsilon", [1e-9, 1e-8, 1e4, 1e9])
+@pytest.mark.parametrize("rows", [0, 1, 5])
+def test_at_the_ends_of_what_epsilon_may_be_no_fit_fails(epsilon, rows):
+    X, y = blobs(rows=rows)
+    for clip_norm in (1e-100, 1.0, 1e100):
+        for method in ("objective", "output"):
+            for seed in range(10):
+                fitted = made(epsilon=epsilon, clip_norm=clip_norm, method=method, random_state=seed).fit(
+                    X, y
+                )
+                assert np.isfinite(fitted.coef_).all()
+
+
+@pytest.mark.parametrize("delta", [1e-300, 1e-5, 0.9])
+def test_the_largest_epsilon_with_a_delta_has_a_price(delta):
+    assert made(epsilon=500.0, delta=delta).fit(*blobs(rows=5)).guarantee_.epsilon <= 500.0
+
+
+@pytest.mark.parametrize("classes", [(0, 1), (0, 1, 2)], ids=str)
+def test_no_row_makes_a_prediction_warn(classes):
+    """Warnings are errors here."""
+    fitted = made(classes=classes).fit(*blobs(rows=20))
+    fitted.coef_, fitted.intercept_ = fitted.coef_ * 1e307, np.full(len(fitted.coef_), -1e5)
+    rows = [[1e308, -1e308], [np.inf, 0.0], [np.nan, 1.0], [0.0, 5e-324]]
+    for method in ("decision_function", "predict", "predict_proba", "predict_log_proba"):
+        assert len(getattr(fitted, method)(rows)) == 4
+    assert np.isfinite(fitted.predict_proba(rows[2:])).all()  # where all chances are as good as 0, too

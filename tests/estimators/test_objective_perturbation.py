@@ -4,14 +4,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy.special import expit
-from scipy.stats import gamma, kstest
+from scipy.stats import gamma, kstest, norm
 
 from sfumato.accounting import price
 from sfumato.accounting.events import compose
 from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError
-from sfumato.estimators.minimum import gradient
+from sfumato.estimators.minimum import LEAST_REGULARIZATION
 from sfumato.estimators.objective_perturbation import (
     GaussianObjectivePerturbation,
     PureObjectivePerturbation,
@@ -22,6 +24,13 @@ from sfumato.testing import seeded
 ALPHA = 1e-6
 RELATIONS = [Relation.ADD_REMOVE, Relation.REPLACE_ONE]
 PURE = PureObjectivePerturbation(epsilon=1.0, row_norm=1.0, regularization=0.5, relation=Relation.REPLACE_ONE)
+
+
+def gradient(w, rows, signs, *, regularization):
+    """The slope of the objective without its linear term."""
+    return regularization * w - sum(
+        (s * x * expit(-s * (x @ w)) for x, s in zip(rows, signs, strict=True)), np.zeros(len(w))
+    )
 
 
 def log_density(w, rows, signs, mechanism, *, scale=None):
@@ -57,6 +66,21 @@ def test_no_output_is_likelier_under_a_neighbor_than_epsilon_allows(relation, re
     assert max(losses) <= 0.99 * mechanism.epsilon + 1e-9  # a hundredth is for the solver
 
 
+@given(
+    st.lists(st.tuples(st.floats(-1, 1), st.sampled_from([-1.0, 1.0])), min_size=1, max_size=8),
+    st.tuples(st.floats(-1, 1), st.sampled_from([-1.0, 1.0])),
+    st.floats(1e-4, 100.0),
+    st.floats(0.05, 50.0),
+)
+@settings(max_examples=30, deadline=None)
+def test_any_row_added_or_replaced_costs_at_most_epsilon(table, other, regularization, epsilon):
+    rows, signs = np.array(table).T
+    replaced = np.append(rows[1:], other[0]), np.append(signs[1:], other[1])
+    for relation, two in zip(RELATIONS, ((rows[1:], signs[1:]), replaced), strict=True):
+        made = replace(PURE, epsilon=epsilon, regularization=regularization, relation=relation)
+        assert worst_loss(made, (rows, signs), two) <= 0.99 * epsilon * (1 + 1e-9)
+
+
 def test_dropping_the_determinant_or_most_of_the_noise_is_caught():
     mechanism = replace(PURE, relation=Relation.ADD_REMOVE, regularization=0.2)
     alone = (np.zeros(0), np.zeros(0)), (np.ones(1), np.ones(1))
@@ -87,7 +111,7 @@ def test_neighbors_move_the_linear_term_by_no_more_than_the_noise_is_made_for(re
     mechanism = replace(PURE, relation=relation)
     for seed in range(20):
         w = mechanism.release(X, signs, generator=seeded(seed))
-        terms = {"regularization": mechanism.regularization, "tilt": np.zeros(3)}
+        terms = {"regularization": mechanism.regularization}
         one = gradient(w, X, signs, **terms)
         two = (
             gradient(w, X[1:], signs[1:], **terms)
@@ -120,12 +144,42 @@ def test_the_linear_term_has_the_stated_law():
     assert kstest(norms, gamma(3, scale=1 / left).cdf).pvalue < ALPHA  # the factor 2 left out
 
 
+def test_the_gaussian_linear_term_has_the_stated_law():
+    made, generator, nothing = gaussian(Relation.ADD_REMOVE), seeded(6), np.zeros((0, 5))
+    minima = np.stack([made.release(nothing, np.zeros(0), generator=generator) for _ in range(600)])
+    noise = made.regularization * minima.ravel()
+    assert kstest(noise, norm(scale=made.noise_multiplier).cdf).pvalue > ALPHA
+    assert kstest(noise, norm(scale=0.85 * made.noise_multiplier).cdf).pvalue < ALPHA
+
+
 def test_too_small_a_regularization_is_raised_until_half_of_epsilon_is_left():
     raised = replace(PURE, epsilon=0.1, regularization=1e-9)
     assert raised.regularization == pytest.approx(0.25 / math.expm1(0.05))
     assert raised.scale == pytest.approx(2 / (0.99 * 0.1 - 0.05))
     assert replace(PURE, epsilon=0.1, regularization=100.0).regularization == 100.0
     assert regularization_for(epsilon=1.0, row_norm=2.0) == pytest.approx(1 / math.expm1(0.25))
+
+
+@pytest.mark.parametrize("epsilon", [30.0, 1000.0, 1e5])
+def test_at_a_large_epsilon_the_regularization_is_raised_to_what_the_solver_needs(epsilon):
+    assert regularization_for(epsilon=epsilon, row_norm=3.0) >= 9 * LEAST_REGULARIZATION
+    raised = replace(PURE, epsilon=epsilon, regularization=1e-12)
+    assert raised.regularization == LEAST_REGULARIZATION
+    with pytest.raises(InvalidParameterError, match="regularization"):
+        replace(gaussian(Relation.ADD_REMOVE), regularization=1e-5)
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 30.0, 1000.0])
+@pytest.mark.parametrize("scale", [1e-7, 1.0])
+def test_no_rows_make_a_release_fail(epsilon, scale):
+    """An error that depends on the rows would tell them apart, whatever the noise."""
+    crowd = np.tile(np.array([[1.0, 1.0]]) / np.sqrt(2), (4000, 1))
+    crowd[:9] = np.array([scale, -scale]) / np.sqrt(2)
+    pure = replace(PURE, epsilon=epsilon, regularization=1e-12)
+    for mechanism in (pure, replace(gaussian(Relation.REPLACE_ONE), regularization=LEAST_REGULARIZATION)):
+        for signs in (np.ones(4000), np.where(np.arange(4000) % 2, 1.0, -1.0)):
+            for rows in (crowd, scale * crowd, np.zeros((4000, 2))):
+                assert np.isfinite(mechanism.release(rows, signs, generator=seeded(0))).all()
 
 
 def gaussian(relation, **options):

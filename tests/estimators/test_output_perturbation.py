@@ -69,7 +69,7 @@ def test_what_a_solver_leaves_is_part_of_the_sensitivity():
 
 def test_the_noise_has_the_stated_law():
     X, signs = table(0)
-    best = minimize(X, signs, regularization=2.0, tilt=np.zeros(3), tolerance=1e-10)
+    best = minimize(X, signs, row_norm=1.0, regularization=2.0, tilt=np.zeros(3), tolerance=1e-10)
     generator = seeded(3)
     noise = np.stack([PURE.release(X, signs, generator=generator) - best for _ in range(1500)])
     norms = np.linalg.norm(noise, axis=1)
@@ -95,3 +95,28 @@ def test_all_runs_together_cost_what_was_asked_for(relation, runs):
 def test_nonsense_is_refused(name, value):
     with pytest.raises(InvalidParameterError, match=name):
         replace(PURE, **{name: value})
+
+
+def test_a_regularization_too_small_for_the_solver_is_refused_from_public_numbers():
+    with pytest.raises(InvalidParameterError, match="regularization"):
+        replace(PURE, row_norm=10.0, regularization=0.009)
+    assert replace(PURE, row_norm=10.0, regularization=0.011).sensitivity > 0
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 30.0, 1000.0])
+@pytest.mark.parametrize("regularization", [1e-4, 1e-2, 1.0])
+def test_no_rows_make_a_release_fail(epsilon, regularization):
+    """An error that depends on the rows would tell them apart, whatever the noise."""
+    X, _ = table(0, rows=40)
+    stiff = np.tile(np.array([[1.0, 1.0, 0.0]]) / np.sqrt(2), (4000, 1))
+    stiff[:9] = np.array([1e-3, -1e-3, 0.0])
+    hard = [
+        (X, np.where(X[:, 0] > 0, 1.0, -1.0)),
+        (1e-7 * X, np.where(X[:, 0] > 0, 1.0, -1.0)),
+        (np.tile(X[:1], (1000, 1)), np.ones(1000)),
+        (np.zeros((3, 3)), np.ones(3)),
+        (stiff, np.where(np.arange(4000) % 2, 1.0, -1.0)),
+    ]
+    mechanism = replace(PURE, epsilon=epsilon, regularization=regularization)
+    for rows, labels in hard:
+        assert np.isfinite(mechanism.release(rows, labels, generator=seeded(0))).all()

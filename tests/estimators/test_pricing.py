@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 import numpy as np
 import pytest
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import Normalizer
+from sklearn.compose import ColumnTransformer
+from sklearn.pipeline import FeatureUnion, Pipeline, make_pipeline
+from sklearn.preprocessing import Binarizer as PlainBinarizer
+from sklearn.preprocessing import Normalizer as PlainNormalizer
 from sklearn.preprocessing import StandardScaler as PlainScaler
 
 from sfumato.errors import BudgetExceededError, InvalidParameterError
-from sfumato.estimators import PCA, LogisticRegression, StandardScaler, cost
+from sfumato.estimators import PCA, LogisticRegression, Normalizer, Search, StandardScaler, cost
 from sfumato.ledger import Budget, Ledger
 
 
@@ -47,8 +49,17 @@ def test_steps_that_learn_nothing_are_free_and_others_are_refused():
     free = make_pipeline(Normalizer(), "passthrough", classifier)
     assert cost(free).epsilon == 0.5
     assert cost(make_pipeline(free[:-1], classifier)).epsilon == 0.5
-    with pytest.raises(InvalidParameterError, match="pays nothing"):
-        cost(make_pipeline(PlainScaler(), classifier))
+    own = StandardScaler(epsilon=0.5, bounds=(0, 1))
+    for plain in (
+        PlainScaler(),
+        PlainNormalizer(),  # raises where there is no row, before anybody has paid
+        PlainBinarizer(),
+        FeatureUnion([("own", own)]),
+        ColumnTransformer([("own", own, [0])]),
+        type("Mine", (Normalizer,), {})(),
+    ):
+        with pytest.raises(InvalidParameterError, match="pays nothing"):
+            cost(make_pipeline(plain, classifier))
     with pytest.raises(InvalidParameterError, match="no price"):
         cost(PlainScaler())
 
@@ -60,3 +71,32 @@ def test_steps_of_different_relations_are_not_priced_together():
     )
     with pytest.raises(InvalidParameterError, match="relation"):
         cost(mixed)
+
+
+def test_a_pipeline_that_caches_is_refused_wherever_it_stands(tmp_path):
+    """A step that is found in the cache is not charged, and that it was found tells of the rows."""
+    model = LogisticRegression(epsilon=0.5, clip_norm=3.0, classes=(0, 1))
+    caching = Pipeline([("model", model)], memory=str(tmp_path))
+    search = Search(caching, candidates=[{}], epsilon=3.0)
+    for estimator in (caching, make_pipeline(caching), search, make_pipeline(search)):
+        with pytest.raises(InvalidParameterError, match="memory"):
+            cost(estimator)
+
+
+def test_a_subclass_of_pipeline_and_one_without_a_private_step_have_no_price():
+    class Sneaky(Pipeline):
+        """May do anything with its rows."""
+
+    model = LogisticRegression(epsilon=0.5, clip_norm=3.0, classes=(0, 1))
+    for wrong in (Sneaky([("model", model)]), make_pipeline(Sneaky([("model", model)]))):
+        with pytest.raises(InvalidParameterError, match="no price"):
+            cost(wrong)
+    for free in (make_pipeline(Normalizer()), make_pipeline("passthrough")):
+        with pytest.raises(InvalidParameterError, match="nothing to pay for"):
+            cost(free)
+
+
+def test_a_free_step_with_parameters_that_make_no_sense_is_refused_before_anything_is_paid():
+    model = LogisticRegression(epsilon=0.5, clip_norm=3.0, classes=(0, 1))
+    with pytest.raises(InvalidParameterError, match="norm"):
+        cost(make_pipeline(Normalizer("l3"), model))

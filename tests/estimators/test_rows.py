@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
+from decimal import Decimal
+
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,9 +43,19 @@ def test_labels_of_another_type_are_none_of_the_classes():
     assert codes(np.array([0.0, 1.0, np.nan, 2.0]), np.array([0, 1])).tolist() == [0, 1, -1, -1]
 
 
-@pytest.mark.parametrize("odd", ["x", None, 2.5, float("nan")])
+ODD = ["x", None, 2.5, float("nan"), [1], (1,), np.array([1]), np.array([]), np.array("a"), pd.NA, pd.NaT]
+
+
+@pytest.mark.parametrize("odd", [*ODD, Decimal("sNaN"), 10**400], ids=repr)
 def test_one_foreign_label_does_not_change_how_the_others_are_read(odd):
     labels = [0, 1, 1, 0]
     estimator = LogisticRegression(epsilon=1.0, clip_norm=1.0, classes=(0, 1))
     read = estimator._column([*labels, odd], rows=5)
     assert codes(read, np.array([0, 1])).tolist() == [0, 1, 1, 0, -1]
+
+
+def test_an_array_without_an_axis_is_the_label_in_it_beside_text_too():
+    read = LogisticRegression(epsilon=1.0, clip_norm=1.0, classes=(0, 1))._column(
+        [0, "no", np.array(1)], rows=3
+    )
+    assert codes(read, np.array([0, 1])).tolist() == [0, -1, 1]

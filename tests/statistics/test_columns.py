@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sfumato.errors import InvalidParameterError
+from sfumato.statistics.categories import categories_of
 from sfumato.statistics.columns import (
     STEPS,
     ArrayColumn,
@@ -66,6 +67,17 @@ def test_sums_over_many_chunks_are_those_of_a_plain_loop():
     assert moments.total == sum(int(s) for s in steps)
     assert moments.squares == sum(round(int(s) ** 2 / STEPS) for s in steps)
     assert column_of(values).moments((0, 100), squares=False).squares == 0
+
+
+@pytest.mark.parametrize(
+    "huge", [10**400, Fraction(10**400, 3), Decimal("1e400")], ids=["int", "fraction", "decimal"]
+)
+def test_numbers_beyond_float64_are_clipped_as_infinities_are(huge):
+    for values in ([huge, -huge, 1], [huge, None, -huge, 1.0], [True, huge, -huge]):
+        infinite = [{huge: math.inf, -huge: -math.inf}.get(value, value) for value in values]
+        assert column_of(values).moments((0, 2)) == column_of(infinite).moments((0, 2))
+    rows = next(rows_of([[1, huge], [-huge, 2.5]]).batches())
+    assert rows.tolist() == [[1.0, math.inf], [-math.inf, 2.5]]
 
 
 def test_infinities_are_clipped_and_nan_is_left_out():
@@ -238,3 +250,46 @@ def test_rows_need_a_name_for_each_column():
 def test_owners_that_do_not_equal_themselves_are_nobody(nobody):
     column = column_of([1.0] * 6, owners=[nobody] * 5 + ["somebody"])
     assert column.moments((0.0, 4.0)).count == 1
+
+
+# --- one row does not decide how others are read ----------------------------------------------------------
+
+
+def whole_numbers():
+    return {
+        "polars": lambda values: pl.Series(values, dtype=pl.Int64),
+        "pyarrow": lambda values: pa.array(values, type=pa.int64()),
+        "chunks of pyarrow": lambda values: pa.chunked_array([pa.array(values, type=pa.int64())]),
+        "pandas": lambda values: pd.Series(values, dtype="Int64"),
+        "pandas of pyarrow": lambda values: pd.Series(values, dtype="int64[pyarrow]"),
+    }
+
+
+@pytest.mark.parametrize("kind", ["polars", "pyarrow", "chunks of pyarrow", "pandas", "pandas of pyarrow"])
+def test_a_null_changes_neither_the_owners_nor_the_categories_of_others(kind):
+    make = whole_numbers()[kind]
+    large = [2**53 + i for i in range(5)]
+    for extra in ([], [None]):
+        rows = [1.0] * (5 + len(extra))
+        assert column_of(rows, owners=make(large + extra)).moments((0, 1)).count == 5
+        found = categories_of(make(large + extra)).tallies()
+        assert {(category, type(category)) for category in found} == {(value, int) for value in large}
+
+
+class Loud:
+    def __ne__(self, other: object) -> bool:
+        raise ValueError("SECRET")
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("SECRET")
+
+    __hash__ = object.__hash__
+
+
+def test_a_value_that_fails_to_compare_is_not_missing_and_says_nothing():
+    assert not is_missing(Loud())
+    assert is_missing(Decimal("sNaN")) and is_missing(Decimal("nan"))
+    assert column_of([1.0, Decimal("sNaN")]).moments((0, 1)).count == 1
+    with pytest.raises(InvalidParameterError) as failure:
+        column_of([1.0, Loud()])
+    assert "SECRET" not in str(failure.value) and failure.value.__context__ is None

@@ -11,6 +11,7 @@ from sfumato.accounting.events import DiscreteGaussianDpEvent, UnsampledDpEvent,
 from sfumato.accounting.guarantee import Relation
 from sfumato.accounting.price import price
 from sfumato.errors import InvalidParameterError
+from sfumato.mechanisms import Gaussian
 from sfumato.statistics.noise import Kind, WholeNoise, l2_of_counts
 from sfumato.testing import seeded
 
@@ -93,6 +94,20 @@ def test_noise_is_secure_and_fresh_unless_seeded():
 
 def test_numbers_beyond_62_bits_are_clamped_not_wrapped():
     assert noise().add([2**63 - 1], generator=seeded(0))[0] == pytest.approx(2.0**62)
+
+
+@pytest.mark.parametrize("number", [2**53 + 1, 2**63, 10**30])
+def test_steps_beyond_what_float64_holds_are_clamped_before_gaussian_noise(number, monkeypatch):
+    given = []
+    monkeypatch.setattr(
+        Gaussian, "release", lambda self, value, *, generator=None: given.append(value) or 0.0
+    )
+    noise(delta=1e-6, kind=Kind.STEPS).add([number, -number])
+    assert given == [2**53, -(2**53)]
+
+
+def test_integers_of_any_size_are_clamped_before_laplace_noise():
+    assert noise().add([10**30, -(10**30)], generator=seeded(0)) == pytest.approx([2.0**62, -(2.0**62)])
 
 
 def test_counts_of_a_replaced_unit_never_point_the_same_way():

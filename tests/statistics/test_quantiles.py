@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 import math
+import sys
 import time
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import kstest, laplace, norm
+from scipy.stats import binomtest, kstest, laplace, norm
 
 from sfumato.accounting.events import ExponentialDpEvent
 from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError
 from sfumato.statistics.asking import cost
 from sfumato.statistics.columns import ArrayColumn, column_of
-from sfumato.statistics.quantiles import Quantile, Quantiles, _distance, median, quantile, quantiles
+from sfumato.statistics.quantiles import Quantile, Quantiles, median, quantile, quantiles
 from sfumato.testing import seeded
 
 ALPHA = 1e-6
@@ -150,34 +151,79 @@ def test_nine_quantiles_of_a_thousand_values_take_less_than_50_ms():
     assert min(times) < 0.05
 
 
+HARD = {  # data on which the exponential mechanism alone draws far off, and their bounds
+    "normal": (lambda numbers: numbers.normal(size=1000), (-10.0, 10.0)),
+    "thin tails": (lambda numbers: numbers.standard_t(2, size=1000), (-100.0, 100.0)),
+    "wide bounds": (lambda numbers: numbers.standard_t(2, size=1000), (-1e4, 1e4)),
+    "ties": (lambda numbers: np.round(numbers.normal(40, 15, size=1000)), (0.0, 100.0)),
+    "a gap": (
+        lambda numbers: numbers.normal(size=1000) + 100 * (numbers.random(1000) < 0.52),
+        (-200.0, 200.0),
+    ),
+}
+
+
+@pytest.mark.parametrize("q", [0.01, 0.5, 0.99])
+@pytest.mark.parametrize("data", list(HARD))
+def test_intervals_cover_at_least_as_often_as_stated_whatever_the_data(data, q):
+    (drawn, bounds), generator, numbers = HARD[data], seeded(4), np.random.default_rng(4)
+    question = Quantile(q=q, bounds=bounds, epsilon=1.0, level=0.95)
+    covered = 0
+    for _ in range(200):
+        values = drawn(numbers)
+        covered += (
+            np.quantile(values, q) in question.answer(ArrayColumn(values), generator=generator).interval
+        )
+    assert covered >= 190
+
+
+@pytest.mark.parametrize("side", [-1.0, 1.0])
+@pytest.mark.parametrize("q", [0.01, 0.5, 0.99])
+def test_few_releases_miss_even_if_every_draw_is_on_the_wrong_side(q, side, monkeypatch):
+    # The worst that can happen: both points are drawn just beyond the quantile, on one side of it.
+    values = np.arange(1000.0)
+    truth = np.quantile(values, q)
+
+    def wrong(*args, **kwargs):
+        return (truth + side) / 1000 * 2.0**44  # in parts of the grid
+
+    monkeypatch.setattr(sys.modules[Quantile.__module__], "draw", wrong)
+    question, generator = Quantile(q=q, bounds=(0.0, 1000.0), epsilon=1.0, level=0.9), seeded(5)
+    covered = [
+        truth in question.answer(ArrayColumn(values), generator=generator).interval for _ in range(600)
+    ]
+    assert binomtest(sum(covered), 600, 0.9, alternative="less").pvalue > ALPHA
+    assert not all(covered)  # the test has power: some of the wrong ends are stated
+
+
 @pytest.mark.parametrize("q", [0.5, 0.2])
-@pytest.mark.parametrize("population", [False, True])
-def test_intervals_cover_as_stated(check_coverage, q, population):
+def test_intervals_for_the_population_cover_as_stated(q):
     generator, numbers = seeded(4), np.random.default_rng(4)
-    question = Quantile(q=q, bounds=BOUNDS, epsilon=1.0, level=0.95, population=population)
+    question = Quantile(q=q, bounds=BOUNDS, epsilon=1.0, level=0.95, population=True)
+    covered = sum(
+        norm.ppf(q) in question.answer(ArrayColumn(numbers.normal(size=1000)), generator=generator).interval
+        for _ in range(400)
+    )
+    assert covered >= 0.95 * 400
 
-    def contains(_: int) -> bool:
-        values = numbers.normal(size=1000)
-        truth = norm.ppf(q) if population else np.quantile(values, q)
-        return truth in question.answer(ArrayColumn(values), generator=generator).interval
 
-    check_coverage(contains)
+def test_where_values_lie_evenly_ends_are_kept_and_near_the_quantile():
+    values, generator = np.arange(10_000) / 10_000, seeded(6)
+    question = Quantile(q=0.5, bounds=(0.0, 1.0), epsilon=1.0, level=0.95)
+    answers = [question.answer(ArrayColumn(values), generator=generator) for _ in range(300)]
+    widths = np.array([answer.interval.upper - answer.interval.lower for answer in answers])
+    assert np.median(widths) == pytest.approx(44 / 10_000, rel=0.1)  # twice what is aimed for: 22 ranks
+    fell_back = [any("the bound itself" in note for note in answer.notes) for answer in answers]
+    assert 0 < sum(fell_back) < 0.05 * 300
+    assert fell_back == [answer.interval.lower == 0 or answer.interval.upper == 1 for answer in answers]
 
 
 def test_an_interval_for_the_population_is_wider_and_says_so():
     values = normal(1000)
     given = {"bounds": BOUNDS, "epsilon": 1.0, "level": 0.95, "generator": seeded(1)}
     noise, both = median(values, **given).interval, median(values, **given, population=True).interval
-    assert both.upper - both.lower > 2 * (noise.upper - noise.lower)
+    assert both.upper - both.lower > 1.4 * (noise.upper - noise.lower)
     assert [part.value for part in both.covers] == ["noise", "sampling"]
-
-
-def test_a_distance_leaves_the_stated_share_beyond():
-    numbers = np.random.default_rng(0)
-    drawn = numbers.laplace(scale=2.0, size=400_000) + numbers.normal(scale=3.0, size=400_000)
-    assert (drawn > _distance(0.025, 2.0, 3.0)).mean() == pytest.approx(0.025, rel=0.05)
-    assert _distance(0.025, 2.0, 1e-9) == pytest.approx(2 * math.log(20), rel=1e-6)
-    assert _distance(0.025, 1e-6, 3.0) == pytest.approx(3 * 1.95996, rel=1e-4)
 
 
 @given(
@@ -216,7 +262,7 @@ def test_events_add_up_to_epsilon():
         Quantiles(qs=NINE, bounds=BOUNDS, epsilon=0.7),
         Quantiles(qs=(0.1, 0.2, 0.3), bounds=BOUNDS, epsilon=0.1, delta=1e-6),
     ):
-        assert 0.6 < cost(question) / (0.1 if question.delta else 0.7) <= 1.0 + 1e-12
+        assert 0.6 < cost(question) / (0.1 if question.delta else 0.7) <= 1.0
     assert Quantile(q=0.5, bounds=BOUNDS, epsilon=0.7).event() == ExponentialDpEvent(0.7)
 
 

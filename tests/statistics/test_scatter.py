@@ -60,3 +60,12 @@ def test_the_largest_sums_keep_the_reach(box, base):
     for row in ([1.0, 1.0, 1.0], [0.3, -0.9, 0.31], [1.0, 0.0, 0.0]):
         moved = layout.triangle(many + added_up([whole([row], box)], 3)) - layout.triangle(many)
         assert np.linalg.norm(moved) <= layout.reach(rows=1, relation=ADD)
+
+
+def test_more_rows_than_64_bits_hold_are_clamped_and_never_wrap_around(monkeypatch):
+    largest = np.full((4, 1), float(GRAIN))
+    monkeypatch.setattr(scatter, "_MOST", 3 * GRAIN**2)
+    assert added_up([largest], 1).tolist() == [[3 * GRAIN**2]]  # a clamp moves no two sums further apart
+    monkeypatch.undo()
+    huge = np.full((1, 2), 2.0**31)  # as if of 2^34 rows; products of 2^62, whose sum 64 bits do not hold
+    assert added_up([huge * [1, -1]] * 3, 2).tolist() == [[2**61, -(2**61)], [-(2**61), 2**61]]

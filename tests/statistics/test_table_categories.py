@@ -2,6 +2,7 @@
 """What an engine counts as one category is written in one way, whichever row comes first."""
 
 import datetime
+from functools import partial
 
 import ibis
 import numpy as np
@@ -9,6 +10,7 @@ import pandas as pd
 import pytest
 
 from sfumato.errors import InvalidParameterError
+from sfumato.statistics import histogram, top_k
 from sfumato.statistics.tables import private_table
 
 pytestmark = pytest.mark.filterwarnings("ignore:fetch_arrow_table:DeprecationWarning")
@@ -22,7 +24,7 @@ def written(found) -> dict[str, int]:
 @pytest.mark.parametrize("values", [[-0.0, 0.0, 0.0], [0.0, 0.0, -0.0]], ids=["first", "last"])
 def test_zero_has_no_sign(values, kind):
     categories = private_table(pd.DataFrame({"x": np.array([*values, 1.5], dtype=kind)})).categories("x")
-    assert written(categories.tallies()) == {"0.0": 3, "1.5": 1}
+    assert written(categories.tallies()) == {"0": 3, "1.5": 1}
     assert categories.tally([-0.0, 1.5]).tolist() == [3, 1]
 
 
@@ -59,3 +61,27 @@ def test_a_type_whose_equal_values_may_be_written_differently_is_refused(value):
     connection.raw_sql(f"CREATE TABLE t AS SELECT {value} AS x")
     with pytest.raises(InvalidParameterError, match="categories are text"):
         private_table(connection.table("t")).categories("x").tallies()
+
+
+def test_categories_of_another_type_are_refused_before_anything_is_charged(account, tmp_path):
+    for last in ("3", "x"):  # DuckDB would cast each text to a number, and fail on one of them
+        (tmp_path / "codes.csv").write_text(f"id,code\n1,1\n2,2\n3,{last}\n")
+        codes = private_table(tmp_path / "codes.csv").categories("code")
+        for ask in (histogram, partial(top_k, k=1)):
+            with pytest.raises(InvalidParameterError, match=r"must be of its type, string.* types="):
+                ask(codes, categories=[1, 2, 3], epsilon=0.1, account=account)
+        assert codes.tally(["1", "x"]).tolist() == [1, int(last == "x")]
+        typed = private_table(tmp_path / "codes.csv", types={"code": "int64"}).categories("code")
+        assert typed.tally([1, 3]).tolist() == [1, int(last == "3")]
+        with pytest.raises(InvalidParameterError, match="its type, int64"):
+            typed.tally(["1"])
+    assert account.spent().epsilon == 0
+
+
+def test_named_categories_of_odd_types_are_refused():
+    connection = ibis.duckdb.connect()
+    connection.raw_sql("CREATE TABLE t AS SELECT 1.5::DECIMAL(5, 2) AS d, uuid() AS u, 1::TINYINT AS i")
+    table = private_table(connection.table("t"))
+    for name, category in {"d": 1.5, "u": "a", "i": 2**70}.items():
+        with pytest.raises(InvalidParameterError, match="its type"):
+            table.categories(name).tally([category])

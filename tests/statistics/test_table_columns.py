@@ -86,6 +86,30 @@ def test_ordered_values_are_those_of_memory(values, bounds):
     assert column(values).ordered(bounds).tolist() == column_of(values).ordered(bounds).tolist()
 
 
+def test_of_more_rows_than_float64_has_room_for_integers_are_added_up(monkeypatch):
+    # Sums of float64 would be rounded beyond 2^53: with more than 2^33 rows.
+    asked = column([1.0, 2.0, 2.5])
+    kinds, compute = [], asked._moments
+
+    def noted(bounds, *, squares, kind):
+        kinds.append(kind)
+        schema = compute(bounds, squares=squares, kind=kind).schema()
+        assert str(schema["total"]) == str(schema["squares"]) == kind
+        return compute(bounds, squares=squares, kind=kind)
+
+    monkeypatch.setattr(type(asked), "_moments", lambda self, bounds, **terms: noted(bounds, **terms))
+    few = asked.moments((0.0, 3.0))
+    monkeypatch.setattr(table_columns, "MOST_ROWS", 2)
+    assert asked.moments((0.0, 3.0)) == few and kinds == ["float64", "float64", "int64"]
+
+
+def test_groups_add_up_integers():
+    query = private_table(pd.DataFrame({"g": ["a"], "x": [1.0]})).group_by("g", keys=["a"])
+    for question in (query.sum("x", bounds=(0, 1), epsilon=1.0), query.mean("x", bounds=(0, 1), epsilon=1.0)):
+        totals = question.data.totals("x", question.question._steps)
+        assert str(totals.schema()["total"]) == "int64"
+
+
 def test_an_empty_column_has_empty_answers():
     empty = column([])
     assert empty.moments((0, 1)) == Moments(count=0, total=0, squares=0)

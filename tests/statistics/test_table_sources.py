@@ -13,6 +13,7 @@ import ibis
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from sfumato.errors import InvalidParameterError
@@ -214,3 +215,28 @@ def test_ibis_is_imported_only_for_a_table():
     code = "import sys, sfumato.statistics.tables; print('ibis' in sys.modules, 'duckdb' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.split() == ["False", "False"]
+
+
+# --- partitions -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("last", ["7", "ann"])
+def test_the_names_of_folders_do_not_change_the_schema(tmp_path, last):
+    for who in ("1", "2", last):
+        (tmp_path / f"who={who}").mkdir()
+        pq.write_table(pa.table({"x": [1.0]}), tmp_path / f"who={who}" / "part.parquet")
+    named = private_table(f"{tmp_path}/who=*/*.parquet", privacy_unit="who")
+    assert named.schema == {"x": "float64", "who": "string"}
+    assert named["x"].moments((0, 1)).count == 3
+    assert private_table(f"{tmp_path}/*/*.parquet").schema == {"x": "float64"}
+
+
+def test_why_a_source_cannot_be_opened_is_not_told(tmp_path):
+    said = set()
+    for name, content in {"a": b"PAR1", "b": b"", "c": b"oops" * 99}.items():
+        (tmp_path / f"{name}.parquet").write_bytes(content)
+        with pytest.raises(InvalidParameterError) as failure:
+            private_table(tmp_path / f"{name}.parquet")
+        said.add(str(failure.value))
+        assert failure.value.__context__ is None
+    assert len(said) == 1 and "Error" not in said.pop()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Private tables: what may be asked, what it costs, and what happens when the engine dies."""
 
+import ibis
 import numpy as np
 import pandas as pd
 import pytest
@@ -48,8 +49,6 @@ def test_rows_are_counted_with_noise(table):
 
 def test_a_filter_keeps_rows(table):
     assert table.filter(lambda row: row.ward == "x").count(epsilon=1e3).release().value == 3
-    import ibis
-
     both = table.filter(ibis._.ward == "x", ibis._.cost > 15)
     assert both.count(epsilon=1e3).release().value == 1
 
@@ -101,13 +100,47 @@ def test_intervals_of_the_count_cover(table, check_coverage, monkeypatch):
         ({"privacy_unit": "nobody"}, "no column 'nobody'"),
         ({"privacy_unit": "patient", "contribution_bound": 0}, "contribution_bound"),
         ({"contribution_bound": 3}, "privacy_unit="),
+        ({"privacy_unit": "row", "contribution_bound": 3}, "privacy_unit="),
         ({"table": "people"}, "URL"),
     ],
-    ids=["unknown unit", "no rows", "bound without unit", "table without URL"],
+    ids=["unknown unit", "no rows", "bound without unit", "bound for each row", "table without URL"],
 )
 def test_a_table_that_makes_no_sense_is_refused(arguments, words):
     with pytest.raises(InvalidParameterError, match=words):
         private_table(visits(), **arguments)
+
+
+def test_row_is_the_unit_of_each_row_and_never_a_column():
+    frame = pd.DataFrame({"row": ["a", "a"], "x": [1.0, 2.0]})
+    assert private_table(frame[["x"]], privacy_unit="row").owned.unit is None
+    assert private_table(frame).owned.unit is None  # nothing says that the column is meant
+    with pytest.raises(InvalidParameterError, match="Rename the column"):
+        private_table(frame, privacy_unit="row")
+    with pytest.raises(InvalidParameterError, match="Rename the column"):
+        private_table(frame, privacy_unit="row").count(epsilon=1.0)
+
+
+def test_what_is_raw_is_not_offered_and_says_so(table):
+    groups = table.group_by("ward", keys=["x"])
+    raw = {
+        table: {"owned"},
+        table.owned: {"expression", "engine", "kept", "row", "table", "batches"},
+        table["cost"]: {"owned", "moments", "histogram", "ordered"},
+        table.rows("cost"): {"owned", "batches", "read"},
+        table.categories("ward"): {"owned", "tally", "tallies"},
+        groups: {"owned", "compute", "totals"},
+    }
+    for holder, names in raw.items():
+        assert names <= set(object.__dir__(holder))
+        assert not names & set(dir(holder))
+    offered = {name for holder in raw for name in dir(holder) if not name.startswith("_")}
+    assert offered == {
+        "categories", "columns", "contribution_bound", "count", "filter", "floats_may_be_whole", "group_by",
+        "keys", "mean", "mutate", "name", "names", "plan", "privacy_unit", "require_fitting", "rows",
+        "schema", "sql", "sum", "texts_may_be_numbers", "unit",
+    }  # fmt: skip
+    for method in (type(table["cost"]).ordered, type(table.rows("cost")).read, type(table.owned).batches):
+        assert "Raw: not a release" in method.__doc__
 
 
 def test_rows_need_different_columns(table):
@@ -202,3 +235,43 @@ def test_releases_are_charged_under_their_names(table, ledger):
         "mean of cost by ward",
         "keys of ward",
     ]
+
+
+# --- what is printed, and what does not fit ---------------------------------------------------------------
+
+
+def test_nothing_that_is_printed_shows_a_row_also_where_ibis_is_interactive(table, monkeypatch):
+    monkeypatch.setattr(ibis.options, "interactive", True)
+    held = [
+        table,
+        table.owned,
+        table["cost"],
+        table.rows("cost"),
+        table.categories("ward"),
+        table.group_by("ward", keys=["x"]),
+        *(query.data for query in all_questions(table).values()),
+        *all_questions(table).values(),
+    ]
+    rows = table.owned.table(table.owned.expression).to_pydict()
+    names = {*rows["patient"], SECRET}
+    for thing in held:
+        printed = repr(thing)
+        assert "unit" in printed or "Query" in printed
+        assert not any(f"{name} " in printed or f"{name!r}" in printed for name in names)
+
+
+def test_more_groups_than_memory_holds_are_counted(tmp_path, ledger):
+    connection = ibis.duckdb.connect(memory_limit="50MB", temp_directory=str(tmp_path / "spill"), threads=1)
+    connection.raw_sql(
+        "CREATE VIEW visits AS SELECT 'a rather long name of a key, number ' || (i % 500000) AS k, "
+        "i::VARCHAR AS patient FROM range(1000000) AS t(i) UNION ALL "
+        "SELECT 'common', 'c' || i FROM range(500) AS t(i)"
+    )
+    table = private_table(connection.table("visits"), privacy_unit="patient")
+    account = opened(ledger)
+    found = table.keys("k", epsilon=0.5, delta=1e-12).release(account=account)  # each rare key has two units
+    assert found.value == ["common"]
+    counts = table.group_by("k", keys=["common", "none"]).count(epsilon=0.5).release(account=account)
+    assert counts.value["common"] == pytest.approx(500, abs=60)
+    assert all(release.progress is Progress.COMMITTED for release in account.releases())
+    ledger.verify()

@@ -2,11 +2,16 @@
 """The same questions of a PostgreSQL server: one of our own, as the ledger's tests have."""
 
 import os
+import threading
+import time
 
 import ibis
 import numpy as np
+import psycopg
 import pytest
 
+from sfumato.errors import QueryFailedError
+from sfumato.ledger import Budget, Ledger, Progress
 from sfumato.statistics.columns import column_of
 from sfumato.statistics.tables import private_table
 
@@ -62,3 +67,44 @@ def test_units_are_bounded_and_groups_and_keys_found(opened):
     rows = opened()
     assert rows.keys("k", epsilon=20.0, delta=0.01).release().value == ["k0", "k1", "k2"]
     assert rows.filter(ibis._.k == "k1").count(epsilon=1e3).release().value == 12
+
+
+def test_when_the_server_ends_the_connection_the_budget_stays_spent_and_nothing_is_said(
+    url, opened, tmp_path
+):
+    table = opened()
+    ledger = Ledger(tmp_path / "ledger.db")
+    account = ledger.open("people", privacy_unit="row", budget=Budget(epsilon=1, delta=1e-6))
+    with psycopg.connect(url, autocommit=True) as other:
+        other.execute("ALTER TABLE people RENAME TO hidden")
+        slow = "CREATE VIEW people AS SELECT who, k, x + length(pg_sleep(20)::text) AS x FROM hidden"
+        try:
+            other.execute(slow)
+            ending = threading.Thread(target=ends_others, args=(url,))
+            ending.start()
+            with pytest.raises(QueryFailedError, match="stays spent") as failure:
+                table.group_by("k", keys=["k0"]).mean("x", bounds=(0, 20), epsilon=0.1).release(
+                    account=account
+                )
+            ending.join()
+        finally:
+            other.execute("DROP VIEW IF EXISTS people")
+            other.execute("ALTER TABLE hidden RENAME TO people")
+    for word in ("terminat", "administrator", "OperationalError", "k0", "server"):
+        assert word not in str(failure.value)
+    assert failure.value.__cause__ is None and failure.value.__context__ is None
+    assert [release.progress for release in account.releases()] == [Progress.BEGUN]
+    assert account.remaining().epsilon < 1
+    ledger.verify()
+
+
+def ends_others(url: str) -> None:
+    """Wait until a query sleeps, and end the connection that asked it."""
+    sleeping = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND pid <> pg_backend_pid()"
+    with psycopg.connect(url, autocommit=True) as connection:
+        for _ in range(200):
+            found = connection.execute(sleeping).fetchall()
+            if found:
+                connection.execute("SELECT pg_terminate_backend(%s)", [found[0][0]])
+                return
+            time.sleep(0.05)

@@ -1,12 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """The same questions on a cluster: a local Spark stands for it."""
 
+import gzip
+import os
+import re
+import shutil
+import subprocess
+import sys
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
+import sfumato
+from sfumato.errors import InvalidParameterError, QueryFailedError
 from sfumato.statistics.columns import column_of
 from sfumato.statistics.tables import private_table
 
@@ -21,14 +30,17 @@ def engine(tmp_path_factory):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import ibis
-        from pyspark.sql import SparkSession
 
+        pyspark = pytest.importorskip("pyspark.sql", reason="needs pyspark: run `make test-spark`")
+        if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+            pytest.skip("needs Java 17 or later for Spark: install one, then run `make test-spark`")
         quiet = {
             "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
             "spark.sql.shuffle.partitions": "2",
             "spark.driver.host": "localhost",
         }
-        building = SparkSession.builder.master("local[1]").config(map=quiet)
+        building = pyspark.SparkSession.builder.master("local[1]").config(map=quiet)
         session = building.config(
             "spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("spark"))
         ).getOrCreate()
@@ -68,8 +80,167 @@ def test_units_are_bounded_and_groups_and_keys_found(engine, parquet):
     assert "ROW_NUMBER()" in grouped.count(epsilon=1.0).plan()
 
 
-def test_a_csv_file_is_text_there_too(engine, tmp_path):
-    (tmp_path / "t.csv").write_text("who,age\na,30\nb,secret\nc,\n")
+def test_no_row_of_a_csv_file_decides_its_schema(engine, tmp_path):
+    schema = {"who": "string", "age": "string"}
+    for rows in ("a,30\n", "a,30\nb,secret\n", "a\n", ""):
+        (tmp_path / "t.csv").write_text("who,age\n" + rows)
+        assert private_table(tmp_path / "t.csv", engine=engine).schema == schema
+    typed = private_table(tmp_path / "t.csv", engine=engine, types={"age": "float64"})
+    assert typed.schema == schema | {"age": "float64"}
+
+
+@pytest.mark.parametrize("text", ["", "\na,1\n", "a,a\n1,2\n", "a,\n1,2\n"], ids=repr)
+def test_a_csv_file_without_a_line_of_names_is_refused(engine, text, tmp_path):
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises(InvalidParameterError, match="must name the columns"):
+        private_table(tmp_path / "t.csv", engine=engine)
+
+
+def test_no_engine_that_may_guess_types_reads_a_csv_file(tmp_path):
+    import ibis
+
+    (tmp_path / "t.csv").write_text("x\n1\n")
+    with pytest.raises(InvalidParameterError, match="DuckDB or Spark, not by polars"):
+        private_table(tmp_path / "t.csv", engine=ibis.polars.connect())
+
+
+DAMAGED = {  # and whether it is a row
+    "a quote that is not closed": (b'"oops,1', False),
+    "text after a quote": (b'"a"b,1', False),
+    "a quote in the last field": (b'x,"1', False),
+    "a quote within a field": (b'a"b,1', True),
+    "many quotes": (b'"' + b'""' * 50_000 + b'",1', True),
+    "many quotes that are not closed": (b'""",' * 50_000, False),
+    "a quote alone": (b'"', False),
+    "a backslash": (b'"a\\",1', True),
+    "a line end in quotes": (b'"a\nb', False),
+    "a carriage return": (b"a\rb", False),
+    "many carriage returns": (b"\r\r\ra\r\r", False),
+    "nothing": (b"", False),
+    "too few": (b"a", False),
+    "too many": (b"a,1,2,3", False),
+    "far too many": (b"," * 30_000, False),
+    "the first line": (b"who,age", False),
+    "a text for a number": (b"a,secret", True),
+    "a null byte": (b"a\0b,1", True),
+    "bad bytes": (b"\xff\xfe,1", False),
+    "a byte order mark": (b"\xef\xbb\xbfa,1", True),
+    "a line end of Unicode": ("a\u2028b\x85,1".encode(), True),
+    "a long line": (b"z" * 1_000_000 + b",1", True),
+    "a very long line": (b"z" * 3_000_000 + b",1", False),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_damaged_line_of_a_csv_file_takes_no_other_line_with_it(engine, name, tmp_path):
+    line, is_row = DAMAGED[name]
+    others = [f"n, {i}" if i % 2 else f"n{i}" for i in range(100)]
+    lines = [b"who,age", *(f'"{who}",1'.encode() for who in others)]
+    lines.insert(50, line)
+    for end in (b"\n", b"\r\n"):
+        (tmp_path / "t.csv").write_bytes(end.join(lines) + end)
+        table = private_table(tmp_path / "t.csv", engine=engine)
+        assert table.categories("who").tally(others).tolist() == [1] * 100
+        assert table.count(epsilon=1e3).release().value == 100 + is_row
+        numbers = 100 + (is_row and name != "a text for a number")
+        assert table["age"].moments((0, 100)).count == numbers
+
+
+def test_lines_are_read_alone_across_the_blocks_of_a_file(engine, tmp_path):
+    others = [f"n{i}" for i in range(1000)]
+    lines = [*others[:500], "z" * 2_200_000, *others[500:700], '"oops', *others[700:]]
+    (tmp_path / "t.csv").write_text("\n".join(["who", *lines]))
+    session = engine.raw_sql("SELECT 1").sparkSession
+    session.conf.set("spark.sql.files.maxPartitionBytes", 100_000)
+    session.conf.set("spark.sql.files.openCostInBytes", 1)
+    try:
+        table = private_table(tmp_path / "t.csv", engine=engine)
+        assert list(table.schema) == ["who"]
+        assert table.categories("who").tally(others).tolist() == [1] * 1000
+        assert table.count(epsilon=1e3).release().value == 1000
+    finally:
+        session.conf.unset("spark.sql.files.maxPartitionBytes")
+        session.conf.unset("spark.sql.files.openCostInBytes")
+
+
+def test_a_cluster_reads_the_rows_of_a_csv_file_that_duckdb_reads(engine, tmp_path):
+    lines = 'who,"the ""age"", now",x\n"a, ""b""",1,\n"",2,"z"\nit\'s,"3",\n,,\n"two\nlines",4,5\nc, 20 ,\n'
+    (tmp_path / "it's.csv").write_text("\ufeff" + lines + "d,1e3,\ne,inf,\nf,nan,\ng,,\n", encoding="utf-8")
+    here, there = (private_table(tmp_path / "it's.csv", engine=where) for where in (None, engine))
+    assert there.schema == here.schema
+    assert list(there.schema) == ["who", 'the "age", now', "x"]
+    assert dict(there.categories("who").tallies()) == dict(here.categories("who").tallies())
+    numbers = there['the "age", now'].ordered((0, 100)).tolist()
+    assert numbers == here['the "age", now'].ordered((0, 100)).tolist()
+    assert numbers == [1.0, 2.0, 3.0, 4.0, 20.0, 100.0, 100.0]
+
+
+def test_many_zipped_files_are_one_table(engine, tmp_path):
+    for name in "ab":
+        with gzip.open(tmp_path / f"{name}.tsv.gz", "wt") as file:
+            file.write("\ufeffwho\tx\n,\t1\n\n-\t2\n")
+    table = private_table(str(tmp_path / "*.tsv.gz"), engine=engine)
+    assert table["x"].ordered((0, 100)).tolist() == [1.0, 1.0, 2.0, 2.0]
+    assert table.categories("who").tally([",", "-", "who"]).tolist() == [2, 2, 0]
+
+
+def test_what_a_cluster_says_when_it_fails_is_not_passed_on_and_stays_paid_for(engine, tmp_path, account):
+    (tmp_path / "t.csv").write_text("who,age\nsecret,30\n")
     table = private_table(tmp_path / "t.csv", engine=engine)
-    assert table.schema == {"who": "string", "age": "string"}
-    assert table["age"].ordered((0, 100)).tolist() == [30.0]
+    (tmp_path / "t.csv").unlink()
+    with pytest.raises(QueryFailedError) as failure:
+        table.count(epsilon=0.5).release(account=account)
+    assert failure.value.__cause__ is None and failure.value.__context__ is None
+    assert not any(word in str(failure.value) for word in ("secret", "t.csv"))
+    assert account.spent().epsilon == pytest.approx(0.5)
+
+
+def test_the_readme_points_the_same_query_at_a_cluster(engine, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pd.DataFrame({"client_id": range(5000), "age": [20 + i % 59 for i in range(5000)]}).to_parquet(
+        "c.parquet"
+    )
+    readme = Path(__file__).parents[2] / "README.md"
+    [block] = re.findall(r"^```text\n(.*?)^```", readme.read_text(), re.MULTILINE | re.DOTALL)
+    here = {"yarn": "local[1]", "s3a://bucket/clients/*.parquet": str(tmp_path / "c.parquet")}
+    for there, local in {**here, "budget=...": "budget=sf.Budget(epsilon=1, delta=1e-6)"}.items():
+        assert there in block
+        block = block.replace(there, local)
+    known = {"sf": sfumato}
+    exec(block, known)
+    assert known["clients"].spent().epsilon == pytest.approx(0.5)
+    assert "pyspark" in repr(known["clients"])
+
+
+KILLED = """
+import os, signal, threading, warnings
+warnings.simplefilter("ignore")
+import ibis
+from pyspark.sql import SparkSession
+import sfumato as sf
+building = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+session = building.config("spark.driver.host", "localhost").getOrCreate()
+session.range(10**12).selectExpr("id % 4711 AS age").createTempView("people")  # would take hours
+table = ibis.pyspark.connect(session).table("people")
+people = sf.open("people", table, budget=sf.Budget(epsilon=1, delta=1e-6), ledger="ledger.db")
+engine = session.sparkContext._gateway.proc.pid
+threading.Timer(3.0, os.kill, (engine, signal.SIGKILL)).start()
+try:
+    people.mean("age", bounds=(0, 100), epsilon=0.5)
+except sf.errors.QueryFailedError as error:
+    print(repr(error.__context__), error)
+os._exit(0)  # what is left of Spark's client would talk to the dead
+"""
+
+
+def test_a_cluster_that_is_killed_midway_leaves_the_release_spent_and_says_nothing(engine, tmp_path):
+    ran = subprocess.run(
+        [sys.executable, "-uc", KILLED], cwd=tmp_path, capture_output=True, text=True, timeout=200
+    )
+    assert ran.stdout.startswith("None mean of age: the data could not be read"), ran.stderr
+    assert "4711" not in ran.stdout
+    ledger = sfumato.Ledger(tmp_path / "ledger.db")
+    ledger.verify()
+    [release] = ledger.account("people").releases()
+    assert release.progress.name == "BEGUN"
+    assert ledger.account("people").spent().epsilon == pytest.approx(0.5)

@@ -7,6 +7,7 @@ from sfumato.estimators.logistic import LogisticRegression
 from sfumato.estimators.noisy_stats import NoisyStats
 from sfumato.estimators.preprocessing import PCA, StandardScaler
 from sfumato.estimators.pricing import cost
+from sfumato.estimators.row_steps import Binarizer, Normalizer
 from sfumato.estimators.search import Search
 from sfumato.estimators.theil_sen import TheilSen
 from sfumato.estimators.tukey_em import TukeyEM
@@ -14,8 +15,10 @@ from sfumato.estimators.tukey_em import TukeyEM
 __all__ = [
     "PCA",
     "AdaSSP",
+    "Binarizer",
     "LogisticRegression",
     "NoisyStats",
+    "Normalizer",
     "PrivateEstimator",
     "Search",
     "StandardScaler",

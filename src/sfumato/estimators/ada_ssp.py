@@ -35,6 +35,7 @@ from sfumato.accounting.gaussian import stddev_for
 from sfumato.accounting.guarantee import Relation
 from sfumato.estimators.base import Floats
 from sfumato.estimators.linear import LinearRegressor, exact_gram, finite_rows, public_bounds
+from sfumato.estimators.rows import clipped_steps
 from sfumato.ledger.account import Account
 from sfumato.mechanisms.additive import Gaussian
 from sfumato.mechanisms.random import Generator
@@ -44,7 +45,6 @@ __all__ = ["AdaSSP"]
 
 _SHARES = (0.1, 0.45, 0.45)  # of the squared signal-to-noise: eigenvalue, matrix, vector
 _FAILURE = 0.05  # how often the ridge may be too small for the noise: Wang's rho
-_INSIDE = 1 - 2.0**-30  # a norm computed in float64 is off by less
 _EIGENVALUE_SLACK = 1 + 2.0**-10
 _ROUNDING = 1 + 1e-12  # a stddev of so much more covers the rounding of a product
 
@@ -71,7 +71,7 @@ class AdaSSP(LinearRegressor):
         clip_norm: float,
         target_bounds: Bounds,
         fit_intercept: bool = True,
-        relation: Relation | str = Relation.ADD_REMOVE,
+        relation: Relation | str = "add-remove",
         privacy_unit: str = "row",
         account: Account | None = None,
         purpose: str | None = None,
@@ -147,7 +147,7 @@ class Sums:
     def of(cls, rows: Floats, target: Floats, *, clip_norm: float, bounds: Bounds, intercept: bool) -> "Sums":
         """Clip the rows and add them up."""
         known = finite_rows(rows, target)
-        parts = [_clipped_steps(rows[known], clip_norm), in_steps(target[known], bounds)[:, None]]
+        parts = [clipped_steps(rows[known], clip_norm=clip_norm), in_steps(target[known], bounds)[:, None]]
         if intercept:
             parts.insert(1, np.full((len(parts[0]), 1), float(STEPS)))
         gram = (exact_gram(np.concatenate(parts, axis=1)) // STEPS).astype(np.float64)
@@ -198,17 +198,6 @@ def _noise_norm(size: int) -> float:
     """
     tail = math.sqrt(2 * math.log(2 / _FAILURE))
     return min(math.sqrt(size * math.log(2 * size**2 / _FAILURE)), math.sqrt(2 * size) + tail)
-
-
-def _clipped_steps(rows: Floats, clip_norm: float) -> Floats:
-    """Return rows over clip_norm, of norm at most 1, in whole steps, rounded towards 0: no norm grows."""
-    largest = np.abs(rows).max(axis=1, keepdims=True, initial=0.0)
-    largest = np.where(largest > 0, largest, 1.0)  # scaled first: squares may overflow
-    direction = rows / largest
-    norms = np.linalg.norm(direction, axis=1, keepdims=True)
-    with np.errstate(over="ignore"):
-        length = np.minimum((largest / clip_norm) * norms, _INSIDE)
-    return np.trunc(direction * (length / np.where(norms > 0, norms, 1.0)) * STEPS)
 
 
 def _noised_symmetric(matrix: Floats, gaussian: Gaussian, generator: Generator) -> Floats:

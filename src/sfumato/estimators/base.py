@@ -4,18 +4,21 @@
 Guarantee  `fit` charges the estimator's event before any row is read; what is refused has touched nothing.
            From then on it is spent, whatever fails. `guarantee_` is the price of that event, `event_`.
 Public     Parameters are public: what they make of the noise, and so `event`, is known before a fit. Only
-           the shape and the type of the data are ever checked, and what is found is not in any message.
+           the shape and the type of the data are ever checked (`reading`), and what is found is not in any
+           message.
 Unit       One row of X, with its label or target, is one privacy unit.
-Missing    A row with a NaN or an infinity in it contributes nothing. Nobody is told how many there were.
+Missing    A row with a NaN or an infinity in it, or what is no number at all, contributes nothing. Nobody is
+           told how many there were.
+Not here   What a fitted model says of private rows (`score`, `predict`, `transform`) is no release: it is
+           computed from those rows without noise. Publish none of it; use rows that may be seen.
 Weights    `fit` takes no `sample_weight`: a weight multiplies the sensitivity of its row.
 Copies     `sklearn.base.clone` keeps the account and the generator: a clone spends from the same budget.
            A pickled estimator leaves both behind, and must be given an account again before it can fit.
 """
 
-import contextlib
 import copy
 import warnings
-from typing import Any, NoReturn, Self
+from typing import Any, ClassVar, NoReturn, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -29,14 +32,13 @@ from sfumato.accounting.events import DpEvent
 from sfumato.accounting.guarantee import Guarantee, Relation
 from sfumato.accounting.price import price
 from sfumato.errors import InvalidParameterError, QueryFailedError, SfumatoError
+from sfumato.estimators.reading import Floats, entries_of, matrix_of
 from sfumato.ledger.account import Account
-from sfumato.mechanisms import inputs
 from sfumato.mechanisms.random import Generator, SeededGenerator, resolve, study_note
 
-__all__ = ["Floats", "PrivateEstimator", "guarantee_of"]
+__all__ = ["EPSILONS", "Floats", "PrivateEstimator", "guarantee_of"]
 
-Floats = npt.NDArray[np.float64]
-
+EPSILONS = (1e-9, 1e9)  # outside, noise or its price could leave float64, and a fit fail after it has paid
 _SHARED = ("account", "random_state")  # what a clone keeps and a pickle leaves behind
 
 
@@ -55,7 +57,9 @@ class PrivateEstimator(BaseEstimator):
     A subclass lists all parameters in its own `__init__` (scikit-learn reads their names there) and passes
     the common ones on, unchanged; says what a fit costs in `event`; and computes in `_learn`.
 
-    epsilon       what a fit may cost
+    Only `fit` is private: `score` and `predict` of private rows, those it was fitted on too, are no release.
+
+    epsilon       what a fit may cost, from 1e-9 to 1e9
     delta         at which it is stated; 0: pure differential privacy
     relation      which data sets are neighbors: a `Relation` or its name
     privacy_unit  what one row stands for; an account must protect the same
@@ -63,6 +67,8 @@ class PrivateEstimator(BaseEstimator):
     purpose       what the ledger is told; None: the estimator's own words
     random_state  None: secure noise. A whole number: seeded noise, for study only. Or a sfumato generator.
     """
+
+    _FLAT: ClassVar[bool] = False  # whether X may be one feature without an axis of its own
 
     def __init__(
         self,
@@ -118,7 +124,7 @@ class PrivateEstimator(BaseEstimator):
         return self
 
     def _check_common(self) -> None:
-        _check.positive(epsilon=self.epsilon)
+        _check.in_range(*EPSILONS, epsilon=self.epsilon)
         _check.in_range(0, 1, delta=self.delta)
         if not self.delta < 1:
             raise InvalidParameterError(f"delta must be below 1, but {self.delta!r} was given.")
@@ -147,16 +153,16 @@ class PrivateEstimator(BaseEstimator):
             )
 
     def _learn_quietly(self, X: Any, y: Any, generator: Generator) -> None:
-        failed = ""
         try:
-            return self._learn(X, y, generator=generator)
+            with np.errstate(all="ignore"):  # a warning, too, may depend on one row
+                return self._learn(X, y, generator=generator)
         except SfumatoError:
             raise
-        except Exception as error:  # its message may quote what it read
-            failed = type(error).__name__
+        except Exception:  # its message and its class may tell what it read
+            pass  # and is raised below, so that our error does not carry theirs along
         raise QueryFailedError(
-            f"{self._name()}: the data could not be read or computed ({failed}). What was charged for it "
-            "stays spent, as part of it may have been seen. Check that X has numbers in it, one row a unit."
+            f"{self._name()}: the data could not be read or computed. What was charged for it stays spent, "
+            "as part of it may have been seen. Check that X has numbers in it, one row a unit."
         )
 
     # --- reading ------------------------------------------------------------------------------------------
@@ -164,27 +170,19 @@ class PrivateEstimator(BaseEstimator):
     def _matrix(self, X: Any, *, reset: bool) -> Floats:
         """Return X as float64 [rows, features]; `reset` in `fit`, else it must look as it did in `fit`.
 
-        Values are not looked at: NaN and infinities are still in it.
+        Values are not looked at: NaN and infinities are still in it, and NaN for what is no number.
         """
-        rows = _numbers(X, what="X")
-        if rows.ndim != 2:
-            raise InvalidParameterError(
-                f"X must be a matrix [rows, features], but has {rows.ndim} dimension(s). Reshape your data: "
-                "X.reshape(-1, 1) if it is one feature."
-            )
-        if rows.shape[1] == 0:
-            raise InvalidParameterError(
-                f"0 feature(s) (shape=(..., {rows.shape[1]})) while a minimum of 1 is required."
-            )
-        self._same_features(X, reset)
+        rows = matrix_of(X, flat=self._FLAT)
+        self._same_features(X, rows, reset)
         return rows
 
-    def _same_features(self, X: Any, reset: bool) -> None:
+    def _same_features(self, X: Any, rows: Floats, reset: bool) -> None:
         """Note the number and the names of the features, or compare: neither reads a value."""
         problem = ""
         try:
             check: Any = validate_data  # its annotations know no arrays
-            check(self, X if hasattr(X, "shape") else np.asarray(X), reset=reset, skip_check_array=True)
+            named = X if len(getattr(X, "shape", ())) == 2 else rows  # a frame has names of features
+            check(self, named, reset=reset, skip_check_array=True)
         except ValueError as error:
             problem = str(error)
         if problem:
@@ -196,7 +194,7 @@ class PrivateEstimator(BaseEstimator):
             raise InvalidParameterError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None."
             )
-        column = _entries(y)
+        column = entries_of(y)
         if column.ndim == 2 and column.shape[1] == 1:
             said = "A column-vector y was passed when a 1d array was expected: give it one axis."
             warnings.warn(said, DataConversionWarning, stacklevel=2)
@@ -206,6 +204,13 @@ class PrivateEstimator(BaseEstimator):
         if len(column) != rows:
             raise InvalidParameterError("y must have one entry for each row of X.")
         return column
+
+    def __sklearn_tags__(self) -> Any:
+        """Say what scikit-learn may expect: rows that are not finite are fine, and secure noise is new."""
+        tags: Any = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.non_deterministic = self.random_state is None
+        return tags
 
     # --- copying ------------------------------------------------------------------------------------------
 
@@ -232,17 +237,6 @@ class PrivateEstimator(BaseEstimator):
         return state
 
 
-def _entries(y: Any) -> npt.NDArray[Any]:
-    """Return y as an array; of a list, each entry as it is: numpy would let one decide how all are read."""
-    if not isinstance(y, list | tuple):
-        return inputs.array(y, what="y")
-    known = np.empty(len(y), dtype=object)
-    for place, entry in enumerate(y):
-        known[place] = entry
-    nested = any(isinstance(entry, list | tuple | np.ndarray) for entry in y)
-    return inputs.array(y, what="y") if nested else known
-
-
 class _LostAccount:
     """Stands where an account was before an estimator was pickled."""
 
@@ -251,15 +245,3 @@ class _LostAccount:
             "this estimator was charged to an account before it was pickled, and an account cannot be. Give "
             "it one with set_params(account=...), or say set_params(account=None) to record nothing."
         )
-
-
-def _numbers(values: Any, *, what: str) -> Floats:
-    numbers = None
-    with contextlib.suppress(InvalidParameterError):
-        numbers = inputs.numbers(values, what=what)
-    if numbers is None:
-        raise InvalidParameterError(
-            f"{what} must be a dense array of real numbers. Complex data not supported, nor text, nor sparse "
-            "matrices."
-        )
-    return numbers

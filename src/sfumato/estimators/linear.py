@@ -22,7 +22,7 @@ from sfumato import _check
 from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError, QueryFailedError
 from sfumato.estimators.base import Floats, PrivateEstimator
-from sfumato.mechanisms import inputs
+from sfumato.estimators.reading import numbers_of
 from sfumato.statistics.columns import STEPS, Bounds
 
 __all__ = [
@@ -87,7 +87,8 @@ class LinearRegressor(RegressorMixin, PrivateEstimator):
                 "it cost is spent. Fit again with a larger epsilon or more rows, or say fallback=... for a "
                 "public number to predict then."
             )
-        return rows @ self.coef_ + self.intercept_
+        with np.errstate(all="ignore"):  # a warning would tell of a row
+            return rows @ self.coef_ + self.intercept_
 
     def _fail(self, features: int, fallback: float | None) -> None:
         """Store that the fit failed, and what is predicted then."""
@@ -107,12 +108,10 @@ class LinearRegressor(RegressorMixin, PrivateEstimator):
     def _rows(self, X: Any, y: Any) -> tuple[Floats, Floats]:
         """Return X and y as float64, with whatever is in them."""
         rows = self._matrix(X, reset=True)
-        return rows, inputs.numbers(self._column(y, rows=len(rows)), what="y")
+        return rows, numbers_of(self._column(y, rows=len(rows)), what="y")
 
     def __sklearn_tags__(self) -> Any:
-        tags: Any = super().__sklearn_tags__()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - scikit-learn has no types
-        tags.input_tags.allow_nan = True
-        tags.non_deterministic = True
+        tags: Any = super().__sklearn_tags__()
         tags.regressor_tags.poor_score = True
         return tags
 
@@ -120,9 +119,10 @@ class LinearRegressor(RegressorMixin, PrivateEstimator):
 class OneFeatureRegressor(LinearRegressor):
     """A line: X is one feature, as a column or a plain list."""
 
+    _FLAT = True
+
     def _matrix(self, X: Any, *, reset: bool) -> Floats:
-        given = inputs.array(X, what="X")
-        rows = super()._matrix(given[:, None] if given.ndim == 1 else X, reset=reset)
+        rows = super()._matrix(X, reset=reset)
         if rows.shape[1] != 1:
             raise InvalidParameterError(
                 f"{type(self).__name__} fits a line over one feature, but X has {rows.shape[1]} features. "

@@ -19,7 +19,7 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import expit, softmax
+from scipy.special import expit, log_expit, softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
@@ -30,6 +30,7 @@ from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError
 from sfumato.estimators import descent
 from sfumato.estimators.base import Floats, PrivateEstimator
+from sfumato.estimators.minimum import LEAST_REGULARIZATION
 from sfumato.estimators.objective_perturbation import (
     GaussianObjectivePerturbation,
     PureObjectivePerturbation,
@@ -43,6 +44,8 @@ from sfumato.training.mechanism import DpSgd
 
 __all__ = ["LogisticRegression"]
 
+_MOST_EPSILON = 500.0  # with delta above 0: for less noise than that there is no price
+_MOST_REGULARIZATION = 1e100  # in squared row norms: noise on what is left of the weights stays in float64
 METHODS = ("objective", "output", "dp-sgd")
 # Regularization in squared row norms, for noise of n row norms a coordinate in a gradient: a n + b n^2. Found
 # on Adult and credit default, which are public; it is a choice of accuracy and never one of privacy.
@@ -128,9 +131,14 @@ class LogisticRegression(ClassifierMixin, PrivateEstimator):
                 f"method must be one of {', '.join(METHODS)}, but {self.method!r} was given."
             )
         if self.regularization is not None:
+            _check.in_range(
+                0, _MOST_REGULARIZATION * self._row_norm() ** 2, regularization=self.regularization
+            )
             _check.positive(regularization=self.regularization)
         if self.public_size is not None:
             _check.count(public_size=self.public_size)
+        if self.delta > 0:
+            _check.in_range(0, _MOST_EPSILON, epsilon=self.epsilon)
         self._public_classes()
         if self.method == "dp-sgd":
             self._check_descent()
@@ -208,7 +216,7 @@ class LogisticRegression(ClassifierMixin, PrivateEstimator):
         linear, square = _FOR_NOISE[self.method]
         wanted = (linear * noise + square * noise**2) * norm**2
         if self.method == "output":
-            return wanted
+            return max(wanted, LEAST_REGULARIZATION * norm**2)
         return max(wanted, regularization_for(epsilon=self.epsilon / runs, row_norm=norm))
 
     def _row_norm(self) -> float:
@@ -268,8 +276,9 @@ class LogisticRegression(ClassifierMixin, PrivateEstimator):
     def decision_function(self, X: Any) -> Floats:
         """Return the score of each row, clipped as in `fit`: one for two classes, else one for each."""
         check_is_fitted(self, "coef_")
-        scores = clipped(self._matrix(X, reset=False), clip_norm=self.clip_norm) @ self.coef_.T
-        scores += self.intercept_
+        with np.errstate(all="ignore"):  # a warning would tell of a row
+            scores = clipped(self._matrix(X, reset=False), clip_norm=self.clip_norm) @ self.coef_.T
+            scores += self.intercept_
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
     def predict(self, X: Any) -> npt.NDArray[Any]:
@@ -284,16 +293,9 @@ class LogisticRegression(ClassifierMixin, PrivateEstimator):
             return np.stack([expit(-scores), expit(scores)], axis=1)
         if self.method == "dp-sgd":
             return softmax(scores, axis=1)
-        chances = expit(scores)
-        return chances / chances.sum(axis=1, keepdims=True)
+        return softmax(log_expit(scores), axis=1)  # each model's own chance, over their sum
 
     def predict_log_proba(self, X: Any) -> Floats:
         """Return the logarithms of `predict_proba`."""
-        return np.log(self.predict_proba(X))
-
-    def __sklearn_tags__(self) -> Any:
-        """Say what scikit-learn may expect: rows that are not finite are fine."""
-        tags: Any = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        tags.non_deterministic = self.random_state is None
-        return tags
+        with np.errstate(all="ignore"):
+            return np.log(self.predict_proba(X))

@@ -64,7 +64,7 @@ class NoisyStats(OneFeatureRegressor):
         feature_bounds: Bounds,
         target_bounds: Bounds,
         fallback: float | None = None,
-        relation: Relation | str = Relation.ADD_REMOVE,
+        relation: Relation | str = "add-remove",
         privacy_unit: str = "row",
         account: Account | None = None,
         purpose: str | None = None,

@@ -10,7 +10,8 @@ Exact      Both hold for the exact minimum w*. The solver's w is within toleranc
            w + noise is the adaptive composition of w* and a release of that difference (Iyengar et al. 2019,
            "approximate minima"); what that costs is part of the event.
 Small r    The determinant may take at most half of epsilon: a smaller regularization is raised to
-           X^2 / (4 (e^{epsilon / 2} - 1)). (Chaudhuri et al. raise theirs where nothing would be left.)
+           X^2 / (4 (e^{epsilon / 2} - 1)). (Chaudhuri et al. raise theirs where nothing would be left.) So is
+           one below what the solver needs (`minimum`).
 Sharper    Chaudhuri et al. pay 2 log(1 + X^2 / (4 r)) for the determinants under replace-one. Half of it is
            enough: the Hessian with the other row in it is at least the one without either.
 Source     R2, Algorithm 2; Chaudhuri, Monteleoni, Sarwate 2011, arXiv:0912.0071, Algorithm 2 and Theorem 9;
@@ -33,7 +34,7 @@ from sfumato.accounting.events import (
 )
 from sfumato.accounting.guarantee import Relation
 from sfumato.estimators.base import Floats
-from sfumato.estimators.minimum import minimize
+from sfumato.estimators.minimum import LEAST_REGULARIZATION, minimize, require_solvable
 from sfumato.estimators.output_perturbation import SOLVER_TOLERANCE
 from sfumato.estimators.spherical import gaussian_vector, on_grid, spherical_laplace
 from sfumato.mechanisms.random import Generator
@@ -42,17 +43,19 @@ __all__ = ["GaussianObjectivePerturbation", "PureObjectivePerturbation", "regula
 
 _CURVATURE = 0.25  # the most that log(1 + e^-t) bends
 _MOST = 0.5  # of epsilon, for the determinant
+_LARGEST_EXPONENT = 700.0  # e^700 is a float
 _SOLVER_SHARE = 0.01  # of epsilon, for what the solver leaves
 _SOLVER_NOISE = 300.0  # over the most that neighbors move what the solver leaves
 
 
 def regularization_for(*, epsilon: float, row_norm: float, share: float = 0.25) -> float:
-    """Return the regularization at which the determinant takes a share of epsilon.
+    """Return the regularization at which the determinant takes a share of epsilon, or the least solvable.
 
     >>> round(regularization_for(epsilon=1.0, row_norm=1.0), 4)
     0.8802
     """
-    return _CURVATURE * row_norm**2 / math.expm1(share * epsilon)
+    paid = math.expm1(min(share * epsilon, _LARGEST_EXPONENT))
+    return max(_CURVATURE / paid, LEAST_REGULARIZATION) * row_norm**2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,7 +81,7 @@ class PureObjectivePerturbation:
 
     @property
     def tolerance(self) -> float:
-        """The gradient norm at which the solver stops."""
+        """How near to the minimum the solver stops, times the regularization."""
         return SOLVER_TOLERANCE * self.row_norm
 
     @property
@@ -101,7 +104,14 @@ class PureObjectivePerturbation:
         """Return the minimum for rows of norm at most `row_norm` and labels -1 or 1."""
         dimension = rows.shape[1]
         tilt = spherical_laplace(dimension, scale=self.scale, generator=generator)
-        best = minimize(rows, signs, regularization=self.regularization, tilt=tilt, tolerance=self.tolerance)
+        best = minimize(
+            rows,
+            signs,
+            row_norm=self.row_norm,
+            regularization=self.regularization,
+            tilt=tilt,
+            tolerance=self.tolerance,
+        )
         hidden = best + spherical_laplace(dimension, scale=self.solver_scale, generator=generator)
         return on_grid(hidden, noise=self.solver_scale)
 
@@ -121,6 +131,7 @@ class GaussianObjectivePerturbation:
             row_norm=self.row_norm,
             regularization=self.regularization,
         )
+        require_solvable(self.regularization, row_norm=self.row_norm)
 
     @classmethod
     def calibrated(
@@ -164,7 +175,7 @@ class GaussianObjectivePerturbation:
 
     @property
     def tolerance(self) -> float:
-        """The gradient norm at which the solver stops."""
+        """How near to the minimum the solver stops, times the regularization."""
         return SOLVER_TOLERANCE * self.row_norm
 
     @property
@@ -182,6 +193,13 @@ class GaussianObjectivePerturbation:
         """Return the minimum for rows of norm at most `row_norm` and labels -1 or 1."""
         dimension = rows.shape[1]
         tilt = gaussian_vector(dimension, stddev=self.noise_multiplier * self.row_norm, generator=generator)
-        best = minimize(rows, signs, regularization=self.regularization, tilt=tilt, tolerance=self.tolerance)
+        best = minimize(
+            rows,
+            signs,
+            row_norm=self.row_norm,
+            regularization=self.regularization,
+            tilt=tilt,
+            tolerance=self.tolerance,
+        )
         hidden = best + gaussian_vector(dimension, stddev=self.solver_stddev, generator=generator)
         return on_grid(hidden, noise=self.solver_stddev)

@@ -4,9 +4,10 @@
 Guarantee  The exact minimum of sum_i f_i(w) + r |w|^2 / 2 moves by at most G / r in L2 norm, where G is how
            far neighbors move the gradient of the sum: X under add-remove, 2 X under replace-one, for rows of
            norm at most X and slopes in [-1, 1] (Chaudhuri et al. 2011, Lemma 7 and Corollary 8: there it is
-           2 / (n lambda), with r = n lambda and X = 1). A solver stops at gradients of at most `tolerance`,
-           within tolerance / r of the minimum, for each neighbor: so 2 tolerance / r is added.
-           Nothing is divided by the number of rows: r is a public number.
+           2 / (n lambda), with r = n lambda and X = 1). A solver stops within tolerance / r of the minimum
+           (`minimum`), for each neighbor: so 2 tolerance / r is added.
+           Nothing is divided by the number of rows: r is a public number. One that is too small for the
+           solver is refused before anything is spent.
 Noise      delta = 0: `spherical_laplace`; else Gaussian, calibrated analytically.
 Source     R2, Algorithm 1; Chaudhuri, Monteleoni, Sarwate 2011, arXiv:0912.0071, Algorithm 1.
 """
@@ -22,13 +23,13 @@ from sfumato.accounting.events import DpEvent, PureDpEvent, UnsampledDpEvent
 from sfumato.accounting.gaussian import stddev_for
 from sfumato.accounting.guarantee import Relation
 from sfumato.estimators.base import Floats
-from sfumato.estimators.minimum import minimize
+from sfumato.estimators.minimum import minimize, require_solvable
 from sfumato.estimators.spherical import gaussian_vector, on_grid, spherical_laplace
 from sfumato.mechanisms.random import Generator
 
 __all__ = ["SOLVER_TOLERANCE", "OutputPerturbation"]
 
-SOLVER_TOLERANCE = 1e-7  # gradient norm at which solvers stop, over the norm of a row
+SOLVER_TOLERANCE = 1e-5  # of the most that one row moves a minimum: how near to it solvers stop
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,7 +42,7 @@ class OutputPerturbation:
     ...     epsilon=1.0, row_norm=1.0, regularization=10.0, relation=Relation.REPLACE_ONE
     ... )
     >>> round(pure.size, 6), pure.event()
-    (0.2, PureDpEvent(epsilon=1.0))
+    (0.200002, PureDpEvent(epsilon=1.0))
     """
 
     epsilon: float
@@ -55,10 +56,11 @@ class OutputPerturbation:
         _check.positive(epsilon=self.epsilon, row_norm=self.row_norm, regularization=self.regularization)
         _check.in_range(0, 1, delta=self.delta)
         _check.count(runs=self.runs)
+        require_solvable(self.regularization, row_norm=self.row_norm)
 
     @property
     def tolerance(self) -> float:
-        """The gradient norm at which the solver stops."""
+        """How near to the minimum the solver stops, times the regularization."""
         return SOLVER_TOLERANCE * self.row_norm
 
     @property
@@ -86,7 +88,12 @@ class OutputPerturbation:
         dimension = rows.shape[1]
         nothing = np.zeros(dimension)
         best = minimize(
-            rows, signs, regularization=self.regularization, tilt=nothing, tolerance=self.tolerance
+            rows,
+            signs,
+            row_norm=self.row_norm,
+            regularization=self.regularization,
+            tilt=nothing,
+            tolerance=self.tolerance,
         )
         if self.delta == 0:
             noise = spherical_laplace(dimension, scale=self.size, generator=generator)

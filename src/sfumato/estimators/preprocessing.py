@@ -6,10 +6,12 @@ Guarantee  `StandardScaler`: the number of rows, and for each feature the sum an
            `statistics.columns` first.
            `PCA`: the matrix of second moments of rows clipped to a public norm, with a constant appended, in
            one release: its Frobenius norm moves by at most A^2 under add-remove and by sqrt(2) A^2 under
-           replace-one, where A bounds a row with its constant. Everything else is computed from these.
+           replace-one, where A bounds a row with its constant. Its sums are exact, too: rows are put on a
+           grid, products are added up as whole numbers and rounded down once, for which a step an entry is
+           added to the sensitivity. Everything else is computed from these.
 Neighbors  Under replace-one the number of rows is public.
-Transform  `transform` uses what was released only. Rows that are not finite stay so: the next private step
-           leaves them out.
+Transform  `transform` uses what was released only. Rows that are not finite, or become so, stay so: the next
+           private step leaves them out. No row makes it warn.
 Failure    Where the noisy number of rows is not above 0, the scaler falls back to the middle and half the
            width of the bounds; the components are those of the noisy matrix, whatever it is.
 Source     Dwork, Talwar, Thakurta, Zhang 2014, "Analyze Gauss" (PCA).
@@ -29,7 +31,9 @@ from sfumato.accounting.gaussian import stddev_for
 from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError
 from sfumato.estimators.base import Floats, PrivateEstimator
-from sfumato.estimators.rows import clipped
+from sfumato.estimators.linear import exact_gram, finite_rows
+from sfumato.estimators.reading import matrix_of
+from sfumato.estimators.rows import clipped_steps
 from sfumato.estimators.spherical import gaussian_vector, on_grid, spherical_laplace
 from sfumato.ledger.account import Account
 from sfumato.mechanisms.additive import Gaussian, Laplace
@@ -38,6 +42,7 @@ from sfumato.statistics.columns import STEPS, in_steps
 
 __all__ = ["PCA", "StandardScaler"]
 
+_ROUNDING = 1 + 1e-12  # covers the rounding of a product
 _LEAST_SPREAD = 0.01  # of half the width of the bounds: a feature is never scaled up by more than this allows
 
 
@@ -139,16 +144,14 @@ class StandardScaler(TransformerMixin, PrivateEstimator):
     def transform(self, X: Any) -> Floats:
         """Return (X - mean_) / scale_."""
         check_is_fitted(self, "scale_")
-        return (self._matrix(X, reset=False) - self.mean_) / self.scale_
+        with np.errstate(all="ignore"):  # a warning would tell of a row
+            return (self._matrix(X, reset=False) - self.mean_) / self.scale_
 
     def inverse_transform(self, X: Any) -> Floats:
         """Return X * scale_ + mean_."""
         check_is_fitted(self, "scale_")
-        return np.asarray(X, dtype=np.float64) * self.scale_ + self.mean_
-
-    def __sklearn_tags__(self) -> Any:
-        """Say what scikit-learn may expect: rows that are not finite are fine."""
-        return _tags(super().__sklearn_tags__(), self.random_state)
+        with np.errstate(all="ignore"):
+            return matrix_of(X) * self.scale_ + self.mean_
 
 
 class PCA(TransformerMixin, PrivateEstimator):
@@ -195,19 +198,20 @@ class PCA(TransformerMixin, PrivateEstimator):
         _check.count(n_components=self.n_components)
         if self.delta == 0:
             return PureDpEvent(float(self.epsilon))
-        relation = self._relation()
-        gaussian = dp.GaussianDpEvent(relation.diameter * self._size() / self._sensitivity())
-        return UnsampledDpEvent(gaussian) if relation.replaces else gaussian
+        gaussian = dp.GaussianDpEvent(self._relation().diameter * self._noise())
+        return UnsampledDpEvent(gaussian) if self._relation().replaces else gaussian
 
-    def _sensitivity(self) -> float:
-        squared = 2 * self.clip_norm**2  # of the norm of a row with its constant, clip_norm
-        return math.sqrt(2) * squared if self._relation().replaces else squared
+    def _noise(self) -> float:
+        """Return the scale of the noise in sensitivities, or its standard deviation for delta above 0."""
+        return 1 / self.epsilon if self.delta == 0 else stddev_for(self.epsilon, self.delta, 1.0)
 
-    def _size(self) -> float:
-        """Return the scale of the noise, or its standard deviation where delta is above 0."""
-        if self.delta == 0:
-            return self._sensitivity() / self.epsilon
-        return stddev_for(self.epsilon, self.delta, self._sensitivity())
+    def _sensitivity(self, features: int) -> float:
+        """Return how many steps one row moves the matrix in Frobenius norm.
+
+        Rounding down adds less than a step for each entry, of a matrix of one more than `features` a side.
+        """
+        squared = 2.0 * STEPS  # of the norm of a row with its constant
+        return (math.sqrt(2) * squared if self._relation().replaces else squared) * _ROUNDING + features + 1
 
     def _learn(self, X: Any, y: Any, *, generator: Generator) -> None:
         rows = self._matrix(X, reset=True)
@@ -215,50 +219,49 @@ class PCA(TransformerMixin, PrivateEstimator):
             raise InvalidParameterError(
                 f"n_components={self.n_components} must be at most the number of features, {rows.shape[1]}."
             )
-        finite = np.isfinite(rows).all(axis=1, keepdims=True)
-        short = clipped(rows, clip_norm=self.clip_norm)
-        whole = np.hstack([short, np.where(finite, self.clip_norm, 0.0)])
-        self._keep(self._noisy(whole.T @ whole, generator))
+        self._keep(self._noisy(self._moments(rows), generator) / STEPS)
+
+    def _moments(self, rows: Floats) -> Floats:
+        """Return sums of products of features, over the clip norm, and a constant 1, in steps: private."""
+        short = clipped_steps(rows[finite_rows(rows)], clip_norm=self.clip_norm)
+        whole = np.hstack([short, np.full((len(short), 1), float(STEPS))])
+        return (exact_gram(whole) // STEPS).astype(np.float64)
 
     def _noisy(self, matrix: Floats, generator: Generator) -> Floats:
-        """Return a symmetric matrix with noise on each entry; off the diagonal an entry stands twice."""
+        """Return a symmetric matrix with noise on each entry; off the diagonal an entry stands twice.
+
+        Only noise is weighed and rounded before the two are added: sums are whole numbers, and stay exact.
+        """
         upper = np.triu_indices(len(matrix))
         weight = np.where(upper[0] == upper[1], 1.0, math.sqrt(2))  # so that the norm is Frobenius's
-        vector = matrix[upper] * weight
+        size = self._noise() * self._sensitivity(len(matrix) - 1)
         if self.delta == 0:
-            noise = spherical_laplace(len(vector), scale=self._size(), generator=generator)
+            noise = spherical_laplace(len(weight), scale=size, generator=generator)
         else:
-            noise = gaussian_vector(len(vector), stddev=self._size(), generator=generator)
+            noise = gaussian_vector(len(weight), stddev=size, generator=generator)
         noisy = np.zeros_like(matrix)
-        noisy[upper] = on_grid(vector + noise, noise=self._size()) / weight
+        noisy[upper] = on_grid(matrix[upper] + noise / weight, noise=size)
         return noisy + np.triu(noisy, 1).T
 
     def _keep(self, noisy: Floats) -> None:
-        count = max(1.0, float(noisy[-1, -1]) / self.clip_norm**2)
-        mean = noisy[-1, :-1] / (count * self.clip_norm)
-        self.mean_ = mean * min(1.0, self.clip_norm / max(float(np.linalg.norm(mean)), 1e-300))
-        covariance = noisy[:-1, :-1] / count - np.outer(self.mean_, self.mean_)
-        values, vectors = np.linalg.eigh(covariance)
+        """Keep what follows from noisy sums of products: of rows over the clip norm, and a constant 1."""
+        count = max(1.0, float(noisy[-1, -1]))
+        mean = noisy[-1, :-1] / count
+        mean *= min(1.0, 1 / max(float(np.linalg.norm(mean)), 1e-300))
+        values, vectors = np.linalg.eigh(noisy[:-1, :-1] / count - np.outer(mean, mean))
         order = np.argsort(values)[::-1][: self.n_components]
+        self.mean_ = self.clip_norm * mean
         self.components_ = vectors[:, order].T
-        self.explained_variance_ = np.maximum(values[order], 0.0)
+        self.explained_variance_ = self.clip_norm**2 * np.maximum(values[order], 0.0)
 
     def transform(self, X: Any) -> Floats:
         """Return the coordinates of each row along the components."""
         check_is_fitted(self, "components_")
-        return (self._matrix(X, reset=False) - self.mean_) @ self.components_.T
+        with np.errstate(all="ignore"):
+            return (self._matrix(X, reset=False) - self.mean_) @ self.components_.T
 
     def inverse_transform(self, X: Any) -> Floats:
         """Return the points that coordinates stand for."""
         check_is_fitted(self, "components_")
-        return np.asarray(X, dtype=np.float64) @ self.components_ + self.mean_
-
-    def __sklearn_tags__(self) -> Any:
-        """Say what scikit-learn may expect: rows that are not finite are fine."""
-        return _tags(super().__sklearn_tags__(), self.random_state)
-
-
-def _tags(tags: Any, random_state: object) -> Any:
-    tags.input_tags.allow_nan = True
-    tags.non_deterministic = random_state is None
-    return tags
+        with np.errstate(all="ignore"):
+            return matrix_of(X) @ self.components_ + self.mean_

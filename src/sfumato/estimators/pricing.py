@@ -2,43 +2,64 @@
 """What a fit would cost: an estimator's, or that of all steps of a `Pipeline` together.
 
 Promise    A pipeline's price is that of its steps' events, composed. A step that would learn from the data
-           without paying is refused: its fit would be outside of any guarantee. Steps that learn nothing
-           (scikit-learn's tag `requires_fit` is False, or "passthrough") cost nothing.
+           without paying is refused: its fit would be outside of any guarantee. Steps that compute each row
+           from itself (`row_steps`, or "passthrough") cost nothing. scikit-learn's own are refused: they run
+           before anybody has paid, and raise because of one row.
+Pipeline   scikit-learn's own class, without `memory`: a cache keeps rows, and a hit tells that they are the
+           same.
 Delta      That of the whole is the sum of the steps' deltas.
 """
 
 from typing import Any
 
 from sklearn.pipeline import Pipeline
-from sklearn.preprocessing import Binarizer, Normalizer
 
 from sfumato.accounting.events import DpEvent, compose
 from sfumato.accounting.guarantee import Guarantee, Relation
 from sfumato.errors import InvalidParameterError
 from sfumato.estimators.base import PrivateEstimator, guarantee_of
+from sfumato.estimators.row_steps import Binarizer, Normalizer
 
 __all__ = ["cost", "event_of", "private_steps"]
 
-_ROW_BY_ROW = (Normalizer, Binarizer)  # compute each row from itself alone
+_FREE = (Normalizer, Binarizer)  # by their very class: a subclass may do anything
 
 
 def private_steps(estimator: Any) -> list[PrivateEstimator]:
-    """Return the steps that pay, in order; raises where one learns without paying."""
+    """Return the steps that pay, in order; raises where one learns without paying, or none pays."""
+    found = _paying(estimator)
+    if not found:
+        raise InvalidParameterError(
+            f"no step of the {type(estimator).__name__} is private, so there is nothing to pay for. Add an "
+            "estimator of sfumato.estimators."
+        )
+    return found
+
+
+def _paying(estimator: Any) -> list[PrivateEstimator]:
     if isinstance(estimator, PrivateEstimator):
         return [estimator]
-    if not isinstance(estimator, Pipeline):
+    if type(estimator) is not Pipeline:
         raise InvalidParameterError(
             f"a {type(estimator).__name__} has no price: it is neither a private estimator nor a Pipeline of "
-            "such. Use the estimators of sfumato.estimators."
+            "such, which a subclass is not. Use the estimators of sfumato.estimators."
+        )
+    if estimator.memory is not None:
+        raise InvalidParameterError(
+            "a Pipeline with memory=... keeps private rows on disk, and a step that it finds there pays "
+            "nothing and tells that the rows are the same. Leave memory out."
         )
     found: list[PrivateEstimator] = []
     for name, step in estimator.steps:
         if isinstance(step, PrivateEstimator | Pipeline):
-            found += private_steps(step)
-        elif step is not None and step != "passthrough" and type(step) not in _ROW_BY_ROW:
+            found += _paying(step)
+        elif type(step) in _FREE:
+            step.fit(None)  # reads nothing: refuses parameters that make no sense
+        elif not (step is None or (isinstance(step, str) and step == "passthrough")):
             raise InvalidParameterError(
-                f"step {name!r} ({type(step).__name__}) may learn from the data or mix its rows, and pays "
-                "nothing, so the pipeline has no guarantee. Use a private one, or Normalizer or Binarizer."
+                f"step {name!r} ({type(step).__module__}.{type(step).__name__}) pays nothing, and may learn "
+                "from the data, mix its rows or fail because of one, so the pipeline has no guarantee. Use a "
+                "private one, or Normalizer or Binarizer of sfumato.estimators."
             )
     return found
 

@@ -3,7 +3,8 @@
 
 Guarantee  Every row that `clipped` returns has L2 norm at most `clip_norm` (up to 1e-12 of it), whatever was
            in it: huge numbers are scaled down without overflow, and a row with a NaN or an infinity becomes
-           a row of zeros. One row depends on no other.
+           a row of zeros. One row depends on no other. `clipped_steps` puts finite rows on a public grid, of
+           `STEPS` to the clip norm, and no norm is then above `STEPS`: not even by rounding.
 Intercept  A constant of half the clip norm is appended as one more feature, so that the intercept is
            regularized and protected like any other coefficient. Rows of zeros have none: in a sum of
            gradients they are as good as absent.
@@ -11,15 +12,18 @@ Intercept  A constant of half the clip norm is appended as one more feature, so 
 
 import contextlib
 import math
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from sfumato.estimators.base import Floats
+from sfumato.estimators.reading import Floats
+from sfumato.statistics.columns import STEPS
 
-__all__ = ["INTERCEPT", "augmented", "clipped", "codes", "row_norm"]
+__all__ = ["INTERCEPT", "augmented", "clipped", "clipped_steps", "codes", "equal", "row_norm"]
 
 INTERCEPT = 0.5  # the constant feature, over the clip norm
+_INSIDE = 1 - 2.0**-30  # a norm computed in float64 is off by less
 
 
 def row_norm(clip_norm: float, *, fit_intercept: bool) -> float:
@@ -48,25 +52,44 @@ def clipped(rows: Floats, *, clip_norm: float) -> Floats:
     return np.where(long[:, None], unit * scale[:, None], known)
 
 
+def clipped_steps(rows: Floats, *, clip_norm: float) -> Floats:
+    """Return finite rows over clip_norm, of norm at most 1, in whole steps, rounded towards 0.
+
+    >>> clipped_steps(np.array([[0.5, -0.25]]), clip_norm=1.0) / STEPS
+    array([[ 0.5 , -0.25]])
+    """
+    largest = np.abs(rows).max(axis=1, keepdims=True, initial=0.0)
+    largest = np.where(largest > 0, largest, 1.0)  # scaled first: squares may overflow
+    direction = rows / largest
+    norms = np.linalg.norm(direction, axis=1, keepdims=True)
+    with np.errstate(over="ignore"):
+        length = np.minimum((largest / clip_norm) * norms, _INSIDE)
+    return np.trunc(direction * (length / np.where(norms > 0, norms, 1.0)) * STEPS)
+
+
 def augmented(rows: Floats, present: npt.NDArray[np.bool_], *, constant: float) -> Floats:
     """Return the rows with the constant appended; rows that are not `present` are zeros throughout."""
     whole = np.hstack([rows, np.full((len(rows), 1), constant)]) if constant > 0 else rows
     return np.where(present[:, None], whole, 0.0)
 
 
-def _equal(labels: npt.NDArray[np.generic], label: object) -> npt.NDArray[np.bool_]:
-    """Compare each entry by itself."""
-    if labels.dtype.kind != "O":
-        return np.asarray(labels == label)
-    plain = label.item() if isinstance(label, np.generic) else label
-    return np.array([_same(entry, plain) for entry in labels], dtype=bool)
+def equal(labels: npt.NDArray[Any], others: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Return which labels are the same, each pair by itself; what does not compare is not the same.
+
+    >>> equal(np.array([1, None, "a"], dtype=object), np.array([1, 1, 1])).tolist()
+    [True, False, False]
+    """
+    if labels.dtype.kind != "O" and others.dtype.kind != "O":
+        return np.asarray(labels == others)
+    pairs = zip(labels.tolist(), np.broadcast_to(others, labels.shape).tolist(), strict=True)
+    return np.array([_same(one, other) for one, other in pairs], dtype=bool)
 
 
-def _same(entry: object, label: object) -> bool:
-    """Whether an entry is this label; whatever does not compare is not."""
-    found = False
-    with contextlib.suppress(Exception):  # of entries of any kind
-        found = bool(entry == label)
+def _same(entry: Any, label: Any) -> bool:
+    found, plain = False, entry.item() if isinstance(entry, np.ndarray) and entry.ndim == 0 else entry
+    if not isinstance(plain, np.ndarray):  # one that is not of one entry would warn, or compare as one
+        with contextlib.suppress(Exception):  # of entries of any kind
+            found = bool(plain == label)
     return found
 
 
@@ -78,5 +101,5 @@ def codes(labels: npt.NDArray[np.generic], classes: npt.NDArray[np.generic]) -> 
     """
     found = np.full(len(labels), -1, dtype=np.int64)
     for place, label in enumerate(classes):
-        found[_equal(labels, label)] = place
+        found[equal(labels, np.asarray(label))] = place
     return found

@@ -37,6 +37,7 @@ from sfumato.accounting.selection import stop_for
 from sfumato.errors import InvalidParameterError
 from sfumato.estimators.base import Floats, PrivateEstimator
 from sfumato.estimators.pricing import event_of, private_steps
+from sfumato.estimators.rows import equal
 from sfumato.ledger.account import Account
 from sfumato.mechanisms.additive import Laplace
 from sfumato.mechanisms.random import Generator, uniform_below, words
@@ -51,7 +52,7 @@ _DELTA_SHARE = 0.5  # of delta, for the deltas that the trials' own budgets are 
 
 def is_right(model: Any, X: Any, y: Any) -> Floats:
     """Return 1.0 for each row that the model predicts right, else 0.0."""
-    return (np.asarray(model.predict(X)) == np.asarray(y)).astype(np.float64)
+    return equal(np.asarray(model.predict(X)), np.asarray(y)).astype(np.float64)
 
 
 def draw_trials(shape: float, stop: float, *, generator: Generator | None = None) -> int:
@@ -139,6 +140,8 @@ class Search(MetaEstimatorMixin, PrivateEstimator):
     def event(self) -> DpEvent:
         """Return what the whole search costs."""
         self._found = self._factor()
+        for candidate in self.candidates:
+            self._check_steps(candidate, self._found)
         return self._selection(self._found)
 
     def _selection(self, factor: float) -> DpEvent:
@@ -180,10 +183,19 @@ class Search(MetaEstimatorMixin, PrivateEstimator):
                 raise InvalidParameterError(
                     f"a candidate must not set {name!r}: what a trial costs is fixed before the search."
                 )
-        if any(step.account is not None for step in private_steps(self.estimator)):
+        for candidate in ({}, *self.candidates):
+            self._check_steps(candidate, 1.0)
+
+    def _check_steps(self, candidate: Mapping[str, Any], factor: float) -> None:
+        """Refuse now what a trial's own fit would refuse, or charge, after the search has paid."""
+        steps = private_steps(self._model(candidate, factor))
+        if any(step.account is not None for step in steps):
             raise InvalidParameterError(
-                "the search is charged as a whole: give account=... to it and not to its estimator."
+                "the search is charged as a whole: give account=... to it, and not to its estimator or a "
+                "step of a candidate."
             )
+        for step in steps:
+            step._check_common()
 
     def _own_epsilon(self) -> float:
         return sum(step.epsilon for step in private_steps(self.estimator))
@@ -198,7 +210,8 @@ class Search(MetaEstimatorMixin, PrivateEstimator):
     def _model(self, candidate: Mapping[str, Any], factor: float, noise: Generator | None = None) -> Any:
         """Return a fresh estimator with the candidate's settings and its part of the budget."""
         model: Any = clone(self.estimator)
-        model.set_params(**candidate)
+        # A candidate may replace a step: each trial has one of its own, or trials would share what they fit.
+        model.set_params(**{name: clone(value, safe=False) for name, value in candidate.items()})
         steps = private_steps(model)
         whole = sum(step.delta for step in steps)
         for step in steps:
@@ -276,7 +289,7 @@ class Search(MetaEstimatorMixin, PrivateEstimator):
         return tags
 
     def score(self, X: Any, y: Any) -> float:
-        """Return the best model's own score on data that is not protected."""
+        """Return the best model's own score on rows that may be seen: of private rows it is no release."""
         check_is_fitted(self, "best_estimator_")
         return float(self.best_estimator_.score(X, y))
 

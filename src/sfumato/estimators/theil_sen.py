@@ -68,7 +68,7 @@ class TheilSen(OneFeatureRegressor):
         matchings: int = 10,
         prediction_bounds: Bounds | None = None,
         widening: float = 0.001,
-        relation: Relation | str = Relation.ADD_REMOVE,
+        relation: Relation | str = "add-remove",
         privacy_unit: str = "row",
         account: Account | None = None,
         purpose: str | None = None,

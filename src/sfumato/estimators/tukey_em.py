@@ -84,7 +84,7 @@ class TukeyEM(LinearRegressor):
         fit_intercept: bool = True,
         resolution: float = 1e-12,
         fallback: float | None = None,
-        relation: Relation | str = Relation.ADD_REMOVE,
+        relation: Relation | str = "add-remove",
         privacy_unit: str = "row",
         account: Account | None = None,
         purpose: str | None = None,

@@ -8,7 +8,8 @@ Settle     `settle` replaces the parameters of a frozen mechanism by the equal f
            event and the repr speak of one number. A number that float64 cannot hold exactly is refused: only
            the caller knows which way of rounding is safe.
 Edges      Text is refused even where it reads as a number, and so are complex numbers. NaN and infinity are
-           numbers to `numbers`, and refused by `number`.
+           numbers to `numbers`, and refused by `number`. What is beyond float64 is refused; `clippable`
+           makes it an infinity.
 """
 
 import math
@@ -26,6 +27,7 @@ from sfumato.errors import InvalidParameterError
 __all__ = [
     "array",
     "check_relation",
+    "clippable",
     "number",
     "numbers",
     "parameter",
@@ -61,6 +63,19 @@ def numbers(values: npt.ArrayLike, *, what: str) -> npt.NDArray[np.float64]:
     if known is None:
         raise InvalidParameterError(f"{what} must be real numbers; nothing was released.")
     return known
+
+
+def clippable(values: npt.ArrayLike, *, what: str) -> npt.NDArray[np.float64]:
+    """Return private values as float64, those beyond it as infinities: for whoever clips or leaves those out.
+
+    >>> clippable([1, -(10**400)], what="ages")
+    array([  1., -inf])
+    """
+    given = _quietly(lambda: np.asarray(values))
+    if given is None or given.dtype.kind != "O":  # only Python's own numbers can be too large
+        return numbers(values, what=what)
+    inside = _quietly(lambda: np.array([_in_range(value) for value in given.ravel()], dtype=object))
+    return numbers(given if inside is None else inside.reshape(given.shape), what=what)
 
 
 def number(value: float) -> float:
@@ -119,6 +134,15 @@ def check_relation(relation: Relation) -> None:
         raise InvalidParameterError(
             f"relation must be a Relation, but {relation!r} was given. Use Relation.parse(...) for text."
         )
+
+
+def _in_range(value: Any) -> Any:
+    """Return a value, or the infinity of its sign if float64 cannot hold a number so large."""
+    try:
+        return float(value) if isinstance(value, Real) else value
+    except OverflowError:
+        positive: bool = value > 0  # type: ignore[operator]  # real numbers have an order
+        return math.inf if positive else -math.inf
 
 
 def _quietly(convert: Callable[[], _T]) -> _T | None:

@@ -5,7 +5,8 @@ Guarantee  `Query.release` charges the question's event before any row is read; 
            nothing. From then on it is spent, whatever fails. The release states the price of that same event.
 Neighbors  A question is made for one relation and one contribution bound, those of the data it is asked of:
            any other is refused.
-Failure    What an engine says when it fails may quote rows, so its words are not passed on.
+Failure    What an engine says when it fails may quote rows, and which error it raises may depend on them:
+           neither is passed on. All failures of one question read the same.
 """
 
 import textwrap
@@ -160,15 +161,14 @@ class Query(Generic[Value]):
 
 
 def _answered(question: Question[Value], data: Any, generator: Generator | None) -> Answer[Value]:
-    failed = ""
     try:
         return question.answer(data, generator=generator)
     except SfumatoError:
         raise
-    except Exception as error:  # of an engine, a file or a driver: its message may quote what it read
-        failed = type(error).__name__
+    except Exception:  # of an engine, a file or a driver: its message and its class may tell what it read
+        pass  # and is raised below, so that our error does not carry theirs along
     raise QueryFailedError(
-        f"{question.name}: the data could not be read or computed ({failed}). What was reserved for it stays "
-        "spent, as part of it may have been seen. Check that the columns exist and are numbers, and the "
-        "engine's own log."
+        f"{question.name}: the data could not be read or computed. What was reserved for it stays spent, as "
+        "part of it may have been seen. Check that the columns exist and are numbers, and the engine's own "
+        "log."
     )

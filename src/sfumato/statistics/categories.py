@@ -23,7 +23,7 @@ import numpy.typing as npt
 from sfumato.errors import InvalidParameterError
 from sfumato.statistics.columns import ArrayColumn, column_of, is_missing, name_of, objects_of
 
-__all__ = ["ArrayCategories", "Categories", "categories_of"]
+__all__ = ["ArrayCategories", "Categories", "categories_of", "require_fitting"]
 
 Counts = npt.NDArray[np.int64]
 Written = tuple[type[Any], str, Hashable]
@@ -116,6 +116,13 @@ def categories_of(
     rows = cast(ArrayColumn, kept).values.astype(np.int64)
     counted = _counted([known[row] for row in rows], named)
     return ArrayCategories(counted, named, kept.privacy_unit, contribution_bound)
+
+
+def require_fitting(data: Any, categories: Sequence[Hashable]) -> None:
+    """Refuse categories that a table cannot compare with its column; memory compares anything."""
+    check = getattr(data, "require_fitting", None)
+    if check is not None:
+        check(categories)
 
 
 def _written(value: Any) -> Written:

@@ -13,9 +13,10 @@ Source     Sums of floats that are rounded on the way have a larger sensitivity 
            Shoemate, Vadhan, Wagaman 2022, arXiv:2207.10635.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from decimal import Decimal
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -38,12 +39,14 @@ __all__ = [
     "is_missing",
     "name_of",
     "objects_of",
+    "quietly",
     "rows_of",
 ]
 
 Bounds = tuple[float, float]
 Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
+_T = TypeVar("_T")
 
 
 STEPS = 2**20  # of the grid, from the middle of the bounds to either end
@@ -256,38 +259,64 @@ def name_of(values: Any) -> str:
 def is_missing(value: object) -> bool:
     """Whether a value of a private column is none at all: None, or one that is not equal to itself.
 
-    NaN of any kind and NaT are not; pandas' NA will not say.
+    NaN of any kind and NaT are not; pandas' NA will not say. A value that fails to compare is not missing,
+    and what it says is not passed on: it may quote itself.
     """
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return True
-    differs: Any = value != value
+    try:
+        differs: Any = value != value
+    except Exception:
+        return isinstance(value, Decimal)  # a NaN that signals
     return differs is True or (isinstance(differs, np.bool_) and bool(differs))
+
+
+def quietly(convert: Callable[[], _T]) -> _T | None:
+    """Return what a conversion of a private value gives; None where it fails: its error may quote it."""
+    try:
+        return convert()
+    except Exception:
+        return None
 
 
 def _floats(values: Any, what: str) -> Floats:
     """Return private values as float64, missing ones as NaN. Text is refused, even if it reads as numbers."""
     given = inputs.array(values, what=what)
+    if given.dtype == np.float64:
+        return given  # not copied: nobody here writes into it
     if given.dtype.kind == "O":
         plain = [np.nan if is_missing(value) else value for value in given.ravel()]
         if any(isinstance(value, str | bytes) for value in plain):
             raise InvalidParameterError(f"{what} must be real numbers; nothing was released.")
         given = np.array([*plain, None], dtype=object)[:-1].reshape(given.shape)
-    return inputs.numbers(given, what=what)
+    return inputs.clippable(given, what=what)
 
 
 def objects_of(values: Any, *, what: str) -> list[object]:
     """Return private values one by one, each as it is.
 
     numpy would make a list of one kind: NaN beside text becomes the text "nan", but not where None stands
-    among them, so that one row would decide what another one is.
+    among them; whole numbers become floats beside a null, and some of them equal. One row would then decide
+    what another one is. So only numpy's own arrays are read by numpy.
     """
-    plain = not (hasattr(values, "dtype") or hasattr(values, "__array__"))
-    if plain and isinstance(values, Iterable) and not isinstance(values, str | bytes):
-        return list(cast(Iterable[object], values))
+    if not isinstance(values, np.ndarray):
+        listed = quietly(lambda: _listed(values))
+        if listed is not None:
+            return listed
     known = inputs.array(values, what=what)
     if known.ndim != 1:
         raise InvalidParameterError(f"{what} must be one column, of one dimension.")
     return known.tolist()
+
+
+def _listed(values: Any) -> list[object] | None:
+    """Return a column of pyarrow, polars or pandas, or anything else that can be iterated, as a list."""
+    for name in ("to_pylist", "to_list"):
+        if hasattr(values, name):
+            return list(getattr(values, name)())
+    iterable = isinstance(values, Iterable) and not isinstance(values, str | bytes)
+    # A frame, or a tensor of any library, has more dimensions or elements that are no plain values.
+    return list(cast(Iterable[object], values)) if iterable and not hasattr(values, "__array__") else None
 
 
 def _codes(owners: Any, rows: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
@@ -310,6 +339,11 @@ def _unit(owners: Any) -> str:
     return "row" if owners is None else "owner"
 
 
+def _any_missing(rows: Floats) -> bool:
+    parts = (rows[start : start + _CHUNK] for start in range(0, len(rows), _CHUNK))
+    return any(bool(np.isnan(part).any()) for part in parts)
+
+
 def _kept(rows: Floats, owners: Any, contribution_bound: int) -> Floats:
     """Leave out rows with missing values or of nobody, then all but `contribution_bound` of each owner.
 
@@ -321,8 +355,7 @@ def _kept(rows: Floats, owners: Any, contribution_bound: int) -> Floats:
             raise InvalidParameterError(
                 "contribution_bound is about units that own several rows: say whose they are with owners=..."
             )
-        missing = np.isnan(rows).any(1)
-        return rows[~missing] if bool(missing.any()) else rows
+        return rows[~np.isnan(rows).any(1)] if _any_missing(rows) else rows
     owned, known = _codes(owners, len(rows))
     present = known & ~np.isnan(rows).any(1)
     rows, owned = rows[present], owned[present]

@@ -10,7 +10,6 @@ Keys       Are named by the caller, without the data, or were bought (`keys`). E
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date
 from typing import Any
 
 import numpy as np
@@ -21,13 +20,13 @@ from sfumato.statistics.asking import Query
 from sfumato.statistics.columns import Bounds
 from sfumato.statistics.group_questions import GroupCount, GroupMean, GroupSum, Key, Value, Whole
 from sfumato.statistics.keys import key_columns
-from sfumato.statistics.owned_rows import Expression, OwnedRows
-from sfumato.statistics.table_columns import numeric
+from sfumato.statistics.owned_rows import Expression, OwnedRows, described, shown
+from sfumato.statistics.table_columns import fits, numeric
 
 __all__ = ["Groups", "groups_of"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Groups:
     """Rows of a private table, grouped by columns, for the keys that are asked about."""
 
@@ -44,6 +43,12 @@ class Groups:
     def contribution_bound(self) -> int:
         """The most rows one unit has, in all groups together."""
         return self.owned.contribution_bound
+
+    def __repr__(self) -> str:
+        return described(self, *self.columns)
+
+    def __dir__(self) -> list[str]:
+        return shown(self, "compute", "owned", "totals")
 
     def count(
         self,
@@ -112,7 +117,7 @@ class Groups:
         if column is not None:
             values["value"] = numeric(self.owned, column)
         rows = self.owned.kept(values, only=self._wanted)
-        sums = {} if value is None else {"total": value(rows["value"]).sum()}
+        sums = {} if value is None else {"total": value(rows["value"]).cast("int64").sum()}
         return rows.group_by(names).aggregate(count=rows.count(), **sums)
 
     def _wanted(self, rows: Expression) -> list[Expression]:
@@ -120,7 +125,7 @@ class Groups:
         return [rows[f"key{i}"].isin(list(dict.fromkeys(part))) for i, part in enumerate(parts)]
 
     def compute(self, column: str | None, value: Value | None) -> tuple[Whole, Whole]:
-        """Return counts and totals in the order of the keys; 0 for a key that no row has."""
+        """Return counts and totals in the order of the keys; 0 for a key that no row has. Raw: no release."""
         found = self.owned.table(self.totals(column, value)).to_pydict()
         place = {key: i for i, key in enumerate(self.keys)}
         counts, totals = np.zeros((2, len(self.keys)), dtype=np.int64)
@@ -146,14 +151,6 @@ def _key(key: Any, kinds: Sequence[Any]) -> Key:
     if not (isinstance(parts, tuple) and len(parts) == len(kinds)):
         raise InvalidParameterError(f"key {key!r} must be a tuple of {len(kinds)}: one part for each column.")
     for part, kind in zip(parts, kinds, strict=True):
-        if not _fits(part, kind):
+        if not fits(part, kind, whole=True):
             raise InvalidParameterError(f"key {part!r} is not of its column's type, {kind}.")
     return parts
-
-
-def _fits(part: Any, kind: Any) -> bool:
-    if kind.is_boolean():
-        return isinstance(part, bool)
-    if kind.is_integer():
-        return isinstance(part, int) and not isinstance(part, bool)
-    return type(part) is date if kind.is_date() else isinstance(part, str)

@@ -17,16 +17,15 @@ Exact      The noise is drawn exactly: whole-number Laplace noise, again where i
 Memory     Units are counted in the engine and counts are streamed: more keys than memory holds do no harm, as
            long as those that are named fit.
 Order      Keys come sorted: the order in which an engine finds them may tell how large they are.
-Collation  Texts are different keys if they differ at all. To an engine with a collation, "Ann" and "ANN" may
-           be one key, and which of them names it would depend on a row. `told_apart` undoes it where it can.
+Collation  Texts are different keys if they differ at all (`collations`).
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from fractions import Fraction
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -41,10 +40,11 @@ from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms import exact, inputs
 from sfumato.mechanisms.random import Generator
 from sfumato.statistics.asking import Answer
-from sfumato.statistics.owned_rows import Expression, OwnedRows
+from sfumato.statistics.collations import told_apart
+from sfumato.statistics.owned_rows import Expression, OwnedRows, described
 from sfumato.statistics.table_columns import column
 
-__all__ = ["KeyDiscovery", "KeyThreshold", "Keyed", "key_columns", "told_apart"]
+__all__ = ["KeyDiscovery", "KeyThreshold", "Keyed", "key_columns"]
 
 Counts = npt.NDArray[np.int64]
 _DIGITS = 60  # of decimals that decide m
@@ -183,7 +183,7 @@ def _per_key(epsilon: float, delta: float, touched: int) -> KeyThreshold:
     return composed if composed.threshold < plain.threshold else plain
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Keyed:
     """Rows, and the columns whose keys are asked for."""
 
@@ -192,6 +192,9 @@ class Keyed:
 
     def __post_init__(self) -> None:
         key_columns(self.owned, self.columns)
+
+    def __repr__(self) -> str:
+        return described(self, *self.columns)
 
     @property
     def privacy_unit(self) -> str:
@@ -214,46 +217,24 @@ def key_columns(owned: OwnedRows, names: Sequence[str]) -> dict[str, Expression]
     """Return columns that rows can be grouped by, as key0, key1, ..."""
     if not names or len(set(names)) < len(names):
         raise InvalidParameterError("name one or more columns to group by, each once.")
-    for name in names:
-        kind = column(owned, name).type()
+    keys = [_key(owned, name) for name in names]
+    for name, key in zip(names, keys, strict=True):
+        kind = key.type()
         if not (kind.is_string() or kind.is_integer() or kind.is_boolean() or kind.is_date()):
             raise InvalidParameterError(
                 f"column {name!r} has type {kind}, and rows are grouped by text, whole numbers, true or "
                 "false, or dates. Make bins of it first, with table.mutate(...)."
             )
-    return {f"key{i}": told_apart(owned, column(owned, name)) for i, name in enumerate(names)}
+    return {f"key{i}": told_apart(key, engine=owned.engine.name) for i, key in enumerate(keys)}
 
 
-def told_apart(owned: OwnedRows, value: Expression) -> Expression:
-    """Return texts without their collation: through bytes and back. Other engines' stay as they are."""
-    if not value.type().is_string() or owned.engine.name not in ("duckdb", "postgres", "pyspark"):
+def _key(owned: OwnedRows, name: str) -> Expression:
+    """Return a column; whole numbers of it where a missing one may have made floats of them, no others."""
+    value = column(owned, name)
+    if not (owned.floats_may_be_whole and value.type().is_floating()):
         return value
-    if owned.engine.name == "pyspark":
-        return value.cast("binary").cast("string")
-    to_bytes, to_text = _through_bytes(owned.engine.name)
-    return to_text(to_bytes(value))
-
-
-@lru_cache(maxsize=2)
-def _through_bytes(engine: str) -> tuple[Callable[[Expression], Expression], ...]:
-    """Return the engine's own functions from text to its bytes, and back."""
-    from ibis import udf
-
-    builtin: Any = udf.scalar.builtin
-
-    def plain(value: Any) -> Any: ...
-    def coded(value: Any, code: Any) -> Any: ...
-
-    if engine == "duckdb":
-        to_bytes = builtin(plain, name="encode", signature=(("string",), "binary"))
-        return to_bytes, builtin(plain, name="decode", signature=(("binary",), "string"))
-    to_bytes = builtin(coded, name="convert_to", signature=(("string", "string"), "binary"))
-    to_text = builtin(coded, name="convert_from", signature=(("binary", "string"), "string"))
-    return partial(_in_utf8, to_bytes), partial(_in_utf8, to_text)
-
-
-def _in_utf8(function: Any, value: Expression) -> Expression:
-    return function(value, "UTF8")
+    whole = value.try_cast("int64")
+    return (whole.cast("float64") == value).ifelse(whole, None)
 
 
 def _labels(batch: Any, width: int, places: npt.NDArray[np.intp]) -> list[Any]:

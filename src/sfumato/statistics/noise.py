@@ -11,7 +11,10 @@ Pure       delta 0: discrete Laplace noise (the geometric mechanism) of scale l1
            1 - e^-u, with u = (a + b - epsilon) / 2.
 Gaussian   delta above 0. COUNTS keep whole: discrete Gaussian noise, calibrated by the accountants. Sums in
            STEPS of a fine grid get Gaussian noise by the analytic calibration, which composes in closed
-           form; the whole numbers are at most 2^53, so float64 holds them.
+           form, on numbers that float64 holds.
+Large      Numbers are first clamped to 2^53 in size for Gaussian noise on STEPS, to 2^62 for any other noise.
+           That moves no two of them further apart, so whoever has more rows gets an answer that no longer
+           grows, with the same guarantee and without a word about it.
 Rounding   The event of discrete noise under replacement halves the sensitivity, so an odd one is rounded up.
 Source     Ghosh, Roughgarden, Sundararajan 2009; Canonne, Kamath, Steinke 2020; Balle and Wang 2018.
 """
@@ -39,7 +42,8 @@ __all__ = ["Kind", "WholeNoise", "l2_of_counts"]
 
 Whole = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-_LARGEST = 2**62  # what is clamped to it moves no two numbers further apart
+_LARGEST = 2**62  # with noise, it still fits into 64 bits
+_LARGEST_FLOAT = 2**53  # up to which float64 holds every whole number
 
 
 class Kind(enum.Enum):
@@ -91,8 +95,9 @@ class WholeNoise:
 
     def add(self, numbers: Sequence[int] | Whole, *, generator: Generator | None = None) -> Floats:
         """Return the numbers with noise: whole ones, except for Gaussian noise on steps."""
-        known = np.clip(np.asarray(numbers, dtype=np.int64), -_LARGEST, _LARGEST)
-        if self.delta > 0 and self.kind is Kind.STEPS:
+        floats = self.delta > 0 and self.kind is Kind.STEPS
+        known = _clamped(numbers, _LARGEST_FLOAT if floats else _LARGEST)
+        if floats:
             mechanism = self._gaussian()
             return np.array([mechanism.release(int(number), generator=generator) for number in known])
         if self.delta > 0:
@@ -113,6 +118,12 @@ class WholeNoise:
 
     def _stddev(self) -> float:
         return _calibrated(self.epsilon, self.delta, self.l2_sensitivity, self.coordinates, self.relation)
+
+
+def _clamped(numbers: Sequence[int] | Whole, most: int) -> Whole:
+    if isinstance(numbers, np.ndarray):
+        return np.clip(numbers.astype(np.int64), -most, most)
+    return np.array([min(max(int(number), -most), most) for number in numbers], dtype=np.int64)
 
 
 @lru_cache(maxsize=256)

@@ -10,7 +10,10 @@ Order      Bounding comes after what is missing, or not asked about, was left ou
 Missing    Null and NaN are missing values; a row with one in a column that is asked for is left out. So is a
            row whose unit is missing: it belongs to nobody who could be protected. Refusing such a table would
            tell that it has such rows.
+Total      No row stops a query (`row_wise`); in DuckDB because of `guards`, applied to all that is computed.
 Memory     Engines aggregate where the rows are. `batches` streams.
+Raw        What is computed here is exact: no release, and not for the eyes of who asks. Objects that users
+           hold need it from one another, but do not offer it by tab completion (`shown`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +23,10 @@ from itertools import islice
 from operator import and_, xor
 from typing import Any
 
-__all__ = ["OwnedRows", "number"]
+from sfumato.statistics.collations import told_apart
+from sfumato.statistics.guards import guarded
+
+__all__ = ["OwnedRows", "described", "number", "shown"]
 
 Expression = Any  # Ibis is imported only when a table is made
 Batch = Any  # a pyarrow.RecordBatch
@@ -28,7 +34,7 @@ _BATCH = 1 << 18  # rows
 _UNIT, _PLACE = "unit", "place"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class OwnedRows:
     """A table expression, the engine that computes it, and whose rows they are; None means each its own."""
 
@@ -37,11 +43,18 @@ class OwnedRows:
     unit: str | None
     contribution_bound: int
     texts_may_be_numbers: bool  # as in a CSV file, which has no types
+    floats_may_be_whole: bool = False  # as in a pandas frame, where one missing value makes floats of them
 
     @property
     def privacy_unit(self) -> str:
         """Who is protected."""
         return self.unit or "row"
+
+    def __repr__(self) -> str:
+        return described(self, *self.expression.columns)
+
+    def __dir__(self) -> list[str]:
+        return shown(self, "batches", "engine", "expression", "kept", "owner", "row", "table")
 
     def kept(
         self,
@@ -54,7 +67,7 @@ class OwnedRows:
 
         `only` leaves out rows that are not asked about. With `distinct`, equal rows of one unit count once.
         """
-        owner = {} if self.unit is None else {_UNIT: self.expression[self.unit]}
+        owner = {} if self.unit is None else {_UNIT: self.owner(self.unit)}
         rows = self.expression.select(**owner, **values)
         rows = rows.filter(reduce(and_, (_is_known(rows[name]) for name in rows.columns)))
         if only is not None:
@@ -62,6 +75,13 @@ class OwnedRows:
         if self.unit is None:
             return rows
         return self._bounded(rows.distinct() if distinct else rows)
+
+    def owner(self, unit: str) -> Expression:
+        """Return who owns each row, as they are told apart; refused where that cannot be done."""
+        owner = self.expression[unit]
+        if self.floats_may_be_whole and owner.type().is_numeric():
+            return owner.cast("string")
+        return told_apart(owner, engine=self.engine.name)
 
     def _bounded(self, rows: Expression) -> Expression:
         import ibis
@@ -80,15 +100,17 @@ class OwnedRows:
         return [reduce(xor, (_hash(rows[name]) for name in rows.columns)), *values]
 
     def row(self, expression: Expression) -> dict[str, Any]:
-        """Compute an expression of one row."""
-        return self.engine.to_pyarrow(expression).to_pylist()[0]
+        """Compute an expression of one row. Raw: not a release."""
+        return self.table(expression).to_pylist()[0]
 
     def table(self, expression: Expression) -> Any:
-        """Compute an expression of few rows, as a pyarrow table."""
+        """Compute an expression of few rows, as a pyarrow table. Raw: not a release."""
+        if self.engine.name == "duckdb":  # not by Ibis, which takes as long as a short query does
+            return self._duckdb(expression).to_arrow_table()
         return self.engine.to_pyarrow(expression)
 
     def batches(self, expression: Expression) -> Iterator[Batch]:
-        """Compute an expression of many rows, some at a time."""
+        """Compute an expression of many rows, some at a time. Raw: not a release."""
         readers: dict[str, Callable[..., Iterator[Batch]]]
         readers = {"duckdb": self._duckdb_batches, "pyspark": self._spark_batches}
         read = readers.get(self.engine.name) or self.engine.to_pyarrow_batches
@@ -96,9 +118,12 @@ class OwnedRows:
 
     def _duckdb_batches(self, expression: Expression, *, chunk_size: int) -> Iterator[Batch]:
         # Ibis 12 calls a method here that DuckDB 2 no longer has.
-        relation = self.engine.con.sql(self.engine.compile(expression))
+        relation = self._duckdb(expression)
         read = getattr(relation, "to_arrow_reader", None) or relation.fetch_record_batch
         return iter(read(chunk_size))
+
+    def _duckdb(self, expression: Expression) -> Any:
+        return self.engine.con.sql(self.engine.compile(guarded(expression)))
 
     def _spark_batches(self, expression: Expression, *, chunk_size: int) -> Iterator[Batch]:
         """Take partition after partition to the driver: Ibis would take all of them at once."""
@@ -111,7 +136,23 @@ class OwnedRows:
 
     def sql(self, expression: Expression) -> str:
         """Return what the engine would run."""
-        return str(self.engine.compile(expression, pretty=True))
+        total = guarded(expression) if self.engine.name == "duckdb" else expression
+        return str(self.engine.compile(total, pretty=True))
+
+
+def shown(holder: object, *raw: str) -> list[str]:
+    """Return the names that an object offers: all but those that give raw rows, or exact sums of them.
+
+    >>> [name for name in shown(1 + 2j, "conjugate") if not name.startswith("_")]
+    ['real', 'imag']
+    """
+    return [name for name in object.__dir__(holder) if name not in raw]
+
+
+def described(holder: Any, *names: str) -> str:
+    """Return what an object of private rows prints: names, and never a row, which Ibis would show."""
+    unit, bound = holder.privacy_unit, holder.contribution_bound
+    return f"<{type(holder).__name__} of {', '.join(names)}; unit: {unit}, of at most {bound} row(s)>"
 
 
 def number(value: float) -> Expression:

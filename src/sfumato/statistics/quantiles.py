@@ -8,12 +8,14 @@ Guarantee  One quantile costs one exponential mechanism of `epsilon`. Of m quant
 Neighbors  Add-or-remove: one row moves a score by max(q, 1 - q), q being the quantile within the half that is
            asked. Replace-one: the first draw has sensitivity 1; later the old and the new row may lie in two
            halves, so each is drawn for half of the share. A unit of k rows counts k times.
-Interval   With a `level`, two points are drawn in place of one, each with half of epsilon: near a rank below
-           the wanted one and near a rank above it, so far off that each lies on its side with the chance that
-           the level asks for. The value is the middle of the two. How far: the rank of a draw is off by a
-           Laplace variable where values lie evenly around it, which is an approximation, good where the
-           density changes little over 8 / epsilon rows. With `population`, the spread of a sample's rank is
-           added. Many quantiles at once come without intervals: their errors depend on one another.
+Interval   With a `level`, two points are drawn in place of one, below the wanted rank and above it, and the
+           rows below, between and above them are counted, with noise. An end is kept if the counts show it to
+           be on its side; else the bound takes its place, and a note says so. That fails for at most 1 -
+           level of all releases whatever the data: ties, gaps and thin tails only make ends fall back more
+           often. (What is drawn may be far off there: the exponential mechanism likes wide gaps.) So an
+           interval covers at least its level, and clearly more where values lie evenly. The value is the
+           middle of the two points. With `population`, the counts must also allow for the spread of a
+           sample's rank. Many quantiles at once come without intervals: their errors depend on one another.
 Missing    NaN is left out, infinities are clipped. No rows at all, or few for this epsilon: a point of the
            bounds about as likely as any other.
 Grid       `resolution` cells over the bounds, 2^32 for values in memory and 2^16 where an engine counts them,
@@ -29,9 +31,9 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any, cast
 
+import numpy as np
+import numpy.typing as npt
 from dp_accounting import dp_event as dp
-from scipy.optimize import brentq
-from scipy.special import log_ndtr, ndtr
 
 from sfumato import _check
 from sfumato.accounting import calibrate
@@ -42,17 +44,26 @@ from sfumato.ledger.account import Account
 from sfumato.mechanisms import DiscreteLaplace, Generator, inputs
 from sfumato.statistics.asking import Answer, Query
 from sfumato.statistics.columns import Bounds, Column, column_of
-from sfumato.statistics.ranks import Ranks, draw, grid_of, ranks_of, settle
+from sfumato.statistics.intervals import Law, half_width
+from sfumato.statistics.noise import Kind, WholeNoise, l2_of_counts
+from sfumato.statistics.ranks import Grid, Ranks, draw, grid_of, ranks_of, settle
 from sfumato.statistics.release import Covers, Interval, Release
 
 __all__ = ["Quantile", "Quantiles", "median", "quantile", "quantiles"]
 
+Floats = npt.NDArray[np.float64]
+
 _COUNT_SHARE = 0.05  # of epsilon, where the number of rows must be bought
+_CHECK_SHARE = 0.35  # of epsilon, for the counts that show on which side the ends are; near the best choice
+_KEPT = 0.99  # how likely each end is kept where values lie evenly
+_BETWEEN = 1.5  # ranks: a quantile may lie between two values, and noise on counts is whole
 _NO_INTERVAL = "no interval: many quantiles at once have errors that depend on one another."
-_LEVEL_NONE = (
-    "no interval: ask with level=... for one, which is paid with half of epsilon for each of its ends."
+_LEVEL_NONE = "no interval: ask with level=... for one, which is paid for with most of epsilon."
+_FELL_BACK = (
+    "an end that could not be told from the other side of the quantile is the bound itself: a larger epsilon "
+    "or narrower bounds may give a better one."
 )
-_MIDDLE = "the value is the middle of its interval."
+_MIDDLE = "the value is the middle of the two points that were drawn for its interval."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,13 +157,18 @@ class Quantile(_Ranked):
         """Return the epsilon of one draw."""
         if self.level is None:
             return self.epsilon
-        draws = self.epsilon * (1 - _COUNT_SHARE) if self._buys_count else self.epsilon
-        return _share(2, draws, self.delta, self.relation)
+        others = _CHECK_SHARE + (_COUNT_SHARE if self._buys_count else 0.0)
+        rest = (
+            self.epsilon * (1 - others) * (1 - 2**-40)
+        )  # so that no rounding makes all shares exceed epsilon
+        return _share(2, rest, self.delta, self.relation)
 
     def event(self) -> DpEvent:
         """Return what asking costs."""
-        drawn = [ExponentialDpEvent(self.share)] * (1 if self.level is None else 2)
-        return compose(*drawn, *([self._count().event()] if self._buys_count else []))
+        if self.level is None:
+            return ExponentialDpEvent(self.share)
+        counted = [self._count().event()] if self._buys_count else []
+        return compose(*[ExponentialDpEvent(self.share)] * 2, self._check_noise().event(), *counted)
 
     def answer(self, data: Column, *, generator: Generator | None) -> Answer[float]:
         """Draw the quantile, or both ends of its interval."""
@@ -161,22 +177,67 @@ class Quantile(_Ranked):
         if self.level is None:
             value = grid.value(self._draw(ranks, q, self.share, generator))
             return Answer(value=value, notes=(_LEVEL_NONE,))
-        far = self._distance(ranks, generator)
-        ends = [grid.value(self._draw(ranks, q, self.share, generator, shift=s)) for s in (-far, far)]
-        covers = (Covers.NOISE, Covers.SAMPLING) if self.population else (Covers.NOISE,)
-        interval = Interval(lower=min(ends), upper=max(ends), level=self.level, covers=covers)
-        return Answer(value=ends[0] / 2 + ends[1] / 2, interval=interval, notes=(_MIDDLE,))
+        stddev = self._stddev(ranks, generator)
+        needed = [self._needed(side, stddev) for side in self._sides]
+        far = max(needed) + self._leeway()
+        drawn = sorted(self._draw(ranks, q, self.share, generator, shift=shift) for shift in (-far, far))
+        ends = grid.around(drawn[0], drawn[1])
+        counts = self._check_noise().add(ranks.parted(*ends), generator=generator)
+        below, above = (float(counts @ side) for side in self._sides)
+        return self._stated(grid, drawn, ends, (-below >= needed[0], above >= needed[1]))
 
-    def _distance(self, ranks: Ranks, generator: Generator | None) -> float:
-        """Return how many ranks below and above the wanted one the two ends are asked for."""
+    def _stated(
+        self, grid: Grid, drawn: list[float], ends: tuple[int, int], kept: tuple[bool, bool]
+    ) -> Answer[float]:
+        """Return the middle of what was drawn, and the interval between the ends that were kept."""
+        covers = (Covers.NOISE, Covers.SAMPLING) if self.population else (Covers.NOISE,)
+        # One part further out: whether a value on a border is above or below it is a matter of rounding.
+        lower = grid.value(ends[0] - 1) if kept[0] else self.bounds[0]
+        upper = grid.value(ends[1] + 1) if kept[1] else self.bounds[1]
+        interval = Interval(lower=lower, upper=upper, level=cast(float, self.level), covers=covers)
+        value = grid.value(drawn[0]) / 2 + grid.value(drawn[1]) / 2
+        return Answer(value=value, interval=interval, notes=(_MIDDLE, *([] if all(kept) else [_FELL_BACK])))
+
+    @property
+    def _sides(self) -> tuple[Floats, Floats]:
+        """How rows below, between and above the ends count: for the rank of each end, less the wanted one."""
+        below, above = 1 - self.q, -self.q
+        return np.array([below, above, above]), np.array([below, below, above])
+
+    def _needed(self, side: Floats, stddev: float) -> float:
+        """Return how many ranks an end must seem to be on its side; only one of the two can be beyond it."""
+        miss = 1 - cast(float, self.level)
+        if miss >= 0.5:
+            return _BETWEEN
+        law = self._check_noise().law
+        return _BETWEEN + _exceeded(law, miss, tuple(side.tolist()), stddev)
+
+    def _leeway(self) -> float:
+        """Return how many ranks further the points are drawn, so that what is drawn passes the check."""
+        law = self._check_noise().law
+        # The rank of a draw is off by a Laplace variable of this scale where values lie evenly.
         scale = 2 * float(self._reach(settle(self.q), first=True)) / self.share
-        # Gaps between values are as random as the values: of exponential ones, to first order.
-        miss = (1 - cast(float, self.level)) / 2 / (1 + 1 / (4 * scale))
+        drawn = math.sqrt(2) * scale / law.stddev
+        return max(_exceeded(law, 1 - _KEPT, (drawn, *side.tolist()), 0.0) for side in self._sides)
+
+    def _stddev(self, ranks: Ranks, generator: Generator | None) -> float:
+        """Return the standard deviation of the rank of the population's quantile in the sample."""
         if not self.population:
-            return -scale * math.log(2 * miss)
+            return 0.0
         rows = self.public_size or max(1, self._count().release(ranks.rows, generator=generator))
-        stddev = math.sqrt(rows * self.q * (1 - self.q))
-        return _distance(miss, scale, stddev)
+        return math.sqrt(rows * self.q * (1 - self.q))
+
+    def _check_noise(self) -> WholeNoise:
+        """Return the noise for the rows below, between and above the ends: a row is in one of these."""
+        return WholeNoise(
+            epsilon=self.epsilon * _CHECK_SHARE,
+            delta=0.0,
+            relation=self.relation,
+            kind=Kind.COUNTS,
+            l1_sensitivity=self.contribution_bound * self.relation.diameter,
+            l2_sensitivity=l2_of_counts(self.contribution_bound, self.relation),
+            coordinates=3,
+        )
 
     def _count(self) -> DiscreteLaplace:
         return DiscreteLaplace.calibrated(
@@ -262,19 +323,10 @@ def _share(draws: int, epsilon: float, delta: float, relation: Relation) -> floa
     return calibrate(event, epsilon=epsilon, delta=delta, relation=relation, bracket=bracket, cost_rises=True)
 
 
-def _distance(miss: float, scale: float, stddev: float) -> float:
-    """Return the distance that a Laplace plus a Gaussian variable exceeds with probability `miss`."""
-    if stddev == 0:
-        return -scale * math.log(2 * miss)
-
-    def excess(far: float) -> float:
-        z, ratio = far / stddev, stddev / scale
-        near = math.exp(ratio * ratio / 2 - far / scale + float(log_ndtr(z - ratio)))
-        beyond = math.exp(ratio * ratio / 2 + far / scale + float(log_ndtr(-z - ratio)))
-        return float(ndtr(-z)) + (near - beyond) / 2 - miss
-
-    farthest = -(scale + stddev) * math.log(miss) * 2 + stddev
-    return cast(float, brentq(excess, 0.0, farthest))
+@lru_cache(maxsize=256)
+def _exceeded(law: Law, chance: float, weights: tuple[float, ...], stddev: float) -> float:
+    """Return what weighted noises and a normal error together exceed with this chance."""
+    return half_width(law, level=1 - 2 * chance, weights=weights, stddev=stddev)
 
 
 def quantile(

@@ -60,6 +60,10 @@ class Grid:
         share = point / (self.cells * self.parts)
         return min(max(lower * (1 - share) + upper * share, lower), upper)
 
+    def around(self, low: float, high: float) -> tuple[int, int]:
+        """Return the borders of cells that two points lie between: rows within a cell have no order."""
+        return floor(low / self.parts) * self.parts, ceil(high / self.parts) * self.parts
+
 
 def grid_of(column: Column, bounds: Bounds, resolution: int | None) -> Grid:
     """Return the grid for a column: fine where its rows lie in memory, else one that an engine can count.
@@ -96,6 +100,16 @@ class Ranks:
     def counts(self) -> Integers:
         """How many rows each cell has: private."""
         return np.diff(self.upto, prepend=self.base)
+
+    def parted(self, low: int, high: int) -> list[int]:
+        """Return how many rows are below, between and above two borders of cells: private.
+
+        One more row is one more in exactly one of the three.
+        """
+        below, upto = (
+            self.cells(0, int(np.searchsorted(self.starts, end)), 0, 0).rows for end in (low, high)
+        )
+        return [below, upto - below, self.rows - upto]
 
     def split(self, point: int) -> "tuple[Ranks, Ranks]":
         """Return what is below a point and what is not."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which expressions of a table may be private: those that make each row from one row.
+"""Which expressions of a table may be private: those that make each row from one row, and never fail on one.
 
 Why        Sensitivities here count rows: with one unit less, at most `contribution_bound` rows are missing,
            and all others stay as they are. An expression that looks at several rows at once breaks that:
@@ -7,15 +7,20 @@ Why        Sensitivities here count rows: with one unit less, at most `contribut
 Promise    What passes is a table of the engine with row-wise filters, projections and sorts on it. Relations
            and functions are let in by name, and by the very class that Ibis has for them. Anything else is
            refused: joins, the number of a row in its table, every function of the user's, parameters.
-Casts      A cast that can fail would stop the whole query because of one row, and so tell of that row. Only
-           casts that cannot fail pass, by a list of our own: Ibis calls some castable that fail on negative
-           numbers or on large ones. `try_cast` makes a missing value of what does not fit.
+Failing    A function that fails on one row stops the whole query, and so tells of that row whatever the
+           noise. Those on the lists have an answer for every value. In DuckDB some of them have it because
+           what they would fail on becomes missing first (`guards`); other engines are not let near these.
+           DuckDB's own TRY(...) does not help: a part that occurs twice is computed outside of it.
+Casts      Only casts that cannot fail pass, by a list of our own: Ibis calls some castable that fail on
+           negative numbers or on large ones. `try_cast` makes a missing value of what does not fit. An engine
+           that compares text with a number casts the text, so only values of like types may be compared.
 Trusts     A view that lies in the engine is taken as a table: its definition is not read. It may be any
-           query, as long as each of its rows belongs to one unit and depends on no other unit.
-Not here   Functions of the engine that fail on some values, as an integer that overflows: the query fails,
-           its budget stays spent, and that it failed is known.
+           query that no row can stop, if each of its rows belongs to one unit and depends on no other unit.
+Not here   Memory and time: a query that one huge row makes run out of either is not prevented.
 """
 
+from collections.abc import Callable, Iterable
+from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
@@ -23,34 +28,40 @@ from sfumato.errors import InvalidParameterError
 
 __all__ = ["require_row_wise"]
 
-_RELATIONS = "DatabaseTable UnboundTable Project Filter Sort DropColumns DropNull FillNull"
-_VALUES = (  # each is computed from its arguments, in one row
-    "Field Literal Alias SortKey Cast TryCast TypeOf Hash HashBytes HexDigest Argument "
-    "Equals NotEquals Greater GreaterEqual Less LessEqual Between BetweenTime IdenticalTo InValues "
-    "And Or Not Xor IsNull NotNull IsInf IsNan NullIf Coalesce Greatest Least IfElse SearchedCase SimpleCase "
-    "Abs Add Subtract Multiply Divide FloorDivide Modulus Negate Power Sqrt Exp Ln Log Log2 Log10 "
-    "Ceil Floor Round Sign Clip Bucket E Pi Degrees Radians BaseConvert "
-    "Sin Cos Tan Cot Asin Acos Atan Atan2 "
-    "BitwiseAnd BitwiseOr BitwiseXor BitwiseNot BitwiseLeftShift BitwiseRightShift "
-    "Lowercase Uppercase Capitalize Reverse Strip LStrip RStrip LPad RPad StringLength StringAscii "
-    "StringConcat StringContains StringFind StringJoin StringReplace StringSlice StringSplit Substring "
-    "StrRight StartsWith EndsWith StringSQLLike StringSQLILike RegexExtract RegexReplace RegexSearch "
-    "RegexSplit Repeat Translate Levenshtein FindInSet FuzzySearch "
-    "ExtractAuthority ExtractFile ExtractFragment ExtractHost ExtractPath ExtractProtocol ExtractQuery "
-    "ExtractUserInfo ExtractDay ExtractDayOfYear ExtractEpochSeconds ExtractHour ExtractIsoYear "
-    "ExtractMicrosecond ExtractMillisecond ExtractMinute ExtractMonth ExtractQuarter ExtractSecond "
-    "ExtractWeekOfYear ExtractYear DayOfWeekIndex DayOfWeekName Strftime Date Time "
-    "DateAdd DateSub DateDiff DateDelta DateTruncate DateFromYMD TimeAdd TimeSub TimeDiff TimeDelta "
-    "TimeTruncate TimeFromHMS TimestampAdd TimestampSub TimestampDiff TimestampDelta TimestampTruncate "
-    "TimestampBucket TimestampFromUNIX TimestampFromYMDHMS "
-    "IntervalAdd IntervalSubtract IntervalMultiply IntervalFloorDivide IntervalFromInteger "
-    "Array ArrayAll ArrayAny ArrayConcat ArrayContains ArrayDistinct ArrayFilter ArrayFlatten ArrayIndex "
-    "ArrayIntersect ArrayLength ArrayMap ArrayMax ArrayMean ArrayMin ArrayMode ArrayPosition ArrayRemove "
-    "ArrayRepeat ArraySlice ArraySort ArrayStringJoin ArraySum ArrayUnion ArrayZip "
-    "Map MapContains MapGet MapKeys MapLength MapMerge MapValues StructColumn StructField "
-    "JSONGetItem ToJSONArray ToJSONMap UnwrapJSONBoolean UnwrapJSONFloat64 UnwrapJSONInt64 UnwrapJSONString"
+_RELATIONS = "DatabaseTable UnboundTable Project Filter Sort DropColumns DropNull"
+_SHIFTED = "DateAdd DateSub TimestampAdd TimestampSub"
+_FURTHEST = 100_000  # of any unit, years included: what a date within `guards` can still be moved by
+_DATES = (
+    f"{_SHIFTED} DateTruncate TimestampTruncate DateDelta Date Time Strftime DayOfWeekIndex DayOfWeekName "
+    "ExtractDay ExtractDayOfYear ExtractEpochSeconds ExtractHour ExtractIsoYear ExtractMicrosecond "
+    "ExtractMillisecond ExtractMinute ExtractMonth ExtractQuarter ExtractSecond ExtractWeekOfYear ExtractYear"
 )
+_EVERYWHERE = (
+    "Field Literal Alias SortKey Cast TryCast Hash HexDigest E Pi "
+    "Equals NotEquals Greater GreaterEqual Less LessEqual Between IdenticalTo InValues "
+    "And Or Not Xor IsNull NotNull IsInf IsNan NullIf Coalesce Greatest Least IfElse SearchedCase SimpleCase "
+    "Clip Abs Negate Lowercase Uppercase Reverse Strip LStrip RStrip StringLength StringConcat "
+    "StringContains StringFind StartsWith EndsWith StringSQLLike StringSQLILike Substring StrRight"
+)
+_DUCKDB = (
+    "Add Subtract Multiply Divide FloorDivide Modulus Power Sqrt Exp Ln Log Log2 Log10 Ceil Floor Round "
+    "Sign Bucket Degrees Radians Atan Atan2 BitwiseAnd BitwiseOr BitwiseXor BitwiseNot "
+    "Capitalize StringAscii StringJoin StringReplace StringSlice StringSplit Translate "
+    "RegexExtract RegexReplace RegexSearch ArrayContains ArrayIndex ArrayLength StructField "
+    f"{_DATES}"
+)
+_SPARK = (
+    "Add Subtract Multiply Bucket "
+    "ExtractDay ExtractDayOfYear ExtractHour ExtractMinute ExtractMonth ExtractQuarter ExtractYear"
+)
+_OF_ENGINE = {"duckdb": f"{_EVERYWHERE} {_DUCKDB}", "pyspark": f"{_EVERYWHERE} {_SPARK}"}
 _TRY = ("duckdb", "pyspark")  # engines known to have a cast that fails softly; PostgreSQL has none
+_FLOATS = "Abs Negate Add Subtract Multiply Divide"  # where whole numbers could overflow, or decimals
+_NUMBERS = "Modulus Power Sqrt Exp Ln Log Log2 Log10 Ceil Floor Round Sign Bucket Degrees Radians Atan Atan2"
+_OF_LITERALS = (  # but for what they are computed of
+    "Substring StrRight StringSlice StringReplace StringSplit Translate StringSQLLike StringSQLILike Round "
+    "RegexExtract RegexReplace RegexSearch ArrayIndex HexDigest Strftime"
+)
 
 
 def require_row_wise(expression: Any, *, engine: str) -> None:
@@ -84,21 +95,33 @@ def _refused_value(node: Any, engine: str) -> str | None:
     if isinstance(node, ops.Unnest):
         return "makes several rows of one"
     # A function of the user's has a class of its own, whatever its name.
-    if type(node) not in _classes(_VALUES):
-        return "is not known to be a function of the values in one row"
-    if isinstance(node, ops.Cast) and not _cannot_fail(node.arg.dtype, node.to):
-        return f"from {node.arg.dtype} to {node.to} may fail on a row, and so tell of it: use try_cast"
-    if isinstance(node, ops.TryCast) and engine not in _TRY and not _cannot_fail(node.arg.dtype, node.to):
-        return f"from {node.arg.dtype} to {node.to} may fail on a row in {engine}, and so tell of it"
-    return None
+    if type(node) not in _classes(_OF_ENGINE.get(engine, _EVERYWHERE)):
+        return f"is not known to be a function of the values in one row that no row can stop in {engine}"
+    refusals = (check(node, engine) for names, check in _CHECKS if type(node) in _classes(names))
+    return next((refusal for refusal in refusals if refusal), None)
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=64)
 def _classes(names: str) -> frozenset[type]:
     """Return the classes of these names, of those that this version of Ibis has."""
     import ibis.expr.operations as ops
 
     return frozenset(getattr(ops, name) for name in names.split() if hasattr(ops, name))
+
+
+# --- casts ------------------------------------------------------------------------------------------------
+
+
+def _refused_cast(node: Any, engine: str) -> str | None:
+    if _cannot_fail(node.arg.dtype, node.to):
+        return None
+    return f"from {node.arg.dtype} to {node.to} may fail on a row, and so tell of it: use try_cast"
+
+
+def _refused_try(node: Any, engine: str) -> str | None:
+    if engine in _TRY or _cannot_fail(node.arg.dtype, node.to):
+        return None
+    return f"from {node.arg.dtype} to {node.to} may fail on a row in {engine}, and so tell of it"
 
 
 def _cannot_fail(given: Any, to: Any) -> bool:
@@ -115,3 +138,160 @@ def _holds(wide: Any, narrow: Any) -> bool:
     if wide.is_signed_integer() == narrow.is_signed_integer():
         return wide.nbytes >= narrow.nbytes
     return wide.is_signed_integer() and wide.nbytes > narrow.nbytes
+
+
+# --- what is compared, or takes the same place ------------------------------------------------------------
+
+
+def _of_all(node: Any) -> list[list[Any]]:
+    return [[part for given in node.args for part in (given if isinstance(given, tuple) else (given,))]]
+
+
+def _of_branches(node: Any) -> list[list[Any]]:
+    return [[node.true_expr, node.false_null_expr]]
+
+
+def _of_cases(node: Any) -> list[list[Any]]:
+    matched = [[node.base, *node.cases]] if hasattr(node, "base") else []
+    return [*matched, [*node.results, node.default]]
+
+
+def _of_elements(node: Any) -> list[list[Any]]:
+    return [[node.arg.dtype.value_type, node.other]]
+
+
+def _refused_unlike(parts: Callable[[Any], list[list[Any]]]) -> Callable[[Any, str], str | None]:
+    def check(node: Any, engine: str) -> str | None:
+        if all(_alike(part) for part in parts(node)):
+            return None
+        return (
+            "is of values of different types: an engine casts one of them, which may fail on a row, and so "
+            "tell of it. Give both one type, with cast or try_cast, or with types=... where they are read"
+        )
+
+    return check
+
+
+def _alike(values: Iterable[Any]) -> bool:
+    """Return whether an engine compares values of these types without a cast that can fail."""
+    import ibis.expr.datatypes as dt
+    import ibis.expr.operations as ops
+
+    known = [value for value in values if value is not None]
+    columns = [_kind(v) for v in known if not isinstance(v, ops.Literal)]
+    kinds = [kind for kind in map(_kind, known) if not isinstance(kind, dt.Null)]
+    if all(k.is_integer() or k.is_floating() for k in kinds) or all(k.is_string() for k in kinds):
+        return True
+    if len({k.copy(nullable=True) for k in kinds}) <= 1:
+        return True
+    times = {k.copy(nullable=True) for k in columns if not isinstance(k, dt.Null)}
+    literals = [v for v in known if isinstance(v, ops.Literal)]
+    return len(times) == 1 and all(_is_time_like(literal, next(iter(times))) for literal in literals)
+
+
+def _kind(value: Any) -> Any:
+    return value.dtype if hasattr(value, "dtype") else value
+
+
+def _is_time_like(literal: Any, column: Any) -> bool:
+    """Return whether a literal is a date, or a time without a zone, that a column of these is compared to."""
+    kind, value = literal.dtype, literal.value
+    if kind.is_null():
+        return True
+    if kind.is_string() and (column.is_date() or column.is_timestamp()):
+        return _is_iso(value)
+    if column.is_date():
+        return kind.is_date()
+    zoned = column.is_timestamp() and (column.timezone is not None or column.scale not in (None, 6, 9))
+    plain = kind.is_date() or (kind.is_timestamp() and kind.timezone is None)
+    return column.is_timestamp() and not zoned and plain
+
+
+def _is_iso(text: str) -> bool:
+    try:
+        return datetime.fromisoformat(text).tzinfo is None
+    except ValueError:
+        return False
+
+
+# --- functions --------------------------------------------------------------------------------------------
+
+
+def _refused_whole(node: Any, engine: str) -> str | None:
+    if node.dtype.is_floating() and any(_kind(given).is_floating() for given in node.args):
+        return None
+    if type(node).__name__ == "Divide" and all(_is_plain_number(given) for given in node.args):
+        return None
+    return f"of {node.dtype} may overflow on a row, and so tell of it: cast to float64 first"
+
+
+def _refused_number(node: Any, engine: str) -> str | None:
+    return None if _is_plain_number(node.args[0]) else "is only computed of whole numbers and floats"
+
+
+def _is_plain_number(value: Any) -> bool:
+    return value.dtype.is_integer() or value.dtype.is_floating()
+
+
+def _refused_division(node: Any, engine: str) -> str | None:
+    import ibis.expr.operations as ops
+
+    by = node.right.value if isinstance(node.right, ops.Literal) else None
+    if node.left.dtype.is_signed_integer() and isinstance(by, int) and by >= 2:
+        return None
+    return "may overflow on a row, and so tell of it: divide with / and round down, or by a whole number >= 2"
+
+
+def _refused_base(node: Any, engine: str) -> str | None:
+    import ibis.expr.operations as ops
+
+    base = node.base
+    if base is None or (isinstance(base, ops.Literal) and base.value > 1):
+        return None
+    return "must have a constant above 1 for its base: any other may fail on a row, and so tell of it"
+
+
+def _refused_arguments(node: Any, engine: str) -> str | None:
+    import ibis.expr.operations as ops
+
+    given = [each for each in node.args[1:] if isinstance(each, ops.Value)]
+    if all(isinstance(each, ops.Literal) for each in given):
+        return None
+    return "must have constants for all but its first argument: others may fail on a row, and so tell of it"
+
+
+def _refused_shift(node: Any, engine: str) -> str | None:
+    import ibis.expr.operations as ops
+
+    by = node.args[1]
+    if isinstance(by, ops.Literal) and by.dtype.is_interval() and abs(int(by.value)) <= _FURTHEST:
+        return None
+    return f"must move dates by a constant of at most {_FURTHEST}: others may fail on a row"
+
+
+def _refused_date(node: Any, engine: str) -> str | None:
+    times = [_kind(given) for given in node.args if getattr(_kind(given), "is_timestamp", bool)()]
+    if all(kind.timezone is None and kind.scale in (None, 6, 9) for kind in times):
+        return None
+    return "is only computed of dates, and of times without a zone in micro- or nanoseconds: try_cast first"
+
+
+_CHECKS: tuple[tuple[str, Callable[[Any, str], str | None]], ...] = (
+    ("Cast", _refused_cast),
+    ("TryCast", _refused_try),
+    (
+        "Equals NotEquals Greater GreaterEqual Less LessEqual Between IdenticalTo InValues NullIf Coalesce "
+        "Greatest Least Clip",
+        _refused_unlike(_of_all),
+    ),
+    ("IfElse", _refused_unlike(_of_branches)),
+    ("SearchedCase SimpleCase", _refused_unlike(_of_cases)),
+    ("ArrayContains", _refused_unlike(_of_elements)),
+    (_FLOATS, _refused_whole),
+    (_NUMBERS, _refused_number),
+    ("FloorDivide", _refused_division),
+    ("Log", _refused_base),
+    (_OF_LITERALS, _refused_arguments),
+    (_SHIFTED, _refused_shift),
+    (_DATES, _refused_date),
+)

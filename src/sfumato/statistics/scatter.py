@@ -8,7 +8,9 @@ Reach      One row moves the matrix by |v|^2 in Frobenius norm. Of a symmetric m
            all: with the entries off the diagonal weighted by sqrt(2) its norm is the Frobenius norm. In a
            box, where |v|^2 grows with the dimension, equal weights are better: entries are at most 1 each, so
            the triangle is at most sqrt(m (m + 1) / 2) long.
-Rounding   Sums of up to 2^33 rows have 62 bits, float64 has 53: weighted sums are rounded to multiples of
+Large      An entry that more than 2^33 rows make larger than 2^61 steps is that much. This moves no two of
+           them further apart, so the guarantee is the same, and no sum overflows.
+Rounding   Such sums have 62 bits, float64 has 53: weighted sums are rounded to multiples of
            2^8 steps. With what float64 rounds before, an entry is off by at most 4 of these on either
            neighbor; 8 for each entry are part of the reach, less than a thousandth of it.
 Neighbors  A replaced row takes one such matrix away and brings another. Both are positive semidefinite, so
@@ -32,6 +34,7 @@ Integers = npt.NDArray[np.int64]
 
 GRAIN = 2**14  # steps of one unit: 2^25 products of two such numbers still add up exactly
 COARSE = 2**8  # steps that sums are rounded to
+_MOST = 2**61  # that an entry is: what 2^33 rows make of it
 _ROUNDED = 8.0  # of these, at most, that the rounding of an entry differs between neighbors
 _CHUNK = 2**20  # rows multiplied at once
 _UP = 1 + 2.0**-40  # covers the roundings of a bound computed in float64
@@ -39,12 +42,12 @@ _UP = 1 + 2.0**-40  # covers the roundings of a bound computed in float64
 
 def added_up(batches: Iterable[Floats], dimension: int) -> Integers:
     """Return the sum of v v^T over rows of whole numbers of at most `GRAIN`."""
-    total = np.zeros((dimension, dimension), dtype=np.int64)
+    total = np.zeros((dimension, dimension), dtype=object)  # Python's whole numbers, which have no end
     for rows in batches:
         for start in range(0, len(rows), _CHUNK):
             part = rows[start : start + _CHUNK]
-            total += (part.T @ part).astype(np.int64)
-    return total
+            total = total + (part.T @ part).astype(np.int64)
+    return np.clip(total, -_MOST, _MOST).astype(np.int64)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

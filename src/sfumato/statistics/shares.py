@@ -9,7 +9,8 @@ Answers    The count is the sum of all; the mean is the sum of u, or of u^2 and 
            it. Its variance is half of what it is with epsilon split evenly between a count and a sum. A third
            share for the squares adds nothing to it in the middle of the bounds and a quarter at their ends.
 Public     Where the number of rows is public, what the sums are off in total is noise, and is taken out.
-Exact      Shares are whole parts of a row, from whole steps of a grid: no sum was rounded on the way.
+Exact      Shares are whole parts of a row, from whole steps of a grid: no sum was rounded on the way. With
+           Gaussian noise, which is added in float64, a share is clamped to what `most_rows` rows of it make.
 """
 
 import math
@@ -45,6 +46,15 @@ class Shares:
     def parts(self) -> int:
         """Return how many parts make one row."""
         return STEPS << self.degree
+
+    @property
+    def most_rows(self) -> int:
+        """Return how many rows a share can be of before Gaussian noise clamps it (`noise`).
+
+        >>> [Shares(degree).most_rows for degree in (1, 2)] == [2**32, 2**31]
+        True
+        """
+        return 2**53 // self.parts
 
     @property
     def places(self) -> Floats:

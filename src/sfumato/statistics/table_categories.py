@@ -4,7 +4,7 @@
 Guarantee  What `categories` promises of an array: at most `contribution_bound` rows of a unit count
            (`owned_rows`), and a row that is not asked about takes no place of one that is.
 Alike      What the engine counts as one is written in one way only: zero has no sign, texts have no collation
-           (`keys.told_apart`). Else one row could decide how a category is written that others have, too.
+           (`collations`). Else one row could decide how a category is written that others have, too.
            Types where that cannot be had (intervals, lists, structures) are refused, by the schema.
 Memory     `tally` brings back one number for each category that was named; `tallies` one for each that
            occurs, which must fit into memory (a table's `keys` streams them).
@@ -18,14 +18,14 @@ import numpy as np
 
 from sfumato.errors import InvalidParameterError
 from sfumato.statistics.categories import Counts
-from sfumato.statistics.keys import told_apart
-from sfumato.statistics.owned_rows import Expression, OwnedRows
-from sfumato.statistics.table_columns import column
+from sfumato.statistics.collations import told_apart
+from sfumato.statistics.owned_rows import Expression, OwnedRows, described, shown
+from sfumato.statistics.table_columns import column, fits
 
 __all__ = ["TableCategories"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TableCategories:
     """One column of categories of a private table."""
 
@@ -42,29 +42,53 @@ class TableCategories:
         """The most rows one unit has."""
         return self.owned.contribution_bound
 
+    def __repr__(self) -> str:
+        return described(self, self.name)
+
+    def __dir__(self) -> list[str]:
+        return shown(self, "owned", "tallies", "tally")
+
     def tally(self, categories: Sequence[Hashable]) -> Counts:
-        """Count the rows of each of these categories, by one query."""
+        """Count the rows of each of these categories, by one query. Raw: not a release."""
+        self.require_fitting(categories)
         rows = self.owned.kept(self._values(), only=lambda rows: [rows["value"].isin(list(categories))])
         found = self._counted(rows)
         return np.array([found.get(category, 0) for category in categories], dtype=np.int64)
 
     def tallies(self) -> Mapping[Hashable, int]:
-        """Count the rows of every category that occurs, by one query."""
+        """Count the rows of every category that occurs, by one query. Raw: not a release."""
         return self._counted(self.owned.kept(self._values()))
+
+    def require_fitting(self, categories: Sequence[Hashable]) -> None:
+        """Refuse categories that are not of the column's type: an engine would cast each row to compare."""
+        kind = _category(self.owned, self.name).type()
+        if not all(fits(category, kind, whole=False) for category in categories):
+            typed = ", or open it with types={...}" if self.owned.texts_may_be_numbers else ""
+            raise InvalidParameterError(
+                f"the categories of column {self.name!r} must be of its type, {kind}: text, numbers, true or "
+                f"false, or dates. Name them as such, or make the column one of these first{typed}."
+            )
 
     def plan(self) -> str:
         """Return the query for the rows that count."""
         return self.owned.sql(self.owned.kept(self._values()))
 
     def _values(self) -> dict[str, Expression]:
-        return {"value": told_apart(self.owned, _without_sign_of_zero(_category(self.owned, self.name)))}
+        value = told_apart(_category(self.owned, self.name), engine=self.owned.engine.name)
+        return {"value": _without_sign_of_zero(value)}
 
     def _counted(self, rows: Expression) -> Counter[Hashable]:
         found = self.owned.table(rows.group_by("value").aggregate(count=rows.count()))
         counted = Counter[Hashable]()
         for category, count in zip(found["value"].to_pylist(), found["count"].to_pylist(), strict=True):
-            counted[category] += count
+            counted[self._named(category)] += count
         return counted
+
+    def _named(self, category: Hashable) -> Hashable:
+        """Return a category; a whole number as such, where a missing one may have made it a float."""
+        if self.owned.floats_may_be_whole and isinstance(category, float) and category.is_integer():
+            return int(category)
+        return category
 
 
 def _category(owned: OwnedRows, name: str) -> Expression:

@@ -4,7 +4,8 @@
 Guarantee  What `columns` promises of an array: at most `contribution_bound` rows of a unit count
            (`owned_rows`), and sums are exact. Values are put on the grid of `columns.in_steps` in the engine:
            whole numbers in float64, whose sum below 2^53 is the same in any order and on any number of
-           threads or machines.
+           threads or machines. Of more rows than `MOST_ROWS` integers of 64 bits are added up, which is
+           slower and gives what float64 would if it had the room: nobody sees which was done.
 Rounding   x + 1.5 * 2^52 - 1.5 * 2^52 rounds x to the nearest whole number, ties to even, by the rules of
            IEEE 754, so alike in every engine and as numpy does. Their own ROUND differ from one another.
 Bins       A bin is guessed by rounding to the nearest edge, and corrected by one comparison with that edge.
@@ -17,22 +18,34 @@ Types      Whether a column is a column of numbers is decided from the schema, w
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import date
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from sfumato.errors import InvalidParameterError, QueryFailedError
-from sfumato.statistics.columns import STEPS, Bounds, Counts, Floats, Moments
-from sfumato.statistics.owned_rows import Expression, OwnedRows, number
+from sfumato.statistics.columns import MOST_ROWS, STEPS, Bounds, Counts, Floats, Moments
+from sfumato.statistics.owned_rows import Expression, OwnedRows, described, number, shown
 
-__all__ = ["MOST_ORDERED", "TableColumn", "TableRows", "clipped", "column", "numeric", "stepped", "whole"]
+__all__ = [
+    "MOST_ORDERED",
+    "TableColumn",
+    "TableRows",
+    "clipped",
+    "column",
+    "fits",
+    "numeric",
+    "stepped",
+    "whole",
+]
 
 MOST_ORDERED = 2**28  # values that `ordered` takes into memory: 2 GiB
+_INT64 = range(-(2**63), 2**63)
 _ROUNDER = 1.5 * 2.0**52  # added and taken away again, it leaves a whole number
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TableColumn:
     """One column of numbers of a private table."""
 
@@ -49,14 +62,22 @@ class TableColumn:
         """The most rows one unit has."""
         return self.owned.contribution_bound
 
+    def __repr__(self) -> str:
+        return described(self, self.name)
+
+    def __dir__(self) -> list[str]:
+        return shown(self, "histogram", "moments", "ordered", "owned")
+
     def moments(self, bounds: Bounds, *, squares: bool = True) -> Moments:
-        """Return the sums of the clipped values and of their squares (0 if not wanted), by one query."""
-        found = self.owned.row(self._moments(bounds, squares=squares))
+        """Return the sums of clipped values and of their squares (0 if not wanted). Raw: not a release."""
+        found = self.owned.row(self._moments(bounds, squares=squares, kind="float64"))
+        if found["count"] > MOST_ROWS:
+            found = self.owned.row(self._moments(bounds, squares=squares, kind="int64"))
         count, total, squared = (int(found[name] or 0) for name in ("count", "total", "squares"))
         return Moments(count=count, total=total, squares=squared)
 
     def histogram(self, edges: Floats) -> Counts:
-        """Count the rows of each bin, by one query."""
+        """Count the rows of each bin, by one query. Raw: not a release; that is `statistics.histogram`."""
         known = np.asarray(edges, dtype=np.float64)
         if len(known) == 2:  # what is outside counts, too: all rows
             rows = self._values()
@@ -65,14 +86,19 @@ class TableColumn:
         if even is None:
             return self._looked_up(known)
         rows = self._values()
-        rows = rows.select(bin=even.bin(rows["value"]).cast("int32"))
+        # DuckDB counts small whole numbers in an array, others in a hash table.
+        kind = next(kind for kind in ("int8", "int16", "int32") if len(known) <= np.iinfo(kind).max)
+        rows = rows.select(bin=even.bin(rows["value"]).cast(kind))
         found = self.owned.table(rows.group_by("bin").aggregate(count=rows.count()))
         counts = np.zeros(len(known) - 1, dtype=np.int64)
         counts[found["bin"].to_numpy().astype(np.int64)] = found["count"].to_numpy()
         return counts
 
     def ordered(self, bounds: Bounds) -> Floats:
-        """Return all values, clipped and in order. They must fit into memory: at most `MOST_ORDERED`."""
+        """Return all values, clipped and in order. Raw: not a release.
+
+        They must fit into memory: at most `MOST_ORDERED`.
+        """
         rows = self._values()
         parts, taken = list[Floats](), 0
         for batch in self.owned.batches(rows.select(value=clipped(rows["value"], bounds))):
@@ -94,11 +120,15 @@ class TableColumn:
     def _values(self) -> Expression:
         return self.owned.kept({"value": numeric(self.owned, self.name)})
 
-    def _moments(self, bounds: Bounds, *, squares: bool) -> Expression:
+    def _moments(self, bounds: Bounds, *, squares: bool, kind: str) -> Expression:
         rows = self._values()
         rows = rows.select(steps=stepped(rows["value"], bounds))
-        square = whole(rows["steps"] * rows["steps"] * number(1 / STEPS)).sum() if squares else number(0.0)
-        return rows.aggregate(count=rows.count(), total=rows["steps"].sum(), squares=square)
+        square = whole(rows["steps"] * rows["steps"] * number(1 / STEPS)).cast(kind).sum()
+        return rows.aggregate(
+            count=rows.count(),
+            total=rows["steps"].cast(kind).sum(),
+            squares=square if squares else number(0.0),
+        )
 
     def _looked_up(self, edges: Floats) -> Counts:
         counts = np.zeros(len(edges) - 1, dtype=np.int64)
@@ -108,7 +138,7 @@ class TableColumn:
         return counts
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TableRows:
     """Several columns of numbers of a private table, row by row."""
 
@@ -125,13 +155,19 @@ class TableRows:
         """The most rows one unit has."""
         return self.owned.contribution_bound
 
+    def __repr__(self) -> str:
+        return described(self, *self.names)
+
+    def __dir__(self) -> list[str]:
+        return shown(self, "batches", "owned", "read")
+
     def batches(self) -> Iterator[Floats]:
-        """Yield all rows without missing values, some at a time: [rows, columns]."""
+        """Yield all rows without missing values, some at a time: [rows, columns]. Raw: not a release."""
         for batch in self.owned.batches(self._values()):
             yield np.column_stack([column.to_numpy(zero_copy_only=False) for column in batch.columns])
 
     def read(self) -> tuple[Floats, npt.NDArray[np.int64] | None]:
-        """Return all rows in memory, and the number of each one's owner; None if each row is its own."""
+        """Return all rows, and the number of each one's owner if a column says whose. Raw: not a release."""
         parts, owners = list[Floats](), list[Any]()
         for batch in self.owned.batches(self._kept()):
             columns = [batch.column(name).to_numpy(zero_copy_only=False) for name in self._named()]
@@ -177,6 +213,20 @@ def column(owned: OwnedRows, name: str) -> Expression:
             f"there is no column {name!r}. The table has: {', '.join(owned.expression.columns)}."
         )
     return owned.expression[name]
+
+
+def fits(value: Any, kind: Any, *, whole: bool) -> bool:
+    """Whether a value that a caller names can be compared with a column of this type as it is.
+
+    A float can be compared with a column of floats, unless they are to be `whole`.
+    """
+    if kind.is_boolean():
+        return isinstance(value, bool)
+    if kind.is_floating() and not whole:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if kind.is_integer():
+        return isinstance(value, int) and not isinstance(value, bool) and value in _INT64
+    return type(value) is date if kind.is_date() else kind.is_string() and isinstance(value, str)
 
 
 def clipped(value: Expression, bounds: Bounds) -> Expression:

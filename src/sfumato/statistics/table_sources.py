@@ -9,9 +9,15 @@ CSV        A CSV file has no types, and guessing them from its rows would make t
            missing.
 Lines      A row is one line, and every line is read alone: it ends where a line ends (CR, LF or both), also
            within quotes. A quote that is not closed would else swallow the lines of others. A line that is no
-           row (too few fields, too many, text after a closing quote, not UTF-8) is left out, and no other.
+           row (too few fields, too many, text after a closing quote, not UTF-8, longer than 2 MiB) is left
+           out, and no other. DuckDB and Spark read the same rows; no other engine is let near a CSV file.
+Headers    In DuckDB the first line of each file is no row. Spark cannot tell which line is first, so there
+           every line that equals the first line of one of the files is none.
+Partitions Columns that are in the names of folders (visits/year=2024/a.parquet) are read where the path
+           itself names them (visits/year=*/*.parquet), always as text: names of folders may be private.
 Collation  A DuckDB whose default collation is not binary is refused: to it, different texts may be equal.
-Frames     A pandas column of objects is text.
+           SQLite is refused: its types bind nobody, so whether all rows fit theirs depends on the rows.
+Frames     A pandas column of objects is text (`frames`).
 Spill      DuckDB writes what does not fit into memory to a folder of its own under the system's folder for
            temporary files, and removes it. The rows in it are as they are: keep that folder on a safe disk.
 """
@@ -31,21 +37,21 @@ from sfumato.errors import InvalidParameterError, SfumatoError
 
 __all__ = ["opened"]
 
+_LONGEST_LINE = 2**21  # bytes; DuckDB's own limit
 Opened = tuple[Any, Any, bool]  # an Ibis table, its engine, and whether its texts may be numbers
 
 
 def opened(source: Any, *, engine: Any, table: str | None, types: Mapping[str, str] | None) -> Opened:
     """Return the table that a source is, in its engine."""
     _require_ibis()
-    failed = ""
     try:
-        return _typed(_told_apart(_opened(source, engine, table)), types)
+        return _typed(_trusted(_opened(source, engine, table)), types)
     except SfumatoError:
         raise
-    except Exception as error:  # of an engine or a file: its words may quote what it read
-        failed = type(error).__name__
+    except Exception:  # of an engine or a file: its words may quote what it read, and its class tell of it
+        pass
     raise InvalidParameterError(
-        f"the source could not be opened as a table ({failed}). Give the path of a CSV or Parquet file, a "
+        "the source could not be opened as a table. Give the path of a CSV or Parquet file, a "
         "pandas, polars or pyarrow frame, an Ibis table, or the URL of a database with table=..."
     )
 
@@ -71,9 +77,14 @@ def _opened(source: Any, engine: Any, table: str | None) -> Opened:
     return _of_frame(source, engine)
 
 
-def _told_apart(found: Opened) -> Opened:
-    """Refuse an engine for which all texts have a collation; those of single columns are undone (`keys`)."""
+def _trusted(found: Opened) -> Opened:
+    """Refuse an engine for which all texts have a collation, or whose schema binds nobody."""
     engine = found[1]
+    if engine.name == "sqlite":
+        raise InvalidParameterError(
+            "SQLite keeps any value in a column of any type, so one row could change how others are read. "
+            "Copy the table to a Parquet file or into DuckDB, and open that."
+        )
     if engine.name == "duckdb":
         collation = str(engine.con.sql("SELECT current_setting('default_collation')").fetchall()[0][0])
         if collation.lower() not in ("", "binary", "c", "posix"):
@@ -113,16 +124,44 @@ def _of_file(path: str, engine: Any) -> Opened:
 
 
 def _of_parquet(path: str, engine: Any) -> Opened:
-    return engine.read_parquet(path), engine, False
+    readers = {"duckdb": _duckdb_parquet, "pyspark": _spark_parquet}
+    return readers.get(engine.name, _plain_parquet)(path, engine), engine, False
+
+
+def _plain_parquet(path: str, engine: Any) -> Any:
+    return engine.read_parquet(path)
+
+
+def _duckdb_parquet(path: str, engine: Any) -> Any:
+    # Left to itself, DuckDB would decide by the names of all folders whether there are such columns.
+    named = "=" in os.path.dirname(path)
+    return engine.read_parquet(path, hive_partitioning=named, hive_types_autocast=False)
+
+
+def _spark_parquet(path: str, engine: Any) -> Any:
+    option = "spark.sql.sources.partitionColumnTypeInference.enabled"
+    conf = engine.raw_sql("SELECT 1").sparkSession.conf
+    before = conf.get(option)
+    conf.set(option, "false")
+    try:
+        return engine.read_parquet(path)
+    finally:
+        conf.set(option, before)
 
 
 def _of_csv(separator: str) -> Callable[[str, Any], Opened]:
     def read(path: str, engine: Any) -> Opened:
-        if engine.name != "duckdb":  # Spark: text, unless it is told to infer
-            return engine.read_csv(path, header=True, sep=separator), engine, True
         view = f"sfumato_{uuid.uuid4().hex}"
-        rows = _rows_of_lines(path, separator, _header(path, separator))
-        engine.raw_sql(f"CREATE TEMPORARY VIEW {view} AS {rows}")
+        if engine.name == "duckdb":
+            rows = _rows_of_lines(path, separator, _header(path, separator))
+            engine.raw_sql(f"CREATE TEMPORARY VIEW {view} AS {rows}")
+        elif engine.name == "pyspark":
+            _spark_rows_of_lines(path, separator, engine).createTempView(view)
+        else:
+            raise InvalidParameterError(
+                f"a CSV file is read by DuckDB or Spark, not by {engine.name}, whose reader may guess types "
+                "from rows. Leave engine= out, or convert the file to Parquet."
+            )
         return engine.table(view), engine, True
 
     return read
@@ -148,6 +187,36 @@ def _rows_of_lines(path: str, separator: str, names: list[str]) -> str:
     return f"SELECT {columns} FROM (SELECT {fields} AS fields FROM {lines}) WHERE len(fields) = {len(names)}"
 
 
+def _spark_rows_of_lines(path: str, separator: str, engine: Any) -> Any:
+    """Return a Spark frame of the same rows: Spark's own reader would let one line fail the whole query."""
+    from pyspark.sql import functions as sql
+
+    session = engine.raw_sql("SELECT 1").sparkSession
+    # A block that begins a file begins with its header; any other would begin with somebody's row.
+    first = session.read.text(path).where("_metadata.file_block_start = 0").select("value").head()
+    header = "" if first is None else str(first[0])
+    names = _names(header, separator, path)
+    # Hadoop leaves longer lines out, or cuts them off where a block ends. It skips a byte order mark.
+    longest = {"mapreduce.input.linerecordreader.line.maxlength": str(_LONGEST_LINE)}
+    lines = session.read.options(**longest).text(path)
+    # Possessive: what is read is never read again, or a long line would overflow Java's stack.
+    field = f'''{separator}("[^"]*+(?:""[^"]*+)*+"|[^"{separator}][^{separator}]*+|)'''
+    line = sql.concat(sql.lit(separator), sql.col("value"))
+    lines = lines.where((sql.col("value") != header) & (sql.octet_length("value") < _LONGEST_LINE))
+    split = lines.select(
+        line.alias("line"), sql.regexp_extract_all(line, sql.lit(field), sql.lit(0)).alias("fields")
+    )
+    # What is between fields is left out of them, and a byte that is not UTF-8 becomes another character.
+    rows = split.where((sql.size("fields") == len(names)) & (sql.array_join("fields", "") == sql.col("line")))
+    return rows.select(*(_spark_field(sql, i).alias(name) for i, name in enumerate(names)))
+
+
+def _spark_field(sql: Any, place: int) -> Any:
+    field = sql.substring(sql.get("fields", sql.lit(place)), 2, _LONGEST_LINE)
+    inner = sql.replace(sql.substring(field, 2, sql.length(field) - 2), sql.lit('""'), sql.lit('"'))
+    return sql.nullif(sql.when(field.startswith('"'), inner).otherwise(field), sql.lit(""))
+
+
 def _unquoted(field: str) -> str:
     inner = f"replace(substr({field}, 2, length({field}) - 2), '\"\"', '\"')"
     return f"nullif(CASE WHEN starts_with({field}, '\"') THEN {inner} ELSE {field} END, '')"
@@ -167,7 +236,11 @@ def _header(path: str, separator: str) -> list[str]:
     open_text = gzip.open if found[0].endswith(".gz") else open
     # More than the first line is decoded: a bad byte further down must not be an error.
     with open_text(found[0], "rt", encoding="utf-8-sig", errors="replace") as lines:
-        names = next(csv.reader([lines.readline()], delimiter=separator), [])
+        return _names(lines.readline(), separator, path)
+
+
+def _names(header: str, separator: str, path: str) -> list[str]:
+    names = next(csv.reader([header], delimiter=separator), [])
     if not names or len(set(names)) < len(names) or not all(names):
         raise InvalidParameterError(
             f"the first line of {path!r} must name the columns, each differently: a CSV file has no other "
@@ -191,9 +264,6 @@ def _of_frame(frame: Any, engine: Any) -> Opened:
             + (" in another engine" if engine is not None else "")
             + ". Give a path, a pandas, polars or pyarrow frame, or an Ibis table."
         )
-    if library == "pandas":
-        objects = [name for name, kind in frame.dtypes.items() if str(kind) == "object"]
-        frame = frame.astype(dict.fromkeys(objects, "string")) if objects else frame
     connected = _duckdb()
     connected.con.register("frame", frame)
     return connected.table("frame"), connected, False

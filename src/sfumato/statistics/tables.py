@@ -5,10 +5,11 @@ Guarantee  Nothing of a table's rows can be got from it but by a release. Every 
            `contribution_bound` rows of one privacy unit, whatever the table holds (`owned_rows`), so a unit
            moves a count by at most that.
 Neighbors  Tables that differ in all rows of one unit: there or not (add-remove), or replaced by any others.
-Unit       "row": each row is a unit. Else a column that names the unit of each row.
+Unit       "row": each row is a unit. Else a column that names the unit of each row, not called "row" itself.
 Lazy       A table is an expression. Filters, columns and groups only make larger ones; nothing is computed,
            and nothing spent, before a release.
-Public     The schema is: names and types of columns. The number of rows is not.
+Public     The schema is: names and types of columns. The number of rows is not, nor whether any value is
+           missing, which pandas' types would tell (`frames`).
 Not here   What may be asked: `groups`, `keys`, and every question of columns and rows.
 """
 
@@ -21,16 +22,19 @@ from sfumato import _check
 from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError
 from sfumato.statistics.asking import Query
+from sfumato.statistics.frames import is_pandas, read_alike
 from sfumato.statistics.group_questions import RowCount
 from sfumato.statistics.groups import Groups, groups_of
 from sfumato.statistics.keys import KeyDiscovery, Keyed
-from sfumato.statistics.owned_rows import OwnedRows
+from sfumato.statistics.owned_rows import OwnedRows, shown
 from sfumato.statistics.row_wise import require_row_wise
 from sfumato.statistics.table_categories import TableCategories
 from sfumato.statistics.table_columns import TableColumn, TableRows, column, numeric
 from sfumato.statistics.table_sources import opened
 
 __all__ = ["PrivateTable", "private_table"]
+
+_ROW = "row"  # the unit where each row is one
 
 
 @dataclass(frozen=True, repr=False)
@@ -52,7 +56,14 @@ class PrivateTable:
     @property
     def schema(self) -> dict[str, str]:
         """The names and types of the columns."""
-        return {name: str(kind) for name, kind in self.owned.expression.schema().items()}
+        kinds = {name: str(kind) for name, kind in self.owned.expression.schema().items()}
+        unit = self.owned.unit
+        if unit is not None and self.owned.floats_may_be_whole and kinds[unit].startswith(("int", "uint")):
+            kinds[unit] = "float64"
+        return kinds
+
+    def __dir__(self) -> list[str]:
+        return shown(self, "owned")
 
     def __repr__(self) -> str:
         columns = ", ".join(f"{name}: {kind}" for name, kind in self.schema.items())
@@ -95,7 +106,7 @@ class PrivateTable:
         >>> import pandas as pd
         >>> table = private_table(pd.DataFrame({"cents": [250, 399]}))
         >>> table.mutate(euros=lambda row: row.cents / 100).schema
-        {'cents': 'int64', 'euros': 'float64'}
+        {'cents': 'float64', 'euros': 'float64'}
         """
         if self.owned.unit in values:
             raise InvalidParameterError(f"column {self.owned.unit!r} says whose a row is; it cannot change.")
@@ -179,8 +190,9 @@ def private_table(
 
     `source` is a path to CSV or Parquet (`*` for many files), a pandas, polars or pyarrow frame, an Ibis
     table, or the URL of a database, of which `table` is then the name of a table. `privacy_unit` names the
-    column that says whose a row is; None means that each row is a unit of its own. `types` gives types to
-    columns of a source that has none. `engine` is an Ibis backend that reads a path in place of DuckDB.
+    column that says whose a row is; None, or "row", means that each row is a unit of its own. `types` gives
+    types to columns of a source that has none. `engine` is an Ibis backend that reads a path in place of
+    DuckDB.
 
     >>> import pandas as pd
     >>> visits = pd.DataFrame({"patient": ["a", "a", "b"], "cost": [10.0, 30.0, 20.0]})
@@ -188,20 +200,46 @@ def private_table(
     <PrivateTable in duckdb; unit: patient, of at most 2 row(s); patient: string, cost: float64>
     """
     _check.count(contribution_bound=contribution_bound)
-    if privacy_unit is None and contribution_bound != 1:
+    if privacy_unit in (None, _ROW) and contribution_bound != 1:
         raise InvalidParameterError(
             "contribution_bound is about units that own several rows: say whose they are with "
             "privacy_unit=..."
         )
-    expression, backend, texts = opened(source, engine=engine, table=table, types=types)
+    alike = read_alike(source, unit=privacy_unit)
+    expression, backend, texts = opened(alike, engine=engine, table=table, types=types)
     require_row_wise(expression, engine=backend.name)
+    unit = _unit(privacy_unit, expression.columns)
     owned = OwnedRows(
         expression=expression,
         engine=backend,
-        unit=privacy_unit,
+        unit=unit,
         contribution_bound=contribution_bound,
         texts_may_be_numbers=texts,
+        floats_may_be_whole=is_pandas(source),
     )
-    if privacy_unit is not None:
-        column(owned, privacy_unit)
+    if unit is not None:
+        _check_unit(owned, unit)
     return PrivateTable(owned)
+
+
+def _check_unit(owned: OwnedRows, unit: str) -> None:
+    kind = column(owned, unit).type()
+    plain = kind.is_string() or kind.is_numeric() or kind.is_boolean() or kind.is_uuid() or kind.is_binary()
+    if not (plain or kind.is_date() or kind.is_timestamp()):
+        raise InvalidParameterError(
+            f"column {unit!r} has type {kind}, and a unit is told by text, a number, a date or a time. Name "
+            "another column, or make one of these of it in the source."
+        )
+    owned.owner(unit)  # refuses text in an engine where texts that differ may be equal
+
+
+def _unit(privacy_unit: str | None, columns: Sequence[str]) -> str | None:
+    """Return the column of units, if there is one: "row" is each row, and never a column."""
+    if privacy_unit != _ROW:
+        return privacy_unit
+    if _ROW in columns:
+        raise InvalidParameterError(
+            'privacy_unit="row" means that each row is a unit, but a column is called "row", too. Rename the '
+            "column if it says whose a row is; leave privacy_unit out if each row is a unit."
+        )
+    return None

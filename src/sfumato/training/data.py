@@ -11,6 +11,8 @@ Filling    Units of fewer rows than others are filled up with copies of their ow
 Views      `augment` sees `views` copies of each row and must change each on its own. On the first batch it is
            run twice, with other rows beside the same ones; where that changes a row, training stops.
 Private    How many rows and units there are: in no message and no repr.
+Deferred   `Deferred` rows are read by `Units.open`, which a run calls once it is paid for and has begun:
+           whether they can be read at all may tell what they hold.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,7 +29,7 @@ from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms.random import Generator, words
 from sfumato.training import rows
 
-__all__ = ["Augment", "Batch", "RowSource", "Units", "moved", "open_rows", "public_size_of"]
+__all__ = ["Augment", "Batch", "Deferred", "RowSource", "Units", "moved", "open_rows", "public_size_of"]
 
 Augment = Callable[[Any, torch.Generator], Any]  # (rows, where to draw from) -> as many rows
 
@@ -39,6 +41,20 @@ class Batch:
     rows: tuple[Any, ...]
     rows_per_unit: int = 1
     row_weights: Tensor | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Deferred:
+    """Rows that must not be read before they are paid for.
+
+    `blank` has their shapes and types and no row; `read` returns all rows, and who owns each: None exactly
+    where not `by_owner`. Whatever it raises must not quote what it read.
+    """
+
+    blank: tuple[Tensor, ...]
+    read: Callable[[], tuple[tuple[Tensor, ...], Tensor | None]]
+    by_owner: bool = False
+    public_units: int = 0  # how many units there are, where everybody may know
 
 
 class RowSource(Protocol):
@@ -162,15 +178,36 @@ class Units:
         _check.count(views=views)
         if views > 1 and augment is None:
             raise InvalidParameterError(f"views={views} copies of a row are all the same without augment=...")
-        self._source = open_rows(data)
-        declared = _owners_of(data) if owners is None else owners
+        self._deferred = data if isinstance(data, Deferred) else None
+        self._contribution_bound, self._opened = contribution_bound, False
+        if self._deferred is None:
+            self._source = open_rows(data)
+            declared = _owners_of(data) if owners is None else owners
+        else:
+            self._source = open_rows(self._deferred.blank)
+            declared = torch.zeros(0, dtype=torch.int64) if self._deferred.by_owner else None
         self._owned = _Owned.of(declared, contribution_bound, len(self._source))
         self._augment, self._views = augment, views
         self._augment_is_checked = augment is None
 
     @property
+    def deferred(self) -> bool:
+        """Whether rows must be read by `open`."""
+        return self._deferred is not None
+
+    def open(self) -> None:
+        """Read deferred rows; rows that are here already stay."""
+        if self._deferred is not None:
+            data, owners = self._deferred.read()
+            self._source = open_rows(data)
+            self._owned = _Owned.of(owners, self._contribution_bound, len(self._source))
+            self._opened = True
+
+    @property
     def num_units(self) -> int:
-        """How many there are: private unless it was declared public."""
+        """How many there are: private unless it was declared public. Before `open`, what is public of it."""
+        if self._deferred is not None and not self._opened:
+            return self._deferred.public_units
         return len(self._source) if self._owned is None else len(self._owned)
 
     @property
@@ -183,6 +220,8 @@ class Units:
 
         Of a map-style data set one example is loaded, for its shapes alone.
         """
+        if self._deferred is not None:
+            return rows.padded(self._deferred.blank, units)
         if not len(self._source):
             return None
         one = self._source.take(torch.zeros(1, dtype=torch.int64))

@@ -31,7 +31,7 @@ from sfumato.training.mechanism import DpSgd, NoisyStep
 from sfumato.training.metrics import Score
 from sfumato.training.run import TrainingRun
 from sfumato.training.runtime import Runtime
-from sfumato.training.sampling import PoissonSampling
+from sfumato.training.sampling import PoissonSampling, Sampling
 from sfumato.training.schedules import ClipSchedule, MakeOptimizer, MakeSchedule
 from sfumato.training.trainer import Trainer
 
@@ -49,9 +49,10 @@ def plan_run(
     noise_multiplier: float | None = None,
     clipping: Clipping | CoordinateClipping,
     relation: Relation | str = Relation.ADD_REMOVE,
+    sampling: Sampling | None = None,
     account: Account | None = None,
 ) -> DpSgd:
-    """Return a run of Poisson-sampled DP-SGD that meets a budget; nothing is spent.
+    """Return a run of DP-SGD that meets a budget, Poisson-sampled unless told otherwise; nothing is spent.
 
     >>> run = plan_run(public_size=60_000, expected_batch_size=600, epochs=5, epsilon=3, delta=1e-5,
     ...                clipping=Clipping(clip_norm=1.0))
@@ -61,7 +62,7 @@ def plan_run(
     rate = _sampling_rate(public_size, expected_batch_size)
     run = DpSgd(
         step=NoisyStep(clipping=clipping),
-        sampling=PoissonSampling(sampling_rate=rate),
+        sampling=PoissonSampling(sampling_rate=rate) if sampling is None else sampling,
         noise=((1.0 if noise_multiplier is None else noise_multiplier, _steps(epochs, steps, rate)),),
         relation=Relation.parse(relation),
     )

@@ -41,6 +41,7 @@ class TrainingRun:
     history: tuple[Metrics, ...]
     seconds: float
     evaluated: bool
+    denoised: str | None = None  # what was done to noisy gradients
     study_note: str | None = None  # what must be said of noise that was not secure
     account: str | None = None
     reservation: int | None = None
@@ -73,6 +74,7 @@ class TrainingRun:
             _projected(step.projections),
             f"Gaussian noise of {_noise(self.mechanism.noise)} times the bound on one contribution was "
             f"added to each sum, which was divided by {self.expected_batch_size:g}, a public number.",
+            self.denoised,
             f"All weights together, intermediate ones included, satisfy {self.guarantee}.",
             f"Epsilon is an upper bound, by {self.price.theorem}.",
             "It covers this run alone: hyper-parameter tuning is not charged.",

@@ -63,6 +63,7 @@ class Sampling(Protocol):
     """A way to form batches, by its public facts."""
 
     relations: ClassVar[frozenset[Relation]]
+    amplifies: ClassVar[bool]  # whether its event relies on nobody knowing who is in a batch
 
     @property
     def static_size(self) -> int | None:
@@ -106,6 +107,7 @@ class PoissonSampling:
     """
 
     relations: ClassVar[frozenset[Relation]] = frozenset(Relation)
+    amplifies: ClassVar[bool] = True
     sampling_rate: float
 
     def __post_init__(self) -> None:
@@ -147,6 +149,7 @@ class TruncatedPoissonSampling:
     """
 
     relations: ClassVar[frozenset[Relation]] = frozenset(Relation)
+    amplifies: ClassVar[bool] = True
     sampling_rate: float
     batch_size: int
     public_size: int
@@ -187,6 +190,7 @@ class FixedSizeSampling:
     """Each batch is a fresh uniformly random `batch_size` of the `public_size` units, without replacement."""
 
     relations: ClassVar[frozenset[Relation]] = _PUBLIC_SIZE
+    amplifies: ClassVar[bool] = True
     batch_size: int
     public_size: int
 
@@ -227,6 +231,7 @@ class ShuffledBatches:
     """
 
     relations: ClassVar[frozenset[Relation]] = _PUBLIC_SIZE | {Relation.ZERO_OUT}
+    amplifies: ClassVar[bool] = False
     batch_size: int
     public_size: int
 
@@ -264,6 +269,7 @@ class CyclicBatches:
     """The units in their own order, cut into batches, the same in every epoch. Nothing is amplified."""
 
     relations: ClassVar[frozenset[Relation]] = _PUBLIC_SIZE | {Relation.ZERO_OUT}
+    amplifies: ClassVar[bool] = False
     batch_size: int
     public_size: int
 

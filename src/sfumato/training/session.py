@@ -25,6 +25,7 @@ from sfumato.training import distributed
 from sfumato.training.averaging import WeightAverage
 from sfumato.training.checkpoint import random_state, restore_random_state
 from sfumato.training.data import Batch, Units, moved
+from sfumato.training.denoising import Denoiser
 from sfumato.training.gradients import PrivateGradients
 from sfumato.training.mechanism import DpSgd
 from sfumato.training.metrics import Metrics
@@ -49,6 +50,7 @@ class Session:
         schedule: LRScheduler | None,
         average: WeightAverage | None,
         clip_factors: Sequence[float] | None,
+        denoiser: Denoiser | None,
         generator: Generator | None,
         runtime: Runtime,
         device: torch.device,
@@ -57,7 +59,8 @@ class Session:
         self.optimizer, self.schedule, self.average = optimizer, schedule, average
         self.step = 0
         self.history: list[Metrics] = []
-        self._clip_factors = clip_factors
+        self._clip_factors, self._denoiser = clip_factors, denoiser
+        self._features: list[Tensor] = []  # of the batch at hand, where a denoiser needs them
         self._generator = resolve(generator)
         self._runtime, self._device = runtime, device
         self._sampler = mechanism.sampling.sampler(units.num_units, generator)
@@ -82,6 +85,15 @@ class Session:
             with self._runtime.forward(self._device):
                 self.private.rehearse(*moved(blank, self._device))
 
+    def open(self) -> None:
+        """Read what was deferred until the run was paid for."""
+        if not self.units.deferred:
+            return
+        began = self._sampler.state_dict()
+        self.units.open()
+        self._sampler = self.mechanism.sampling.sampler(self.units.num_units, self._generator)
+        self._sampler.load_state_dict(began)
+
     def take_step(self) -> None:
         """Draw a batch, set private gradients, and move the weights."""
         self._prepare()
@@ -90,6 +102,7 @@ class Session:
             for batch in batches:
                 self._accumulate(batch)
         self.private.finish()
+        self._denoise()
         self.optimizer.step()
         if self.schedule is not None:
             self.schedule.step()
@@ -114,12 +127,32 @@ class Session:
     def _accumulate(self, units: Tensor) -> None:
         stream = self._generator.fork("rows", self.step).fork("rank", distributed.rank())
         batch: Batch = self.units.take(units, stream)
+        if self._denoiser is not None and self._denoiser.reveals_batches:
+            self._features.append(moved(batch.rows[0], self._device))  # and never its labels
         weights = batch.row_weights
         self.private.accumulate(
             *moved(batch.rows, self._device),
             rows_per_unit=batch.rows_per_unit,
             row_weights=None if weights is None else weights.to(self._device),
         )
+
+    def _denoise(self) -> None:
+        """Replace the noisy gradient by a better one, made of it and of public features."""
+        features, self._features = self._features, []
+        if self._denoiser is None:
+            return
+        named = self.private.parameters
+        noisy = {name: p.grad for name, p in named.items() if p.grad is not None}
+        better: Mapping[str, Tensor] = noisy
+        if distributed.is_first():
+            better = self._denoiser.denoise(
+                self.model,
+                noisy,
+                features=torch.cat(features) if features else None,
+                generator=self._generator.fork("denoiser", self.step),
+            )
+        for name in noisy:
+            named[name].grad = distributed.from_first(better[name].contiguous())
 
     def require_paid_steps(self) -> None:
         """Raise unless the steps taken are those of the event: the last line of defense against a bug."""
@@ -144,6 +177,7 @@ class Session:
             "average": None if self.average is None else self.average.state_dict(),
             "sampler": self._sampler.state_dict(),
             "gradients": self.private.state_dict(),
+            "denoiser": None if self._denoiser is None else self._denoiser.state_dict(),
             "random": distributed.gathered(random_state(self._device)),
         }
 
@@ -157,6 +191,8 @@ class Session:
             self.average.load_state_dict(state["average"])
         self._sampler.load_state_dict(state["sampler"])
         self.private.load_state_dict(state["gradients"])
+        if self._denoiser is not None:
+            self._denoiser.load_state_dict(state["denoiser"])
         self.history = [Metrics(**row) for row in state["history"]]
         self.step, self._earlier = int(state["step"]), float(state["seconds"])
         self._started = time.monotonic()

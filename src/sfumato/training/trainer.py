@@ -4,8 +4,8 @@
 Guarantee  A `TrainingRun` says what its `mechanism` says: the trainer takes batches, clipping, noise and
            length from that object and from nothing else, and the charge in the ledger is its event.
 Order      The whole run is paid for first. Then model, loss and files are tried out, on rows of zeros, and
-           where they fail the charge is given back: nothing was computed from the data. Then it begins, and
-           an exception from there on leaves the run spent.
+           where they fail the charge is given back: nothing was computed from the data. Then it begins,
+           deferred rows are read, and an exception from there on leaves the run spent.
 Shown      What was measured is shown only after a checkpoint holds it, so nothing that was shown is ever lost
            and drawn again with other noise.
 Resuming   A run that died goes on from its last checkpoint, without a second charge (docs/training.md says
@@ -28,10 +28,11 @@ from sfumato.errors import InvalidParameterError
 from sfumato.ledger.account import Account
 from sfumato.mechanisms.random import Generator as Randomness
 from sfumato.mechanisms.random import resolve, study_note, words
-from sfumato.training import distributed, swapping
+from sfumato.training import denoising, distributed, swapping
 from sfumato.training.averaging import WeightAverage
 from sfumato.training.checkpoint import RunFolder, require_same_run
 from sfumato.training.data import Augment, Units, open_rows, public_size_of
+from sfumato.training.denoising import Denoiser
 from sfumato.training.gradients import PrivateGradients
 from sfumato.training.losses import Loss, cross_entropy
 from sfumato.training.mechanism import DpSgd
@@ -96,6 +97,7 @@ class Trainer:
         schedule: MakeSchedule | None = None,
         clip_schedule: ClipSchedule | None = None,
         ema_decay: float | None = None,
+        denoiser: Denoiser | None = None,
         evaluation: Any = None,
         score: Score | None = None,
         evaluate_every: int | None = None,
@@ -120,7 +122,8 @@ class Trainer:
         self._claims = {"contribution_bound": str(contribution_bound), "views": str(views)}
         self._optimizer, self._learning_rate, self._schedule = optimizer, learning_rate, schedule
         self._clip_factors = clip_factors(clip_schedule, mechanism.steps)
-        self._ema_decay = ema_decay
+        self._ema_decay, self._denoiser = ema_decay, denoiser
+        denoising.require(denoiser, mechanism)
         self._evaluation = None if evaluation is None else open_rows(evaluation)
         self._score = correct if score is None and loss is cross_entropy else score
         self._evaluate_every = _every(mechanism.steps, _REPORTS, evaluate_every=evaluate_every)
@@ -140,6 +143,7 @@ class Trainer:
                 self._resume(session)
             else:
                 self._start(session)
+            session.open()
             with ProgressBar(
                 steps=self.mechanism.steps,
                 done=session.step,
@@ -187,6 +191,7 @@ class Trainer:
             schedule=open_schedule(self._schedule, optimizer),
             average=None if self._ema_decay is None else WeightAverage(parameters, decay=self._ema_decay),
             clip_factors=self._clip_factors,
+            denoiser=self._denoiser,
             generator=self._generator,
             runtime=self._runtime,
             device=self._device,
@@ -321,6 +326,7 @@ class Trainer:
             "schedule": "None" if session.schedule is None else type(session.schedule).__name__,
             "clip_schedule": repr(factors),
             "ema_decay": repr(self._ema_decay),
+            "denoiser": repr(self._denoiser),
         }
 
     # --- after the last step -----------------------------------------------------------------------------
@@ -353,6 +359,7 @@ class Trainer:
             history=tuple(history),
             seconds=session.seconds,
             evaluated=self._evaluation is not None,
+            denoised=None if self._denoiser is None else self._denoiser.said(),
             study_note=study_note(self._generator),
             account=None if self._account is None else self._account.name,
             reservation=distributed.first_decides(lambda: self._payment.number),

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Texts without their collation: different if they differ at all.
+
+Why        To an engine with a collation, "Ann" and "ANN" may be equal. As keys or categories they would be
+           one, and a single row could decide which of them names it. As units they would be one as well, so
+           that with "ANN" gone other rows of "Ann" would count.
+How        Through bytes and back, in DuckDB, PostgreSQL and Spark. In any other engine text is refused where
+           rows are told apart by it: whether it has a collation is not known here.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache, partial
+from typing import Any
+
+from sfumato.errors import InvalidParameterError
+
+__all__ = ["told_apart"]
+
+Expression = Any
+
+
+def told_apart(value: Expression, *, engine: str) -> Expression:
+    """Return texts without their collation, or refuse them in an engine where that is not known to work.
+
+    Values of other types stay as they are.
+    """
+    if not value.type().is_string():
+        return value
+    if engine == "pyspark":
+        return value.cast("binary").cast("string")
+    if engine not in ("duckdb", "postgres"):
+        raise InvalidParameterError(
+            f"{value.get_name()!r} is text, and in {engine} different texts may be equal, by a collation "
+            "that is not known here. Tell rows apart by a number or a date, or have the table in DuckDB (a "
+            "Parquet file, say), PostgreSQL or Spark."
+        )
+    to_bytes, to_text = _through_bytes(engine)
+    return to_text(to_bytes(value))
+
+
+@lru_cache(maxsize=2)
+def _through_bytes(engine: str) -> tuple[Callable[[Expression], Expression], ...]:
+    """Return the engine's own functions from text to its bytes, and back."""
+    from ibis import udf
+
+    builtin: Any = udf.scalar.builtin
+
+    def plain(value: Any) -> Any: ...
+    def coded(value: Any, code: Any) -> Any: ...
+
+    if engine == "duckdb":
+        to_bytes = builtin(plain, name="encode", signature=(("string",), "binary"))
+        return to_bytes, builtin(plain, name="decode", signature=(("binary",), "string"))
+    to_bytes = builtin(coded, name="convert_to", signature=(("string", "string"), "binary"))
+    to_text = builtin(coded, name="convert_from", signature=(("binary", "string"), "string"))
+    return partial(_in_utf8, to_bytes), partial(_in_utf8, to_text)
+
+
+def _in_utf8(function: Any, value: Expression) -> Expression:
+    return function(value, "UTF8")

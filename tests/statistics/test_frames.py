@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""pandas frames: nothing that is printed tells whether a value is missing or out of range."""
+
+from decimal import Decimal
+
+import pandas as pd
+import pytest
+
+from sfumato.statistics import mean
+from sfumato.statistics.frames import read_alike
+from sfumato.statistics.tables import private_table
+
+pytestmark = pytest.mark.filterwarnings("ignore:fetch_arrow_table:DeprecationWarning")
+
+BASE = {
+    "who": [1, 2, 3, 4],
+    "age": [20, 30, 40, 50],
+    "ill": [True, False, True, True],
+    "city": ["a", "b", "a", "b"],
+    "height": [1.5, 1.6, 1.7, 1.8],
+}
+
+
+def printed(frame: pd.DataFrame, unit: str | None) -> list[str]:
+    """Everything that a table says of itself without a release."""
+    table = private_table(frame, privacy_unit=unit)
+    wider = table.filter(lambda row: row.age > 20).mutate(twice=lambda row: row.age * 2)
+    return [
+        repr(table),
+        repr(wider),
+        table.count(epsilon=1.0).plan(),
+        table.keys("age", "ill", "city", epsilon=1.0, delta=1e-3).plan(),
+        table.group_by("age", keys=[20, 30]).mean("height", bounds=(0, 5), epsilon=1.0).plan(),
+        table.group_by("ill", keys=[True]).sum("age", bounds=(0, 5), epsilon=1.0).plan(),
+        wider["twice"].plan(),
+        table["ill"].plan(),
+        table.categories("age").plan(),
+        table.categories("ill").plan(),
+        table.rows("age", "ill", "height").plan(),
+    ]
+
+
+@pytest.mark.parametrize("unit", [None, "who"])
+@pytest.mark.parametrize("column", list(BASE))
+def test_what_is_printed_does_not_tell_that_a_value_is_missing(column, unit):
+    with_missing = pd.DataFrame(BASE | {column: [*BASE[column][:3], None]})
+    assert printed(with_missing, unit) == printed(pd.DataFrame(BASE), unit)
+
+
+@pytest.mark.parametrize("huge", [10**400, -(10**400), 2**63, 2**64])
+def test_a_number_out_of_range_is_infinite_and_changes_nothing_else(huge):
+    frame = pd.DataFrame({"n": [0, 1, huge, None][: 4 if huge < 2**63 else 3]})
+    table = private_table(frame)
+    assert table.schema == {"n": "float64"}
+    values = table["n"].ordered((-5.0, 5.0)).tolist()
+    assert values == sorted([0.0, 1.0, 5.0 if huge > 0 else -5.0])
+
+
+def test_whole_numbers_are_keys_and_categories_with_and_without_missing_values():
+    for last in ([], [None], [1.5], [float("inf")]):
+        table = private_table(pd.DataFrame({"year": [2020] * 60 + last}))
+        (found,) = table.keys("year", epsilon=5.0, delta=1e-3).release().value
+        assert (found, type(found)) == (2020, int)
+        assert table.group_by("year", keys=[2020]).count(epsilon=50.0).release().value == {2020: 60}
+        assert dict(table.categories("year").tallies())[2020] == 60
+        assert "2020.0" not in repr(table.categories("year").tallies())
+
+
+def test_units_are_told_apart_beyond_what_float64_can():
+    frame = pd.DataFrame({"who": [2**60, 2**60 + 1], "age": [1.0, 2.0]})
+    assert private_table(frame, privacy_unit="who")["age"].ordered((0, 9)).tolist() == [1.0, 2.0]
+
+
+def test_true_and_false_count_as_numbers_also_where_one_is_missing():
+    frame = pd.DataFrame({"ill": [True, False, None] * 100})
+    found = mean(private_table(frame)["ill"], bounds=(0, 1), epsilon=100.0).value
+    assert found == pytest.approx(0.5, abs=0.05)
+
+
+def test_the_frame_of_the_caller_is_left_alone():
+    frame = pd.DataFrame({"n": [1, 2], "ill": [True, None]})
+    read_alike(frame)
+    assert [str(kind) for kind in frame.dtypes] == ["int64", "object"]
+
+
+class Evil:
+    def __str__(self) -> str:
+        raise ValueError("SECRET")
+
+
+ODD = ["\ud800", b"\xff", b"bytes", Decimal("sNaN"), Evil(), [1, 2], 1 + 2j, pd.NaT, pd.NA]
+
+
+@pytest.mark.parametrize("odd", ODD, ids=[type(odd).__name__ + str(i) for i, odd in enumerate(ODD)])
+@pytest.mark.parametrize("types", [None, {"k": "float64"}], ids=["untyped", "typed"])
+def test_an_odd_object_stops_nothing_and_changes_nothing_else(odd, types):
+    frame = pd.DataFrame({"k": pd.Series(["1", "1", odd], dtype=object), "x": [1.0, 2.0, 3.0]})
+    table = private_table(frame, types=types)
+    assert table.schema == {"k": "float64" if types else "string", "x": "float64"}
+    assert table["x"].moments((0, 9)).count == 3
+    counted = dict(table.categories("k").tallies())
+    assert counted[1 if types else "1"] == 2
+    assert private_table(frame, privacy_unit="k", contribution_bound=2)["x"].moments((0, 9)).count in (2, 3)
+
+
+def test_units_that_are_huge_whole_numbers_stay_different():
+    frame = pd.DataFrame({"who": [2**70, 2**70 + 1], "x": [1.0, 2.0]})
+    assert private_table(frame, privacy_unit="who")["x"].moments((0, 9)).count == 2
