@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Only labels are secret: LabelDP-Pro, noisy labels, clusters. Features are public, and not protected."""
+
+from sfumato.labels.clusters import ClusterLabels, cluster_count
+from sfumato.labels.denoisers import AltConv, SelfConv, SelfSpan
+from sfumato.labels.gradients import Denoising, NoisyGradients
+from sfumato.labels.hull import Accelerated, ColumnGeneration, FrankWolfe, ProjectedGradient
+from sfumato.labels.learning import learn, predictions
+from sfumato.labels.methods import Alibi, MultiStage, PriorLabels, RandomizedLabels
+from sfumato.labels.products import LabelGradients
+from sfumato.labels.randomized import Correction
+from sfumato.labels.simplex import onto_simplex
+from sfumato.labels.span import Span
+from sfumato.labels.train import LabelRun, Study, train
+
+__all__ = [
+    "Accelerated",
+    "Alibi",
+    "AltConv",
+    "ClusterLabels",
+    "ColumnGeneration",
+    "Correction",
+    "Denoising",
+    "FrankWolfe",
+    "LabelGradients",
+    "LabelRun",
+    "MultiStage",
+    "NoisyGradients",
+    "PriorLabels",
+    "ProjectedGradient",
+    "RandomizedLabels",
+    "SelfConv",
+    "SelfSpan",
+    "Span",
+    "Study",
+    "cluster_count",
+    "learn",
+    "onto_simplex",
+    "predictions",
+    "train",
+]

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SelfSpan, SelfConv and AltConv: noisy gradients, moved to where a gradient of public features can be.
+
+Promise    A denoiser returns the point nearest to a noisy gradient in a set that is made of public features
+           and of the weights: the span (SelfSpan) or the convex hull (SelfConv, AltConv) of the gradients of
+           some rows for all labels they could have. No label is looked at, and no gradient without noise:
+           post-processing, which costs nothing.
+Batches    SelfSpan and SelfConv use the rows of the step's own batch, of which the noiseless gradient is a
+           mean, so it lies in the set. They thereby show who is in the batch: nothing is amplified by
+           sampling, and a label is paid for each time it is used (`training.denoising` refuses any other
+           accounting). AltConv draws rows of its own, independently of the batch, which stays secret.
+Average    AltConv may first average noisy gradients over steps (`averaging`): weights move slowly, noise is
+           fresh each time. What is projected then has less noise, and is a little old.
+Logged     How far each projection may be from the nearest point: `log`, all of it public.
+Source     Ghazi, Huang, Kamath, Kumar, Manurangsi, Zhang 2024, "LabelDP-Pro: Learning with label differential
+           privacy via projections". The average before the projection is ours.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sfumato import _check
+from sfumato.errors import InvalidParameterError
+from sfumato.labels.hull import ColumnGeneration, Projection, Solver
+from sfumato.labels.products import LabelGradients
+from sfumato.labels.span import Span
+from sfumato.mechanisms.random import Generator
+from sfumato.training.samplers import subset
+
+__all__ = ["AltConv", "Denoised", "SelfConv", "SelfSpan"]
+
+Gradient = Mapping[str, Tensor]
+_OWN = (
+    "Each noisy gradient was projected on the {where} of the gradients of its batch for all labels, which "
+    "needs features and weights alone ({name})."
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Denoised:
+    """How one projection went."""
+
+    iterations: int
+    error: float  # the relative gap of a hull, the relative residual of a span
+    reached: bool  # whether that is within the solver's tolerance
+
+
+@dataclass(kw_only=True)
+class SelfSpan:
+    """Project on the span of the gradients of the batch's rows, for all labels."""
+
+    classes: int
+    solver: Span | Solver = field(default_factory=Span)
+    microbatch_size: int | None = None
+    log: list[Denoised] = field(default_factory=list[Denoised], repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        _require_classes(self.classes)
+
+    @property
+    def reveals_batches(self) -> bool:
+        """It computes from the features of the batch."""
+        return True
+
+    def denoise(
+        self, model: nn.Module, gradient: Gradient, *, features: Tensor | None, generator: Generator
+    ) -> Gradient:
+        """Return the nearest point; where there are no rows, the gradient as it is."""
+        if features is None or not len(features):
+            return gradient
+        return _projected(
+            model, gradient, features, self.solver, self.classes, self.microbatch_size, self.log
+        )
+
+    def said(self) -> str:
+        """Return what it does, in a sentence."""
+        return _OWN.format(where="span", name="SelfSpan")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return how the projections went so far."""
+        return {"log": [asdict(entry) for entry in self.log]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
+        self.log[:] = [Denoised(**entry) for entry in state["log"]]
+
+
+@dataclass(kw_only=True)
+class SelfConv(SelfSpan):
+    """Project on the convex hull of the gradients of the batch's rows, for all labels."""
+
+    solver: Span | Solver = field(default_factory=ColumnGeneration)
+
+    def said(self) -> str:
+        """Return what it does, in a sentence."""
+        return _OWN.format(where="convex hull", name="SelfConv")
+
+
+@dataclass(kw_only=True)
+class AltConv:
+    """Project on the convex hull of the gradients of an alternative batch of public rows, for all labels.
+
+    >>> AltConv(features=torch.zeros(100, 4), classes=3, batch_size=10)
+    AltConv(classes=3, batch_size=10, averaging=0.0, solver=ColumnGeneration(...), microbatch_size=None)
+    """
+
+    features: Tensor = field(repr=False)  # of all rows
+    classes: int
+    batch_size: int = 128
+    averaging: float = 0.0
+    solver: Solver = field(default_factory=ColumnGeneration)
+    microbatch_size: int | None = None
+    log: list[Denoised] = field(default_factory=list[Denoised], repr=False, compare=False)
+    _average: dict[str, Tensor] = field(default_factory=dict[str, Tensor], init=False, repr=False)
+    _weight: float = field(default=0.0, init=False, repr=False)  # of the gradients that are in the average
+
+    def __post_init__(self) -> None:
+        _require_classes(self.classes)
+        _check.count(batch_size=self.batch_size)
+        if not 0 <= self.averaging < 1:
+            raise InvalidParameterError(f"averaging must be in [0, 1), but {self.averaging!r} was given.")
+        if self.batch_size > len(self.features):
+            raise InvalidParameterError(
+                f"an alternative batch of {self.batch_size} rows cannot be drawn from {len(self.features)} "
+                "public rows. Use a smaller one."
+            )
+
+    @property
+    def reveals_batches(self) -> bool:
+        """It knows nothing of the batch."""
+        return False
+
+    def denoise(
+        self, model: nn.Module, gradient: Gradient, *, features: Tensor | None, generator: Generator
+    ) -> Gradient:
+        """Return the point of an alternative batch's hull nearest to the average of noisy gradients."""
+        drawn = torch.from_numpy(subset(len(self.features), self.batch_size, generator))
+        rows = self.features[drawn.to(self.features.device)].to(next(iter(gradient.values())).device)
+        target = self._averaged(gradient)
+        return _projected(model, target, rows, self.solver, self.classes, self.microbatch_size, self.log)
+
+    def _averaged(self, gradient: Gradient) -> Gradient:
+        """Take a gradient into the average, whose weights fall by `averaging` with each step of age."""
+        kept, fresh = self.averaging, 1 - self.averaging
+        self._average = {
+            name: fresh * part + (kept * self._average[name].to(part) if self._average else 0.0)
+            for name, part in gradient.items()
+        }
+        self._weight = kept * self._weight + fresh
+        return {name: part / self._weight for name, part in self._average.items()}
+
+    def said(self) -> str:
+        """Return what it does, in a sentence."""
+        averaged = f", averaged over steps with a decay of {self.averaging:g}," if self.averaging > 0 else ""
+        return (
+            f"Each noisy gradient{averaged} was projected on the convex hull of the gradients of "
+            f"{self.batch_size} other rows, drawn independently of its batch, for all labels, which needs "
+            "features and weights alone (AltConv)."
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the average and how the projections went so far."""
+        return {
+            "log": [asdict(entry) for entry in self.log],
+            "average": {name: part.cpu() for name, part in self._average.items()},
+            "weight": self._weight,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
+        self.log[:] = [Denoised(**entry) for entry in state["log"]]
+        self._average = dict(state["average"])
+        self._weight = float(state["weight"])
+
+
+def _projected(
+    model: nn.Module,
+    gradient: Gradient,
+    features: Tensor,
+    solver: Span | Solver,
+    classes: int,
+    microbatch_size: int | None,
+    log: list[Denoised],
+) -> Gradient:
+    """Return the point nearest to a gradient, and note how near it is known to be."""
+    training = model.training
+    model.eval()  # dropout would make other gradients at each pass
+    try:
+        products = LabelGradients(model, features, classes=classes, microbatch_size=microbatch_size)
+        found = solver.solve(products, gradient)
+    finally:
+        model.train(training)
+    error = found.relative_gap if isinstance(found, Projection) else found.relative_residual
+    log.append(Denoised(iterations=found.iterations, error=error, reached=found.reached))
+    return found.gradient
+
+
+def _require_classes(classes: int) -> None:
+    _check.count(classes=classes)
+    if classes < 2:
+        raise InvalidParameterError("classes must be 2 or more: with one class there is nothing to learn.")

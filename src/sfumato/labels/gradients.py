@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Methods that see labels at every step, through noisy gradients: DP-SGD for labels, and LabelDP-Pro.
+
+Guarantee  A step releases a sum of clipped gradients with Gaussian noise. Replacing a label moves the sum by
+           up to twice the clip norm, which the relation replace-label says. `event()` is that of all steps.
+Batches    Without a denoiser, or with AltConv, batches are Poisson samples and stay secret, which amplifies.
+           SelfSpan and SelfConv show who is in a batch: batches then are cut from shuffled epochs, and a
+           label is charged once for each epoch, without amplification. Which of the two is no setting: it
+           follows from the denoiser.
+Stopping   With a `noise_multiplier` the run ends before the first step that would exceed the budget, which is
+           known beforehand.
+Unit       One label, or a user with all of theirs: gradients of a user's rows are averaged before clipping.
+Source     Ghazi et al. 2024, "LabelDP-Pro"; Abadi et al. 2016 (DP-SGD).
+"""
+
+import enum
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from sfumato import _check
+from sfumato.accounting.events import DpEvent
+from sfumato.accounting.guarantee import Relation
+from sfumato.errors import InvalidParameterError
+from sfumato.labels.checking import check_classes
+from sfumato.labels.denoisers import AltConv, SelfConv, SelfSpan
+from sfumato.training.clipping import Clipping
+from sfumato.training.denoising import Denoiser
+from sfumato.training.mechanism import DpSgd
+from sfumato.training.planning import plan_run
+from sfumato.training.sampling import Sampling, ShuffledBatches
+
+__all__ = ["Denoising", "NoisyGradients"]
+
+
+class Denoising(enum.Enum):
+    """What is done to a noisy gradient before a step."""
+
+    NONE = "dp-sgd"
+    SELF_SPAN = "selfspan"
+    SELF_CONV = "selfconv"
+    ALT_CONV = "altconv"
+
+    @property
+    def reveals_batches(self) -> bool:
+        """Whether it shows who is in a batch."""
+        return self in (Denoising.SELF_SPAN, Denoising.SELF_CONV)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoisyGradients:
+    """DP-SGD under label privacy, denoised or not.
+
+    >>> method = NoisyGradients(epsilon=1.0, delta=1e-6, classes=10, public_size=60_000, steps=100)
+    >>> method.name, round(method.mechanism().noise_multiplier(0), 2)
+    ('altconv', 1.49)
+    """
+
+    epsilon: float
+    delta: float
+    classes: int
+    public_size: int  # units
+    steps: int
+    denoising: Denoising = Denoising.ALT_CONV
+    expected_batch_size: int = 1024
+    noise_multiplier: float | None = None
+    clip_norm: float = 3.0
+    learning_rate: float = 0.5
+    ema_decay: float | None = 0.9
+    alternative_batch_size: int = 128
+    averaging: float = 0.0
+    contribution_bound: int = 1
+
+    def __post_init__(self) -> None:
+        _check.positive(epsilon=self.epsilon, learning_rate=self.learning_rate)
+        _check.probability(delta=self.delta)
+        check_classes(self.classes)
+        _check.count(
+            public_size=self.public_size,
+            steps=self.steps,
+            expected_batch_size=self.expected_batch_size,
+            contribution_bound=self.contribution_bound,
+        )
+        if not isinstance(self.denoising, Denoising):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not be typed
+            raise InvalidParameterError(f"denoising must be a Denoising, but {self.denoising!r} was given.")
+
+    @property
+    def name(self) -> str:
+        """How the method is called."""
+        return self.denoising.value
+
+    @property
+    def relation(self) -> Relation:
+        """Labels are replaced; features are public."""
+        return Relation.REPLACE_LABEL
+
+    def mechanism(self) -> DpSgd:
+        """Return the run: batches, clipping, noise and length."""
+        return plan_run(
+            public_size=self.public_size,
+            expected_batch_size=self.expected_batch_size,
+            steps=self.steps,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            noise_multiplier=self.noise_multiplier,
+            clipping=Clipping(clip_norm=self.clip_norm),
+            relation=self.relation,
+            sampling=self._sampling(),
+        )
+
+    def event(self) -> DpEvent:
+        """Return what a run costs one unit."""
+        return self.mechanism().event()
+
+    def denoiser(self, features: Tensor) -> Denoiser | None:
+        """Return the denoiser of a run on these features."""
+        if self.denoising is Denoising.SELF_SPAN:
+            return SelfSpan(classes=self.classes)
+        if self.denoising is Denoising.SELF_CONV:
+            return SelfConv(classes=self.classes)
+        if self.denoising is Denoising.ALT_CONV:
+            size = self.alternative_batch_size
+            return AltConv(features=features, classes=self.classes, batch_size=size, averaging=self.averaging)
+        return None
+
+    def _sampling(self) -> Sampling | None:
+        """Return batches that everybody may know where the denoiser shows them; else Poisson ones."""
+        if not self.denoising.reveals_batches:
+            return None
+        return ShuffledBatches(batch_size=self.expected_batch_size, public_size=self.public_size)

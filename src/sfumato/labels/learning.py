@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Learn from what was released: plain training, which costs nothing.
+
+Privacy    Post-processing: features are public, and targets are releases that were paid for. Nothing here may
+           be given a private label; nothing here is a claim.
+Targets    One class for each row [rows], weights of the classes [rows, classes], or `MovingTargets`, which
+           may look at what the model says of the rows at hand. `loss` is given them as they are.
+Repeatable The same seed gives the same weights on one machine: order of rows, augmentation and the model's
+           own randomness (dropout) come from it. Global random state is left as it was.
+Steps      Adam, or SGD with momentum where `momentum` is said; the learning rate falls to zero along a
+           cosine. An epoch is cut into batches of nearly equal size, so that none is left with a single row.
+At the end The model is in evaluation mode, on the device of the run, with averaged weights if `ema_decay` is
+           said.
+"""
+
+import copy
+import math
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sfumato import _check
+from sfumato.errors import InvalidParameterError, UnsupportedModelError
+from sfumato.training.averaging import WeightAverage
+
+__all__ = [
+    "Augment",
+    "Loss",
+    "MovingTargets",
+    "Released",
+    "Teach",
+    "check_model",
+    "learn",
+    "predictions",
+    "soft_cross_entropy",
+    "teacher",
+]
+
+Loss = Callable[[Tensor, Tensor], Tensor]  # (logits [rows, classes], targets) -> [rows]
+Augment = Callable[[Tensor, torch.Generator], Tensor]  # features of a batch -> as many rows
+
+
+class MovingTargets(Protocol):
+    """Targets that follow what the model says."""
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        ...
+
+    def at(self, rows: Tensor, logits: Tensor) -> Tensor:
+        """Return the targets of some rows, given the model's output for them."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class Released:
+    """What a method of label privacy gives to learn from: targets, and the loss that is meant for them."""
+
+    targets: Tensor | MovingTargets
+    loss: Loss
+
+
+Teach = Callable[
+    [Tensor, Released], Tensor
+]  # (rows, their targets) -> probabilities of all rows [public_size, classes]
+
+
+def soft_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return the cross-entropy of each row, for classes [rows] or weights of classes [rows, classes].
+
+    >>> soft_cross_entropy(torch.zeros(1, 2), torch.tensor([[0.25, 0.75]]))
+    tensor([0.6931])
+    """
+    if not targets.is_floating_point():
+        return F.cross_entropy(logits, targets, reduction="none")
+    return -(targets.to(logits.dtype) * F.log_softmax(logits, dim=1)).sum(1)
+
+
+def learn(
+    model: nn.Module,
+    features: Tensor,
+    targets: Tensor | MovingTargets,
+    *,
+    epochs: int,
+    batch_size: int,
+    learning_rate: float,
+    loss: Loss = soft_cross_entropy,
+    momentum: float | None = None,
+    weight_decay: float = 0.0,
+    augment: Augment | None = None,
+    ema_decay: float | None = None,
+    seed: int = 0,
+    device: torch.device | str | None = None,
+) -> None:
+    """Train a model, in place, on public features and released targets.
+
+    >>> model = nn.Linear(2, 2)
+    >>> x = torch.tensor([[0.0, 1.0], [1.0, 0.0]] * 8)
+    >>> learn(model, x, x.argmax(1), epochs=20, batch_size=4, learning_rate=0.1)
+    >>> model(x[:2]).argmax(1)
+    tensor([1, 0])
+    """
+    _check.count(epochs=epochs, batch_size=batch_size)
+    _check.positive(learning_rate=learning_rate)
+    _check.non_negative(weight_decay=weight_decay, seed=seed)
+    _check_lengths(features, targets)
+    place = _device(model, device)
+    model.to(place).train()
+    trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    optimizer = _optimizer(list(trainable.values()), learning_rate, momentum, weight_decay)
+    average = None if ema_decay is None else WeightAverage(trainable, decay=ema_decay)
+    batches = math.ceil(len(features) / batch_size)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs * batches)
+    order = torch.Generator().manual_seed(int(seed))
+    with _seeded(int(seed), place):
+        for rows in _batches(len(features), batches, epochs, order):
+            batch = _taken(features, rows, place)
+            logits = model(batch if augment is None else augment(batch, order))
+            optimizer.zero_grad()
+            loss(logits, _of_rows(targets, rows, logits)).mean().backward()
+            optimizer.step()
+            schedule.step()
+            if average is not None:
+                average.update()
+    if average is not None:
+        average.keep()
+    model.eval()
+
+
+@torch.no_grad()
+def predictions(model: nn.Module, features: Tensor, *, batch_size: int = 1024) -> Tensor:
+    """Return the model's probabilities of the classes, in evaluation mode: float64 on the CPU.
+
+    >>> predictions(nn.Identity(), torch.zeros(1, 2))
+    tensor([[0.5000, 0.5000]], dtype=torch.float64)
+    """
+    _check.count(batch_size=batch_size)
+    with _evaluating(model):
+        place = _device(model, None)
+        found = [model(part.to(place)).double().softmax(1).cpu() for part in features.split(batch_size)]
+    return torch.cat(found)
+
+
+@torch.no_grad()
+def check_model(model: nn.Module, features: Tensor, *, classes: int) -> None:
+    """Require that the model makes one number for each class of each row. Looks at one row of features.
+
+    >>> check_model(nn.Linear(4, 3), torch.zeros(9, 4), classes=3)
+    """
+    with _evaluating(model):
+        logits = model(features[:1].to(_device(model, None)))
+    shape = list(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+    if shape != [len(features[:1]), classes]:
+        raise UnsupportedModelError(
+            f"the model must return logits, one for each of {classes} classes of each row, but for one row "
+            f"it returned {shape}."
+        )
+
+
+def teacher(
+    model: nn.Module, features: Tensor, study: Callable[[nn.Module, Tensor, Released], None]
+) -> Teach:
+    """Return how a stage learns: `study` trains a copy of the model, which then predicts all rows.
+
+    >>> def study(student, x, released):
+    ...     learn(student, x, released.targets, loss=released.loss, epochs=1, batch_size=2, learning_rate=0.1)
+    >>> teach = teacher(nn.Linear(4, 3), torch.zeros(6, 4), study)
+    >>> teach(torch.tensor([0, 2]), Released(targets=torch.tensor([1, 1]), loss=soft_cross_entropy)).shape
+    torch.Size([6, 3])
+    """
+
+    def teach(rows: Tensor, released: Released) -> Tensor:
+        student = copy.deepcopy(model)
+        study(student, features[rows.to(features.device)], released)
+        return predictions(student, features)
+
+    return teach
+
+
+def _check_lengths(features: Tensor, targets: Tensor | MovingTargets) -> None:
+    if not (features.dim() and len(features)):
+        raise InvalidParameterError("features must have one row for each example, and at least one row.")
+    if len(targets) != len(features):
+        raise InvalidParameterError(
+            f"targets must be one for each of {len(features)} rows of features, but there are {len(targets)}."
+        )
+
+
+def _device(model: nn.Module, device: torch.device | str | None) -> torch.device:
+    if device is not None:
+        return torch.device(device)
+    first = next(model.parameters(), None)
+    return torch.device("cpu") if first is None else first.device
+
+
+def _optimizer(
+    parameters: list[nn.Parameter], learning_rate: float, momentum: float | None, weight_decay: float
+) -> torch.optim.Optimizer:
+    if not parameters:
+        raise InvalidParameterError("the model has no trainable parameters: there is nothing to learn.")
+    if momentum is None:
+        return torch.optim.Adam(parameters, lr=learning_rate, weight_decay=weight_decay)
+    _check.in_range(0, 1, momentum=momentum)
+    return torch.optim.SGD(
+        parameters, lr=learning_rate, momentum=momentum, nesterov=momentum > 0, weight_decay=weight_decay
+    )
+
+
+def _batches(rows: int, batches: int, epochs: int, order: torch.Generator) -> Iterator[Tensor]:
+    for _ in range(epochs):
+        yield from torch.randperm(rows, generator=order).tensor_split(batches)
+
+
+def _taken(values: Tensor, rows: Tensor, place: torch.device) -> Tensor:
+    return values[rows.to(values.device)].to(place)
+
+
+def _of_rows(targets: Tensor | MovingTargets, rows: Tensor, logits: Tensor) -> Tensor:
+    if isinstance(targets, Tensor):
+        return _taken(targets, rows, logits.device)
+    return targets.at(rows, logits.detach())
+
+
+@contextmanager
+def _seeded(seed: int, place: torch.device) -> Generator[None]:
+    """Seed the randomness that layers draw from, and give the old state back."""
+    cuda = [place] if place.type == "cuda" else []
+    with torch.random.fork_rng(devices=cuda):
+        torch.default_generator.manual_seed(seed)
+        if cuda:
+            torch.cuda.manual_seed(seed)
+        yield
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Generator[None]:
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True

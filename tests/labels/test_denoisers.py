@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+import torch
+from torch import nn
+
+from sfumato.errors import InvalidParameterError
+from sfumato.labels.denoisers import AltConv, SelfConv, SelfSpan
+from sfumato.labels.products import LabelGradients
+from sfumato.testing import seeded
+
+CLASSES = 3
+X = torch.randn(60, 4, generator=torch.Generator().manual_seed(1))
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Dropout(0.5), nn.Linear(5, CLASSES))
+
+
+def columns(model, features):
+    """Form G: [parameters, rows * classes]."""
+    products = LabelGradients(model.eval(), features, classes=CLASSES)
+    rows, classes = torch.meshgrid(torch.arange(len(features)), torch.arange(CLASSES), indexing="ij")
+    found = products.columns(rows.reshape(-1), classes.reshape(-1))
+    return torch.cat([part.flatten(1) for part in found.values()], dim=1).T
+
+
+def flat(gradient):
+    return torch.cat([part.flatten() for part in gradient.values()])
+
+
+def noisy_gradient(model, features, *, noise, seed=0):
+    """Return the mean gradient of features for some labels, with and without noise."""
+    labels = torch.arange(len(features)) % CLASSES
+    clean = columns(model, features)[:, torch.arange(len(features)) * CLASSES + labels].mean(1)
+    draws = torch.Generator().manual_seed(seed)
+    noisy = clean + noise * torch.randn(len(clean), generator=draws)
+    sizes = [p.numel() for p in model.parameters()]
+    named = {
+        name: part.view_as(p)
+        for (name, p), part in zip(model.named_parameters(), noisy.split(sizes), strict=True)
+    }
+    return named, clean
+
+
+@pytest.mark.parametrize("noise", [0.01, 0.1, 1.0])
+@pytest.mark.parametrize("kind", [SelfSpan, SelfConv])
+def test_a_projection_on_a_set_that_holds_the_gradient_comes_closer_to_it(kind, noise):
+    model, batch = network(), X[:6]
+    noisy, clean = noisy_gradient(model, batch, noise=noise)
+    better = kind(classes=CLASSES).denoise(model, noisy, features=batch, generator=seeded(0))
+    assert (flat(better) - clean).norm() < (flat(noisy) - clean).norm()
+
+
+def test_the_hull_is_closer_than_the_span_where_noise_is_large():
+    model, batch = network(), X[:6]
+    noisy, clean = noisy_gradient(model, batch, noise=1.0)
+    span, hull = (
+        kind(classes=CLASSES).denoise(model, noisy, features=batch, generator=seeded(0))
+        for kind in (SelfSpan, SelfConv)
+    )
+    assert (flat(hull) - clean).norm() < (flat(span) - clean).norm()
+
+
+def test_what_is_returned_lies_in_the_hull_of_the_alternative_batch():
+    model = network()
+    noisy, _ = noisy_gradient(model, X, noise=0.3)
+    denoiser = AltConv(features=X, classes=CLASSES, batch_size=60, averaging=0.0)
+    better = flat(denoiser.denoise(model, noisy, features=None, generator=seeded(0)))
+    matrix = columns(model, X)
+    # The nearest point of the hull has no column on its far side.
+    beyond = (matrix.T - better) @ (flat(noisy) - better)
+    assert beyond.max() <= 2e-3 * (flat(noisy) - better).norm() ** 2
+    assert denoiser.log[-1].reached
+
+
+def test_alternative_batches_are_drawn_afresh_from_all_rows(monkeypatch):
+    seen = []
+
+    class Noting(LabelGradients):
+        def __init__(self, model, features, **more):
+            seen.append(features)
+            super().__init__(model, features, **more)
+
+    monkeypatch.setattr("sfumato.labels.denoisers.LabelGradients", Noting)
+    model = network()
+    noisy, _ = noisy_gradient(model, X, noise=0.3)
+    denoiser = AltConv(features=X, classes=CLASSES, batch_size=20)
+    for step in range(30):
+        denoiser.denoise(model, noisy, features=None, generator=seeded(step))
+    assert all(len(rows.unique(dim=0)) == 20 for rows in seen)
+    assert len(torch.cat(seen).unique(dim=0)) == 60
+
+
+def test_the_average_of_noisy_gradients_has_the_stated_weights():
+    denoiser = AltConv(features=X, classes=CLASSES, averaging=0.5, batch_size=5)
+    given = [{"w": torch.tensor([value])} for value in (1.0, 3.0, 11.0)]
+    found = [float(denoiser._averaged(gradient)["w"]) for gradient in given]
+    assert found == pytest.approx([1.0, (0.5 * 1 + 3) / 1.5, (0.25 * 1 + 0.5 * 3 + 11) / 1.75])
+
+
+def test_without_averaging_each_gradient_stands_alone():
+    denoiser = AltConv(features=X, classes=CLASSES, averaging=0.0, batch_size=5)
+    assert [float(denoiser._averaged({"w": torch.tensor([v])})["w"]) for v in (1.0, 3.0)] == [1.0, 3.0]
+
+
+def test_the_state_is_all_that_is_remembered():
+    model = network()
+    noisy, _ = noisy_gradient(model, X, noise=0.3)
+    first = AltConv(features=X, classes=CLASSES, batch_size=20, averaging=0.8)
+    first.denoise(model, noisy, features=None, generator=seeded(0))
+    second = AltConv(features=X, classes=CLASSES, batch_size=20, averaging=0.8)
+    second.load_state_dict(first.state_dict())
+    one, two = (flat(d.denoise(model, noisy, features=None, generator=seeded(1))) for d in (first, second))
+    assert torch.equal(one, two) and first.log == second.log
+
+
+def test_the_model_keeps_its_mode_and_its_gradients():
+    model = network().train()
+    noisy, _ = noisy_gradient(model, X, noise=0.3)
+    model.train()
+    AltConv(features=X, classes=CLASSES, batch_size=20).denoise(
+        model, noisy, features=None, generator=seeded(0)
+    )
+    assert model.training and all(p.grad is None for p in model.parameters())
+
+
+def test_a_batch_of_no_rows_changes_nothing():
+    model = network()
+    noisy, _ = noisy_gradient(model, X, noise=0.3)
+    for features in (None, X[:0]):
+        better = SelfConv(classes=CLASSES).denoise(model, noisy, features=features, generator=seeded(0))
+        assert better is noisy
+
+
+def test_which_of_them_show_the_batch():
+    assert SelfSpan(classes=2).reveals_batches and SelfConv(classes=2).reveals_batches
+    assert not AltConv(features=X, classes=2, batch_size=5).reveals_batches
+
+
+@pytest.mark.parametrize(
+    ("terms", "advice"),
+    [
+        ({"classes": 1}, "2 or more"),
+        ({"batch_size": 61}, "smaller"),
+        ({"averaging": 1.0}, "averaging"),
+        ({"averaging": float("nan")}, "averaging"),
+        ({"batch_size": 0}, "batch_size"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(terms, advice):
+    with pytest.raises(InvalidParameterError, match=advice):
+        AltConv(**({"features": X, "classes": CLASSES, "batch_size": 20} | terms))
+
+
+def test_no_feature_is_in_the_repr():
+    said = repr(AltConv(features=X, classes=CLASSES, batch_size=20))
+    assert "tensor" not in said and "batch_size=20" in said

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+
+from sfumato import Budget, Ledger, Relation
+from sfumato.errors import BudgetExceededError, InvalidParameterError, UnsupportedModelError
+from sfumato.labels import (
+    Alibi,
+    Denoising,
+    MultiStage,
+    NoisyGradients,
+    PriorLabels,
+    RandomizedLabels,
+    Study,
+    train,
+)
+from sfumato.ledger.state import Progress
+from sfumato.testing import seeded
+
+CLASSES = 3
+X = torch.randn(300, 4, generator=torch.Generator().manual_seed(1))
+Y = X[:, :CLASSES].argmax(1)
+GRADIENTS = {
+    "delta": 1e-5,
+    "public_size": 300,
+    "steps": 6,
+    "expected_batch_size": 60,
+    "alternative_batch_size": 20,
+}
+STUDY = Study(epochs=1)
+
+
+def methods(epsilon=4.0, **terms):
+    released = {
+        "randomized-response": RandomizedLabels(epsilon=epsilon, classes=CLASSES, **terms),
+        "prior-response": PriorLabels(epsilon=epsilon, classes=CLASSES, prior=torch.ones(CLASSES), **terms),
+        "multi-stage": MultiStage(epsilon=epsilon, classes=CLASSES, **terms),
+        "alibi": Alibi(epsilon=epsilon, classes=CLASSES, **terms),
+    }
+    by_gradients = {
+        kind.value: NoisyGradients(epsilon=epsilon, classes=CLASSES, denoising=kind, **GRADIENTS, **terms)
+        for kind in Denoising
+    }
+    return released | by_gradients
+
+
+NAMES = list(methods())
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Linear(4, CLASSES)
+
+
+def trained(method, *, labels=Y, model=None, **more):
+    study = None if isinstance(method, NoisyGradients) else STUDY
+    return train(
+        network() if model is None else model, X, labels, method=method, study=study, progress=False, **more
+    )
+
+
+@pytest.fixture
+def account(tmp_path):
+    ledger = Ledger(tmp_path / "ledger.db")
+    return ledger.open(
+        "labels",
+        privacy_unit="patient",
+        budget=Budget(epsilon=9, delta=1e-5),
+        relation=Relation.REPLACE_LABEL,
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_method_trains_and_says_what_it_promises(name):
+    method = methods()[name]
+    run = trained(method, evaluation=(X, Y))
+    assert run.guarantee.epsilon <= 4.0 and run.guarantee.relation is Relation.REPLACE_LABEL
+    assert run.guarantee.privacy_unit == "label"
+    assert 0 <= run.accuracy <= 1 and not run.model.training
+    assert "Features are public" in run.statement() and "replace-label" in run.statement()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_run_is_one_release_of_its_account(account, name):
+    run = trained(methods()[name], account=account, purpose="a test")
+    (release,) = account.releases()
+    assert release.progress is Progress.COMMITTED and release.event == run.method.event()
+    assert run.guarantee.privacy_unit == "patient" and "'labels'" in run.statement()
+
+
+class Secret:
+    """Labels that tell when they are read."""
+
+    def __init__(self, account, labels=Y):
+        self.account, self.labels, self.seen = account, labels, []
+
+    def __len__(self):
+        return len(self.labels)
+
+    def __array__(self, dtype=None, copy=None):
+        self.seen.append([release.progress for release in self.account.releases()])
+        return np.asarray(self.labels, dtype=dtype)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_labels_are_read_only_after_the_charge(account, name):
+    secret = Secret(account)
+    trained(methods()[name], labels=secret, account=account, purpose="a test")
+    assert secret.seen and all(seen == [Progress.BEGUN] for seen in secret.seen)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_the_budget_does_not_cover_reads_no_label(account, name):
+    secret = Secret(account)
+    with pytest.raises(BudgetExceededError):
+        trained(methods(epsilon=50.0)[name], labels=secret, account=account, purpose="a test")
+    assert secret.seen == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_label_outside_the_classes_is_refused_unseen_and_the_run_stays_spent(account, name):
+    odd = Y.clone()
+    odd[17] = 4711
+    with pytest.raises(InvalidParameterError) as refusal:
+        trained(methods()[name], labels=odd, account=account, purpose="a test")
+    assert "4711" not in str(refusal.value) and "17" not in str(refusal.value)
+    assert refusal.value.__cause__ is None and refusal.value.__context__ is None
+    assert [release.progress for release in account.releases()] == [Progress.BEGUN]
+
+
+@pytest.mark.parametrize("labels", [torch.rand(300), torch.rand(300, 3), Y[:-1], Y[:, None]])
+def test_what_cannot_be_labels_by_type_or_length_costs_nothing(account, labels):
+    for name in NAMES:
+        with pytest.raises(InvalidParameterError, match="Nothing was spent"):
+            trained(methods()[name], labels=labels, account=account, purpose="a test")
+    assert not account.releases()
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("model", [nn.Linear(4, 2), nn.Flatten(0), nn.LSTM(4, CLASSES)])
+def test_a_model_that_makes_no_logits_of_the_classes_is_refused_before_paying(account, name, model):
+    with pytest.raises(UnsupportedModelError, match="logits"):
+        trained(methods()[name], model=model, account=account, purpose="a test")
+    assert not account.releases()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_users_who_own_several_labels_are_protected_as_a_whole(name):
+    owners = torch.arange(300) // 2
+    size = {"public_size": 150} if name in {kind.value for kind in Denoising} else {}
+    method = methods(contribution_bound=2)[name]
+    if size:
+        method = NoisyGradients(
+            epsilon=4.0,
+            classes=CLASSES,
+            denoising=Denoising(name),
+            contribution_bound=2,
+            **(GRADIENTS | size),
+        )
+    run = trained(method, owners=owners)
+    assert run.guarantee.privacy_unit == "user" and run.guarantee.epsilon <= 4.0
+    with pytest.raises(InvalidParameterError, match="owners"):
+        trained(method)
+    with pytest.raises(InvalidParameterError, match="contribution_bound"):
+        trained(methods()[name], owners=owners)
+
+
+def test_an_account_needs_a_purpose(account):
+    with pytest.raises(InvalidParameterError, match="purpose"):
+        trained(methods()["alibi"], account=account)
+
+
+def test_settings_of_one_kind_are_refused_by_the_other(tmp_path):
+    with pytest.raises(InvalidParameterError, match="study"):
+        train(network(), X, Y, method=methods()["altconv"], study=STUDY)
+    with pytest.raises(InvalidParameterError, match="folder"):
+        train(network(), X, Y, method=methods()["alibi"], folder=str(tmp_path))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_seeded_noise_is_said_to_protect_nobody(name):
+    run = trained(methods()[name], generator=seeded(3))
+    assert "for study only" in run.statement().lower()
+
+
+def test_digits_are_learned_from_noisy_labels_and_gradients():
+    digits = load_digits()
+    x = torch.tensor(digits.data / 16, dtype=torch.float32)
+    y = torch.tensor(digits.target)
+    kinds = {
+        "altconv": NoisyGradients(
+            epsilon=4.0, delta=1e-4, classes=10, public_size=1400, steps=60, expected_batch_size=256,
+            alternative_batch_size=64, learning_rate=0.5,
+        ),
+        "response": RandomizedLabels(epsilon=4.0, classes=10),
+    }  # fmt: skip
+    for name, method in kinds.items():
+        torch.manual_seed(0)
+        study = None if name == "altconv" else Study(epochs=20, learning_rate=0.01)
+        run = train(
+            nn.Linear(64, 10),
+            x[:1400],
+            y[:1400],
+            method=method,
+            study=study,
+            evaluation=(x[1400:], y[1400:]),
+            generator=seeded(1),
+            progress=False,
+        )
+        assert run.accuracy > 0.75, name
