@@ -53,7 +53,7 @@ def test_adam_does_not_take_the_rate_of_sgd():
         ("epsilom = 3", "unknown key 'epsilom' in .* Did you mean 'epsilon'"),
         ("noise-multiplier = 3", "Did you mean 'noise_multiplier'"),
         ("max_grad_norm = 3", "Did you mean 'clip_norm'|Known are"),
-        ("zzz = 3", "Known are: data, model"),
+        ("zzz = 3", "Known are: data, private"),
         ('epsilon = "three"', "epsilon in .* must be a number, but 'three' was given"),
         ("epsilon = true", "epsilon in .* must be a number, but True was given"),
         ("steps = 1.5", "steps in .* must be a whole number"),

@@ -162,3 +162,9 @@ def test_a_regularization_for_which_float64_is_too_coarse_is_refused_from_public
     for wrong in (0.99 * LEAST_REGULARIZATION * row_norm**2, float("nan")):
         with pytest.raises(InvalidParameterError, match="regularization"):
             require_solvable(wrong, row_norm=row_norm)
+
+
+def test_a_step_too_short_for_its_length_to_be_known_is_taken():
+    objective = minimum._Objective(rows=np.ones((1, 1)), regularization=1e170, tilt=np.zeros(1))
+    point, _ = objective.after(np.zeros(1), np.full(1, 1e-200))
+    assert point.tolist() == [1e-200]

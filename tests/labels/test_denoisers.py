@@ -48,7 +48,9 @@ def noisy_gradient(model, features, *, noise, seed=0):
 def test_a_projection_on_a_set_that_holds_the_gradient_comes_closer_to_it(kind, noise):
     model, batch = network(), X[:6]
     noisy, clean = noisy_gradient(model, batch, noise=noise)
-    better = kind(classes=CLASSES).denoise(model, noisy, features=batch, generator=seeded(0))
+    better = kind(features=X, classes=CLASSES).denoise(
+        model, noisy, rows=torch.arange(6), generator=seeded(0)
+    )
     assert (flat(better) - clean).norm() < (flat(noisy) - clean).norm()
 
 
@@ -56,7 +58,7 @@ def test_the_hull_is_closer_than_the_span_where_noise_is_large():
     model, batch = network(), X[:6]
     noisy, clean = noisy_gradient(model, batch, noise=1.0)
     span, hull = (
-        kind(classes=CLASSES).denoise(model, noisy, features=batch, generator=seeded(0))
+        kind(features=X, classes=CLASSES).denoise(model, noisy, rows=torch.arange(6), generator=seeded(0))
         for kind in (SelfSpan, SelfConv)
     )
     assert (flat(hull) - clean).norm() < (flat(span) - clean).norm()
@@ -66,7 +68,7 @@ def test_what_is_returned_lies_in_the_hull_of_the_alternative_batch():
     model = network()
     noisy, _ = noisy_gradient(model, X, noise=0.3)
     denoiser = AltConv(features=X, classes=CLASSES, batch_size=60, averaging=0.0)
-    better = flat(denoiser.denoise(model, noisy, features=None, generator=seeded(0)))
+    better = flat(denoiser.denoise(model, noisy, rows=None, generator=seeded(0)))
     matrix = columns(model, X)
     # The nearest point of the hull has no column on its far side.
     beyond = (matrix.T - better) @ (flat(noisy) - better)
@@ -87,7 +89,7 @@ def test_alternative_batches_are_drawn_afresh_from_all_rows(monkeypatch):
     noisy, _ = noisy_gradient(model, X, noise=0.3)
     denoiser = AltConv(features=X, classes=CLASSES, batch_size=20)
     for step in range(30):
-        denoiser.denoise(model, noisy, features=None, generator=seeded(step))
+        denoiser.denoise(model, noisy, rows=None, generator=seeded(step))
     assert all(len(rows.unique(dim=0)) == 20 for rows in seen)
     assert len(torch.cat(seen).unique(dim=0)) == 60
 
@@ -108,10 +110,10 @@ def test_the_state_is_all_that_is_remembered():
     model = network()
     noisy, _ = noisy_gradient(model, X, noise=0.3)
     first = AltConv(features=X, classes=CLASSES, batch_size=20, averaging=0.8)
-    first.denoise(model, noisy, features=None, generator=seeded(0))
+    first.denoise(model, noisy, rows=None, generator=seeded(0))
     second = AltConv(features=X, classes=CLASSES, batch_size=20, averaging=0.8)
     second.load_state_dict(first.state_dict())
-    one, two = (flat(d.denoise(model, noisy, features=None, generator=seeded(1))) for d in (first, second))
+    one, two = (flat(d.denoise(model, noisy, rows=None, generator=seeded(1))) for d in (first, second))
     assert torch.equal(one, two) and first.log == second.log
 
 
@@ -119,22 +121,22 @@ def test_the_model_keeps_its_mode_and_its_gradients():
     model = network().train()
     noisy, _ = noisy_gradient(model, X, noise=0.3)
     model.train()
-    AltConv(features=X, classes=CLASSES, batch_size=20).denoise(
-        model, noisy, features=None, generator=seeded(0)
-    )
+    AltConv(features=X, classes=CLASSES, batch_size=20).denoise(model, noisy, rows=None, generator=seeded(0))
     assert model.training and all(p.grad is None for p in model.parameters())
 
 
 def test_a_batch_of_no_rows_changes_nothing():
     model = network()
     noisy, _ = noisy_gradient(model, X, noise=0.3)
-    for features in (None, X[:0]):
-        better = SelfConv(classes=CLASSES).denoise(model, noisy, features=features, generator=seeded(0))
+    for rows in (None, torch.zeros(0, dtype=torch.int64)):
+        denoiser = SelfConv(features=X, classes=CLASSES)
+        better = denoiser.denoise(model, noisy, rows=rows, generator=seeded(0))
         assert better is noisy
 
 
 def test_which_of_them_show_the_batch():
-    assert SelfSpan(classes=2).reveals_batches and SelfConv(classes=2).reveals_batches
+    assert SelfSpan(features=X, classes=2).reveals_batches
+    assert SelfConv(features=X, classes=2).reveals_batches
     assert not AltConv(features=X, classes=2, batch_size=5).reveals_batches
 
 

@@ -125,6 +125,28 @@ def test_weighted_by_the_models_own_predictions_all_columns_cancel(name):
     assert float(packed(products.combine(products.predictions())).abs().max()) < 1e-9
 
 
+@pytest.mark.parametrize("name", sorted(MODELS))
+@pytest.mark.parametrize("size", [None, 2])
+def test_clipped_columns_are_those_of_the_matrix_scaled_down(name, size):
+    model, x = built(name, 5)
+    matrix = formed(model, x).flatten(0, 1).T  # [parameters, rows * classes]
+    norms = matrix.norm(dim=0)
+    clip_norm = float(norms.median())
+    scaled = matrix * (clip_norm / norms.clamp(min=clip_norm))
+    products = LabelGradients(model, x, classes=CLASSES, clip_norm=clip_norm, microbatch_size=size)
+    weights = torch.rand(5, CLASSES, generator=generator()).to(matrix)
+    assert torch.allclose(packed(products.combine(weights)), scaled @ weights.flatten(), atol=1e-5)
+    against = direction(model)
+    assert torch.allclose(products.against(against).flatten(), scaled.T @ packed(against), atol=1e-5)
+    some = products.columns(torch.tensor([0, 3]), torch.tensor([1, 2]))
+    found = torch.cat([part.flatten(1) for part in some.values()], dim=1).T
+    assert torch.allclose(found, scaled[:, [1, 3 * CLASSES + 2]], atol=1e-5)
+    neutral = products.predictions()
+    assert packed(products.combine(neutral)).norm() < 1e-5 and torch.allclose(
+        neutral.sum(1), torch.ones(5).to(neutral)
+    )
+
+
 def test_the_two_products_are_transposes_of_one_another_in_float32():
     model, x = built("convolution", 6)
     products = LabelGradients(model.float(), x.float(), classes=CLASSES)

@@ -67,7 +67,7 @@ def account(tmp_path):
     ledger = Ledger(tmp_path / "ledger.db")
     return ledger.open(
         "labels",
-        privacy_unit="patient",
+        privacy_unit="label",
         budget=Budget(epsilon=9, delta=1e-5),
         relation=Relation.REPLACE_LABEL,
     )
@@ -88,7 +88,7 @@ def test_a_run_is_one_release_of_its_account(account, name):
     run = trained(methods()[name], account=account, purpose="a test")
     (release,) = account.releases()
     assert release.progress is Progress.COMMITTED and release.event == run.method.event()
-    assert run.guarantee.privacy_unit == "patient" and "'labels'" in run.statement()
+    assert run.guarantee.privacy_unit == "label" and "'labels'" in run.statement()
 
 
 class Secret:
@@ -211,3 +211,22 @@ def test_digits_are_learned_from_noisy_labels_and_gradients():
             progress=False,
         )
         assert run.accuracy > 0.75, name
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_account_of_people_needs_to_know_whose_the_labels_are(tmp_path, name):
+    ledger = Ledger(tmp_path / "ledger.db")
+    budget = Budget(epsilon=9, delta=1e-5)
+    account = ledger.open("people", privacy_unit="patient", budget=budget, relation=Relation.REPLACE_LABEL)
+    with pytest.raises(InvalidParameterError, match="whose the labels are"):
+        trained(methods()[name], account=account, purpose="a test")
+    assert not account.releases()
+    run = trained(methods()[name], account=account, purpose="a test", owners=torch.arange(300))
+    assert run.guarantee.privacy_unit == "patient"
+
+
+@pytest.mark.parametrize("name", ["randomized-response", "alibi"])
+def test_labels_are_not_released_once_more_by_each_process(monkeypatch, name):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(InvalidParameterError, match="one process"):
+        trained(methods()[name])

@@ -106,3 +106,38 @@ def test_an_odd_object_stops_nothing_and_changes_nothing_else(odd, types):
 def test_units_that_are_huge_whole_numbers_stay_different():
     frame = pd.DataFrame({"who": [2**70, 2**70 + 1], "x": [1.0, 2.0]})
     assert private_table(frame, privacy_unit="who")["x"].moments((0, 9)).count == 2
+
+
+@pytest.mark.parametrize(
+    ("values", "more"),
+    [
+        ([1, None, 10**30], 0.5),
+        ([True, None], pd.NaT),
+        ([True, None], Decimal("nan")),
+        ([1, None], pd.NaT),
+        ([Decimal("1.5"), None], 2),
+        (["a", "b"], 1),
+    ],
+)
+def test_one_more_row_does_not_change_what_a_column_of_objects_is(values, more):
+    schemas = [
+        private_table(pd.DataFrame({"a": pd.Series(rows, dtype=object)})).schema
+        for rows in (values, [*values, more])
+    ]
+    assert schemas[0] == schemas[1]
+
+
+@pytest.mark.parametrize("values", [[1, 2], [0.5, 1.5]])
+def test_numbers_stay_numbers_where_one_is_beyond_64_bits(values):
+    schemas = [private_table(pd.DataFrame({"a": rows})).schema for rows in (values, [*values, 10**400])]
+    assert schemas == [{"a": "float64"}] * 2
+
+
+def test_categories_of_mixed_kinds_are_text():
+    frame = pd.DataFrame({"a": pd.Categorical(["a", "b", 1])})
+    assert private_table(frame).schema == {"a": "string"}
+
+
+def test_text_that_is_no_utf_8_is_missing_in_a_column_of_text_too():
+    frame = pd.DataFrame({"a": pd.array(["x", "\ud800"], dtype=pd.StringDtype("python"))})
+    assert read_alike(frame)["a"].isna().tolist() == [False, True]

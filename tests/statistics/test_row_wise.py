@@ -160,3 +160,15 @@ def test_where_a_cast_cannot_fail_softly_it_is_refused(people):
     require_row_wise(tried, engine="duckdb")
     with pytest.raises(InvalidParameterError, match="may fail on a row in postgres"):
         require_row_wise(tried, engine="postgres")
+
+
+def test_a_remainder_of_whole_numbers_by_minus_one_or_by_a_column_is_refused():
+    # The least whole number overflows there, and one such row would stop the query.
+    connection = ibis.duckdb.connect()
+    connection.raw_sql("create table t (m bigint, n bigint, x double)")
+    table = connection.table("t")
+    for wrong in (table.m % -1, table.m % 1, table.m % table.n):
+        with pytest.raises(InvalidParameterError, match="overflow"):
+            require_row_wise(table.mutate(z=wrong), engine="duckdb")
+    for right in (table.m % 2, table.x % 2.0, table.x % table.x):
+        require_row_wise(table.mutate(z=right), engine="duckdb")

@@ -116,3 +116,16 @@ def test_a_deferred_run_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
     resumed = cut().fit(resume=True)
     assert len(reading.seen) == 2
     assert torch.equal(resumed.model.weight, whole.model.weight)
+
+
+def test_the_first_process_reads_for_all_so_that_all_number_units_alike(monkeypatch):
+    asked = []
+
+    def first_decides(decide):
+        asked.append(decide)
+        return decide()
+
+    monkeypatch.setattr("sfumato.training.data.distributed.first_decides", first_decides)
+    reading = Reading()
+    Units(Deferred(blank=BLANK, read=reading)).open()
+    assert asked == [reading]

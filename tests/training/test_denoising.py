@@ -40,9 +40,9 @@ class Halving:
     def __repr__(self):
         return f"Halving(reveals={self.reveals_batches})"
 
-    def denoise(self, model, gradient, *, features, generator):
+    def denoise(self, model, gradient, *, rows, generator):
         self.times += 1
-        self.seen.append(features)
+        self.seen.append(rows)
         return {name: part / 2 for name, part in gradient.items()}
 
     def said(self):
@@ -99,11 +99,36 @@ def test_a_denoiser_that_shows_the_batch_is_refused_where_batches_are_priced_as_
 
 
 @pytest.mark.parametrize("sampling", ["shuffled", "cyclic"])
-def test_with_known_batches_it_gets_the_features_of_the_batch_and_no_label(sampling):
+def test_with_known_batches_it_gets_the_numbers_of_the_rows_and_no_row(sampling):
     denoiser = Halving(reveals=True)
     trainer(denoiser, sampling=sampling).fit()
-    assert torch.equal(torch.cat(denoiser.seen).sort(0).values, X.sort(0).values)  # 4 steps are one epoch
-    assert all(seen.shape == (10, 3) for seen in denoiser.seen)
+    assert all(seen.shape == (10,) and seen.dtype is torch.int64 for seen in denoiser.seen)
+    assert torch.equal(torch.cat(denoiser.seen).sort().values, torch.arange(40))  # 4 steps are one epoch
+
+
+def test_owners_and_views_come_as_the_numbers_of_their_rows():
+    denoiser = Halving(reveals=True)
+    owners = torch.arange(40) // 2
+    mechanism = DpSgd(
+        step=NoisyStep(clipping=Clipping(clip_norm=1.0)),
+        sampling=CyclicBatches(batch_size=10, public_size=20),
+        noise=[(2.0, 2)],
+        relation="replace-label",
+    )
+    Trainer(
+        nn.Linear(3, 2),
+        (X, Y),
+        mechanism=mechanism,
+        owners=owners,
+        contribution_bound=2,
+        augment=lambda rows, generator: rows,
+        views=2,
+        public_size=20,
+        delta=1e-5,
+        denoiser=denoiser,
+        progress=False,
+    ).fit()
+    assert torch.equal(torch.cat(denoiser.seen).sort().values, torch.arange(40))
 
 
 def test_a_denoiser_that_does_not_need_the_batch_does_not_get_it():

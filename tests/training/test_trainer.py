@@ -463,7 +463,14 @@ def account(tmp_path):
 
 
 def test_a_run_is_one_release_of_its_account(account):
-    run = fit((X, Y), run_of([(4.0, 5)], rate=0.1), account=account, purpose="first net", delta=None)
+    run = fit(
+        (X, Y),
+        run_of([(4.0, 5)], rate=0.1),
+        account=account,
+        purpose="first net",
+        delta=None,
+        privacy_unit="client",
+    )
     (release,) = account.releases()
     assert release.progress is Progress.COMMITTED and release.event == run.mechanism.event()
     assert release.seeded and run.reservation == release.reservation
@@ -481,13 +488,16 @@ def test_an_exception_while_training_leaves_the_run_spent(account):
         return nn.functional.cross_entropy(model(x), y, reduction="none")
 
     with pytest.raises(RuntimeError, match="a bug"):
-        fit((X, Y), run_of([(9.0, 30)]), loss=failing, account=account, purpose="fails")
+        fit(
+            (X, Y), run_of([(9.0, 30)]), loss=failing, account=account, purpose="fails", privacy_unit="client"
+        )
     (release,) = account.releases()
     assert release.progress is Progress.BEGUN
 
 
 def test_a_run_can_take_all_that_its_account_has_left(account):
     options = {"public_size": 40, "expected_batch_size": 4, "steps": 10, "account": account}
+    options["privacy_unit"] = "client"  # each row is another one
     train(linear(), (X, Y), purpose="half", noise_multiplier=3.0, **options)
     run = train(linear(), (X, Y), purpose="the rest", **options)
     assert account.remaining().fraction < 0.01
@@ -498,7 +508,10 @@ def test_a_run_can_take_all_that_its_account_has_left(account):
 def test_an_account_of_another_relation_or_unit_refuses(account):
     with pytest.raises(RelationMismatchError):
         sampling = FixedSizeSampling(batch_size=4, public_size=40)
-        fit((X, Y), run_of(sampling=sampling, relation="replace-one"), account=account, purpose="test")
+        run = run_of(sampling=sampling, relation="replace-one")
+        fit((X, Y), run, account=account, purpose="test", privacy_unit="client")
+    with pytest.raises(InvalidParameterError, match="whose the rows are"):
+        fit((X, Y), run_of(), account=account, purpose="test")
     with pytest.raises(InvalidParameterError, match="protects one 'client'"):
         fit((X, Y), run_of(), account=account, purpose="test", privacy_unit="visit")
     with pytest.raises(InvalidParameterError, match="purpose"):

@@ -27,6 +27,8 @@ class TrainSettings:
     """Everything that can be said about a run on a public data set; None is left to the recipe."""
 
     data: str | None = None
+    private: str | None = None  # "rows" or "labels"
+    method: str | None = None  # of label privacy
     model: str | None = None
     width: int | None = None
     epsilon: float | None = None

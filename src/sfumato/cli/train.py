@@ -15,6 +15,12 @@ DATA = "digits, breast-cancer, mnist, fashion-mnist, cifar10, credit-default, ad
 def command(
     data: Annotated[str | None, typer.Argument(help=f"What to train on: {DATA}", show_default=False)] = None,
     *,
+    private: Annotated[
+        str | None, typer.Option(help="What is secret: rows (the default), or labels alone.")
+    ] = None,
+    method: Annotated[
+        str | None, typer.Option(help="With --private labels: clusters, altconv, dp-sgd ...; else chosen.")
+    ] = None,
     model: Annotated[
         str | None, typer.Option(help="linear, mlp or cnn; lstm or transformer for text.")
     ] = None,
@@ -48,6 +54,8 @@ def command(
 
     said = TrainSettings(
         data=data,
+        private=private,
+        method=method,
         model=model,
         epsilon=epsilon,
         delta=delta,

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from sfumato import _check
 from sfumato.accounting import Relation, round_up
+from sfumato.cli import label_run
 from sfumato.cli.settings import TrainSettings, keep, kept, read_config
 from sfumato.cli.show import show_facts, show_text, waiting
 from sfumato.datasets import Dataset, load
@@ -31,6 +32,12 @@ __all__ = ["run"]
 
 def run(said: TrainSettings, *, config: str | None, resume: bool, as_json: bool) -> None:
     """Train as the flags, the file and the recipe say, and show what came out."""
+    asked = said if config is None else said.over(read_config(config))
+    if _only_labels(asked):
+        if resume:
+            raise InvalidParameterError("--resume is not for --private labels: such a run begins anew.")
+        label_run.run(asked, as_json=as_json)
+        return
     settings = _settings(said, config=config, resume=resume)
     with waiting("Loading"):
         data = load(str(settings.data))
@@ -45,6 +52,16 @@ def run(said: TrainSettings, *, config: str | None, resume: bool, as_json: bool)
 
 
 # --- before the run --------------------------------------------------------------------------------------
+
+
+def _only_labels(settings: TrainSettings) -> bool:
+    if settings.private not in (None, "rows", "labels"):
+        raise InvalidParameterError(
+            f"--private is about what is secret: rows or labels, but {settings.private!r} was given."
+        )
+    if settings.method is not None and settings.private != "labels":
+        raise InvalidParameterError("--method is one of label privacy: say --private labels, too.")
+    return settings.private == "labels"
 
 
 def _settings(said: TrainSettings, *, config: str | None, resume: bool) -> TrainSettings:

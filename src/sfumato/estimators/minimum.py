@@ -110,7 +110,7 @@ class _Objective:
     def after(self, w: Floats, step: Floats) -> tuple[Floats, Floats]:
         """Return a point along a step, as low as half of the best or what provably helps; and its slope."""
         length = float(np.linalg.norm(step))
-        proven, size = math.log1p(length) / length, 1.0
+        proven, size = math.log1p(length) / length if length > 0 else 1.0, 1.0
         slope = self.gradient(w + step)
         while size > proven and slope @ step > 0:
             size = max(size / 2, proven)

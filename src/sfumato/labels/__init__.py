@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Only labels are secret: LabelDP-Pro, noisy labels, clusters. Features are public, and not protected."""
 
+from sfumato.labels.choose import Choice, choose
 from sfumato.labels.clusters import ClusterLabels, cluster_count
 from sfumato.labels.denoisers import AltConv, SelfConv, SelfSpan
 from sfumato.labels.gradients import Denoising, NoisyGradients
@@ -17,6 +18,7 @@ __all__ = [
     "Accelerated",
     "Alibi",
     "AltConv",
+    "Choice",
     "ClusterLabels",
     "ColumnGeneration",
     "Correction",
@@ -33,6 +35,7 @@ __all__ = [
     "SelfSpan",
     "Span",
     "Study",
+    "choose",
     "cluster_count",
     "learn",
     "onto_simplex",

@@ -53,8 +53,10 @@ class Denoised:
 class SelfSpan:
     """Project on the span of the gradients of the batch's rows, for all labels."""
 
+    features: Tensor = field(repr=False)  # of all rows
     classes: int
     solver: Span | Solver = field(default_factory=Span)
+    clip_norm: float | None = None  # of the gradients that a step adds up
     microbatch_size: int | None = None
     log: list[Denoised] = field(default_factory=list[Denoised], repr=False, compare=False)
 
@@ -67,14 +69,12 @@ class SelfSpan:
         return True
 
     def denoise(
-        self, model: nn.Module, gradient: Gradient, *, features: Tensor | None, generator: Generator
+        self, model: nn.Module, gradient: Gradient, *, rows: Tensor | None, generator: Generator
     ) -> Gradient:
         """Return the nearest point; where there are no rows, the gradient as it is."""
-        if features is None or not len(features):
+        if rows is None or not len(rows):
             return gradient
-        return _projected(
-            model, gradient, features, self.solver, self.classes, self.microbatch_size, self.log
-        )
+        return _projected(self, model, gradient, rows)
 
     def said(self) -> str:
         """Return what it does, in a sentence."""
@@ -105,7 +105,7 @@ class AltConv:
     """Project on the convex hull of the gradients of an alternative batch of public rows, for all labels.
 
     >>> AltConv(features=torch.zeros(100, 4), classes=3, batch_size=10)
-    AltConv(classes=3, batch_size=10, averaging=0.0, solver=ColumnGeneration(...), microbatch_size=None)
+    AltConv(classes=3, batch_size=10, averaging=0.0, solver=ColumnGeneration(...), clip_norm=None, ...)
     """
 
     features: Tensor = field(repr=False)  # of all rows
@@ -113,6 +113,7 @@ class AltConv:
     batch_size: int = 128
     averaging: float = 0.0
     solver: Solver = field(default_factory=ColumnGeneration)
+    clip_norm: float | None = None  # of the gradients that a step adds up
     microbatch_size: int | None = None
     log: list[Denoised] = field(default_factory=list[Denoised], repr=False, compare=False)
     _average: dict[str, Tensor] = field(default_factory=dict[str, Tensor], init=False, repr=False)
@@ -135,13 +136,11 @@ class AltConv:
         return False
 
     def denoise(
-        self, model: nn.Module, gradient: Gradient, *, features: Tensor | None, generator: Generator
+        self, model: nn.Module, gradient: Gradient, *, rows: Tensor | None, generator: Generator
     ) -> Gradient:
         """Return the point of an alternative batch's hull nearest to the average of noisy gradients."""
         drawn = torch.from_numpy(subset(len(self.features), self.batch_size, generator))
-        rows = self.features[drawn.to(self.features.device)].to(next(iter(gradient.values())).device)
-        target = self._averaged(gradient)
-        return _projected(model, target, rows, self.solver, self.classes, self.microbatch_size, self.log)
+        return _projected(self, model, self._averaged(gradient), drawn)
 
     def _averaged(self, gradient: Gradient) -> Gradient:
         """Take a gradient into the average, whose weights fall by `averaging` with each step of age."""
@@ -177,25 +176,25 @@ class AltConv:
         self._weight = float(state["weight"])
 
 
-def _projected(
-    model: nn.Module,
-    gradient: Gradient,
-    features: Tensor,
-    solver: Span | Solver,
-    classes: int,
-    microbatch_size: int | None,
-    log: list[Denoised],
-) -> Gradient:
+def _projected(denoiser: SelfSpan | AltConv, model: nn.Module, gradient: Gradient, rows: Tensor) -> Gradient:
     """Return the point nearest to a gradient, and note how near it is known to be."""
+    place = next(iter(gradient.values())).device
+    features = denoiser.features[rows.to(denoiser.features.device)].to(place)
     training = model.training
     model.eval()  # dropout would make other gradients at each pass
     try:
-        products = LabelGradients(model, features, classes=classes, microbatch_size=microbatch_size)
-        found = solver.solve(products, gradient)
+        products = LabelGradients(
+            model,
+            features,
+            classes=denoiser.classes,
+            clip_norm=denoiser.clip_norm,
+            microbatch_size=denoiser.microbatch_size,
+        )
+        found = denoiser.solver.solve(products, gradient)
     finally:
         model.train(training)
     error = found.relative_gap if isinstance(found, Projection) else found.relative_residual
-    log.append(Denoised(iterations=found.iterations, error=error, reached=found.reached))
+    denoiser.log.append(Denoised(iterations=found.iterations, error=error, reached=found.reached))
     return found.gradient
 
 

@@ -115,9 +115,9 @@ class NoisyGradients:
     def denoiser(self, features: Tensor) -> Denoiser | None:
         """Return the denoiser of a run on these features."""
         if self.denoising is Denoising.SELF_SPAN:
-            return SelfSpan(classes=self.classes)
+            return SelfSpan(features=features, classes=self.classes, clip_norm=self.clip_norm)
         if self.denoising is Denoising.SELF_CONV:
-            return SelfConv(classes=self.classes)
+            return SelfConv(features=features, classes=self.classes, clip_norm=self.clip_norm)
         if self.denoising is Denoising.ALT_CONV:
             size = self.alternative_batch_size
             return AltConv(features=features, classes=self.classes, batch_size=size, averaging=self.averaging)

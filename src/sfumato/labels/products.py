@@ -9,6 +9,9 @@ Passes     The forward pass is done once and kept. `combine` is one backward pas
            pass through the backward pass, which needs no forward-mode rules and repeats no forward pass.
            With `microbatch_size`, no more rows than that are held, and each product repeats their forward
            pass.
+Clipped    With `clip_norm`, columns are scaled down to it, as are the gradients that a step adds up: else a
+           row that the model is sure about has columns of any length for all other labels. Their norms take
+           one recorded pass over the rows with every label, some at a time.
 Weights    Products are those of the weights at birth; ask no more after a step, but build anew.
 Edges      No rows: zero from `combine`, nothing from `against`. A model that mixes rows (batch norm in
            training mode) or draws randomness (dropout in training mode) has no such columns, and is
@@ -28,11 +31,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from sfumato import _check
 from sfumato.errors import InvalidParameterError, UnsupportedModelError
 from sfumato.training import swapping
+from sfumato.training.book_keeping import BookKeeping
 from sfumato.training.functional import Functional
 
 __all__ = ["LabelGradients"]
 
 Vectors = dict[str, Tensor]
+_NORMS_AT_ONCE: Final = 1024  # columns, whose norms are found in one pass
 
 
 class LabelGradients:
@@ -52,9 +57,12 @@ class LabelGradients:
         *,
         classes: int,
         parameters: Sequence[str] | None = None,
+        clip_norm: float | None = None,
         microbatch_size: int | None = None,
     ) -> None:
         _check.count(classes=classes)
+        if clip_norm is not None:
+            _check.positive(clip_norm=clip_norm)
         if microbatch_size is not None:
             _check.count(microbatch_size=microbatch_size)
         if not features.dim():
@@ -69,6 +77,9 @@ class LabelGradients:
         rows = len(features)
         self._held = rows if microbatch_size is None else min(microbatch_size, rows)
         self._kept = _Graph(self, slice(0, rows)) if rows and self._held == rows else None
+        self._scales = (
+            None if clip_norm is None or not rows else clip_norm / self._norms().clamp(min=clip_norm)
+        )
 
     @property
     def rows(self) -> int:
@@ -86,13 +97,20 @@ class LabelGradients:
         return self._parameters
 
     def predictions(self) -> Tensor:
-        """Return the model's probabilities of all classes: [rows, classes]. Weighted by them, G is zero."""
+        """Return weights of all classes, 1 for each row, for which G w is zero: [rows, classes].
+
+        They are the model's probabilities, or where columns are clipped, in proportion to what undoes that.
+        """
         found = [(-graph.losses.detach()).exp() for graph in self._graphs()]
-        return torch.cat(found) if found else self._nothing()
+        if not found:
+            return self._nothing()
+        weights = torch.cat(found) if self._scales is None else torch.cat(found) / self._scales
+        return weights / weights.sum(1, keepdim=True)
 
     def combine(self, weights: Tensor) -> Vectors:
         """Return G u: the sum of all columns, times their weights [rows, classes]."""
         self._check_shape(weights)
+        weights = weights if self._scales is None else weights * self._scales
         totals = {name: torch.zeros_like(p) for name, p in self._parameters.items()}
         for graph in self._graphs():
             found = graph.backward(weights[graph.place])
@@ -104,7 +122,9 @@ class LabelGradients:
         """Return G^T v: the inner product of each column with a direction, [rows, classes]."""
         tangents = self._checked(direction)
         found = [graph.twice(tangents) for graph in self._graphs()]
-        return torch.cat(found) if found else self._nothing()
+        if not found:
+            return self._nothing()
+        return torch.cat(found) if self._scales is None else torch.cat(found) * self._scales
 
     def columns(self, rows: Tensor, classes: Tensor) -> Vectors:
         """Return some columns themselves, stacked: [how many, *shape of the parameter]."""
@@ -116,7 +136,27 @@ class LabelGradients:
         with warnings.catch_warnings(), _twice_differentiable(self._model):
             warnings.filterwarnings("ignore", "torch.func.vmap cannot run")  # slow is fine: they are few
             found = engine.run((self._features[rows], classes))
-        return {name: found.per_unit(name) for name in self._parameters}
+        each = {name: found.per_unit(name) for name in self._parameters}
+        if self._scales is None:
+            return each
+        scales = self._scales[rows, classes]
+        return {name: part * scales.view(-1, *[1] * (part.dim() - 1)) for name, part in each.items()}
+
+    def _norms(self) -> Tensor:
+        """Return the norm of each column, [rows, classes]."""
+        at_once = max(1, _NORMS_AT_ONCE // self._classes)
+        found = [self._norms_of(part) for part in self._features.split(at_once)]
+        return torch.cat(found).view(self.rows, self._classes).detach()
+
+    def _norms_of(self, features: Tensor) -> Tensor:
+        rows = features.repeat_interleave(self._classes, dim=0)
+        classes = torch.arange(self._classes, device=features.device).repeat(len(features))
+        groups = [list(self._parameters)]
+        try:
+            found = BookKeeping(self._model, _cross_entropy).run((rows, classes)).squared_norms(groups)
+        except UnsupportedModelError:
+            found = Functional(self._model, _cross_entropy).run((rows, classes)).squared_norms(groups)
+        return found[0].sqrt()
 
     def losses(self, place: slice) -> Tensor:
         """Return -log softmax of the model's output for some rows, [rows, classes], with its graph."""

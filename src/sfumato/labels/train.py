@@ -8,6 +8,7 @@ Unit       A label, or with `owners` a user: all labels that one owner has.
 Evaluation On data that is NOT protected: what is measured on it is shown exactly.
 """
 
+import os
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -27,6 +28,7 @@ from sfumato.labels.learning import Augment, Released, check_model, learn, predi
 from sfumato.labels.methods import ReleasingMethod
 from sfumato.ledger.account import Account
 from sfumato.mechanisms.random import Generator, resolve, study_note
+from sfumato.training import distributed
 from sfumato.training.data import Deferred
 from sfumato.training.run import TrainingRun
 from sfumato.training.runtime import Runtime
@@ -36,6 +38,7 @@ __all__ = ["LabelRun", "Method", "Study", "train"]
 
 Method = ReleasingMethod | NoisyGradients
 _LABELS = "label"  # the privacy unit, unless users own several
+_ROWS = (_LABELS, "example", "row")  # units that have one label each
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -144,6 +147,11 @@ def train(
                 "those of the method."
             )
         return _by_gradients(asked, method, folder=folder, progress=progress, runtime=runtime)
+    if distributed.size() > 1 or int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise InvalidParameterError(
+            f"{method.name} releases labels once, but every process that torchrun starts would do so again. "
+            "Run it in one process."
+        )
     if folder is not None:
         raise InvalidParameterError(
             f"{method.name} releases labels once, and has no checkpoints: leave folder=... out."
@@ -168,6 +176,7 @@ class _Asked:
         """Refuse what cannot work; no label is looked at."""
         if not self.features.dim() or not len(self.features):
             raise InvalidParameterError("features must have one row for each example, and at least one row.")
+        self._check_unit()
         check_shape(self.labels, rows=len(self.features))
         check_model(self.model, self.features, classes=method.classes)
         if (self.account is None) != (self.purpose is None):
@@ -177,6 +186,14 @@ class _Asked:
         elif method.contribution_bound != 1:
             raise InvalidParameterError(
                 "contribution_bound is about users who own several labels: say whose they are with owners=..."
+            )
+
+    def _check_unit(self) -> None:
+        if self.account is not None and self.owners is None and self.account.privacy_unit not in _ROWS:
+            unit = self.account.privacy_unit
+            raise InvalidParameterError(
+                f"account {self.account.name!r} protects one {unit!r}, but nothing says whose the labels "
+                f"are. Say owners=...: torch.arange({len(self.features)}) if each row is another {unit}."
             )
 
     @property
@@ -255,7 +272,7 @@ def _by_gradients(
         denoiser=method.denoiser(asked.features),
         evaluation=asked.evaluation,
         delta=None if asked.account is not None else method.delta,
-        privacy_unit=None if asked.account is not None else asked.unit,
+        privacy_unit=asked.unit,
         account=asked.account,
         purpose=asked.purpose,
         folder=folder,

@@ -8,8 +8,10 @@ Promise    A schema is public, but pandas chooses types by looking at the values
 Numbers    Whole numbers are float64, as all others, and where keys are asked for, those of them count that
            are whole. Above 2^53 they need a type that can be missing: pandas' "Int64".
 Unit       A unit that is a number is compared as text: float64 would take some for one another.
-Objects    Any other mixture of objects is text, value by value: one that has no text in UTF-8 (half of a
-           surrogate pair, other bytes, an object that fails) is missing, and fails nothing.
+Objects    Any other mixture of objects is text, value by value, as are categories: one that has no text in
+           UTF-8 (half of a surrogate pair, other bytes, an object that fails) is missing, and fails nothing.
+           A column of objects has no type of its own. Where one row is of another kind than all others, or
+           the only one that is not missing, it decides what the column is; `types` settles that.
 Not here   Nullable types, polars and pyarrow tell nothing of this kind.
 """
 
@@ -22,6 +24,9 @@ from sfumato.mechanisms import inputs
 from sfumato.statistics.columns import is_missing, quietly
 
 __all__ = ["is_pandas", "read_alike"]
+
+_NUMBERS = ("integer", "mixed-integer-float")  # pandas' words
+_INT64 = range(-(2**63), 2**63)
 
 
 def is_pandas(source: Any) -> bool:
@@ -43,23 +48,26 @@ def read_alike(source: Any, *, unit: str | None = None) -> Any:
         return source
     frame = source.copy(deep=False)
     for name, kind in source.dtypes.items():
-        if str(kind) == "object":
-            frame[name] = _texts(source[name]) if name == unit else _plain(source[name])
+        if str(kind) == "object" and name != unit:
+            frame[name] = _plain(source[name])
+        elif str(kind) in ("object", "category") or str(kind).startswith("str"):
+            frame[name] = _texts(source[name])
         elif str(kind).startswith(("int", "uint")) and name != unit:
             frame[name] = source[name].astype("float64")
     return frame
 
 
 def _plain(column: Any) -> Any:
-    """Return a column of objects as text, unless all are truth values or whole numbers."""
+    """Return a column of objects as text; with a type of its own if one missing or huge value made it so."""
     from pandas.api.types import infer_dtype
 
-    kind = infer_dtype(column, skipna=True)
+    known = np.array([*(None if is_missing(value) else value for value in column), None], dtype=object)[:-1]
+    kind = infer_dtype(known, skipna=True)
     if kind == "boolean":
-        return column.astype("boolean")
-    if kind == "integer":
-        known = np.array([np.nan if is_missing(value) else value for value in column], dtype=object)
-        return type(column)(inputs.clippable(known, what="values"), index=column.index)
+        return type(column)(known, index=column.index, dtype="boolean")
+    if kind in _NUMBERS and any(isinstance(value, int) and value not in _INT64 for value in known):
+        numbers = np.array([np.nan if value is None else value for value in known], dtype=object)
+        return type(column)(inputs.clippable(numbers, what="values"), index=column.index)
     return _texts(column)
 
 

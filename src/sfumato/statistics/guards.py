@@ -17,7 +17,7 @@ from datetime import date, datetime
 from functools import lru_cache
 from typing import Any
 
-__all__ = ["guarded"]
+__all__ = ["dated", "guarded"]
 
 _LARGEST = 2.0**62  # rounded, it still fits into 64 bits
 _DATES = (
@@ -73,6 +73,14 @@ def _guards() -> dict[type, Guard]:
         **dict.fromkeys(_DATES.split(), _in_calendar),
     }
     return {getattr(ops, name): guard for name, guard in named.items() if hasattr(ops, name)}
+
+
+def dated(value: Any) -> Any:
+    """Return a date or a time, missing where Python has no such year; any other value as it is."""
+    import ibis
+
+    inside = _in_calendar(value)
+    return value if inside is None else ibis.ifelse(inside, value, ibis.null(value.type()))
 
 
 def _in_calendar(value: Any) -> Any:

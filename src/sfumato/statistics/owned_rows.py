@@ -79,8 +79,9 @@ class OwnedRows:
     def owner(self, unit: str) -> Expression:
         """Return who owns each row, as they are told apart; refused where that cannot be done."""
         owner = self.expression[unit]
-        if self.floats_may_be_whole and owner.type().is_numeric():
-            return owner.cast("string")
+        kind = owner.type()
+        if (self.floats_may_be_whole and kind.is_numeric()) or kind.is_temporal():
+            return owner.cast("string")  # Python has no date beyond the year 9999
         return told_apart(owner, engine=self.engine.name)
 
     def _bounded(self, rows: Expression) -> Expression:

@@ -242,6 +242,15 @@ def _refused_division(node: Any, engine: str) -> str | None:
     return "may overflow on a row, and so tell of it: divide with / and round down, or by a whole number >= 2"
 
 
+def _refused_remainder(node: Any, engine: str) -> str | None:
+    import ibis.expr.operations as ops
+
+    by = node.right.value if isinstance(node.right, ops.Literal) else None
+    if node.dtype.is_floating() or (isinstance(by, int) and by >= 2):
+        return None
+    return "of whole numbers may overflow on a row, and so tell of it: cast to float64, or use a number >= 2"
+
+
 def _refused_base(node: Any, engine: str) -> str | None:
     import ibis.expr.operations as ops
 
@@ -290,6 +299,7 @@ _CHECKS: tuple[tuple[str, Callable[[Any, str], str | None]], ...] = (
     (_FLOATS, _refused_whole),
     (_NUMBERS, _refused_number),
     ("FloorDivide", _refused_division),
+    ("Modulus", _refused_remainder),
     ("Log", _refused_base),
     (_OF_LITERALS, _refused_arguments),
     (_SHIFTED, _refused_shift),

@@ -19,6 +19,7 @@ import numpy as np
 from sfumato.errors import InvalidParameterError
 from sfumato.statistics.categories import Counts
 from sfumato.statistics.collations import told_apart
+from sfumato.statistics.guards import dated
 from sfumato.statistics.owned_rows import Expression, OwnedRows, described, shown
 from sfumato.statistics.table_columns import column, fits
 
@@ -95,12 +96,13 @@ def _category(owned: OwnedRows, name: str) -> Expression:
     value = column(owned, name)
     kind = value.type()
     plain = kind.is_string() or kind.is_numeric() or kind.is_boolean() or kind.is_uuid() or kind.is_binary()
-    if not (plain or kind.is_date() or kind.is_timestamp() or kind.is_time()):
+    zoned = kind.is_timestamp() and kind.timezone is not None
+    if not (plain or kind.is_date() or (kind.is_timestamp() and not zoned) or kind.is_time()):
         raise InvalidParameterError(
             f"column {name!r} has type {kind}, and categories are text, numbers, true or false, dates or "
-            "times. Make one of these of it first, with table.mutate(...)."
+            "times without a zone. Make one of these of it first, with table.mutate(...)."
         )
-    return value
+    return dated(value)
 
 
 def _without_sign_of_zero(value: Expression) -> Expression:

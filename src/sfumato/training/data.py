@@ -27,7 +27,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from sfumato import _check
 from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms.random import Generator, words
-from sfumato.training import rows
+from sfumato.training import distributed, rows
 
 __all__ = ["Augment", "Batch", "Deferred", "RowSource", "Units", "moved", "open_rows", "public_size_of"]
 
@@ -41,6 +41,7 @@ class Batch:
     rows: tuple[Any, ...]
     rows_per_unit: int = 1
     row_weights: Tensor | None = None
+    numbers: Tensor | None = None  # of the rows, before any views of them were made
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -198,7 +199,8 @@ class Units:
     def open(self) -> None:
         """Read deferred rows; rows that are here already stay."""
         if self._deferred is not None:
-            data, owners = self._deferred.read()
+            # An engine may return rows in another order each time: all ranks must number them alike.
+            data, owners = distributed.first_decides(self._deferred.read)
             self._source = open_rows(data)
             self._owned = _Owned.of(owners, self._contribution_bound, len(self._source))
             self._opened = True
@@ -230,7 +232,7 @@ class Units:
     def take(self, units: Tensor, generator: Generator | None = None) -> Batch:
         """Return the rows of some units; of none, a batch without rows."""
         if self._owned is None:
-            batch = Batch(self._source.take(units)) if len(units) else Batch(())
+            batch = Batch(self._source.take(units), numbers=units) if len(units) else Batch(())
         else:
             batch = self._owned.take(units, self._source, generator)
         if self._augment is None or not batch.rows:
@@ -247,7 +249,7 @@ class Units:
             self._augment_is_checked = True
         changed = _augmented(augment, many, seed)
         weights = torch.ones(len(copies)) if batch.row_weights is None else batch.row_weights[copies]
-        return Batch(changed, batch.rows_per_unit * views, weights / views)
+        return Batch(changed, batch.rows_per_unit * views, weights / views, batch.numbers)
 
 
 def moved(batch: Any, device: torch.device) -> Any:
@@ -320,7 +322,8 @@ class _Owned:
         index = shuffled[starts[:, None] + place % taken[:, None]]  # [owners, width]
         weights = np.where(place < taken[:, None], 1.0 / taken[:, None], 0.0)
         flat = torch.from_numpy(index.reshape(-1))
-        return Batch(source.take(flat), width, torch.from_numpy(weights.reshape(-1)).to(torch.float32))
+        taken = torch.from_numpy(weights.reshape(-1)).to(torch.float32)
+        return Batch(source.take(flat), width, taken, flat)
 
     def _shuffled(self, units: Any, generator: Generator | None) -> tuple[Any, Any, Any]:
         """Return owners' rows, each owner's in random order; where each owner begins, and how many it has."""

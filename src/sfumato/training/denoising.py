@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Better gradients for the same price: what may be done to a noisy gradient before the optimizer sees it.
 
-Guarantee  A denoiser is given the noisy gradient, the weights, and public features: never a label, never a
-           gradient without noise. So what it returns is post-processing, and costs nothing.
+Guarantee  A denoiser is given the noisy gradient, the weights, and at most the numbers of the batch's rows:
+           never a row, so never a label, and never a gradient without noise. Features are its own to hold.
+           So what it returns is post-processing, and costs nothing.
 Public     Features are public only where the relation is replace-label. Under any other a denoiser is
            refused: it would look at rows that nobody paid for.
-Batches    A denoiser that computes from the features of the step's own batch shows who was in it, and
+Batches    A denoiser that computes from the rows of the step's own batch shows who was in it, and
            sampling that is not secret amplifies nothing. With batches that are priced as secret (Poisson,
            fixed-size) such a denoiser is refused; shuffled and cyclic ones are priced as known.
 Ranks      Rank 0 denoises for all; a denoiser that needs the whole batch works in one process only.
@@ -30,13 +31,13 @@ class Denoiser(Protocol):
 
     @property
     def reveals_batches(self) -> bool:
-        """Whether it computes from the features of the step's own batch."""
+        """Whether it needs to know which rows are in the step's own batch."""
         ...
 
     def denoise(
-        self, model: nn.Module, gradient: Mapping[str, Tensor], *, features: Any, generator: Generator
+        self, model: nn.Module, gradient: Mapping[str, Tensor], *, rows: Tensor | None, generator: Generator
     ) -> Mapping[str, Tensor]:
-        """Return the better gradient. `features` is None unless it reveals batches."""
+        """Return the better gradient. `rows` are numbers, and None unless it reveals batches."""
         ...
 
     def said(self) -> str:
@@ -71,6 +72,6 @@ def require(denoiser: Denoiser | None, mechanism: DpSgd) -> None:
         )
     if distributed.size() > 1:
         raise InvalidParameterError(
-            f"{type(denoiser).__name__} needs the features of the whole batch in one process. Run without "
+            f"{type(denoiser).__name__} needs to know the whole batch in one process. Run without "
             "torchrun, or use AltConv."
         )

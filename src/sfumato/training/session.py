@@ -60,7 +60,7 @@ class Session:
         self.step = 0
         self.history: list[Metrics] = []
         self._clip_factors, self._denoiser = clip_factors, denoiser
-        self._features: list[Tensor] = []  # of the batch at hand, where a denoiser needs them
+        self._numbers: list[Tensor] = []  # of the rows in the batch at hand, where a denoiser needs them
         self._generator = resolve(generator)
         self._runtime, self._device = runtime, device
         self._sampler = mechanism.sampling.sampler(units.num_units, generator)
@@ -127,8 +127,8 @@ class Session:
     def _accumulate(self, units: Tensor) -> None:
         stream = self._generator.fork("rows", self.step).fork("rank", distributed.rank())
         batch: Batch = self.units.take(units, stream)
-        if self._denoiser is not None and self._denoiser.reveals_batches:
-            self._features.append(moved(batch.rows[0], self._device))  # and never its labels
+        if self._denoiser is not None and self._denoiser.reveals_batches and batch.numbers is not None:
+            self._numbers.append(batch.numbers)
         weights = batch.row_weights
         self.private.accumulate(
             *moved(batch.rows, self._device),
@@ -137,18 +137,18 @@ class Session:
         )
 
     def _denoise(self) -> None:
-        """Replace the noisy gradient by a better one, made of it and of public features."""
-        features, self._features = self._features, []
+        """Replace the noisy gradient by a better one, made of it and of what is public."""
+        numbers, self._numbers = self._numbers, []
         if self._denoiser is None:
             return
         named = self.private.parameters
-        noisy = {name: p.grad for name, p in named.items() if p.grad is not None}
+        noisy = {name: p.grad.clone() for name, p in named.items() if p.grad is not None}
         better: Mapping[str, Tensor] = noisy
         if distributed.is_first():
             better = self._denoiser.denoise(
                 self.model,
                 noisy,
-                features=torch.cat(features) if features else None,
+                rows=torch.cat(numbers) if numbers else None,
                 generator=self._generator.fork("denoiser", self.step),
             )
         for name in noisy:

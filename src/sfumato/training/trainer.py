@@ -55,6 +55,7 @@ __all__ = ["Trainer"]
 
 _REPORTS = 10  # measurements in a run, unless told otherwise
 _CHECKPOINTS = 20  # ... and checkpoints
+_ROWS = ("example", "row", "label")  # units that are one row each
 _TRIED = 2  # rows of the evaluation data that are tried out before anything begins
 
 
@@ -398,6 +399,11 @@ def _privacy_unit(given: str | None, account: Account | None, *, by_owner: bool)
         raise InvalidParameterError(
             f"privacy_unit={given!r} was given, but account {account.name!r} protects one {stated!r}. Leave "
             "it out, or use an account of that unit."
+        )
+    if given is None and not by_owner and stated not in _ROWS:
+        raise InvalidParameterError(
+            f"account {account.name!r} protects one {stated!r}, but nothing says whose the rows are. Say "
+            f"owners=..., or privacy_unit={stated!r} if each row is another {stated}."
         )
     return stated
 
