@@ -193,7 +193,7 @@ def test_digits_are_learned_from_noisy_labels_and_gradients():
     kinds = {
         "altconv": NoisyGradients(
             epsilon=4.0, delta=1e-4, classes=10, public_size=1400, steps=60, expected_batch_size=256,
-            alternative_batch_size=64, learning_rate=0.5,
+            alternative_batch_size=64,
         ),
         "response": RandomizedLabels(epsilon=4.0, classes=10),
     }  # fmt: skip

@@ -16,7 +16,9 @@ Source     Ghazi et al. 2024, "LabelDP-Pro"; Abadi et al. 2016 (DP-SGD).
 import enum
 from dataclasses import dataclass
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from sfumato import _check
 from sfumato.accounting.events import DpEvent
@@ -65,7 +67,8 @@ class NoisyGradients:
     expected_batch_size: int = 1024
     noise_multiplier: float | None = None
     clip_norm: float = 3.0
-    learning_rate: float = 0.5
+    learning_rate: float = 2.0
+    momentum: float = 0.0  # of the optimizer, after denoising
     ema_decay: float | None = 0.9
     alternative_batch_size: int = 128
     averaging: float = 0.0
@@ -74,6 +77,7 @@ class NoisyGradients:
     def __post_init__(self) -> None:
         _check.positive(epsilon=self.epsilon, learning_rate=self.learning_rate)
         _check.probability(delta=self.delta)
+        _check.in_range(0, 1, momentum=self.momentum)
         check_classes(self.classes)
         _check.count(
             public_size=self.public_size,
@@ -111,6 +115,10 @@ class NoisyGradients:
     def event(self) -> DpEvent:
         """Return what a run costs one unit."""
         return self.mechanism().event()
+
+    def optimizer(self, parameters: list[nn.Parameter]) -> Optimizer:
+        """Return the optimizer of a run."""
+        return torch.optim.SGD(parameters, lr=self.learning_rate, momentum=self.momentum)
 
     def denoiser(self, features: Tensor) -> Denoiser | None:
         """Return the denoiser of a run on these features."""

@@ -267,7 +267,7 @@ def _by_gradients(
         mechanism=method.mechanism(),
         public_size=method.public_size,
         contribution_bound=None if asked.owners is None else method.contribution_bound,
-        learning_rate=method.learning_rate,
+        optimizer=method.optimizer,
         ema_decay=method.ema_decay,
         denoiser=method.denoiser(asked.features),
         evaluation=asked.evaluation,
