@@ -25,6 +25,7 @@ Spill      DuckDB writes what does not fit into memory to a folder of its own un
 import csv
 import glob
 import gzip
+import importlib
 import importlib.util
 import os
 import tempfile
@@ -189,8 +190,7 @@ def _rows_of_lines(path: str, separator: str, names: list[str]) -> str:
 
 def _spark_rows_of_lines(path: str, separator: str, engine: Any) -> Any:
     """Return a Spark frame of the same rows: Spark's own reader would let one line fail the whole query."""
-    from pyspark.sql import functions as sql
-
+    sql: Any = importlib.import_module("pyspark.sql.functions")  # there, where an engine of Spark is
     session = engine.raw_sql("SELECT 1").sparkSession
     # A block that begins a file begins with its header; any other would begin with somebody's row.
     first = session.read.text(path).where("_metadata.file_block_start = 0").select("value").head()
