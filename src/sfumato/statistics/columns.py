@@ -7,6 +7,8 @@ Guarantee  Whatever a column hands out counts at most `contribution_bound` rows 
            float64 holds, in whatever order it is added up, and one row moves it by at most `STEPS`.
 Missing    Nulls and NaN are left out, as are rows of no owner: they contribute nothing. Infinities are
            clipped to the bounds like any other value. What is not a number is refused, unseen.
+Copies     None of arrays of float64: they are read when a release is computed, so do not write into one that
+           a column was made of. What is missing is judged when the column is made.
 Where      `ArrayColumn` and `ArrayRows` hold rows in memory; a table (`tables`) lets its engine compute the
            same.
 Source     Sums of floats that are rounded on the way have a larger sensitivity than they should: Casacuberta,
