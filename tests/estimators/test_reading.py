@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sfumato.errors import InvalidParameterError
@@ -26,6 +26,7 @@ def test_what_is_no_number_is_missing_and_changes_no_other_entry(odd):
 
 
 @given(st.lists(st.tuples(entries, entries), min_size=2, max_size=6))
+@example([(0.0, 0.0), ([1.0], [1.0])])
 def test_what_a_row_is_read_as_depends_on_no_other_row(rows):
     together = matrix_of([list(row) for row in rows])
     alone = np.vstack([matrix_of([list(row)]) for row in rows])

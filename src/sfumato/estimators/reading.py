@@ -6,7 +6,8 @@ Promise    What is made of a row depends on that row alone. An entry that is no 
            by itself. Nothing is raised and nothing is warned of because of one entry.
 Types      Only what stands for all rows is refused: a number of dimensions, and a type that an array or the
            column of a frame has as a whole, such as text, complex numbers or dates.
-Lists      numpy would make one kind of all entries: of a list it is asked only where that is a number.
+Lists      numpy would make one kind of all entries: of a list it is asked only where that is a number. A list
+           has rows and entries, and what lies deeper is no number.
 """
 
 import contextlib
@@ -78,9 +79,12 @@ def _array(values: Any) -> npt.NDArray[Any] | None:
     found: npt.NDArray[Any] | None = None
     with contextlib.suppress(Exception), np.errstate(all="ignore"):
         found = np.asarray(values)
-    if isinstance(values, list | tuple) and (found is None or found.dtype.kind not in _NUMBERS):
-        with contextlib.suppress(Exception):
-            found = np.array(cast(Any, values), dtype=object)
+    if isinstance(values, list | tuple):
+        if found is None or found.dtype.kind not in _NUMBERS:
+            with contextlib.suppress(Exception):
+                found = np.array(cast(Any, values), dtype=object)
+        if found is not None and found.ndim > 2:  # each entry is a list, and none is a number
+            return np.full(found.shape[:2], math.nan)
     return found
 
 
