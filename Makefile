@@ -16,7 +16,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-spark check bench-quick bench bench-peers docs clean
+.PHONY: help setup demo test test-slow test-spark check bench-quick bench bench-peers audit docs clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,6 +67,9 @@ bench: setup ## Every benchmark in full
 bench-peers: ## Build .venv-peers: diffprivlib and OpenDP, for the benchmarks
 	@test -x $(PEERS)/bin/pip || $(PYTHON) -m venv $(PEERS)
 	@$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/peers/requirements.txt
+
+audit: setup ## Attack every mechanism, statistic and trainer: claims and lower bounds as tables (ten minutes)
+	$(BIN)/python benchmarks/audit.py --only claims
 
 docs: setup ## Build the documentation into site/
 	$(BIN)/mkdocs build --strict

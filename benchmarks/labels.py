@@ -3,13 +3,15 @@
 
     python benchmarks/labels.py                    three seeds each; an hour on two cores, minutes on a GPU
     python benchmarks/labels.py --device cuda
-    python benchmarks/labels.py --only steps       one part: altconv, best, order, denoising or steps
+    python benchmarks/labels.py --only steps       one part: altconv, fresh, best, order, denoising or steps
     python benchmarks/labels.py --quick            digits in place of MNIST, one seed, no bars; under a minute
     python benchmarks/labels.py --json             rows for a program: what, value, bar, met
 
 Claim     Replace-label neighbors, one label as the unit, delta n^-1.1 (0 where labels are released), noise
           secure. A seed sets first weights and clusters, and nothing else.
-AltConv   MNIST and Fashion-MNIST with the tiny network of the paper, at epsilon 0.1, 0.5 and 1.
+AltConv   MNIST and Fashion-MNIST with the tiny network of the paper, at epsilon 0.1, 0.5 and 1. It starts
+          from weights that tell clusters of the public images apart; `fresh` starts from random ones, as the
+          paper does.
 Best      The method that `labels.choose` names.
 Order     AltConv, DP-SGD, SelfConv and SelfSpan at epsilon 0.1, the same network.
 Denoising Cosine and distance of the noisy and of the denoised gradient to the noiseless one, by epsilon.
@@ -20,11 +22,13 @@ Data      As in benchmarks/accuracy.py: SFUMATO_DATA names a folder.
 """
 
 import argparse
+import copy
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 
 import torch
 from models.results import Row, report
@@ -33,16 +37,18 @@ from torch import Tensor, nn
 from sfumato.datasets import DataNotFoundError, Dataset, load
 from sfumato.labels import AltConv, NoisyGradients, train
 from sfumato.labels.choose import choose
-from sfumato.labels.recipes import recipe
+from sfumato.labels.recipes import LabelRecipe, clustered, first_model, points_of, recipe, tiny_cnn
 from sfumato.mechanisms.random import resolve
 from sfumato.training import Runtime, Trainer, cross_entropy
 
 SEEDS = (11, 12, 13)
 EPSILONS = (0.1, 0.5, 1.0)
 BARS = {"mnist": (91.1, 94.1, 94.3), "fashion-mnist": (75.7, 79.8, 81.7)}
+SETS = list(BARS)
 BEST = {("mnist", 0.1): 95.0, ("mnist", 1.0): 97.0, ("fashion-mnist", 0.1): 79.0}
 STEP_BAR, GAP_BAR = 3.0, 1e-3
 QUICK_STEPS = 10
+GRADIENTS = ("altconv", "dp-sgd", "selfconv", "selfspan")
 
 
 def delta_of(data: Dataset) -> float:
@@ -53,8 +59,14 @@ def delta_of(data: Dataset) -> float:
 def accuracy(
     data: Dataset, method: str, epsilon: float, *, seed: int, device: str, quick: bool
 ) -> tuple[float, float]:
-    """Return test accuracy in percent, and seconds."""
-    made = recipe(data, method, epsilon=epsilon, delta=delta_of(data), seed=seed)
+    """Return test accuracy in percent, and seconds, those for the first weights left out."""
+    made = recipe(
+        data, method, epsilon=epsilon, delta=delta_of(data), seed=seed, model=start(data, method, seed)
+    )
+    return _trained(made, data, device, quick)
+
+
+def _trained(made: LabelRecipe, data: Dataset, device: str, quick: bool) -> tuple[float, float]:
     asked = made.method
     if quick and isinstance(asked, NoisyGradients):
         asked = replace(asked, steps=QUICK_STEPS, alternative_batch_size=32)
@@ -70,6 +82,22 @@ def accuracy(
     )
     assert run.accuracy is not None
     return 100 * run.accuracy, run.seconds
+
+
+@cache
+def groups(data: Dataset) -> Tensor:
+    """Return clusters of a set's public features, once for all seeds."""
+    return clustered(points_of(data.train.features), clusters=3 * data.num_classes)[0]
+
+
+@cache
+def _first(data: Dataset, seed: int) -> nn.Module:
+    return first_model(data, seed=seed, groups=groups(data))
+
+
+def start(data: Dataset, method: str, seed: int) -> nn.Module | None:
+    """Return the first weights of methods by noisy gradients: the same for all of them."""
+    return copy.deepcopy(_first(data, seed)) if method in GRADIENTS else None
 
 
 def _mean(
@@ -94,6 +122,24 @@ def altconv(quick: bool, device: str) -> Iterator[Row]:
         for epsilon, bar in zip(EPSILONS, BARS.get(data.name, (None,) * 3), strict=True):
             subject = "AltConv, test accuracy, %"
             yield _mean(data, "altconv", epsilon, subject=subject, bar=bar, quick=quick, device=device)
+
+
+def fresh(quick: bool, device: str) -> Iterator[Row]:
+    """Measure AltConv from random weights."""
+    for data in _sets(quick):
+        found: list[float] = []
+        for seed in SEEDS[:1] if quick else SEEDS:
+            torch.manual_seed(seed)
+            model = tiny_cnn((1, 28, 28), 10) if not quick else None
+            made = recipe(data, "altconv", epsilon=0.1, delta=delta_of(data), seed=seed, model=model)
+            found.append(_trained(made, data, device, quick)[0])
+        note = ", ".join(f"{value:.2f}" for value in found)
+        yield Row(
+            subject="AltConv from random weights, test accuracy, %",
+            name=f"{data.name}, epsilon 0.1",
+            value=statistics.mean(found),
+            note=note,
+        )
 
 
 def best(quick: bool, device: str) -> Iterator[Row]:
@@ -132,12 +178,13 @@ def denoising(quick: bool, device: str) -> Iterator[Row]:
 
 def _errors(data: Dataset, epsilon: float, device: str) -> tuple[tuple[float, float], tuple[float, float]]:
     """Return mean cosine and distance of noisy and of denoised gradients, over some steps."""
-    made = recipe(data, "altconv", epsilon=epsilon, delta=delta_of(data), seed=1)
+    made = _altconv(data, epsilon)
     method = made.method
     assert isinstance(method, NoisyGradients)
     model, x, y = made.model.to(device), made.features.to(device), data.train.labels.to(device)
     stddev = method.mechanism().noise_multiplier(0) * method.clip_norm / method.expected_batch_size
-    denoiser = AltConv(features=x, classes=method.classes, batch_size=method.alternative_batch_size)
+    denoiser = replace(method, averaging=0.0).denoiser(x)
+    assert denoiser is not None
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     draws, found = torch.Generator().manual_seed(0), []
     for step in range(20):
@@ -155,6 +202,11 @@ def _errors(data: Dataset, epsilon: float, device: str) -> tuple[tuple[float, fl
     return tuple(parts[0].tolist()), tuple(parts[1].tolist())
 
 
+def _altconv(data: Dataset, epsilon: float) -> LabelRecipe:
+    model = start(data, "altconv", 1)
+    return recipe(data, "altconv", epsilon=epsilon, delta=delta_of(data), seed=1, model=model)
+
+
 def _flat(gradient: Mapping[str, Tensor]) -> Tensor:
     return torch.cat([part.flatten() for part in gradient.values()])
 
@@ -168,7 +220,7 @@ def steps(quick: bool, device: str) -> Iterator[Row]:
     """Time steps with and without AltConv, in turns."""
     data = next(iter(_sets(quick)))
     for epsilon in EPSILONS:
-        made = recipe(data, "altconv", epsilon=epsilon, delta=delta_of(data), seed=1)
+        made = _altconv(data, epsilon)
         method = made.method
         assert isinstance(method, NoisyGradients)
         count = 4 if quick else 20
@@ -226,7 +278,7 @@ def _seconds(
 
 
 def _sets(quick: bool) -> Iterator[Dataset]:
-    for name in ("digits",) if quick else tuple(BARS):
+    for name in ["digits"] if quick else SETS:
         try:
             yield load(name)
         except DataNotFoundError as error:
@@ -235,6 +287,7 @@ def _sets(quick: bool) -> Iterator[Dataset]:
 
 PARTS: dict[str, Callable[[bool, str], Iterator[Row]]] = {
     "altconv": altconv,
+    "fresh": fresh,
     "best": best,
     "order": order,
     "denoising": denoising,
@@ -248,8 +301,11 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="digits, one seed, no bars")
     parser.add_argument("--json", action="store_true", help="rows for a program: what, value, bar, met")
     parser.add_argument("--only", choices=list(PARTS), help="one part")
+    parser.add_argument("--data", choices=list(BARS), help="one data set")
     parser.add_argument("--device", default="cpu", help="where to compute")
     arguments = parser.parse_args()
+    if arguments.data:
+        SETS[:] = [arguments.data]
     names = [arguments.only] if arguments.only else list(PARTS)
     found = (row for name in names for row in PARTS[name](arguments.quick, arguments.device))
     return report("Label privacy", found, as_json=arguments.json)

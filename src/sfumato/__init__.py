@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sfumato import (
         accounting,
+        audit,
         datasets,
         errors,
         estimators,
@@ -45,6 +46,7 @@ __all__ = [
     "SfumatoError",
     "Trainer",
     "accounting",
+    "audit",
     "calibrate",
     "datasets",
     "errors",
@@ -69,6 +71,7 @@ __version__ = _version("sfumato")
 
 _ROOMS = (
     "accounting",
+    "audit",
     "datasets",
     "errors",
     "estimators",

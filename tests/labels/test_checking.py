@@ -4,7 +4,15 @@ import pytest
 import torch
 
 from sfumato.errors import InvalidParameterError
-from sfumato.labels.checking import check_classes, checked_labels, checked_owners, checked_prior
+from sfumato.labels.checking import (
+    check_classes,
+    check_features,
+    check_shape,
+    checked_evaluation,
+    checked_labels,
+    checked_owners,
+    checked_prior,
+)
 
 BAD = {
     "below": [0, -1, 1],
@@ -100,3 +108,34 @@ def test_an_owner_of_too_many_rows_is_refused():
         checked_owners(torch.tensor([7, 7, 8]), rows=3, contribution_bound=1)
     with pytest.raises(InvalidParameterError, match="each of 3 rows"):
         checked_owners([7, 8], rows=3, contribution_bound=1)
+
+
+@pytest.mark.parametrize("owners", [[7, 7, 8], ["ann", "ann", "bob"], np.array([7, 7, 9], dtype=np.uint8)])
+def test_owners_come_out_as_numbers(owners):
+    found = checked_owners(owners, rows=3, contribution_bound=2)
+    assert found.dtype == torch.int64 and found.tolist() == [0, 0, 1]
+
+
+@pytest.mark.parametrize("owners", [[0.5, 1.5], torch.rand(2), [None, "ann"], [1j, 2j]])
+def test_owners_that_are_no_names_are_refused(owners):
+    with pytest.raises(InvalidParameterError, match="owners must be whole numbers or names"):
+        checked_owners(owners, rows=2, contribution_bound=2)
+
+
+@pytest.mark.parametrize("labels", [None, 3, torch.tensor(1), torch.rand(2), [0], {"a": 1}])
+def test_what_has_not_one_label_for_each_row_is_refused_unread(labels):
+    with pytest.raises(InvalidParameterError, match="Nothing was spent"):
+        check_shape(labels, rows=2)
+
+
+def test_evaluation_labels_come_out_beside_their_features():
+    x = torch.zeros(2, 4)
+    for labels in ([0, 2], np.array([0, 2]), torch.tensor([0, 2], dtype=torch.uint8)):
+        features, known = checked_evaluation((x, labels), classes=3)
+        assert features is x and known.dtype == torch.int64 and known.tolist() == [0, 2]
+
+
+@pytest.mark.parametrize("features", [[[1.0]], np.zeros((2, 2)), torch.tensor(1.0), torch.zeros(0, 2)])
+def test_what_are_no_features_is_refused(features):
+    with pytest.raises(InvalidParameterError, match="features must be a tensor"):
+        check_features(features)

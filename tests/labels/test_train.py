@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -6,6 +8,8 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from sfumato import Budget, Ledger, Relation
+from sfumato.accounting import price
+from sfumato.audit import Canaries
 from sfumato.errors import BudgetExceededError, InvalidParameterError, UnsupportedModelError
 from sfumato.labels import (
     Alibi,
@@ -19,6 +23,8 @@ from sfumato.labels import (
 )
 from sfumato.ledger.state import Progress
 from sfumato.testing import seeded
+from sfumato.training.checkpoint import CheckpointError
+from sfumato.training.session import Session
 
 CLASSES = 3
 X = torch.randn(300, 4, generator=torch.Generator().manual_seed(1))
@@ -230,3 +236,99 @@ def test_labels_are_not_released_once_more_by_each_process(monkeypatch, name):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(InvalidParameterError, match="one process"):
         trained(methods()[name])
+
+
+# --- resuming --------------------------------------------------------------------------------------------
+
+GRADIENT_NAMES = [kind.value for kind in Denoising]
+
+
+class Killed(BaseException):
+    """Nobody catches it."""
+
+
+@pytest.fixture
+def killed(monkeypatch):
+    """Return what makes the next run die after some steps."""
+
+    def after(steps):
+        take_step = Session.take_step
+
+        def dies(session):
+            if session.step == steps:
+                monkeypatch.setattr(Session, "take_step", take_step)
+                raise Killed
+            take_step(session)
+
+        monkeypatch.setattr(Session, "take_step", dies)
+
+    return after
+
+
+def weights(run):
+    return torch.cat([value.flatten() for value in run.model.state_dict().values()])
+
+
+@pytest.mark.parametrize("owned", [False, True], ids=["labels", "users"])
+@pytest.mark.parametrize("name", GRADIENT_NAMES)
+def test_a_killed_run_goes_on_to_the_same_weights_under_the_same_charge(
+    account, killed, tmp_path, name, owned
+):
+    terms = {"owners": torch.arange(300)} if owned else {}
+    method = replace(methods()[name], averaging=0.5, momentum=0.5)  # both remember earlier steps
+    folder, more = str(tmp_path / "run"), terms | {"generator": seeded(5), "evaluation": (X, Y)}
+    killed(4)
+    with pytest.raises(Killed):
+        trained(method, account=account, purpose="a test", folder=folder, **more)
+    (begun,) = account.releases()
+    assert begun.progress is Progress.BEGUN
+    resumed = trained(method, account=account, purpose="a test", folder=folder, resume=True, **more)
+    (done,) = account.releases()
+    assert done.progress is Progress.COMMITTED and done.reservation == begun.reservation
+    assert resumed.training.reservation == begun.reservation and resumed.guarantee.epsilon <= 4.0
+    whole = trained(method, **more)
+    assert weights(resumed).equal(weights(whole)) and resumed.accuracy == whole.accuracy
+    assert [row.step for row in resumed.training.history] == [row.step for row in whole.training.history]
+
+
+def test_a_run_that_is_finished_or_another_one_is_not_resumed(account, killed, tmp_path):
+    folder, terms = str(tmp_path / "run"), {"account": account, "purpose": "a test"}
+    killed(4)
+    with pytest.raises(Killed):
+        trained(methods()["altconv"], folder=folder, **terms)
+    for other in (methods(epsilon=3.0)["altconv"], methods()["selfspan"]):
+        with pytest.raises(InvalidParameterError, match="another run"):
+            trained(other, folder=folder, resume=True, **terms)
+    trained(methods()["altconv"], folder=folder, resume=True, **terms)
+    with pytest.raises(CheckpointError, match="finished"):
+        trained(methods()["altconv"], folder=folder, resume=True, **terms)
+    assert len(account.releases()) == 1
+
+
+def test_there_is_nothing_to_resume_without_a_folder():
+    with pytest.raises(InvalidParameterError, match="folder"):
+        trained(methods()["altconv"], resume=True)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in GRADIENT_NAMES])
+def test_what_released_labels_at_once_cannot_be_resumed(account, name):
+    with pytest.raises(InvalidParameterError, match=r"has no checkpoints: leave .* resume=\.\.\. out"):
+        trained(methods()[name], account=account, purpose="a test", resume=True)
+    assert not account.releases()
+
+
+@pytest.mark.parametrize("name", ["altconv", "dp-sgd"])
+def test_canaries_with_flipped_labels_audit_a_run(name):
+    method = methods()[name]
+    run = trained(method, audit=Canaries(count=1000), generator=seeded(3))
+    half = price(method.event(), delta=method.delta, relation=Relation.ADD_REMOVE)  # without the factor 2
+    assert run.training.audit.claim == run.guarantee
+    assert half.epsilon < run.training.audit.best.epsilon <= run.epsilon
+
+
+@pytest.mark.parametrize(
+    ("name", "told"), [("selfconv", "canaries have none"), ("randomized-response", "has none of")]
+)
+def test_what_canaries_cannot_audit_is_refused(name, told):
+    with pytest.raises(InvalidParameterError, match=told):
+        trained(methods()[name], audit=Canaries(count=400))

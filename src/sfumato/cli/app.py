@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands `sfumato account`, `plan`, `train`, `stats`, `fit` and `ledger ...`."""
+"""The commands `sfumato account`, `plan`, `train`, `audit`, `stats`, `fit` and `ledger ...`."""
 
 from typing import Annotated, Any
 
@@ -8,7 +8,7 @@ import typer
 import sfumato
 from sfumato.accounting import Accountant, Plan, Price, Relation, dp_sgd, plan, price
 from sfumato.accounting.events import DpEvent, from_json
-from sfumato.cli import fit, ledger, stats, train
+from sfumato.cli import audit, fit, ledger, stats, train
 from sfumato.cli.options import Delta, Json, Relations
 from sfumato.cli.show import show_facts, waiting
 from sfumato.errors import InvalidParameterError
@@ -26,6 +26,7 @@ app.add_typer(ledger.app, name="ledger")
 app.command("train")(train.command)
 app.command("stats")(stats.command)
 app.command("fit")(fit.command)
+app.command("audit")(audit.command)
 
 
 def _version(asked: bool) -> None:

@@ -8,6 +8,7 @@ Settings   Come from the recipe of the method (`labels.recipes`); a flag that th
 
 from typing import Any
 
+from sfumato import _check
 from sfumato.cli.settings import TrainSettings
 from sfumato.cli.show import show_facts, show_text, waiting
 from sfumato.datasets import Dataset, load
@@ -31,7 +32,7 @@ def run(settings: TrainSettings, *, as_json: bool) -> None:
         data = load(str(settings.data))
     method, why = _method(settings, data)
     account = _account(settings)
-    delta = settings.delta if settings.delta is not None else delta_for(data.public_size)
+    delta = _delta(settings, data, account)
     with waiting("Preparing public features"):
         made = recipe(data, method, epsilon=settings.epsilon or 0.0, delta=delta, seed=settings.seed)
     done = _trained(settings, data, made, account)
@@ -51,6 +52,9 @@ def _require_known(settings: TrainSettings) -> None:
             "say what to learn, and how private it must be: `sfumato train mnist --private labels --epsilon "
             "1`."
         )
+    _check.positive(epsilon=settings.epsilon)
+    if settings.delta is not None:
+        _check.probability(delta=settings.delta)
 
 
 def _method(settings: TrainSettings, data: Dataset) -> tuple[str, str | None]:
@@ -71,6 +75,12 @@ def _account(settings: TrainSettings) -> Account | None:
     if settings.ledger is None or settings.account is None:
         return None
     return Ledger(settings.ledger, create=False).account(settings.account)
+
+
+def _delta(settings: TrainSettings, data: Dataset, account: Account | None) -> float:
+    if settings.delta is not None:
+        return settings.delta
+    return delta_for(data.public_size) if account is None else account.budget.delta
 
 
 def _trained(settings: TrainSettings, data: Dataset, made: LabelRecipe, account: Account | None) -> LabelRun:

@@ -46,6 +46,7 @@ class TrainSettings:
     momentum: float | None = None
     ema_decay: float | None = None
     evaluate_every: int | None = None
+    audit: int | None = None  # how many canaries
     microbatch_size: int | None = None
     device: str | None = None
     engine: str | None = None

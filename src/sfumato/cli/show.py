@@ -16,7 +16,7 @@ from sfumato.accounting import round_up
 __all__ = ["show_error", "show_facts", "show_list", "show_text", "waiting"]
 
 # Costs are rounded up, but a lower bound and what is left must not be overstated either.
-_ROUNDED_DOWN = ("lower", "largest_next_epsilon")
+_ROUNDED_DOWN = ("lower", "lower_bound", "largest_next_epsilon")
 
 _out = Console(highlight=False)
 _err = Console(stderr=True, highlight=False)

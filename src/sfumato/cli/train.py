@@ -36,6 +36,9 @@ def command(
     expected_batch_size: Annotated[float | None, typer.Option(help="Sampling rate times size.")] = None,
     clip_norm: Annotated[float | None, typer.Option(help="L2 bound on one unit's gradient.")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="The optimizer's step.")] = None,
+    audit: Annotated[
+        int | None, typer.Option(help="Plant so many canaries, and show what they prove beside epsilon.")
+    ] = None,
     ledger: Annotated[str | None, typer.Option(help="Charge the run to an account of this ledger.")] = None,
     account: Annotated[str | None, typer.Option(help="The account in that ledger.")] = None,
     folder: Annotated[str | None, typer.Option(help="Where checkpoints, metrics and weights go.")] = None,
@@ -64,6 +67,7 @@ def command(
         expected_batch_size=expected_batch_size,
         clip_norm=clip_norm,
         learning_rate=learning_rate,
+        audit=audit,
         ledger=ledger,
         account=account,
         folder=folder,

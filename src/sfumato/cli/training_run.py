@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from sfumato import _check
 from sfumato.accounting import Relation, round_up
+from sfumato.audit.canaries import Canaries
 from sfumato.cli import label_run
 from sfumato.cli.settings import TrainSettings, keep, kept, read_config
 from sfumato.cli.show import show_facts, show_text, waiting
@@ -143,6 +144,7 @@ def _train(
         score=score_for(data),
         optimizer=_optimizer(settings),
         ema_decay=settings.ema_decay,
+        audit=None if settings.audit is None else Canaries(count=settings.audit),
         evaluation=data.test,
         evaluate_every=settings.evaluate_every,
         privacy_unit=data.privacy_unit,

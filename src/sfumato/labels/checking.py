@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What comes in: labels, which are secret; priors and owners, which are public.
+"""What comes in: labels, which are secret; priors, owners and evaluation rows, which are public.
 
 Promise    Labels come out as one whole number from 0 to classes - 1 for each row of features, or are refused.
            A refusal says what labels must be: not one that was given, how many were wrong, or which classes
            occur.
 Public     The number of rows, the number of classes, priors and who owns which row are public, like features.
+           What is wrong with these can be known before anything is paid: `check_shape` and all that is
+           called `checked_...`, but for `checked_labels`, look at no secret label.
 Edges      Fractions, probabilities, text, missing values, a second axis and another number of rows are
            refused: soft labels have no label to replace. True and False are the classes 1 and 0.
 """
@@ -21,9 +23,19 @@ from sfumato import _check
 from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms import inputs
 
-__all__ = ["Given", "check_classes", "check_shape", "checked_labels", "checked_owners", "checked_prior"]
+__all__ = [
+    "Given",
+    "check_classes",
+    "check_features",
+    "check_shape",
+    "checked_evaluation",
+    "checked_labels",
+    "checked_owners",
+    "checked_prior",
+]
 
 Given = Tensor | npt.NDArray[Any] | Sequence[Any]
+_NAMES = "iubUS"  # numpy's kinds: signed, unsigned, bool, text, bytes
 
 
 def check_classes(classes: int) -> None:
@@ -36,6 +48,14 @@ def check_classes(classes: int) -> None:
         )
 
 
+def check_features(features: Tensor, *, what: str = "features") -> None:
+    """Require a tensor with a row at least."""
+    if not (isinstance(features, Tensor) and features.dim() and len(features)):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not be typed
+        raise InvalidParameterError(
+            f"{what} must be a tensor with one row for each example, and at least one row."
+        )
+
+
 def check_shape(labels: Given, *, rows: int) -> None:
     """Require one label for each row, by length and type alone: these are public, and no label is looked at.
 
@@ -43,16 +63,18 @@ def check_shape(labels: Given, *, rows: int) -> None:
     Traceback (most recent call last):
     sfumato.errors.InvalidParameterError: labels must be whole numbers, one for each of 2 rows ...
     """
-    shape = tuple(getattr(labels, "shape", (len(labels),)))
+    shape = getattr(labels, "shape", None)
+    if shape is None:
+        shape = (len(labels),) if hasattr(labels, "__len__") else ()
     kind = str(getattr(labels, "dtype", "int"))  # a list has none, but for that of its entries
-    if shape != (rows,) or not any(name in kind for name in ("int", "bool")):
+    if tuple(shape) != (rows,) or not any(name in kind for name in ("int", "bool")):
         raise InvalidParameterError(
             f"labels must be whole numbers, one for each of {rows} rows of features; fractions, text and "
             "rows of probabilities are no labels. Nothing was spent."
         )
 
 
-def checked_labels(labels: Given, *, classes: int, rows: int) -> Tensor:
+def checked_labels(labels: Given, *, classes: int, rows: int, what: str = "labels") -> Tensor:
     """Return labels as int64 on the CPU, one for each of `rows` rows of features.
 
     >>> checked_labels([0, 2, 1], classes=3, rows=3)
@@ -62,14 +84,30 @@ def checked_labels(labels: Given, *, classes: int, rows: int) -> Tensor:
     sfumato.errors.InvalidParameterError: labels must be whole numbers from 0 to 2, one for each of 3 rows ...
     """
     check_classes(classes)
-    given = inputs.array(labels.cpu() if isinstance(labels, Tensor) else labels, what="labels")
+    given = inputs.array(labels.cpu() if isinstance(labels, Tensor) else labels, what=what)
     fits = given.shape == (rows,) and (rows == 0 or given.dtype.kind in "iub")
     if not (fits and bool(((given >= 0) & (given < classes)).all())):
         raise InvalidParameterError(
-            f"labels must be whole numbers from 0 to {classes - 1}, one for each of {rows} rows of features; "
+            f"{what} must be whole numbers from 0 to {classes - 1}, one for each of {rows} rows of features; "
             "fractions and rows of probabilities are no labels. Nothing was released."
         )
     return torch.from_numpy(given.astype(np.int64))
+
+
+def checked_evaluation(evaluation: tuple[Tensor, Given], *, classes: int) -> tuple[Tensor, Tensor]:
+    """Return features and labels that are NOT protected, the labels as int64 beside the features.
+
+    >>> checked_evaluation((torch.zeros(2, 4), [0, 2]), classes=3)[1]
+    tensor([0, 2])
+    """
+    if not (isinstance(evaluation, tuple | list) and len(evaluation) == 2):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not be typed
+        raise InvalidParameterError(
+            "evaluation must be a pair: features, and a label for each of their rows."
+        )
+    features, labels = evaluation
+    check_features(features, what="evaluation features")
+    known = checked_labels(labels, classes=classes, rows=len(features), what="evaluation labels")
+    return features, known.to(features.device)
 
 
 def checked_prior(prior: Given, *, classes: int, rows: int) -> npt.NDArray[np.float64]:
@@ -98,10 +136,13 @@ def checked_prior(prior: Given, *, classes: int, rows: int) -> npt.NDArray[np.fl
     return given / totals
 
 
-def checked_owners(owners: Given, *, rows: int, contribution_bound: int) -> None:
-    """Require one owner for each row, and no owner of more than `contribution_bound` rows.
+def checked_owners(owners: Given, *, rows: int, contribution_bound: int) -> Tensor:
+    """Return the number of each row's owner: int64. None may own more than `contribution_bound` rows.
+
+    Owners are whole numbers or names. Of two fractions nobody knows whether they are the same person.
 
     >>> checked_owners(["ann", "bob", "ann"], rows=3, contribution_bound=2)
+    tensor([0, 1, 0])
     """
     _check.count(contribution_bound=contribution_bound)
     given = inputs.array(owners.cpu() if isinstance(owners, Tensor) else owners, what="owners")
@@ -109,9 +150,15 @@ def checked_owners(owners: Given, *, rows: int, contribution_bound: int) -> None
         raise InvalidParameterError(
             f"owners must name who owns each of {rows} rows, but their shape is {list(given.shape)}."
         )
-    most = int(np.unique(given, return_counts=True)[1].max(initial=0))
+    if rows and given.dtype.kind not in _NAMES:
+        raise InvalidParameterError(
+            f"owners must be whole numbers or names, one for each row, but they are of type {given.dtype}."
+        )
+    _, numbers, counts = np.unique(given, return_inverse=True, return_counts=True)
+    most = int(counts.max(initial=0))
     if most > contribution_bound:
         raise InvalidParameterError(
             f"contribution_bound={contribution_bound}, but an owner has {most} rows. Say "
             f"contribution_bound={most}, or drop rows of that owner first."
         )
+    return torch.from_numpy(numbers.astype(np.int64))

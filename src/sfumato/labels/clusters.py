@@ -140,6 +140,14 @@ class ClusterLabels:
         """Return what a run costs one unit."""
         return self._noise().event()
 
+    def check_size(self, *, rows: int, units: int) -> None:
+        """Require a cluster for each row."""
+        if rows != len(self.clusters):
+            raise InvalidParameterError(
+                f"clusters are of {len(self.clusters)} rows, but there are {rows} rows of features. Cluster "
+                "the rows that are learned from."
+            )
+
     def counts(self, labels: Given, *, generator: Generator | None = None) -> LabelCounts:
         """Return the noisy counts: all that is ever told about the labels."""
         noise = self._noise()

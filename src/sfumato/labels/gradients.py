@@ -7,14 +7,17 @@ Batches    Without a denoiser, or with AltConv, batches are Poisson samples and 
            SelfSpan and SelfConv show who is in a batch: batches then are cut from shuffled epochs, and a
            label is charged once for each epoch, without amplification. Which of the two is no setting: it
            follows from the denoiser.
+Rehearsal  Features are public: `rehearse` finds out with a few of them, and no label, what cannot work.
 Stopping   With a `noise_multiplier` the run ends before the first step that would exceed the budget, which is
            known beforehand.
 Unit       One label, or a user with all of theirs: gradients of a user's rows are averaged before clipping.
 Source     Ghazi et al. 2024, "LabelDP-Pro"; Abadi et al. 2016 (DP-SGD).
 """
 
+import copy
 import enum
-from dataclasses import dataclass
+import warnings
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -26,13 +29,18 @@ from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError
 from sfumato.labels.checking import check_classes
 from sfumato.labels.denoisers import AltConv, SelfConv, SelfSpan
+from sfumato.labels.learning import rehearsing
+from sfumato.mechanisms.random import resolve
 from sfumato.training.clipping import Clipping
 from sfumato.training.denoising import Denoiser
+from sfumato.training.gradients import PrivateGradients
 from sfumato.training.mechanism import DpSgd
 from sfumato.training.planning import plan_run
 from sfumato.training.sampling import Sampling, ShuffledBatches
 
 __all__ = ["Denoising", "NoisyGradients"]
+
+_REHEARSED = 2  # rows: one would not show whether rows are mixed
 
 
 class Denoising(enum.Enum):
@@ -75,7 +83,7 @@ class NoisyGradients:
     contribution_bound: int = 1
 
     def __post_init__(self) -> None:
-        _check.positive(epsilon=self.epsilon, learning_rate=self.learning_rate)
+        _check.positive(epsilon=self.epsilon, learning_rate=self.learning_rate, clip_norm=self.clip_norm)
         _check.probability(delta=self.delta)
         _check.in_range(0, 1, momentum=self.momentum)
         check_classes(self.classes)
@@ -83,8 +91,11 @@ class NoisyGradients:
             public_size=self.public_size,
             steps=self.steps,
             expected_batch_size=self.expected_batch_size,
+            alternative_batch_size=self.alternative_batch_size,
             contribution_bound=self.contribution_bound,
         )
+        if self.ema_decay is not None:
+            _check.probability(ema_decay=self.ema_decay)
         if not isinstance(self.denoising, Denoising):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not be typed
             raise InvalidParameterError(f"denoising must be a Denoising, but {self.denoising!r} was given.")
 
@@ -97,6 +108,19 @@ class NoisyGradients:
     def relation(self) -> Relation:
         """Labels are replaced; features are public."""
         return Relation.REPLACE_LABEL
+
+    def check_size(self, *, rows: int, units: int) -> None:
+        """Require as many units as were stated, and enough rows for an alternative batch."""
+        if units != self.public_size:
+            raise InvalidParameterError(
+                f"public_size={self.public_size}, but the labels are those of {units} units. Say "
+                f"public_size={units}."
+            )
+        if self.denoising is Denoising.ALT_CONV and self.alternative_batch_size > rows:
+            raise InvalidParameterError(
+                f"alternative_batch_size={self.alternative_batch_size}, but there are {rows} rows of "
+                "features. Use a smaller one."
+            )
 
     def mechanism(self) -> DpSgd:
         """Return the run: batches, clipping, noise and length."""
@@ -127,12 +151,43 @@ class NoisyGradients:
         if self.denoising is Denoising.SELF_CONV:
             return SelfConv(features=features, classes=self.classes, clip_norm=self.clip_norm)
         if self.denoising is Denoising.ALT_CONV:
-            size = self.alternative_batch_size
-            return AltConv(features=features, classes=self.classes, batch_size=size, averaging=self.averaging)
+            return AltConv(
+                features=features,
+                classes=self.classes,
+                batch_size=self.alternative_batch_size,
+                averaging=self.averaging,
+                clip_norm=self.clip_norm,
+            )
         return None
+
+    def rehearse(self, model: nn.Module, features: Tensor) -> None:
+        """Clip and denoise with a few rows and no label, on a copy of the model: what cannot work raises."""
+        copied = copy.deepcopy(model).train()
+        private = PrivateGradients(
+            copied, clip_norm=self.clip_norm, noise_multiplier=1.0, expected_batch_size=_REHEARSED
+        )
+        named = private.parameters
+        rows = features[:_REHEARSED].to(next(iter(named.values())).device)
+        with rehearsing("the model's gradient"), torch.random.fork_rng(_drawing(rows)):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the run itself will say which engine it must use
+                private.accumulate(rows, torch.zeros(len(rows), dtype=torch.int64, device=rows.device))
+            denoiser = self._smaller(len(rows)).denoiser(rows)
+            if denoiser is not None:
+                ones = {name: torch.ones_like(p) for name, p in named.items()}
+                own = torch.arange(len(rows)) if denoiser.reveals_batches else None
+                denoiser.denoise(copied, ones, rows=own, generator=resolve(None))
+
+    def _smaller(self, rows: int) -> "NoisyGradients":
+        return replace(self, alternative_batch_size=min(self.alternative_batch_size, rows))
 
     def _sampling(self) -> Sampling | None:
         """Return batches that everybody may know where the denoiser shows them; else Poisson ones."""
         if not self.denoising.reveals_batches:
             return None
         return ShuffledBatches(batch_size=self.expected_batch_size, public_size=self.public_size)
+
+
+def _drawing(rows: Tensor) -> list[torch.device]:
+    """Return the devices beside the CPU whose random state a pass over rows may change."""
+    return [rows.device] if rows.is_cuda else []

@@ -25,7 +25,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sfumato import _check
-from sfumato.errors import InvalidParameterError, UnsupportedModelError
+from sfumato.errors import InvalidParameterError, SfumatoError, UnsupportedModelError
+from sfumato.labels.checking import check_features
 from sfumato.training.averaging import WeightAverage
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "check_model",
     "learn",
     "predictions",
+    "rehearsing",
     "soft_cross_entropy",
     "teacher",
 ]
@@ -147,19 +149,36 @@ def predictions(model: nn.Module, features: Tensor, *, batch_size: int = 1024) -
 
 
 @torch.no_grad()
-def check_model(model: nn.Module, features: Tensor, *, classes: int) -> None:
-    """Require that the model makes one number for each class of each row. Looks at one row of features.
+def check_model(model: nn.Module, features: Tensor, *, classes: int, batch_size: int = 1024) -> None:
+    """Require that the model makes one number for each class of each row: every row is tried.
 
     >>> check_model(nn.Linear(4, 3), torch.zeros(9, 4), classes=3)
     """
-    with _evaluating(model):
-        logits = model(features[:1].to(_device(model, None)))
-    shape = list(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-    if shape != [len(features[:1]), classes]:
+    place = _device(model, None)
+    with _evaluating(model), rehearsing("the model"):
+        for part in features.split(batch_size):
+            _check_logits(model(part.to(place)), rows=len(part), classes=classes)
+
+
+@contextmanager
+def rehearsing(what: str) -> Generator[None]:
+    """Say of whatever fails inside that it failed on public rows. No label may be inside: errors are quoted.
+
+    >>> with rehearsing("the model"):
+    ...     nn.Linear(2, 3)(torch.zeros(1, 5))
+    Traceback (most recent call last):
+    sfumato.errors.UnsupportedModelError: the model fails on the features, ... RuntimeError: mat1 and mat2 ...
+    """
+    try:
+        yield
+    except (SfumatoError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        said = str(error).partition("\n")[0]
         raise UnsupportedModelError(
-            f"the model must return logits, one for each of {classes} classes of each row, but for one row "
-            f"it returned {shape}."
-        )
+            f"{what} fails on the features, which was found out before anything was spent. "
+            f"{type(error).__name__}: {said}"
+        ) from error
 
 
 def teacher(
@@ -182,9 +201,22 @@ def teacher(
     return teach
 
 
+def _check_logits(logits: object, *, rows: int, classes: int) -> None:
+    shape = list(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+    if not isinstance(logits, Tensor) or shape != [rows, classes]:
+        raise UnsupportedModelError(
+            f"the model must return logits, one for each of {classes} classes of each row, but for {rows} "
+            f"rows it returned {shape}."
+        )
+    if not bool(logits.softmax(1).isfinite().all()):
+        raise UnsupportedModelError(
+            "the model's logits for some rows of features are not finite, before it has learned anything. "
+            "Look for missing or huge values in the features."
+        )
+
+
 def _check_lengths(features: Tensor, targets: Tensor | MovingTargets) -> None:
-    if not (features.dim() and len(features)):
-        raise InvalidParameterError("features must have one row for each example, and at least one row.")
+    check_features(features)
     if len(targets) != len(features):
         raise InvalidParameterError(
             f"targets must be one for each of {len(features)} rows of features, but there are {len(targets)}."

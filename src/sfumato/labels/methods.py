@@ -11,11 +11,11 @@ Order      Whoever calls pays `event()` first. Learning from what `release` retu
 """
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Protocol
 
-import numpy as np
 from dp_accounting import dp_event as dp
 from dp_accounting.dp_event import DpEvent
 
@@ -62,6 +62,10 @@ class ReleasingMethod(Protocol):
         """Return what a run costs one unit."""
         ...
 
+    def check_size(self, *, rows: int, units: int) -> None:
+        """Raise unless the method is for so many rows and units: no label is needed to know."""
+        ...
+
     def release(
         self, labels: Given, *, teach: Teach | None = None, generator: Generator | None = None
     ) -> Released:
@@ -69,29 +73,20 @@ class ReleasingMethod(Protocol):
         ...
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RandomizedLabels:
-    """Randomized response of each label.
-
-    >>> method = RandomizedLabels(epsilon=1.0, classes=10, correction=Correction.BACKWARD)
-    >>> method.name, method.event()
-    ('randomized-response', RandomizedResponseDpEvent(noise_parameter=0.85336..., num_buckets=10))
-    """
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _EachLabel(ABC):
+    """What methods have in common that report each label on its own, by one mechanism for all."""
 
     epsilon: float
     classes: int
-    correction: Correction = Correction.NONE
     contribution_bound: int = 1
 
     def __post_init__(self) -> None:
-        _check_method(self)
-        _check_correction(self.correction, list(Correction))
-        self._mechanism()
-
-    @property
-    def name(self) -> str:
-        """How the method is called."""
-        return "randomized-response"
+        _check.positive(epsilon=self.epsilon)
+        inputs.settle(self, "epsilon")
+        check_classes(self.classes)
+        _check.count(contribution_bound=self.contribution_bound)
+        self._mechanism()  # refuses an epsilon that it cannot meet
 
     @property
     def relation(self) -> Relation:
@@ -99,8 +94,41 @@ class RandomizedLabels:
         return Relation.REPLACE_LABEL
 
     def event(self) -> DpEvent:
-        """Return what a run costs one unit."""
-        return _for_all_labels(self._mechanism(), self.contribution_bound)
+        """Return what a run costs one unit: each of its labels is charged."""
+        return compose(dp.SelfComposedDpEvent(self._mechanism().event(), self.contribution_bound))
+
+    def check_size(self, *, rows: int, units: int) -> None:
+        """Take any number of rows, from one on."""
+        _check.count(rows=rows, units=units)
+
+    @abstractmethod
+    def _mechanism(self) -> "_OneLabel":
+        """Return what reports one label, for its share of epsilon."""
+
+
+class _OneLabel(Protocol):
+    def event(self) -> DpEvent: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RandomizedLabels(_EachLabel):
+    """Randomized response of each label.
+
+    >>> method = RandomizedLabels(epsilon=1.0, classes=10, correction=Correction.BACKWARD)
+    >>> method.name, method.event()
+    ('randomized-response', RandomizedResponseDpEvent(noise_parameter=0.85336..., num_buckets=10))
+    """
+
+    correction: Correction = Correction.NONE
+
+    def __post_init__(self) -> None:
+        _EachLabel.__post_init__(self)
+        _check_correction(self.correction, list(Correction))
+
+    @property
+    def name(self) -> str:
+        """How the method is called."""
+        return "randomized-response"
 
     def release(
         self, labels: Given, *, teach: Teach | None = None, generator: Generator | None = None
@@ -121,7 +149,7 @@ class RandomizedLabels:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class PriorLabels:
+class PriorLabels(_EachLabel):
     """Randomized response among the classes that a public prior makes likely (RRWithPrior).
 
     >>> import torch
@@ -130,32 +158,22 @@ class PriorLabels:
     PureDpEvent(epsilon=1.0)
     """
 
-    epsilon: float
-    classes: int
     prior: Given  # [classes], or [rows, classes]: public
     correction: Correction = Correction.NONE
-    contribution_bound: int = 1
 
     def __post_init__(self) -> None:
-        _check_method(self)
+        _EachLabel.__post_init__(self)
         _check_correction(self.correction, [Correction.NONE, Correction.FORWARD])
-        rows = len(self.prior) if np.ndim(self.prior) == 2 else 1
-        checked_prior(self.prior, classes=self.classes, rows=rows)
-        self._mechanism()
+        self._mechanism().sizes(self.prior)  # refuses what is no prior
 
     @property
     def name(self) -> str:
         """How the method is called."""
         return "prior-response"
 
-    @property
-    def relation(self) -> Relation:
-        """Labels are replaced; features are public."""
-        return Relation.REPLACE_LABEL
-
-    def event(self) -> DpEvent:
-        """Return what a run costs one unit."""
-        return _for_all_labels(self._mechanism(), self.contribution_bound)
+    def check_size(self, *, rows: int, units: int) -> None:
+        """Require a prior for each row, or one for all."""
+        checked_prior(self.prior, classes=self.classes, rows=rows)
 
     def release(
         self, labels: Given, *, teach: Teach | None = None, generator: Generator | None = None
@@ -173,40 +191,28 @@ class PriorLabels:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MultiStage:
+class MultiStage(_EachLabel):
     """Reports in stages, each with a prior learned from the stages before (LP-MST; with two, LP-2ST).
 
-    Each label is reported in one stage, so all stages together cost what one does.
+    Each label is reported in one stage, so all stages together cost what one does. The labels of a user may
+    be in different ones, and each is charged.
 
     >>> MultiStage(epsilon=1.0, classes=10, shares=(0.5, 0.25, 0.25)).event()
     PureDpEvent(epsilon=1.0)
     """
 
-    epsilon: float
-    classes: int
     shares: tuple[float, ...] = (0.5, 0.5)
     correction: Correction = Correction.NONE
-    contribution_bound: int = 1
 
     def __post_init__(self) -> None:
-        _check_method(self)
+        _EachLabel.__post_init__(self)
         _check_correction(self.correction, [Correction.NONE, Correction.FORWARD])
         multistage.check_shares(self.shares)
-        self._mechanism()
 
     @property
     def name(self) -> str:
         """How the method is called."""
         return "multi-stage"
-
-    @property
-    def relation(self) -> Relation:
-        """Labels are replaced; features are public."""
-        return Relation.REPLACE_LABEL
-
-    def event(self) -> DpEvent:
-        """Return what a run costs one unit: its labels may be in different stages, so each is charged."""
-        return _for_all_labels(self._mechanism(), self.contribution_bound)
 
     def release(
         self, labels: Given, *, teach: Teach | None = None, generator: Generator | None = None
@@ -232,7 +238,7 @@ class MultiStage:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Alibi:
+class Alibi(_EachLabel):
     """Laplace noise on one-hot labels, and Bayes with a prior from the model being trained (ALIBI).
 
     `prior_decay` is the share that the prior of a row keeps each time the model sees that row.
@@ -241,29 +247,16 @@ class Alibi:
     'alibi'
     """
 
-    epsilon: float
-    classes: int
     prior_decay: float = 0.5
-    contribution_bound: int = 1
 
     def __post_init__(self) -> None:
-        _check_method(self)
+        _EachLabel.__post_init__(self)
         alibi.check_decay(self.prior_decay)
-        self._mechanism()
 
     @property
     def name(self) -> str:
         """How the method is called."""
         return "alibi"
-
-    @property
-    def relation(self) -> Relation:
-        """Labels are replaced; features are public."""
-        return Relation.REPLACE_LABEL
-
-    def event(self) -> DpEvent:
-        """Return what a run costs one unit."""
-        return _for_all_labels(self._mechanism(), self.contribution_bound)
 
     def release(
         self, labels: Given, *, teach: Teach | None = None, generator: Generator | None = None
@@ -288,21 +281,6 @@ def label_share(epsilon: float, contribution_bound: int) -> float:
     share = epsilon / contribution_bound
     fits = Fraction(share) * int(contribution_bound) <= Fraction(epsilon)
     return share if fits else math.nextafter(share, 0.0)
-
-
-def _for_all_labels(mechanism: "_OneLabel", contribution_bound: int) -> DpEvent:
-    return compose(dp.SelfComposedDpEvent(mechanism.event(), contribution_bound))
-
-
-class _OneLabel(Protocol):
-    def event(self) -> DpEvent: ...
-
-
-def _check_method(method: "RandomizedLabels | PriorLabels | MultiStage | Alibi") -> None:
-    _check.positive(epsilon=method.epsilon)
-    inputs.settle(method, "epsilon")
-    check_classes(method.classes)
-    _check.count(contribution_bound=method.contribution_bound)
 
 
 def _check_correction(correction: Correction, allowed: list[Correction]) -> None:

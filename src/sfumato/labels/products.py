@@ -9,9 +9,10 @@ Passes     The forward pass is done once and kept. `combine` is one backward pas
            pass through the backward pass, which needs no forward-mode rules and repeats no forward pass.
            With `microbatch_size`, no more rows than that are held, and each product repeats their forward
            pass.
-Clipped    With `clip_norm`, columns are scaled down to it, as are the gradients that a step adds up: else a
-           row that the model is sure about has columns of any length for all other labels. Their norms take
-           one recorded pass over the rows with every label, some at a time.
+Clipped    With `clip_norm`, the columns of a row are scaled down together, so that the one for the label that
+           the model finds second likeliest has at most this norm: the gradients that a step adds up are
+           clipped too, and a row that the model is sure about would have long columns for all other labels.
+           One label of each row is asked for, as norms of all columns would cost a pass for every class.
 Weights    Products are those of the weights at birth; ask no more after a step, but build anew.
 Edges      No rows: zero from `combine`, nothing from `against`. A model that mixes rows (batch norm in
            training mode) or draws randomness (dropout in training mode) has no such columns, and is
@@ -37,7 +38,6 @@ from sfumato.training.functional import Functional
 __all__ = ["LabelGradients"]
 
 Vectors = dict[str, Tensor]
-_NORMS_AT_ONCE: Final = 1024  # columns, whose norms are found in one pass
 
 
 class LabelGradients:
@@ -97,14 +97,11 @@ class LabelGradients:
         return self._parameters
 
     def predictions(self) -> Tensor:
-        """Return weights of all classes, 1 for each row, for which G w is zero: [rows, classes].
-
-        They are the model's probabilities, or where columns are clipped, in proportion to what undoes that.
-        """
+        """Return the model's probabilities [rows, classes]: weights for which G w is zero."""
         found = [(-graph.losses.detach()).exp() for graph in self._graphs()]
         if not found:
             return self._nothing()
-        weights = torch.cat(found) if self._scales is None else torch.cat(found) / self._scales
+        weights = torch.cat(found)
         return weights / weights.sum(1, keepdim=True)
 
     def combine(self, weights: Tensor) -> Vectors:
@@ -139,23 +136,22 @@ class LabelGradients:
         each = {name: found.per_unit(name) for name in self._parameters}
         if self._scales is None:
             return each
-        scales = self._scales[rows, classes]
+        scales = self._scales[rows, 0]
         return {name: part * scales.view(-1, *[1] * (part.dim() - 1)) for name, part in each.items()}
 
     def _norms(self) -> Tensor:
-        """Return the norm of each column, [rows, classes]."""
-        at_once = max(1, _NORMS_AT_ONCE // self._classes)
-        found = [self._norms_of(part) for part in self._features.split(at_once)]
-        return torch.cat(found).view(self.rows, self._classes).detach()
+        """Return the norm of each row's column for the label that is second likeliest, [rows, 1]."""
+        graphs = ((graph.place, graph.losses.detach()) for graph in self._graphs())
+        found = [self._norms_of(self._features[place], losses) for place, losses in graphs]
+        return torch.cat(found).unsqueeze(1).detach()
 
-    def _norms_of(self, features: Tensor) -> Tensor:
-        rows = features.repeat_interleave(self._classes, dim=0)
-        classes = torch.arange(self._classes, device=features.device).repeat(len(features))
-        groups = [list(self._parameters)]
+    def _norms_of(self, features: Tensor, losses: Tensor) -> Tensor:
+        second = losses.topk(min(2, self._classes), largest=False).indices[:, -1]
+        rows, groups = (features, second), [list(self._parameters)]
         try:
-            found = BookKeeping(self._model, _cross_entropy).run((rows, classes)).squared_norms(groups)
+            found = BookKeeping(self._model, _cross_entropy).run(rows).squared_norms(groups)
         except UnsupportedModelError:
-            found = Functional(self._model, _cross_entropy).run((rows, classes)).squared_norms(groups)
+            found = Functional(self._model, _cross_entropy).run(rows).squared_norms(groups)
         return found[0].sqrt()
 
     def losses(self, place: slice) -> Tensor:

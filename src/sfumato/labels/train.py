@@ -3,42 +3,44 @@
 
 Guarantee  A run is one release: the method's event is charged before a label is read, and nothing of the
            labels is used but what the method releases. A failure from there on leaves it spent.
-Order      Model, sizes and owners are checked first; all of it is public, and a refusal costs nothing.
+Order      What is public is checked first (`asking`), and a step is rehearsed on a copy of the model, with
+           features but no label: a refusal costs nothing.
 Unit       A label, or with `owners` a user: all labels that one owner has.
 Evaluation On data that is NOT protected: what is measured on it is shown exactly.
 """
 
+import copy
+import math
 import os
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from sfumato import _check
 from sfumato.accounting import composition
 from sfumato.accounting.guarantee import Guarantee
 from sfumato.accounting.price import price
 from sfumato.errors import InvalidParameterError
-from sfumato.labels.checking import check_shape, checked_labels, checked_owners
+from sfumato.labels.asking import Asked, Method, ask
+from sfumato.labels.checking import Given
 from sfumato.labels.gradients import NoisyGradients
-from sfumato.labels.learning import Augment, Released, check_model, learn, predictions, teacher
+from sfumato.labels.learning import Augment, Released, learn, rehearsing, soft_cross_entropy, teacher
 from sfumato.labels.methods import ReleasingMethod
 from sfumato.ledger.account import Account
 from sfumato.mechanisms.random import Generator, resolve, study_note
 from sfumato.training import distributed
+from sfumato.training.auditing import Auditor
 from sfumato.training.data import Deferred
 from sfumato.training.run import TrainingRun
 from sfumato.training.runtime import Runtime
 from sfumato.training.trainer import Trainer
 
 __all__ = ["LabelRun", "Method", "Study", "train"]
-
-Method = ReleasingMethod | NoisyGradients
-_LABELS = "label"  # the privacy unit, unless users own several
-_ROWS = (_LABELS, "example", "row")  # units that have one label each
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,6 +53,13 @@ class Study:
     augment: Augment | None = None
     ema_decay: float | None = None
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        _check.count(epochs=self.epochs, batch_size=self.batch_size)
+        _check.positive(learning_rate=self.learning_rate)
+        _check.non_negative(seed=self.seed)
+        if self.ema_decay is not None:
+            _check.probability(ema_decay=self.ema_decay)
 
     def __call__(self, model: nn.Module, features: Tensor, released: Released) -> None:
         """Train a model on features and released targets, in place."""
@@ -66,6 +75,14 @@ class Study:
             ema_decay=self.ema_decay,
             seed=self.seed,
         )
+
+    def rehearse(self, model: nn.Module, features: Tensor, *, classes: int) -> None:
+        """Train a copy of the model for one step, with even targets: what cannot work raises."""
+        smallest = len(features) // math.ceil(len(features) / self.batch_size)  # as `learn` cuts an epoch
+        even = torch.full((smallest, classes), 1 / classes)
+        with rehearsing("training"):
+            once = replace(self, epochs=1)
+            once(copy.deepcopy(model), features[:smallest], Released(targets=even, loss=soft_cross_entropy))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,19 +125,22 @@ def train(
     *,
     method: Method,
     study: Study | None = None,
-    owners: Tensor | None = None,
-    evaluation: tuple[Tensor, Tensor] | None = None,
+    owners: Given | None = None,
+    evaluation: tuple[Tensor, Given] | None = None,
     account: Account | None = None,
     purpose: str | None = None,
     folder: str | None = None,
+    resume: bool = False,
+    audit: Auditor | None = None,
     progress: bool = True,
     generator: Generator | None = None,
     runtime: Runtime | None = None,
 ) -> LabelRun:
     """Train a model, in place, so that the label of any one row could as well have been another.
 
-    `study` is how a network learns from labels that a method releases; methods by noisy gradients have
-    settings of their own. `owners` says which user owns each row, where users own several.
+    `study` is how a network learns from labels that a method releases. Methods by noisy gradients have
+    settings of their own; `folder`, `resume`, `audit` and `runtime` are for these, as in `training.train`.
+    `owners` says which user owns each row, where users own several.
 
     >>> from sfumato.labels import RandomizedLabels
     >>> x = torch.randn(200, 4)
@@ -129,95 +149,81 @@ def train(
     >>> print(run.guarantee)
     (1, 0)-differential privacy for one label, replace-label neighbors
     """
-    asked = _Asked(
-        model=model,
-        features=features,
-        labels=labels,
+    if isinstance(method, NoisyGradients):
+        _refuse_study(method, study)
+        _refuse_audit(method, audit)
+        model.to((runtime or Runtime()).device_for(model))  # trying it out is as fast there as the run is
+    else:
+        _refuse_steps(method, folder=folder, resume=resume, audit=audit, runtime=runtime)
+    asked = ask(
+        model,
+        features,
+        labels,
+        method=method,
         owners=owners,
         evaluation=evaluation,
         account=account,
         purpose=purpose,
         generator=generator,
     )
-    asked.check(method)
     if isinstance(method, NoisyGradients):
-        if study is not None:
-            raise InvalidParameterError(
-                f"{method.name} learns from noisy gradients, and has no use for study=...: its settings are "
-                "those of the method."
-            )
-        return _by_gradients(asked, method, folder=folder, progress=progress, runtime=runtime)
+        return _by_gradients(
+            asked, method, folder=folder, resume=resume, audit=audit, progress=progress, runtime=runtime
+        )
+    return _by_release(asked, method, study if study is not None else Study())
+
+
+def _refuse_study(method: NoisyGradients, study: Study | None) -> None:
+    if study is not None:
+        raise InvalidParameterError(
+            f"{method.name} learns from noisy gradients, and has no use for study=...: its settings are "
+            "those of the method."
+        )
+
+
+def _refuse_audit(method: NoisyGradients, audit: Auditor | None) -> None:
+    if audit is not None and method.denoising.reveals_batches:
+        raise InvalidParameterError(
+            f"{method.name} projects on the features of a batch's own rows, and canaries have none: audit "
+            "AltConv or DP-SGD."
+        )
+
+
+def _refuse_steps(
+    method: ReleasingMethod,
+    *,
+    folder: str | None,
+    resume: bool,
+    audit: Auditor | None,
+    runtime: Runtime | None,
+) -> None:
+    """Refuse what only methods by noisy gradients have."""
     if distributed.size() > 1 or int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise InvalidParameterError(
             f"{method.name} releases labels once, but every process that torchrun starts would do so again. "
             "Run it in one process."
         )
-    if folder is not None:
+    if folder is not None or resume:
         raise InvalidParameterError(
-            f"{method.name} releases labels once, and has no checkpoints: leave folder=... out."
+            f"{method.name} releases labels once, and has no checkpoints: leave folder=... and resume=... "
+            "out. What a run that failed has spent stays spent."
         )
-    return _by_release(asked, method, study if study is not None else Study())
+    if audit is not None:
+        raise InvalidParameterError(
+            f"canaries audit noisy gradients, which {method.name} has none of: leave audit=... out, and "
+            "attack `method.release` with sfumato.audit.audit_mechanism."
+        )
+    if runtime is not None:
+        raise InvalidParameterError(
+            f"runtime=... is how noisy gradients are computed, which {method.name} has none of: leave it "
+            "out. It trains where the model is."
+        )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Asked:
-    """What a run is about, whatever the method."""
-
-    model: nn.Module
-    features: Tensor
-    labels: Any = field(repr=False)
-    owners: Tensor | None
-    evaluation: tuple[Tensor, Tensor] | None
-    account: Account | None
-    purpose: str | None
-    generator: Generator | None
-
-    def check(self, method: Method) -> None:
-        """Refuse what cannot work; no label is looked at."""
-        if not self.features.dim() or not len(self.features):
-            raise InvalidParameterError("features must have one row for each example, and at least one row.")
-        self._check_unit()
-        check_shape(self.labels, rows=len(self.features))
-        check_model(self.model, self.features, classes=method.classes)
-        if (self.account is None) != (self.purpose is None):
-            raise InvalidParameterError("an account and a purpose belong together: give both, or neither.")
-        if self.owners is not None:
-            checked_owners(self.owners, rows=len(self.features), contribution_bound=method.contribution_bound)
-        elif method.contribution_bound != 1:
-            raise InvalidParameterError(
-                "contribution_bound is about users who own several labels: say whose they are with owners=..."
-            )
-
-    def _check_unit(self) -> None:
-        if self.account is not None and self.owners is None and self.account.privacy_unit not in _ROWS:
-            unit = self.account.privacy_unit
-            raise InvalidParameterError(
-                f"account {self.account.name!r} protects one {unit!r}, but nothing says whose the labels "
-                f"are. Say owners=...: torch.arange({len(self.features)}) if each row is another {unit}."
-            )
-
-    @property
-    def unit(self) -> str:
-        """Who is protected."""
-        if self.account is not None:
-            return self.account.privacy_unit
-        return _LABELS if self.owners is None else "user"
-
-    def true_labels(self, method: Method) -> Tensor:
-        """Return the labels: from here on the run is spent."""
-        return checked_labels(self.labels, classes=method.classes, rows=len(self.features))
-
-    def accuracy(self) -> float | None:
-        """Return the share of evaluation rows that the model gets right."""
-        if self.evaluation is None:
-            return None
-        features, labels = self.evaluation
-        found = predictions(self.model, features).argmax(1)
-        return float((found == labels.cpu()).double().mean())
-
-
-def _by_release(asked: _Asked, method: ReleasingMethod, study: Study) -> LabelRun:
+def _by_release(asked: Asked, method: ReleasingMethod, study: Study) -> LabelRun:
     began = time.monotonic()
+    study.rehearse(asked.model, asked.features, classes=method.classes)
+    guarantee = _guarantee(method, asked.unit)  # what cannot be priced is refused before anything is paid
     with _spent(asked, method):
         true = asked.true_labels(method)
         released = method.release(
@@ -227,7 +233,7 @@ def _by_release(asked: _Asked, method: ReleasingMethod, study: Study) -> LabelRu
     return LabelRun(
         model=asked.model,
         method=method,
-        guarantee=_guarantee(method, asked.unit),
+        guarantee=guarantee,
         seconds=time.monotonic() - began,
         accuracy=asked.accuracy(),
         study_note=study_note(asked.generator),
@@ -245,7 +251,7 @@ def _guarantee(method: ReleasingMethod, unit: str) -> Guarantee:
     return Guarantee(epsilon=epsilon, delta=delta, relation=method.relation, privacy_unit=unit)
 
 
-def _spent(asked: _Asked, method: ReleasingMethod) -> AbstractContextManager[Any]:
+def _spent(asked: Asked, method: ReleasingMethod) -> AbstractContextManager[Any]:
     if asked.account is None or asked.purpose is None:
         return nullcontext()
     seeded = resolve(asked.generator).seeded
@@ -253,14 +259,17 @@ def _spent(asked: _Asked, method: ReleasingMethod) -> AbstractContextManager[Any
 
 
 def _by_gradients(
-    asked: _Asked,
+    asked: Asked,
     method: NoisyGradients,
     *,
     folder: str | None,
+    resume: bool,
+    audit: Auditor | None,
     progress: bool,
     runtime: Runtime | None,
 ) -> LabelRun:
     began = time.monotonic()
+    method.rehearse(asked.model, asked.features)
     run = Trainer(
         asked.model,
         _deferred(asked, lambda: asked.true_labels(method)),
@@ -270,8 +279,9 @@ def _by_gradients(
         optimizer=method.optimizer,
         ema_decay=method.ema_decay,
         denoiser=method.denoiser(asked.features),
+        audit=audit,
         evaluation=asked.evaluation,
-        delta=None if asked.account is not None else method.delta,
+        delta=method.delta,
         privacy_unit=asked.unit,
         account=asked.account,
         purpose=asked.purpose,
@@ -279,7 +289,7 @@ def _by_gradients(
         progress=progress,
         generator=asked.generator,
         runtime=runtime,
-    ).fit()
+    ).fit(resume=resume)
     return LabelRun(
         model=asked.model,
         method=method,
@@ -292,11 +302,11 @@ def _by_gradients(
     )
 
 
-def _deferred(asked: _Asked, labels: Callable[[], Tensor]) -> Deferred:
+def _deferred(asked: Asked, labels: Callable[[], Tensor]) -> Deferred:
     """Return rows whose labels are read once the run is paid for."""
     return Deferred(
         blank=(asked.features[:0], torch.zeros(0, dtype=torch.int64)),
         read=lambda: ((asked.features, labels()), asked.owners),
         by_owner=asked.owners is not None,
-        public_units=len(asked.features if asked.owners is None else asked.owners.unique()),
+        public_units=asked.units,
     )

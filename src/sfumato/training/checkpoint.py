@@ -90,19 +90,23 @@ class RunFolder:
             )
         if not self.checkpoint.exists():
             raise CheckpointError(f"there is no run in {str(self.path)!r} to resume. Leave resume=True out.")
-        state = self._read()
+        state = self._read(self.checkpoint)
         if not isinstance(state, dict) or state.get("format") != FORMAT:
             raise CheckpointError(
                 f"{str(self.checkpoint)!r} was written by another version of sfumato. Resume with that one."
             )
         return state
 
-    def _read(self) -> Any:
+    def read_weights(self) -> Mapping[str, Tensor]:
+        """Return the weights of a finished run."""
+        return self._read(self.weights)
+
+    def _read(self, place: Path) -> Any:
         try:
-            return torch.load(self.checkpoint, weights_only=True, map_location="cpu")
+            return torch.load(place, weights_only=True, map_location="cpu")
         except Exception as error:  # torch raises many kinds for a file that is not one of its own
             raise CheckpointError(
-                f"{str(self.checkpoint)!r} cannot be read ({type(error).__name__}): it is damaged, or holds "
+                f"{str(place)!r} cannot be read ({type(error).__name__}): it is damaged, or holds "
                 "more than tensors, numbers and text. An optimizer or schedule with state of another kind "
                 "cannot be resumed."
             ) from error

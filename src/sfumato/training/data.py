@@ -224,6 +224,8 @@ class Units:
         """
         if self._deferred is not None:
             return rows.padded(self._deferred.blank, units)
+        if isinstance(self._source, _TensorRows):  # whose shapes are known without any row
+            return rows.padded(self._source.take(torch.zeros(0, dtype=torch.int64)), units)
         if not len(self._source):
             return None
         one = self._source.take(torch.zeros(1, dtype=torch.int64))

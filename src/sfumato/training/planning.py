@@ -23,6 +23,7 @@ from sfumato.errors import CalibrationError, InvalidParameterError
 from sfumato.ledger.account import Account
 from sfumato.mechanisms.random import Generator
 from sfumato.training import distributed
+from sfumato.training.auditing import Auditor
 from sfumato.training.checkpoint import RunFolder
 from sfumato.training.clipping import Clipping, CoordinateClipping
 from sfumato.training.data import Augment, public_size_of
@@ -140,6 +141,7 @@ def train(
     schedule: MakeSchedule | None = None,
     clip_schedule: ClipSchedule | None = None,
     ema_decay: float | None = None,
+    audit: Auditor | None = None,
     evaluation: Any = None,
     score: Score | None = None,
     evaluate_every: int | None = None,
@@ -194,6 +196,7 @@ def train(
         schedule=schedule,
         clip_schedule=clip_schedule,
         ema_decay=ema_decay,
+        audit=audit,
         evaluation=evaluation,
         score=score,
         evaluate_every=evaluate_every,

@@ -14,6 +14,7 @@ from torch import nn
 from sfumato.accounting import events
 from sfumato.accounting.guarantee import Guarantee, round_up
 from sfumato.accounting.price import Price
+from sfumato.training.auditing import Verdict
 from sfumato.training.clipping import Clipping, CoordinateClipping
 from sfumato.training.mechanism import DpSgd
 from sfumato.training.metrics import Metrics
@@ -42,6 +43,7 @@ class TrainingRun:
     seconds: float
     evaluated: bool
     denoised: str | None = None  # what was done to noisy gradients
+    audit: Verdict | None = None  # what canaries showed
     study_note: str | None = None  # what must be said of noise that was not secure
     account: str | None = None
     reservation: int | None = None
@@ -78,6 +80,7 @@ class TrainingRun:
             f"All weights together, intermediate ones included, satisfy {self.guarantee}.",
             f"Epsilon is an upper bound, by {self.price.theorem}.",
             "It covers this run alone: hyper-parameter tuning is not charged.",
+            None if self.audit is None else self.audit.statement(),
             "Loss and accuracy are exact figures on evaluation data, which is not protected."
             if self.evaluated
             else None,
@@ -100,6 +103,7 @@ class TrainingRun:
             "expected_batch_size": self.expected_batch_size,
             "seconds": self.seconds,
             "study_note": self.study_note,
+            "audit": None if self.audit is None else self.audit.to_dict(),
             "account": self.account,
             "reservation": self.reservation,
             "history": [asdict(row) for row in self.history],

@@ -21,7 +21,8 @@ from torch.optim.lr_scheduler import LRScheduler
 from sfumato.accounting import events
 from sfumato.errors import SfumatoError
 from sfumato.mechanisms.random import Generator, resolve
-from sfumato.training import distributed
+from sfumato.training import distributed, swapping
+from sfumato.training.auditing import Canaried
 from sfumato.training.averaging import WeightAverage
 from sfumato.training.checkpoint import random_state, restore_random_state
 from sfumato.training.data import Batch, Units, moved
@@ -51,6 +52,7 @@ class Session:
         average: WeightAverage | None,
         clip_factors: Sequence[float] | None,
         denoiser: Denoiser | None,
+        canaried: Canaried | None,
         generator: Generator | None,
         runtime: Runtime,
         device: torch.device,
@@ -59,7 +61,7 @@ class Session:
         self.optimizer, self.schedule, self.average = optimizer, schedule, average
         self.step = 0
         self.history: list[Metrics] = []
-        self._clip_factors, self._denoiser = clip_factors, denoiser
+        self._clip_factors, self._denoiser, self._canaried = clip_factors, denoiser, canaried
         self._numbers: list[Tensor] = []  # of the rows in the batch at hand, where a denoiser needs them
         self._generator = resolve(generator)
         self._runtime, self._device = runtime, device
@@ -102,6 +104,7 @@ class Session:
             for batch in batches:
                 self._accumulate(batch)
         self.private.finish()
+        self._observe()
         self._denoise()
         self.optimizer.step()
         if self.schedule is not None:
@@ -136,12 +139,21 @@ class Session:
             row_weights=None if weights is None else weights.to(self._device),
         )
 
+    def _observe(self) -> None:
+        """Let an audit see the noisy gradient, which is what the run releases."""
+        if self._canaried is not None:
+            self._canaried.observe(
+                noise_multiplier=self.private.noise_multiplier,
+                bound=self.private.bound,
+                expected_batch_size=self.private.expected_batch_size,
+            )
+
     def _denoise(self) -> None:
         """Replace the noisy gradient by a better one, made of it and of what is public."""
         numbers, self._numbers = self._numbers, []
         if self._denoiser is None:
             return
-        named = self.private.parameters
+        named = swapping.find(self.model).parameters
         noisy = {name: p.grad.clone() for name, p in named.items() if p.grad is not None}
         better: Mapping[str, Tensor] = noisy
         if distributed.is_first():
@@ -178,6 +190,7 @@ class Session:
             "sampler": self._sampler.state_dict(),
             "gradients": self.private.state_dict(),
             "denoiser": None if self._denoiser is None else self._denoiser.state_dict(),
+            "canaries": None if self._canaried is None else self._canaried.state_dict(),
             "random": distributed.gathered(random_state(self._device)),
         }
 
@@ -189,6 +202,9 @@ class Session:
             self.schedule.load_state_dict(state["schedule"])
         if self.average is not None:
             self.average.load_state_dict(state["average"])
+        if self._canaried is not None:  # who takes part is known only now
+            self._canaried.load_state_dict(state["canaries"])
+            self._sampler = self.mechanism.sampling.sampler(self.units.num_units, self._generator)
         self._sampler.load_state_dict(state["sampler"])
         self.private.load_state_dict(state["gradients"])
         if self._denoiser is not None:

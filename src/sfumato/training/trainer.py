@@ -29,6 +29,7 @@ from sfumato.ledger.account import Account
 from sfumato.mechanisms.random import Generator as Randomness
 from sfumato.mechanisms.random import resolve, study_note, words
 from sfumato.training import denoising, distributed, swapping
+from sfumato.training.auditing import Auditor
 from sfumato.training.averaging import WeightAverage
 from sfumato.training.checkpoint import RunFolder, require_same_run
 from sfumato.training.data import Augment, Units, open_rows, public_size_of
@@ -99,6 +100,7 @@ class Trainer:
         clip_schedule: ClipSchedule | None = None,
         ema_decay: float | None = None,
         denoiser: Denoiser | None = None,
+        audit: Auditor | None = None,
         evaluation: Any = None,
         score: Score | None = None,
         evaluate_every: int | None = None,
@@ -125,6 +127,10 @@ class Trainer:
         self._clip_factors = clip_factors(clip_schedule, mechanism.steps)
         self._ema_decay, self._denoiser = ema_decay, denoiser
         denoising.require(denoiser, mechanism)
+        self._audit = audit
+        self._canaried = None if audit is None else audit.plant(self._units, mechanism, generator)
+        if self._canaried is not None:
+            self._units = self._canaried.units
         self._evaluation = None if evaluation is None else open_rows(evaluation)
         self._score = correct if score is None and loss is cross_entropy else score
         self._evaluate_every = _every(mechanism.steps, _REPORTS, evaluate_every=evaluate_every)
@@ -193,16 +199,17 @@ class Trainer:
             average=None if self._ema_decay is None else WeightAverage(parameters, decay=self._ema_decay),
             clip_factors=self._clip_factors,
             denoiser=self._denoiser,
+            canaried=self._canaried,
             generator=self._generator,
             runtime=self._runtime,
             device=self._device,
         )
 
     def _private(self, model: nn.Module) -> PrivateGradients:
-        step, runtime = self.mechanism.step, self._runtime
+        step, runtime, canaried = self.mechanism.step, self._runtime, self._canaried
         return PrivateGradients(
-            model,
-            self._loss,
+            model if canaried is None else canaried.host(model),
+            self._loss if canaried is None else canaried.loss(self._loss),
             noise_multiplier=self.mechanism.noise_multiplier(0),
             expected_batch_size=self.expected_batch_size,
             clipping=step.clipping,
@@ -328,6 +335,7 @@ class Trainer:
             "clip_schedule": repr(factors),
             "ema_decay": repr(self._ema_decay),
             "denoiser": repr(self._denoiser),
+            "audit": repr(self._audit),
         }
 
     # --- after the last step -----------------------------------------------------------------------------
@@ -351,16 +359,19 @@ class Trainer:
 
     def _run(self, session: Session) -> TrainingRun:
         history = distributed.first_decides(lambda: session.history)
+        price = self.mechanism.price(delta=self.delta)
+        claim = price.guarantee(self.privacy_unit)
         return TrainingRun(
             model=session.model,
             mechanism=self.mechanism,
-            price=self.mechanism.price(delta=self.delta),
+            price=price,
             privacy_unit=self.privacy_unit,
             expected_batch_size=self.expected_batch_size,
             history=tuple(history),
             seconds=session.seconds,
             evaluated=self._evaluation is not None,
             denoised=None if self._denoiser is None else self._denoiser.said(),
+            audit=None if self._canaried is None else self._canaried.judge(claim),
             study_note=study_note(self._generator),
             account=None if self._account is None else self._account.name,
             reservation=distributed.first_decides(lambda: self._payment.number),

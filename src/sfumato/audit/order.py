@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pay first, read after, and never get it back: the order of charge and data, checked on a real ledger.
+
+Checks     `check_paid_first`     no row is read before a release of the account has begun; also where the
+                                  account refuses the release.
+           `check_stays_spent`    a release that fails while it reads stays charged.
+           `check_never_exceeds`  an account that is asked until it refuses has admitted no more than its
+                                  budget, counted here by simple addition and not by the account itself.
+           Each raises `LeakError` where the order is broken, for certain, without statistics.
+Watched    Data is wrapped (`Watched`): every attribute, call, item, length, iteration or array of it counts
+           as a read, but for the names that are public. At each read the ledger itself is asked whether
+           anything is begun, so it does not matter how the code under test keeps its books.
+Not here   What the release computes (`audit.replay`), and whether its noise is enough (`audit.mechanism`).
+Messages   They name attributes that were read, never what was in them.
+"""
+
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+import numpy as np
+
+from sfumato import _check
+from sfumato.accounting import composition
+from sfumato.accounting.events import DpEvent, compose
+from sfumato.audit.distances import LeakError
+from sfumato.errors import BudgetExceededError, InvalidParameterError
+from sfumato.ledger.account import Account
+from sfumato.ledger.charge import Mechanism
+from sfumato.ledger.state import Progress
+
+__all__ = ["PUBLIC", "Watched", "check_never_exceeds", "check_paid_first", "check_stays_spent"]
+
+Release = Callable[[Any, Account], object]  # watched data and account to what leaves
+
+PUBLIC = frozenset({"name", "names", "privacy_unit", "contribution_bound", "schema"})  # of columns and tables
+_SLACK = 1 + 1e-9  # of a budget: sums are rounded
+_MOST = 10_000  # releases that an account is asked for
+
+
+class _BrokenDataError(Exception):
+    """What data raises that is to fail when it is read."""
+
+
+class Watched:
+    """Private data that tells of every read, before it happens.
+
+    >>> seen = []
+    >>> column = Watched([1.0, 2.0], seen.append, public=("name",))
+    >>> len(column), column[0], seen
+    (2, 1.0, ['__len__', '__getitem__'])
+    """
+
+    def __init__(
+        self, data: Any, on_read: Callable[[str], None], *, public: Collection[str] = PUBLIC
+    ) -> None:
+        self._data, self._on_read, self._public = data, on_read, frozenset(public)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._data, name)  # what the data has not, it has not here either
+        if name in self._public:
+            return found
+        if callable(found):  # to ask whether there is a method is no read, to call it is one
+
+            def call(*given: Any, **named: Any) -> Any:
+                self._on_read(name)
+                return found(*given, **named)
+
+            return call
+        self._on_read(name)
+        return found
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        self._on_read("__call__")
+        return self._data(*given, **named)
+
+    def __len__(self) -> int:
+        self._on_read("__len__")
+        return len(self._data)
+
+    def __getitem__(self, place: Any) -> Any:
+        self._on_read("__getitem__")
+        return self._data[place]
+
+    def __iter__(self) -> Iterator[Any]:
+        self._on_read("__iter__")
+        return iter(self._data)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        self._on_read("__array__")
+        return np.array(self._data, dtype=dtype)
+
+
+def check_paid_first(
+    release: Release, data: Any, account: Account, *, public: Collection[str] = PUBLIC
+) -> int:
+    """Release; raise `LeakError` if data is read while no release of the account is begun. Return the reads.
+
+    Use an account that can pay, and then one that cannot: a release that is refused must not have read.
+
+    >>> import tempfile
+    >>> from sfumato import Budget, Ledger
+    >>> from sfumato.statistics import count
+    >>> from sfumato.statistics.columns import column_of
+    >>> budget = Budget(epsilon=1, delta=0)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     account = Ledger(f"{folder}/a.db").open("a", privacy_unit="row", budget=budget)
+    ...     check_paid_first(lambda data, account: count(data, epsilon=0.5, account=account),
+    ...                      column_of([1.0, 2.0]), account)
+    1
+    """
+    paid, unpaid = list[str](), list[str]()
+
+    def on_read(name: str) -> None:  # notes it, as what is raised here could be caught on its way
+        (paid if _is_begun(account) else unpaid).append(name)
+
+    refused = False
+    try:
+        release(Watched(data, on_read, public=public), account)
+    except BudgetExceededError:
+        refused = True
+    if unpaid:
+        raise LeakError(f"data was read ({unpaid[0]}) although nothing was charged for it and begun")
+    if not (paid or refused):
+        raise InvalidParameterError(
+            "the release read nothing of the data it was given, so nothing was checked. Let it compute from "
+            "the data that it is passed."
+        )
+    return len(paid)
+
+
+def check_stays_spent(
+    release: Release, data: Any, account: Account, *, public: Collection[str] = PUBLIC
+) -> None:
+    """Release data that fails when it is read; raise `LeakError` unless the charge stays."""
+    before = {one.reservation for one in account.releases()}
+    touched = False
+
+    def on_read(name: str) -> None:
+        nonlocal touched
+        touched = True
+        raise _BrokenDataError("for an audit: this data cannot be read")
+
+    try:
+        release(Watched(data, on_read, public=public), account)
+    except Exception as error:  # whatever a failed read becomes on its way out
+        _require_touched(touched, error)
+    _require_touched(touched, None)
+    after = [one for one in account.releases() if one.reservation not in before]
+    if not any(one.spent for one in after):
+        raise LeakError(
+            "a release that failed after data was read is not charged: it was given back, or free"
+        )
+
+
+def check_never_exceeds(
+    account: Account, mechanism: Mechanism | DpEvent, *, relation: Any = None, most: int = _MOST
+) -> int:
+    """Ask for a release until it is refused; raise `LeakError` if all together exceed the budget.
+
+    Return how many were admitted. Releases are left at every stage: reserved, begun, committed. The mechanism
+    must have a delta of 0, as costs then add up, and the account spends all it has: open one for this.
+    """
+    _check.count(most=most)
+    admitted = 0
+    try:
+        while admitted < most:
+            reservation = account.reserve(mechanism, purpose="audit of the budget", relation=relation)
+            admitted += 1
+            if admitted % 3:
+                reservation.begin()
+            if admitted % 3 == 2:
+                reservation.commit()
+            _require_within(account)
+    except BudgetExceededError:
+        return admitted
+    raise InvalidParameterError(
+        f"{most} releases did not use up the budget. Ask for dearer ones, or say a larger `most`."
+    )
+
+
+def _require_within(account: Account) -> None:
+    whole = compose(*(one.event for one in account.releases()))
+    spent = composition.basic_epsilon(whole, delta=0.0, relation=account.relation)
+    if not spent <= account.budget.epsilon * _SLACK:
+        raise LeakError(
+            f"releases of epsilon {spent:g} together were admitted to a budget of {account.budget.epsilon:g}"
+        )
+
+
+def _require_touched(touched: bool, error: Exception | None) -> None:
+    if not touched:
+        raise InvalidParameterError(
+            "the release ended before it read the data it was given, so nothing was checked. Give it an "
+            "account that can pay, and let it compute from the data that it is passed."
+        ) from error
+
+
+def _is_begun(account: Account) -> bool:
+    return any(one.progress is Progress.BEGUN for one in account.releases())

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an attack found: a lower bound on epsilon, beside the claim that it attacks.
+
+Meaning    A lower bound of confidence c exceeds the true epsilon in at most a share 1 - c of audits. A bound
+           above the claim refutes the claim; a bound below proves nothing: another attack may do better.
+Several    Where several attacks are tried on one claim, each must be asked at `confidence_of_each`, so that
+           all of them hold together.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sfumato import _check
+from sfumato.accounting.guarantee import Guarantee, round_up
+from sfumato.errors import InvalidParameterError
+
+__all__ = ["AuditResult", "LowerBound", "confidence_of_each"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LowerBound:
+    """Epsilon is at least this, at this delta, unless chance of at most 1 - confidence had it so."""
+
+    epsilon: float
+    delta: float
+    confidence: float
+    attack: str  # what was done, in a few words
+    trials: int  # how many observations it rests on
+
+    def __post_init__(self) -> None:
+        _check.non_negative(epsilon=0.0 if self.epsilon == math.inf else self.epsilon, delta=self.delta)
+        _check.probability(confidence=self.confidence)
+
+    def __str__(self) -> str:
+        return (
+            f"epsilon is at least {self.epsilon:.3g} at delta {self.delta:g} ({self.attack}, {self.trials} "
+            f"observations, confidence {self.confidence:.4g})"
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AuditResult:
+    """A claim, and what attacks could show against it."""
+
+    subject: str  # what was attacked: "Laplace mechanism", "DP-SGD, 100 steps"
+    claim: Guarantee | None  # None for what claims nothing, as plain training
+    bounds: tuple[LowerBound, ...]
+    in_scores: tuple[float, ...] = ()  # of canaries that took part, where there were any: for a ROC curve
+    out_scores: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.bounds:
+            raise InvalidParameterError("an audit needs at least one attack: give a lower bound.")
+        if self.claim is not None and any(bound.delta < self.claim.delta for bound in self.bounds):
+            raise InvalidParameterError(
+                "a bound at a smaller delta than the claim's says nothing against the claim: a mechanism may "
+                f"have a larger epsilon there. Attack at delta={self.claim.delta:g}."
+            )
+
+    @property
+    def best(self) -> LowerBound:
+        """The largest lower bound."""
+        return max(self.bounds, key=lambda bound: bound.epsilon)
+
+    @property
+    def refuted(self) -> bool:
+        """Whether an attack shows that the claim is false."""
+        return self.claim is not None and self.best.epsilon > self.claim.epsilon
+
+    def statement(self) -> str:
+        """Return the claim and the best lower bound, as a sentence for people who must judge the claim."""
+        if self.claim is None:
+            return f"{self.subject} claims nothing; {self.best}."
+        verdict = "THE CLAIM IS FALSE" if self.refuted else "the attacks do not contradict the claim"
+        claimed = f"{round_up(self.claim.epsilon):g} at delta {self.claim.delta:g}"
+        return f"{self.subject} claims epsilon {claimed}; {self.best}: {verdict}."
+
+    def to_dict(self) -> dict[str, object]:
+        """Return all of it as plain values, for a report."""
+        return {
+            "subject": self.subject,
+            "claim": None if self.claim is None else str(self.claim),
+            "claimed_epsilon": None if self.claim is None else self.claim.epsilon,
+            "bounds": [asdict(bound) for bound in self.bounds],
+            "refuted": self.refuted,
+            "in_scores": list(self.in_scores),
+            "out_scores": list(self.out_scores),
+        }
+
+    @classmethod
+    def from_dict(cls, found: Mapping[str, Any], claim: Guarantee | None) -> "AuditResult":
+        """Return what `to_dict` was made of, beside a claim."""
+        return cls(
+            subject=found["subject"],
+            claim=claim,
+            bounds=tuple(LowerBound(**bound) for bound in found["bounds"]),
+            in_scores=tuple(found["in_scores"]),
+            out_scores=tuple(found["out_scores"]),
+        )
+
+
+def confidence_of_each(confidence: float, attacks: int | Sequence[object]) -> float:
+    """Return the confidence to ask of each of several attacks, so that together they have `confidence`.
+
+    >>> round(confidence_of_each(0.95, 5), 6)
+    0.99
+    """
+    _check.probability(confidence=confidence)
+    count = attacks if isinstance(attacks, int) else len(attacks)
+    _check.count(attacks=count)
+    return 1 - (1 - confidence) / count

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `sfumato audit`: attack a run that `sfumato train` left in a folder."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sfumato.accounting import Guarantee, Relation
+from sfumato.cli.options import Json
+from sfumato.cli.show import show_facts, show_text, waiting
+from sfumato.errors import InvalidParameterError
+
+__all__ = ["command"]
+
+_MOST_ROWS = 10_000  # of each group that the membership attack compares
+
+
+def command(
+    run: Annotated[str, typer.Argument(help="The folder of a run that is finished.")],
+    *,
+    membership: Annotated[
+        bool, typer.Option(help="Compare rows that were trained on with test rows, by their loss.")
+    ] = True,
+    report: Annotated[str | None, typer.Option(help="Write the page here; audit.html in the folder.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Attack a run: its claim beside what attacks prove, as a page. Exits with 1 if the claim is false."""
+    facts = _finished(run)
+    from sfumato.audit.attack import Attacked
+    from sfumato.audit.results import AuditResult
+    from sfumato.report.audit import audit_report
+    from sfumato.report.html import write_report
+
+    claim = _claim(facts)
+    planted = None if facts.get("audit") is None else AuditResult.from_dict(facts["audit"], claim)
+    if planted is None and not membership:
+        raise InvalidParameterError(
+            f"the run in {run!r} has no canaries. Train it with --audit 1000, or leave --no-membership out."
+        )
+    with waiting("Attacking"):
+        found = Attacked(claim=claim, canaries=planted, membership=_membership(run) if membership else None)
+        place = report if report is not None else str(Path(run) / "audit.html")
+        write_report(place, audit_report(found, title=f"Audit of {Path(run).name}"))
+    show_facts("Audit", _told(found, place), as_json=as_json)
+    if not as_json:
+        show_text(found.statement())
+    if found.refuted:
+        raise typer.Exit(1)
+
+
+def _finished(run: str) -> dict[str, Any]:
+    place = Path(run) / "run.json"
+    try:
+        return json.loads(place.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InvalidParameterError(
+            f"there is no finished run in {run!r}: train one with sfumato train DATA --folder {run} --audit "
+            "1000."
+        ) from None
+    except (OSError, ValueError) as error:
+        raise InvalidParameterError(f"the file {str(place)!r} cannot be read: {error}.") from error
+
+
+def _claim(facts: dict[str, Any]) -> Guarantee:
+    return Guarantee(
+        epsilon=facts["epsilon"],
+        delta=facts["delta"],
+        relation=Relation.parse(facts["relation"]),
+        privacy_unit=facts["privacy_unit"],
+    )
+
+
+def _membership(run: str) -> Any:
+    """Return how well losses of the finished model tell training rows from test rows."""
+    from sfumato.audit.roc import Roc
+    from sfumato.audit.shadows import loss_scores
+    from sfumato.cli.settings import kept
+    from sfumato.datasets import load
+    from sfumato.training.checkpoint import RunFolder
+    from sfumato.training.models import loss_for, model_for
+
+    settings = kept(run)
+    if settings.data is None:
+        raise InvalidParameterError(
+            f"the run in {run!r} does not say what data it was trained on, so rows cannot be compared. Say "
+            "--no-membership, or use sfumato.audit.attack in Python."
+        )
+    data = load(settings.data)
+    model = model_for(data, str(settings.model), width=settings.width or 1)
+    model.load_state_dict(RunFolder(run).read_weights())
+    groups = ((part.features[:_MOST_ROWS], part.labels[:_MOST_ROWS]) for part in (data.train, data.test))
+    scores = [loss_scores(model, rows, loss=loss_for(data)) for rows in groups]
+    return Roc(*scores, name="membership by loss")
+
+
+def _told(found: Any, place: str) -> dict[str, Any]:
+    best = None if found.canaries is None else found.canaries.best
+    area = None if found.membership is None else found.membership.area_interval()
+    return {
+        "claimed_epsilon": found.claim.epsilon,
+        "delta": found.claim.delta,
+        "lower_bound": None if best is None else best.epsilon,
+        "confidence": None if best is None else best.confidence,
+        "refuted": found.refuted,
+        "membership_area": None if area is None else area.value,
+        "membership_area_low": None if area is None else area.low,
+        "report": place,
+    }

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run needs of an audit: canaries among its units, room for them, and eyes on noisy gradients.
+
+Guarantee  An audit sees noisy gradients alone, which the run's guarantee covers; canaries are nobody's data.
+Apart      The model, its optimizer and its evaluation never meet canaries: they live in parameters of their
+           own (`Canaried.host`), and the loss of every other row is what it was.
+Who does   `sfumato.audit.canaries`; training knows the protocol alone.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from torch import nn
+
+from sfumato.accounting.guarantee import Guarantee
+from sfumato.mechanisms.random import Generator
+from sfumato.training.data import Units
+from sfumato.training.losses import Loss
+from sfumato.training.mechanism import DpSgd
+
+__all__ = ["Auditor", "Canaried", "Verdict"]
+
+
+class Verdict(Protocol):
+    """What an audit found."""
+
+    def statement(self) -> str:
+        """Return it in a sentence."""
+        ...
+
+    def to_dict(self) -> dict[str, object]:
+        """Return it as plain values."""
+        ...
+
+
+class Canaried(Protocol):
+    """A run with canaries in it."""
+
+    @property
+    def units(self) -> Units:
+        """The run's units, and canaries after them."""
+        ...
+
+    def host(self, model: nn.Module) -> nn.Module:
+        """Return a module that holds the model and the canaries' own parameters."""
+        ...
+
+    def loss(self, loss: Loss) -> Loss:
+        """Return the loss of rows some of which are canaries, for a host."""
+        ...
+
+    def observe(self, *, noise_multiplier: float, bound: float, expected_batch_size: float) -> None:
+        """Look at the noisy gradient of a step, as it was released."""
+        ...
+
+    def judge(self, claim: Guarantee) -> Verdict:
+        """Return what the steps so far show about a claim."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return which canaries are in, and what was seen."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
+        ...
+
+
+class Auditor(Protocol):
+    """How a run is to be audited. Its repr names all its settings."""
+
+    def plant(self, units: Units, mechanism: DpSgd, generator: Generator | None) -> Canaried:
+        """Put canaries among the units of a run."""
+        ...

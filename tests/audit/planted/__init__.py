@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The catalogue of planted bugs: what a programmer gets wrong, put where it would go wrong in our code.
+
+Each entry patches the library and names the attack that must find it, one of the library's own:
+
+canaries             gradient canaries in one training run (`audit.canaries`)
+one-run scores       the same bound for scores of a step that is taken by hand (`audit.one_run`)
+event search         many runs on two neighbors, and an event that tells them apart (`audit.mechanism`)
+exact laws           all outcomes with their probabilities (`audit.discrete`)
+replay on neighbors  the same noise, and what reaches it (`audit.replay`)
+order of payment     data that tells when it is read, beside its account (`audit.order`)
+budget count         an account that is asked until it refuses (`audit.order`)
+"""
+
+from . import gradients, ledger, mechanisms, models, statistics, training
+from .catalogue import Planted
+
+__all__ = ["CATALOGUE", "Planted"]
+
+CATALOGUE: tuple[Planted, ...] = (
+    *training.BUGS,
+    *gradients.BUGS,
+    *mechanisms.BUGS,
+    *statistics.BUGS,
+    *models.BUGS,
+    *ledger.BUGS,
+)

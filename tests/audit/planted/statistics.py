@@ -1,0 +1,312 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bugs of statistics: questions that are replayed on neighbors, and answers that are told apart."""
+
+import importlib
+import math
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sfumato.accounting.guarantee import Relation
+from sfumato.audit.mechanism import audit_mechanism
+from sfumato.audit.replay import replay
+from sfumato.audit.search import LowBits
+from sfumato.mechanisms import tensors
+from sfumato.statistics import columns
+from sfumato.statistics.asking import Answer, Query, Question
+from sfumato.statistics.categories import categories_of
+from sfumato.statistics.columns import column_of
+from sfumato.statistics.counts import Count, Sum
+from sfumato.statistics.histograms import BinCounts, CategoryCounts, StableCounts
+from sfumato.statistics.intervals import around, whole_half_width
+from sfumato.statistics.means import Mean
+from sfumato.statistics.noise import WholeNoise
+from sfumato.statistics.top_k import TopK
+from sfumato.testing import seeded
+
+from .catalogue import CONFIDENCE, Planted, leaks
+
+__all__ = ["BUGS"]
+
+EPSILON = 1.0
+selecting = importlib.import_module("sfumato.statistics.top_k")  # its package has a function of that name
+
+
+def replayed(question: Question[Any], *pairs: tuple[Any, Any]) -> Callable[[int], bool]:
+    """Return an audit that asks a question of neighbors, with every mechanism's answer the same."""
+
+    def audit(seed: int) -> bool:
+        def release(data: Any, generator: Any) -> Answer[Any]:
+            return question.answer(data, generator=generator)
+
+        return any(
+            leaks(
+                lambda pair=pair: replay(release, *pair, claim=Query(question, pair[0]).guarantee, seed=seed)
+            )
+            for pair in pairs
+        )
+
+    return audit
+
+
+def told_apart(
+    question: Question[Any], first: Any, second: Any, *, trials: int, **settings: Any
+) -> Callable[[int], bool]:
+    """Return an audit that asks many times, and looks for an event that tells two neighbors apart."""
+
+    def audit(seed: int) -> bool:
+        return audit_mechanism(
+            lambda data, generator: question.answer(data, generator=generator).value,
+            first,
+            second,
+            trials=trials,
+            confidence=CONFIDENCE,
+            claim=Query(question, first).guarantee,
+            generator=seeded(seed),
+            **settings,
+        ).refuted
+
+    return audit
+
+
+FEW = [0.2, 0.9, 0.4]
+NUMBERS = (
+    (column_of([]), column_of([0.7])),
+    (column_of(FEW), column_of([*FEW, 1.0])),
+    (column_of(FEW), column_of([*FEW, 1e6])),
+    (column_of(FEW), column_of([*FEW, -1e6])),
+)
+DRINKS = (
+    (categories_of(["tea"] * 3), categories_of(["tea"] * 4)),
+    (categories_of(["tea"] * 3), categories_of(["tea"] * 3 + ["milk"])),
+)
+
+
+def owned(rows: Sequence[float], owners: Sequence[int]) -> Any:
+    return column_of(rows, owners=owners, contribution_bound=2)
+
+
+# --- sensitivity ------------------------------------------------------------------------------------------
+
+
+def sum_without_clipping(patch: pytest.MonkeyPatch) -> None:
+    def in_steps(values, bounds):
+        lower, upper = bounds
+        return np.rint((values - (lower + upper) / 2) * (columns.STEPS / (upper / 2 - lower / 2)))
+
+    patch.setattr(columns, "in_steps", in_steps)
+
+
+def width_for_sensitivity(patch: pytest.MonkeyPatch) -> None:
+    def _sensitivity(self):
+        least, most = self._middle() - columns.STEPS * 2**20, self._middle() + columns.STEPS * 2**20
+        return -(-self.contribution_bound * (most - least) // self._coarse())  # upper - lower
+
+    patch.setattr(Sum, "_sensitivity", _sensitivity)
+
+
+def added_for_replaced(patch: pytest.MonkeyPatch) -> None:
+    original = Mean._noise_of_sum
+
+    def _noise_of_sum(self):
+        return original(replace(self, relation=Relation.ADD_REMOVE))
+
+    patch.setattr(Mean, "_noise_of_sum", _noise_of_sum)
+
+
+def keep_all_rows(patch: pytest.MonkeyPatch) -> None:
+    def _kept(rows, owners, contribution_bound):
+        return rows[~np.isnan(rows).any(1)]
+
+    patch.setattr(columns, "_kept", _kept)
+
+
+def bound_units_ignored(seed: int) -> bool:
+    question = Count(epsilon=EPSILON, contribution_bound=2)
+    one = owned([0.5], [1])
+    two = owned([0.5, 0.1, 0.2, 0.3, 0.4, 0.5], [1, 2, 2, 2, 2, 2])  # made here: the bug is in making it
+    return replayed(question, (one, two))(seed)
+
+
+# --- read from the data -----------------------------------------------------------------------------------
+
+
+def bounds_from_the_data(patch: pytest.MonkeyPatch) -> None:
+    original = Mean.answer
+
+    def answer(self, data, *, generator):
+        values = data.ordered(self.bounds)
+        if len(values) > 1 and values[0] < values[-1]:  # tighter bounds, less noise
+            self = replace(self, bounds=(float(values[0]), float(values[-1])))
+        return original(self, data, generator=generator)
+
+    patch.setattr(Mean, "answer", answer)
+
+
+def categories_from_the_data(patch: pytest.MonkeyPatch) -> None:
+    original = CategoryCounts.answer
+
+    def answer(self, data, *, generator):
+        found = tuple(category for category in self.categories if data.tallies().get(category, 0) > 0)
+        return original(replace(self, categories=found), data, generator=generator)
+
+    patch.setattr(CategoryCounts, "answer", answer)
+
+
+def domain_without_threshold(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(StableCounts, "threshold", property(lambda self: 1))  # "what is not there is not shown"
+
+
+# --- noise ------------------------------------------------------------------------------------------------
+
+
+def nothing_needs_no_noise(patch: pytest.MonkeyPatch) -> None:
+    original = Count.answer
+
+    def answer(self, data, *, generator):
+        if int(data.histogram(np.array([0.0, 1.0])).sum()) == 0:
+            return Answer(value=0)
+        return original(self, data, generator=generator)
+
+    patch.setattr(Count, "answer", answer)
+
+
+def interval_around_the_truth(patch: pytest.MonkeyPatch) -> None:
+    original = Count.answer
+
+    def answer(self, data, *, generator):
+        found = original(self, data, generator=generator)
+        true = int(data.histogram(np.array([0.0, 1.0])).sum())
+        distance = whole_half_width(self._noise().law, level=self.level)
+        around_true = around(true, distance, level=self.level, within=(0.0, math.inf))
+        return Answer(value=found.value, interval=around_true)
+
+    patch.setattr(Count, "answer", answer)
+
+
+def one_draw_for_all_bins(patch: pytest.MonkeyPatch) -> None:
+    original = WholeNoise.add
+
+    def add(self, numbers, *, generator=None):
+        return np.asarray(numbers, dtype=np.float64) + original(self, [0], generator=generator)[0]
+
+    patch.setattr(WholeNoise, "add", add)
+
+
+def floating_point_noise(patch: pytest.MonkeyPatch) -> None:
+    def add(self, numbers, *, generator=None):
+        known = np.array([float(number) for number in numbers])
+        scale = self.l1_sensitivity / self.epsilon
+        noise = tensors.laplace(known.shape, scale=scale, generator=generator, dtype=tensors.torch.float64)
+        return known + noise.numpy()
+
+    patch.setattr(WholeNoise, "add", add)
+
+
+def whole_epsilon_for_each(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(selecting, "_epsilon_of_one", lambda epsilon, delta, k, relation: epsilon)
+    patch.setattr(TopK, "event", lambda self: self._selection().event())
+
+
+_BINS = BinCounts(edges=(0.0, 0.5, 1.0), epsilon=EPSILON)
+_CATEGORIES: tuple[Hashable, ...] = ("tea", "coffee", "milk")
+
+BUGS = (
+    Planted(
+        name="sum-not-clipped",
+        bug="values are added up as they are, with noise for values within the bounds",
+        found_by="replay on neighbors",
+        plant=sum_without_clipping,
+        audit=replayed(Sum(bounds=(0, 1), epsilon=EPSILON), *NUMBERS),
+    ),
+    Planted(
+        name="width-of-the-bounds-for-sensitivity",
+        bug="the noise of a sum is made for the width of the bounds, and not for the largest value",
+        found_by="replay on neighbors",
+        plant=width_for_sensitivity,
+        audit=replayed(Sum(bounds=(10, 12), epsilon=EPSILON), *NUMBERS),
+    ),
+    Planted(
+        name="replaced-row-at-sensitivity-of-an-added-one",
+        bug="a mean under replace-one neighbors gets the noise of add-remove ones",
+        found_by="replay on neighbors",
+        plant=added_for_replaced,
+        audit=replayed(
+            Mean(bounds=(0, 1), epsilon=EPSILON, relation=Relation.REPLACE_ONE, public_size=3),
+            (column_of(FEW), column_of([0.2, 0.9, 1.0])),
+            (column_of([0.0, 0.5, 0.5]), column_of([1.0, 0.5, 0.5])),
+        ),
+    ),
+    Planted(
+        name="contribution-bound-ignored",
+        bug="all rows of a unit are counted, however many it may have",
+        found_by="replay on neighbors",
+        plant=keep_all_rows,
+        audit=bound_units_ignored,
+    ),
+    Planted(
+        name="bounds-read-from-the-data",
+        bug="a mean tightens its bounds to the least and the largest value",
+        found_by="replay on neighbors",
+        plant=bounds_from_the_data,
+        audit=replayed(Mean(bounds=(0, 1), epsilon=EPSILON), *NUMBERS[1:]),
+    ),
+    Planted(
+        name="categories-read-from-the-data",
+        bug="categories that nobody has are left out of a histogram",
+        found_by="event search",
+        plant=categories_from_the_data,
+        audit=told_apart(CategoryCounts(categories=_CATEGORIES, epsilon=EPSILON), *DRINKS[1], trials=400),
+    ),
+    Planted(
+        name="domain-without-a-threshold",
+        bug="categories that are found in the data are shown without a threshold",
+        found_by="event search",
+        plant=domain_without_threshold,
+        audit=told_apart(StableCounts(epsilon=EPSILON, delta=1e-6), *DRINKS[1], trials=1000),
+    ),
+    Planted(
+        name="zero-noise-statistic",
+        bug="a count of nothing is released as an exact zero",
+        found_by="replay on neighbors",
+        plant=nothing_needs_no_noise,
+        audit=replayed(Count(epsilon=EPSILON), *NUMBERS),
+    ),
+    Planted(
+        name="interval-around-the-truth",
+        bug="the confidence interval of a noisy count has the exact count in its middle",
+        found_by="replay on neighbors",
+        plant=interval_around_the_truth,
+        audit=replayed(Count(epsilon=EPSILON), *NUMBERS),
+    ),
+    Planted(
+        name="one-draw-for-all-bins",
+        bug="one noise is drawn and added to every count of a histogram",
+        found_by="event search",
+        plant=one_draw_for_all_bins,
+        audit=told_apart(_BINS, column_of([0.2]), column_of([0.2, 0.9]), trials=1000),
+    ),
+    Planted(
+        name="floating-point-noise",
+        bug="Laplace noise in floating point is added to a sum: its last digits tell what it was added to",
+        found_by="event search (low bits)",
+        plant=floating_point_noise,
+        audit=told_apart(
+            Sum(bounds=(0, 1), epsilon=EPSILON),
+            column_of([]),
+            column_of([1.0]),
+            trials=1000,
+            events=(LowBits(),),
+        ),
+    ),
+    Planted(
+        name="whole-epsilon-for-each-of-k",
+        bug="each of k selections is given all of epsilon, and one is charged",
+        found_by="replay on neighbors",
+        plant=whole_epsilon_for_each,
+        audit=replayed(TopK(k=2, categories=_CATEGORIES, epsilon=EPSILON), *DRINKS),
+    ),
+)

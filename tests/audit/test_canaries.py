@@ -1,0 +1,384 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Canaries in a training run: they measure it, stay below an honest claim, and leave the model alone."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from sfumato.audit import canaries
+from sfumato.audit.canaries import Canaries
+from sfumato.errors import InvalidParameterError
+from sfumato.testing import seeded
+from sfumato.training import (
+    AdaptiveClip,
+    Clipping,
+    CyclicBatches,
+    DpSgd,
+    FixedSizeSampling,
+    NoisyStep,
+    PoissonSampling,
+    PrivateGradients,
+    Runtime,
+    ShuffledBatches,
+    Trainer,
+    TruncatedPoissonSampling,
+)
+from sfumato.training.clipping import Scaling
+from sfumato.training.data import Deferred, Units
+from sfumato.training.noise import IndependentNoise
+from sfumato.training.session import Session
+
+torch.set_num_threads(1)  # the tests run in several processes: threads would only wait for one another
+
+ROWS, COUNT = 20, 400
+ALL = ROWS + COUNT  # units, where the relation seats every canary
+ONE = Clipping(clip_norm=1.0)
+
+
+def mechanism(relation="add-remove", sampling=None, noise=((1.0, 4),), clipping=ONE):
+    return DpSgd(
+        step=NoisyStep(clipping=clipping),
+        sampling=PoissonSampling(sampling_rate=1.0) if sampling is None else sampling,
+        noise=noise,
+        relation=relation,
+    )
+
+
+def rows(count=ROWS):
+    return torch.ones(count, 2), torch.zeros(count, dtype=torch.int64)
+
+
+def trainer(run, data=None, *, model=None, seed=1, audit=None, public_size=ROWS, **settings):
+    return Trainer(
+        nn.Linear(2, 2) if model is None else model,
+        rows() if data is None else data,
+        mechanism=run,
+        public_size=public_size,
+        delta=1e-5,
+        learning_rate=0.1,
+        evaluate_every=run.steps,
+        progress=False,
+        generator=None if seed is None else seeded(seed),
+        audit=Canaries(count=COUNT) if audit is None else audit,
+        **settings,
+    )
+
+
+# --- what it measures -------------------------------------------------------------------------------------
+
+SAMPLERS = {
+    "everybody": PoissonSampling(sampling_rate=1.0),
+    "poisson": PoissonSampling(sampling_rate=0.3),
+    "truncated": TruncatedPoissonSampling(sampling_rate=0.3, batch_size=200, public_size=ALL),
+    "fixed": FixedSizeSampling(batch_size=105, public_size=ALL),
+    "shuffled": ShuffledBatches(batch_size=105, public_size=ALL),
+    "cyclic": CyclicBatches(batch_size=105, public_size=ALL),
+}
+CASES = [
+    ("add-remove", "everybody"),
+    ("add-remove", "poisson"),
+    ("add-remove", "truncated"),
+    ("zero-out", "everybody"),
+    ("zero-out", "shuffled"),
+    ("zero-out", "cyclic"),
+    ("replace-one", "everybody"),
+    ("replace-one", "poisson"),
+    ("replace-one", "fixed"),
+    ("replace-one", "shuffled"),
+    ("replace-label", "everybody"),
+    ("replace-label", "cyclic"),
+]
+
+
+@pytest.mark.parametrize(("relation", "sampler"), CASES)
+def test_an_honest_run_is_told_apart_but_no_better_than_it_claims(relation, sampler):
+    sized = sampler not in ("everybody", "poisson")
+    run = trainer(mechanism(relation, SAMPLERS[sampler]), public_size=ALL if sized else ROWS).fit()
+    assert 0 < run.audit.best.epsilon < run.epsilon
+    assert run.audit.claim == run.guarantee
+    assert run.audit.best.delta == run.guarantee.delta
+    assert run.audit.best.trials == COUNT
+    assert run.audit.statement() in run.statement()
+
+
+@pytest.mark.parametrize("relation", ["add-remove", "zero-out", "replace-one", "replace-label"])
+def test_half_of_a_claim_is_found_where_everybody_is_in_each_batch(relation):
+    run = trainer(mechanism(relation, noise=((4.0, 16),)), audit=Canaries(count=3000)).fit()
+    assert run.epsilon / 2 < run.audit.best.epsilon < run.epsilon
+
+
+@pytest.mark.parametrize("relation", ["add-remove", "zero-out", "replace-one", "replace-label"])
+def test_half_of_the_noise_is_found_out(relation, monkeypatch):
+    original = IndependentNoise.add_
+
+    def halved(self, sums, *, stddev, step):
+        original(self, sums, stddev=stddev / 2, step=step)
+
+    monkeypatch.setattr(IndependentNoise, "add_", halved)
+    run = trainer(mechanism(relation, noise=((4.0, 4),)), audit=Canaries(count=1000)).fit()
+    assert run.audit.refuted
+    assert "THE CLAIM IS FALSE" in run.statement()
+
+
+def test_noise_that_changes_over_the_steps_is_weighed_by_what_each_step_tells():
+    changing = trainer(mechanism(noise=((1.0, 2), (50.0, 20)))).fit()
+    constant = trainer(mechanism(noise=((1.0, 2),))).fit()
+    assert changing.audit.best.epsilon == pytest.approx(constant.audit.best.epsilon, rel=0.15)
+
+
+def test_scores_are_told_for_all_canaries():
+    found = trainer(mechanism()).fit().audit
+    assert len(found.in_scores) + len(found.out_scores) == COUNT
+    assert abs(len(found.in_scores) - COUNT / 2) < 5 * math.sqrt(COUNT) / 2
+
+
+# --- the model is left alone ------------------------------------------------------------------------------
+
+
+def test_the_loss_is_given_rows_of_zeros_for_canaries():
+    given = []
+
+    def loss(model, x, y):
+        given.append(x.detach().clone())
+        return F.cross_entropy(model(x), y, reduction="none")
+
+    trainer(mechanism(), loss=loss).fit()
+    seen = torch.cat([x for x in given if len(x) > ROWS])
+    assert set(map(tuple, seen.tolist())) == {(1.0, 1.0), (0.0, 0.0)}
+
+
+@pytest.mark.parametrize("relation", ["add-remove", "zero-out", "replace-one"])
+def test_a_canary_has_a_gradient_in_its_own_coordinate_alone(relation):
+    canaried = Canaries(count=COUNT).plant(Units(rows()), mechanism(relation), seeded(1))
+    model = nn.Linear(2, 2)
+    host = canaried.host(model)
+    batch = canaried.units.take(torch.tensor([ROWS, ROWS + 3]))
+    losses = canaried.loss(lambda model, x, y: F.cross_entropy(model(x), y, reduction="none"))(
+        host, *batch.rows
+    )
+    for place, number in zip((0, 1), batch.rows[-2].tolist(), strict=True):
+        host.zero_grad()
+        losses[place].backward(retain_graph=True)
+        assert not any(bool(p.grad.any()) for p in model.parameters())
+        (marks,) = (p.grad[:, 0] for name, p in host.named_parameters() if not name.startswith("model."))
+        sign = float(batch.rows[-1][place])
+        assert marks.nonzero().flatten().tolist() == ([number] if sign else [])
+        assert sign * marks[number] >= 0
+
+
+def test_other_rows_have_the_gradient_they_had():
+    def loss(model, x, y):
+        return F.cross_entropy(model(x), y, reduction="none")
+
+    canaried = Canaries(count=COUNT).plant(Units(rows()), mechanism(), seeded(1))
+    model = nn.Linear(2, 2)
+    batch = canaried.units.take(torch.arange(ALL // 2))
+    canaried.loss(loss)(canaried.host(model), *batch.rows).sum().backward()
+    with_canaries = model.weight.grad.clone()
+    model.zero_grad()
+    loss(model, *rows()).sum().backward()
+    assert torch.allclose(with_canaries, model.weight.grad)
+
+
+def test_the_run_returns_the_users_own_model_without_anything_hung_on_it(tmp_path):
+    model = nn.Linear(2, 2)
+    run = trainer(mechanism(), model=model, folder=tmp_path / "run").fit()
+    assert run.model is model
+    assert list(model.state_dict()) == ["weight", "bias"]
+    assert list(torch.load(tmp_path / "run" / "model.pt", weights_only=True)) == ["weight", "bias"]
+
+
+def test_a_run_without_an_audit_has_no_verdict():
+    run = Trainer(nn.Linear(2, 2), rows(), mechanism=mechanism(), public_size=ROWS, delta=1e-5).fit()
+    assert run.audit is None
+
+
+# --- contributions ----------------------------------------------------------------------------------------
+
+
+def contributions(clipping, *, layers=1):
+    """Return what each seated canary adds to the sum, along its own direction."""
+    parts = [nn.Linear(2, 2) for _ in range(layers)]
+    model = nn.Sequential(*parts)
+    canaried = Canaries(count=COUNT).plant(
+        Units(rows()), mechanism("replace-one", clipping=clipping), seeded(1)
+    )
+    host = canaried.host(model)
+    private = PrivateGradients(
+        host,
+        canaried.loss(lambda model, x, y: F.cross_entropy(model(x), y, reduction="none")),
+        clipping=clipping,
+        noise_multiplier=1e-20,
+        expected_batch_size=1,
+        generator=seeded(2),
+        check=False,
+    )
+    batch = canaried.units.take(torch.arange(ROWS, ALL))
+    private.backward(*batch.rows)
+    marks = torch.stack([p.grad[1:, 0] for n, p in host.named_parameters() if not n.startswith("model.")])
+    return marks.sum(0) / math.sqrt(len(marks)), batch.rows[-1]
+
+
+@pytest.mark.parametrize(
+    "clipping",
+    [
+        Clipping(clip_norm=2.0),
+        Clipping(clip_norm=2.0, scaling=Scaling.AUTOMATIC),
+        Clipping(clip_norm=2.0, scaling=Scaling.GLOBAL, drop_above=5.0),
+    ],
+    ids=["local", "automatic", "global"],
+)
+def test_a_canary_contributes_all_that_clipping_allows(clipping):
+    moved, signs = contributions(clipping)
+    assert torch.allclose(moved, 2.0 * signs, rtol=1e-4)
+
+
+def test_where_layers_are_clipped_canaries_are_in_several():
+    moved, signs = contributions(Clipping(clip_norm=1.0, per_layer=True), layers=2)
+    share = math.sqrt(4 / (4 + 2))  # four layers of theirs, and two of the model
+    assert torch.allclose(moved, share * signs, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "clipping",
+    [
+        Clipping(clip_norm=1.0, per_layer=True),
+        Clipping(clip_norm=1.0, scaling=Scaling.AUTOMATIC),
+        Clipping(clip_norm=1.0, scaling=Scaling.GLOBAL, drop_above=10.0),
+        Clipping(clip_norm=1.0, adaptive=AdaptiveClip(count_noise_multiplier=4.0)),
+    ],
+    ids=["layers", "automatic", "global", "adaptive"],
+)
+def test_every_style_of_clipping_can_be_audited(clipping):
+    run = trainer(mechanism(clipping=clipping)).fit()
+    assert 1 < run.audit.best.epsilon < run.epsilon
+
+
+# --- units of every kind ----------------------------------------------------------------------------------
+
+
+def test_owners_of_several_rows_can_be_audited():
+    owners = torch.arange(ROWS) // 3
+    run = trainer(mechanism(), owners=owners, contribution_bound=2, public_size=7).fit()
+    assert run.guarantee.privacy_unit == "user"
+    assert 1 < run.audit.best.epsilon < run.epsilon
+
+
+def test_rows_that_are_clipped_one_by_one_are_found_out(monkeypatch):
+    def _accumulate(self, units):
+        batch = self.units.take(units, self._generator.fork("rows", self.step))
+        self.private.accumulate(*batch.rows, row_weights=batch.row_weights)  # rows_per_unit is forgotten
+
+    monkeypatch.setattr(Session, "_accumulate", _accumulate)
+    owners = torch.arange(ROWS) // 4
+    run = trainer(mechanism(noise=((4.0, 4),)), owners=owners, contribution_bound=4, public_size=5).fit()
+    assert run.audit.refuted
+
+
+def test_data_without_rows_can_be_trained_on_with_an_audit():
+    run = trainer(mechanism(), rows(0)).fit()
+    assert not run.audit.refuted
+
+
+def test_a_canary_among_owners_is_one_unit():
+    owned = Units(rows(), owners=torch.arange(ROWS) // 2, contribution_bound=2)
+    canaried = Canaries(count=COUNT).plant(owned, mechanism("zero-out"), seeded(1))
+    batch = canaried.units.take(torch.tensor([0, 10, 11]))
+    assert canaried.units.num_units == 10 + COUNT
+    assert batch.rows_per_unit == 2
+    assert batch.row_weights.reshape(-1, 2).sum(1).tolist() == [1.0, 1.0, 1.0]
+    assert batch.rows[-2].tolist() == [0, 0, 1, 1, 2, 2]
+
+
+def test_deferred_rows_are_read_once_and_only_when_the_run_begins():
+    reads = []
+
+    def read():
+        reads.append(1)
+        return rows(), None
+
+    deferred = Deferred(blank=tuple(part[:0] for part in rows()), read=read)
+    training = trainer(mechanism(), deferred)
+    assert reads == []
+    run = training.fit()
+    assert len(reads) == 1
+    assert 1 < run.audit.best.epsilon < run.epsilon
+
+
+def test_batches_in_pieces_are_seen_as_a_whole():
+    pieces = trainer(mechanism(), runtime=Runtime(microbatch_size=50)).fit()
+    whole = trainer(mechanism()).fit()
+    assert pieces.audit.best.epsilon == pytest.approx(whole.audit.best.epsilon, rel=0.02)
+
+
+# --- resuming ---------------------------------------------------------------------------------------------
+
+
+class Stopped(Exception):
+    pass
+
+
+def interrupted(folder, monkeypatch, *, seed, after=2):
+    """Start a run and let it die after some steps."""
+    original = Session.take_step
+
+    def take_step(self):
+        if self.step == after:
+            raise Stopped
+        original(self)
+
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        patch.setattr(Session, "take_step", take_step)
+        trainer(mechanism(), seed=seed, folder=folder, checkpoint_every=1).fit()
+
+
+def test_a_resumed_run_goes_on_with_the_same_canaries(tmp_path, monkeypatch):
+    interrupted(tmp_path / "run", monkeypatch, seed=1)
+    resumed = trainer(mechanism(), folder=tmp_path / "run", checkpoint_every=1).fit(resume=True)
+    whole = trainer(mechanism()).fit()
+    assert resumed.audit.in_scores == pytest.approx(whole.audit.in_scores)
+    assert resumed.audit.best == whole.audit.best
+
+
+def test_canaries_that_a_resumed_process_drew_for_itself_are_forgotten(tmp_path, monkeypatch):
+    drawn = {True: torch.arange(COUNT) < 150, False: torch.arange(COUNT) < 250}  # secure draws differ, too
+    with monkeypatch.context() as patch:
+        patch.setattr(canaries, "_halves", lambda count, generator: drawn[True])
+        interrupted(tmp_path / "run", monkeypatch, seed=1)
+    monkeypatch.setattr(canaries, "_halves", lambda count, generator: drawn[False])
+    run = trainer(mechanism(), folder=tmp_path / "run", checkpoint_every=1).fit(resume=True)
+    assert len(run.audit.in_scores) == 150
+    assert run.audit.best.epsilon > 1
+
+
+def test_other_canaries_are_another_run(tmp_path, monkeypatch):
+    interrupted(tmp_path / "run", monkeypatch, seed=1)
+    other = trainer(mechanism(), folder=tmp_path / "run", checkpoint_every=1, audit=Canaries(count=COUNT + 1))
+    with pytest.raises(InvalidParameterError, match="another run"):
+        other.fit(resume=True)
+
+
+# --- bad input --------------------------------------------------------------------------------------------
+
+
+def test_too_few_canaries_are_refused_and_it_is_said_how_many_are_needed():
+    with pytest.raises(InvalidParameterError, match="at least 20, better 1000"):
+        Canaries(count=19)
+    with pytest.raises(InvalidParameterError, match="at least 56"):
+        Canaries(count=20, confidence=0.9999)
+    assert Canaries(count=20).count == 20
+
+
+@pytest.mark.parametrize("wrong", [{"count": 0}, {"count": 1.5}, {"confidence": 1.0}, {"confidence": 0.0}])
+def test_settings_that_make_no_sense_are_refused(wrong):
+    with pytest.raises(InvalidParameterError):
+        Canaries(**wrong)
+
+
+def test_norms_of_named_layers_are_refused_before_anything_is_read():
+    named = Clipping(layer_norms={"": 1.0})
+    with pytest.raises(InvalidParameterError, match="per_layer"):
+        trainer(mechanism(clipping=named))

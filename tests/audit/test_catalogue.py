@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every mechanism and every statistic is attacked, and none of their claims is contradicted."""
+
+import inspect
+from dataclasses import replace
+
+import pytest
+
+from sfumato import mechanisms, statistics
+from sfumato.accounting.guarantee import Guarantee
+from sfumato.audit import catalogue
+from sfumato.audit.cases import mechanism_cases, statistic_cases
+from sfumato.audit.catalogue import table
+from sfumato.audit.discrete import audit_laws
+from sfumato.testing import seeded
+
+CONFIDENCE = 0.999  # of one check; its seed is fixed
+CASES = {case.subject: case for case in (*mechanism_cases(), *statistic_cases())}
+FUNCTIONS = {"gaussian", "laplace", "discrete_gaussian", "discrete_laplace"}
+FUNCTIONS |= {"add_gaussian_", "add_gaussian_many_", "add_laplace_"}
+QUICK = [case.subject for case in mechanism_cases()]
+QUICK += ["Count", "Count, Gaussian", "Mean", "BinCounts", "CategoryCounts", "TopK", "Quantile"]
+STRONG = ["Laplace", "Gaussian", "DiscreteLaplace", "RandomizedResponse", "PermuteAndFlip"]
+
+
+def attacked(case, trials):
+    return catalogue._attacked(case, trials, CONFIDENCE, seeded(0))
+
+
+@pytest.mark.parametrize("subject", QUICK)
+def test_no_claim_is_contradicted(subject):
+    result = attacked(CASES[subject], 200)
+    assert result.subject == subject
+    assert not result.refuted
+
+
+@pytest.mark.parametrize("subject", STRONG)
+def test_a_claim_that_is_too_small_is_contradicted(subject):
+    case = CASES[subject]
+    small = Guarantee(epsilon=0.1, delta=case.claim.delta, relation=case.claim.relation, privacy_unit="unit")
+    assert attacked(replace(case, claim=small), 2500).refuted
+
+
+def test_all_mechanisms_are_in_the_catalogue():
+    noisy = {name for name in mechanisms.__all__ if hasattr(getattr(mechanisms, name), "event")}
+    assert {case.audits for case in mechanism_cases()} == noisy | FUNCTIONS
+
+
+def test_all_statistics_are_in_the_catalogue():
+    public = {name: getattr(statistics, name) for name in statistics.__all__}
+    asked = {name for name, kind in public.items() if inspect.isclass(kind) and hasattr(kind, "answer")}
+    assert {case.audits for case in statistic_cases()} == asked - {"Question"}
+
+
+def test_subjects_are_different():
+    assert len(CASES) == len(mechanism_cases()) + len(statistic_cases())
+
+
+def test_the_bounds_of_a_catalogue_hold_together():
+    first = next(catalogue.mechanisms(100, confidence=0.9, generator=seeded(0)))
+    assert first.best.confidence == pytest.approx(1 - 0.1 / len(CASES))
+
+
+def test_a_table_marks_what_is_false():
+    claim = CASES["Laplace"].claim
+    told = audit_laws({"a": 1.0}, {"a": 0.5, "b": 0.5}, claim=claim, subject="a secret")
+    kept = audit_laws({"a": 0.5, "b": 0.5}, {"a": 0.5, "b": 0.5}, claim=claim, subject="a coin")
+    lines = table([told, kept]).splitlines()
+    assert lines[2] == "| a secret | 1 **FALSE** | 0 | inf | every outcome, exactly |"
+    assert lines[3] == "| a coin | 1 | 0 | 0.000 | every outcome, exactly |"
+
+
+@pytest.mark.slow
+def test_the_whole_catalogue_stands():
+    refuted = [result.subject for result in catalogue.mechanisms(generator=seeded(1)) if result.refuted]
+    assert refuted == []

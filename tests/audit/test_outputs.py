@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Outputs keep everything that can tell two data sets apart."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sfumato.audit.outputs import commonest_kind, read
+from sfumato.errors import InvalidParameterError
+
+
+@dataclass(frozen=True)
+class Pair:
+    value: float | None
+    word: str
+
+
+DIFFERENT = [
+    1.0,
+    1.0 + 2**-52,
+    -0.0,
+    0.0,
+    math.nan,
+    math.inf,
+    None,
+    "1.0",
+    "number",
+    b"1",
+    (1.0,),
+    (1.0, None),
+    (None, 1.0),
+    (1.0, math.nan),
+    ((1.0,), 1.0),
+    (1.0, (1.0,)),
+    np.array([1.0, 2.0]),
+    np.array([[1.0, 2.0]]),
+    np.array([1.0, math.nan]),
+    np.array([math.nan, 1.0]),
+    {"a": 1.0},
+    {"b": 1.0},
+    Pair(1.0, "yes"),
+    Pair(None, "yes"),
+    Pair(1.0, "no"),
+    frozenset({1}),
+]
+
+
+def test_different_outputs_have_different_names():
+    assert len(set(read(DIFFERENT).keys())) == len(DIFFERENT)
+
+
+def test_equal_outputs_have_equal_names():
+    assert read(DIFFERENT).keys() == read(DIFFERENT).keys()
+    assert len(set(read([1, 1.0, True, np.float32(1), np.array(1.0), torch.tensor(1)]).keys())) == 1
+
+
+@given(st.lists(st.floats(), min_size=1, max_size=20))
+def test_an_array_is_read_as_the_list_of_its_rows(values):
+    rows = np.array(values)
+    assert read(rows).keys() == read(values).keys()
+    assert read(np.stack([rows, rows], axis=1)).keys() == read([np.array([v, v]) for v in values]).keys()
+
+
+def test_the_numbers_of_one_kind_are_a_table():
+    mask, rows = read([(1.0, None), (2.0, 3.0), None, (4.0, 5.0)]).of_kind(read([(0, 0)]).kinds[0])
+    assert mask.tolist() == [False, True, False, True]
+    assert rows.tolist() == [[2.0, 3.0], [4.0, 5.0]]
+
+
+def test_the_commonest_kind_is_one_with_numbers_if_there_are_any():
+    outputs = read([None, None, None, 1.0, 2.0, (1.0, 2.0)])
+    assert commonest_kind(outputs) == outputs.kinds[3]
+    assert commonest_kind(read(["yes", "no", "no"])) == "no"
+
+
+def test_what_cannot_be_compared_is_refused():
+    with pytest.raises(InvalidParameterError, match="type set cannot be compared"):
+        read([{1, 2}])

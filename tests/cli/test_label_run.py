@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from sfumato import Budget, Ledger, cli
+from sfumato.cli import label_run
+from sfumato.datasets import Examples
+from sfumato.labels import NoisyGradients
+from sfumato.labels.recipes import METHODS
+from sfumato.ledger.state import Progress
+
+LINE = "train digits --private labels"
+
+
+def fewer(data):
+    return replace(data, train=Examples(*data.train[:400]), test=Examples(*data.test[:100]))
+
+
+def shortened(made):
+    if isinstance(made.method, NoisyGradients):
+        return replace(made, method=replace(made.method, steps=2))
+    return replace(made, study=replace(made.study, epochs=1))
+
+
+@pytest.fixture
+def sfumato_says(monkeypatch, capsys, tmp_path):
+    """Run the command as a user would, on few rows and with few steps: (exit code, output, errors)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    load, made = label_run.load, label_run.recipe
+    monkeypatch.setattr(label_run, "load", lambda name: fewer(load(name)))
+    monkeypatch.setattr(label_run, "recipe", lambda *given, **said: shortened(made(*given, **said)))
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+
+    def run(line):
+        monkeypatch.setattr("sys.argv", ["sfumato", *line.split()])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+            raise SystemExit(0)
+        out, err = capsys.readouterr()
+        return stop.value.code or 0, " ".join(out.split()), " ".join(err.split())
+
+    yield run
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def account(tmp_path):
+    return Ledger(tmp_path / "l.db").open(
+        "labels", privacy_unit="label", budget=Budget(epsilon=5, delta=1e-6), relation="replace-label"
+    )
+
+
+@pytest.mark.parametrize("method", list(METHODS))
+def test_every_method_is_charged_once_and_says_what_it_promises(sfumato_says, account, method):
+    code, out, err = sfumato_says(f"{LINE} --method {method} --epsilon 1 --ledger l.db --account labels")
+    assert code == 0, err
+    assert f"│ method │ {method} │" in out and "│ accuracy │" in out
+    assert "differential privacy for one label, replace-label neighbors" in out
+    assert "Features are public, and are not protected at all." in out
+    assert "account 'labels'." in out and "for study only" not in out
+    (release,) = account.releases()
+    assert release.progress is Progress.COMMITTED and not release.seeded
+    assert release.purpose == f"train on the labels of digits by {method}"
+    assert 0 < account.spent().epsilon <= 5
+
+
+@pytest.mark.parametrize("method", list(METHODS))
+def test_programs_are_told_the_guarantee_and_the_statement(sfumato_says, method):
+    code, out, err = sfumato_says(f"{LINE} --method {method} --epsilon 1 --delta 1e-5 --json")
+    assert code == 0, err
+    said = json.loads(out)
+    assert said["method"] == method and said["relation"] == "replace-label"
+    assert said["privacy_unit"] == "label" and 0 <= said["accuracy"] <= 1
+    assert 0 < said["epsilon"] <= 1 and said["delta"] in (0, 1e-5)
+    assert "replace-label" in said["statement"] and "'labels'" not in said["statement"]
+
+
+def test_noise_is_for_the_delta_of_the_account(sfumato_says, account):
+    line = f"{LINE} --method altconv --epsilon 1 --ledger l.db --account labels --json"
+    said = json.loads(sfumato_says(line)[1])
+    assert said["delta"] == 1e-6 and 0.9 < said["epsilon"] <= 1
+
+
+def test_a_seed_repeats_a_run_and_is_said_to_protect_nobody(sfumato_says, account):
+    line = f"{LINE} --method dp-sgd --epsilon 1 --seed 3 --json"
+    first, again = (json.loads(sfumato_says(line)[1]) for _ in range(2))
+    assert first["accuracy"] == again["accuracy"]
+    assert "for study only" in first["statement"].lower()
+    sfumato_says(f"{line} --ledger l.db --account labels")
+    assert account.releases()[0].seeded
+
+
+def test_without_a_method_one_is_chosen_and_the_reason_is_said(sfumato_says):
+    code, out, err = sfumato_says(f"{LINE} --epsilon 3")
+    assert code == 0, err
+    assert "The method was chosen:" in out
+
+
+def test_what_the_budget_does_not_cover_is_refused_and_nothing_is_spent(sfumato_says, account):
+    for method in ("randomized-response", "dp-sgd"):
+        code, out, err = sfumato_says(f"{LINE} --method {method} --epsilon 9 --ledger l.db --account labels")
+        assert code == 2 and "Nothing was spent" in err and out == ""
+    assert account.releases() == []
+
+
+def test_an_account_of_people_or_of_rows_cannot_be_charged_for_labels(sfumato_says, tmp_path):
+    ledger, budget = Ledger(tmp_path / "l.db"), Budget(epsilon=5, delta=1e-6)
+    people = ledger.open("people", privacy_unit="patient", budget=budget, relation="replace-label")
+    rows = ledger.open("rows", privacy_unit="example", budget=budget)
+    for account, says in ((people, "whose the labels are"), (rows, "replace-label")):
+        line = f"{LINE} --method alibi --epsilon 1 --ledger l.db --account {account.name}"
+        code, out, err = sfumato_says(line)
+        assert code == 2 and says in err and out == ""
+        assert account.releases() == []
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("train --private labels --epsilon 1", "say what to learn"),
+        (LINE, "how private it must be"),
+        (f"{LINE} --method magic --epsilon 1", "unknown method 'magic'. Use one of: clusters, altconv"),
+        (f"{LINE} --epsilon 0", "epsilon must be"),
+        (f"{LINE} --epsilon nan", "epsilon must be"),
+        (f"{LINE} --method altconv --epsilon -1", "epsilon must be"),
+        (f"{LINE} --method altconv --epsilon inf", "epsilon must be"),
+        (f"{LINE} --method alibi --epsilon 1 --delta 1", "delta must be"),
+        (f"{LINE} --epsilon 1 --ledger l.db", "both --ledger and --account"),
+        (f"{LINE} --epsilon 1 --account a", "both --ledger and --account"),
+        (f"{LINE} --epsilon 1 --ledger none.db --account a", "there is no ledger at"),
+        (f"{LINE} --epsilon 1 --clip-norm 2", "--clip-norm is not for --private labels"),
+        (f"{LINE} --epsilon 1 --folder run", "--folder is not for --private labels"),
+        (f"{LINE} --epsilon 1 --resume", "--resume is not for --private labels"),
+        ("train letters --private labels --epsilon 1", "unknown data set 'letters'"),
+    ],
+)
+def test_an_error_is_one_paragraph_with_exit_code_2(sfumato_says, line, says):
+    code, out, err = sfumato_says(line)
+    assert code == 2, out
+    assert says in err and out == "" and "Traceback" not in err
