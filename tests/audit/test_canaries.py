@@ -129,6 +129,13 @@ def test_noise_that_changes_over_the_steps_is_weighed_by_what_each_step_tells():
     assert changing.audit.best.epsilon == pytest.approx(constant.audit.best.epsilon, rel=0.15)
 
 
+def test_scores_are_the_same_whatever_the_clip_norm_and_the_batch_size_are():
+    poisson = PoissonSampling(sampling_rate=0.3)
+    plain = trainer(mechanism(sampling=poisson)).fit().audit
+    wide = trainer(mechanism(sampling=poisson, clipping=Clipping(clip_norm=3.0)), public_size=90).fit().audit
+    assert wide.in_scores == pytest.approx(plain.in_scores, rel=1e-3, abs=1e-3)
+
+
 def test_scores_are_told_for_all_canaries():
     found = trainer(mechanism()).fit().audit
     assert len(found.in_scores) + len(found.out_scores) == COUNT

@@ -59,7 +59,7 @@ def replay(harness, estimator, data, neighbor):
         two = clone(estimator).fit(*neighbor)
     assert len(first.calls) == len(second.calls) > 0
     for before, after in zip(first.calls, second.calls, strict=True):
-        harness._check_call(before, after)
+        harness.check_call(before, after)
     np.testing.assert_array_equal([*one.coef_, one.intercept_], [*two.coef_, two.intercept_])
     return first.calls, second.calls
 

@@ -255,7 +255,7 @@ def test_neighbors_reach_every_noise_of_a_search_within_its_sensitivity(row, nei
         two = clone(made).fit(other_X, other_y)
     assert len(first.calls) == len(second.calls) > 3
     for before, after in zip(first.calls, second.calls, strict=True):
-        harness._check_call(before, after)
+        harness.check_call(before, after)
     assert (one.best_params_, one.best_score_) == (two.best_params_, two.best_score_)
     assert one.best_estimator_.coef_ == two.best_estimator_.coef_
 

@@ -9,11 +9,11 @@ from typing import Any
 
 from sfumato.accounting.events import ParallelDpEvent, walk
 from sfumato.audit.distances import score_at
-from sfumato.audit.replay import Call, LeakError, Tape, watched
+from sfumato.audit.replay import Call, LeakError, Tape, check_call, watched
 from sfumato.audit.replay import replay as replay_release
 from sfumato.statistics.asking import Query
 
-__all__ = ["Call", "LeakError", "Tape", "replay", "watched"]
+__all__ = ["Call", "LeakError", "Tape", "check_call", "replay", "watched"]
 
 _score_at = score_at
 

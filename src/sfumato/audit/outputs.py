@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from sfumato.errors import InvalidParameterError
 
-__all__ = ["Kind", "Outputs", "commonest_kind", "read"]
+__all__ = ["Outputs", "commonest_kind", "read"]
 
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]

@@ -39,7 +39,7 @@ from sfumato.mechanisms import AboveThreshold, SparseVector
 from sfumato.mechanisms.random import Generator
 from sfumato.testing import seeded
 
-__all__ = ["Call", "LeakError", "Tape", "Watch", "check_sensitivity", "replay", "watched"]
+__all__ = ["Call", "LeakError", "Tape", "Watch", "check_call", "check_sensitivity", "replay", "watched"]
 
 Release = Callable[[Any, Generator], Any]  # data and generator to what leaves
 
@@ -129,7 +129,7 @@ def replay(
     if len(second.calls) != len(first.calls):
         raise LeakError("the neighbor's run calls fewer mechanisms")
     for one, two in zip(first.calls, second.calls, strict=True):
-        _check_call(one, two, watching)
+        check_call(one, two, watching)
     if read([output]).keys() != read([other]).keys():
         raise LeakError("the answers differ although every mechanism returned the same")
     if not first.calls:
@@ -167,10 +167,11 @@ def _through(tape: Tape, original: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _check_call(one: Call, two: Call, watch: Sequence[Watch]) -> None:
+def check_call(one: Call, two: Call, watch: Sequence[Watch] | None = None) -> None:
+    """Raise `LeakError` unless two calls differ by what their mechanism allows neighbors to differ by."""
     if type(one.mechanism) is not type(two.mechanism) or _public(one.mechanism) != _public(two.mechanism):
         raise LeakError("the neighbor's run calls another mechanism, or one with other parameters")
-    for watching in watch:
+    for watching in WATCHED if watch is None else watch:
         if isinstance(one.mechanism, watching.kind):
             watching.check(one.mechanism, one.given, two.given)
 
