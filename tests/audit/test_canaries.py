@@ -26,7 +26,7 @@ from sfumato.training import (
     Trainer,
     TruncatedPoissonSampling,
 )
-from sfumato.training.clipping import Scaling
+from sfumato.training.clipping import CoordinateClipping, Scaling
 from sfumato.training.data import Deferred, Units
 from sfumato.training.noise import IndependentNoise
 from sfumato.training.session import Session
@@ -389,3 +389,14 @@ def test_norms_of_named_layers_are_refused_before_anything_is_read():
     named = Clipping(layer_norms={"": 1.0})
     with pytest.raises(InvalidParameterError, match="per_layer"):
         trainer(mechanism(clipping=named))
+
+
+def test_clipping_by_coordinate_is_refused():
+    mechanism = DpSgd(
+        step=NoisyStep(clipping=CoordinateClipping(coordinate_bound=0.1)),
+        sampling=PoissonSampling(sampling_rate=0.5),
+        noise=[(1.0, 1)],
+        relation="add-remove",
+    )
+    with pytest.raises(InvalidParameterError, match="clipping by coordinate"):
+        Canaries(count=100).plant(Units((torch.zeros(4, 2),)), mechanism, None)

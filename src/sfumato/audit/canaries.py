@@ -33,7 +33,7 @@ from sfumato.audit.results import AuditResult, LowerBound
 from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms.random import Generator, resolve, words
 from sfumato.training import distributed, rows
-from sfumato.training.clipping import Clipping, Scaling
+from sfumato.training.clipping import Clipping, CoordinateClipping, Scaling
 from sfumato.training.data import Batch, Units
 from sfumato.training.losses import Loss
 from sfumato.training.mechanism import DpSgd
@@ -78,6 +78,11 @@ class Canaries:
         if isinstance(clipping, Clipping) and clipping.layer_norms is not None:
             raise InvalidParameterError(
                 "layer_norms name every layer, and canaries are none of them. Say clip_norm and per_layer."
+            )
+        if isinstance(clipping, CoordinateClipping):
+            raise InvalidParameterError(
+                "clipping by coordinate has a bound that grows with the number of parameters, and canaries "
+                "would add to it: the model would get more noise. Clip by norm to audit a run."
             )
         drawn = distributed.first_decides(lambda: _halves(self.count, generator))
         return CanariedRun(self, units, mechanism, drawn)
