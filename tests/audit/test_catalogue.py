@@ -12,8 +12,10 @@ from sfumato.audit import catalogue
 from sfumato.audit.cases import mechanism_cases, statistic_cases
 from sfumato.audit.catalogue import table
 from sfumato.audit.discrete import audit_laws
+from sfumato.audit.mechanism import Vectorized, audit_outputs, runs_needed
 from sfumato.testing import seeded
 
+SEEDS = 100  # of answers that are compared: a choice among few often stays the same
 CONFIDENCE = 0.999  # of one check; its seed is fixed
 CASES = {case.subject: case for case in (*mechanism_cases(), *statistic_cases())}
 FUNCTIONS = {"gaussian", "laplace", "discrete_gaussian", "discrete_laplace"}
@@ -39,6 +41,22 @@ def test_a_claim_that_is_too_small_is_contradicted(subject):
     case = CASES[subject]
     small = Guarantee(epsilon=0.1, delta=case.claim.delta, relation=case.claim.relation, privacy_unit="unit")
     assert attacked(replace(case, claim=small), 2500).refuted
+
+
+@pytest.mark.parametrize("subject", list(CASES))
+def test_noise_that_can_be_told_in_advance_is_found_out(subject):
+    """The negative control: with randomness that everybody knows, an answer is a function of the data."""
+    case = CASES[subject]
+    run = case.run if not isinstance(case.run, Vectorized) else case.run.run_many
+    count = (1,) if isinstance(case.run, Vectorized) else ()
+    first, second = (
+        [str(run(data, *count, seeded(seed))) for seed in range(SEEDS)] for data in (case.first, case.second)
+    )
+    runs = runs_needed(case.claim.epsilon, delta=case.claim.delta, confidence=CONFIDENCE)
+    known = audit_outputs(
+        ["".join(first)] * runs, ["".join(second)] * runs, claim=case.claim, confidence=CONFIDENCE
+    )
+    assert known.refuted
 
 
 def test_all_mechanisms_are_in_the_catalogue():

@@ -28,10 +28,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sfumato import _check
-from sfumato.audit.querying import as_array, asking, label_columns, log_probabilities, read_rows
+from sfumato.audit.querying import as_array, label_columns, log_probabilities, read_rows
 from sfumato.audit.roc import Interval
 from sfumato.audit.shares import in_words, share
 from sfumato.errors import InvalidParameterError
+from sfumato.training.modes import evaluating
 
 __all__ = ["InversionScore", "invert", "score_inversion", "similarity"]
 
@@ -221,7 +222,7 @@ def _autograd(model: nn.Module, labels: npt.NDArray[Any], bounds: tuple[float, f
     parameter = next(model.parameters(), torch.empty(0))
 
     def slopes(drawn: Tensor) -> Tensor:
-        with torch.enable_grad(), asking(model):
+        with torch.enable_grad(), evaluating(model):
             x = drawn.detach().requires_grad_()
             rows = bounds[0] + (bounds[1] - bounds[0]) * x
             logits: Tensor = model(rows.to(parameter.device, parameter.dtype))

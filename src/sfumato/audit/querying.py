@@ -9,8 +9,6 @@ Zeros      A probability of zero is read as the smallest positive number, so tha
 Unchanged  Neither the weights nor their gradients nor the mode of a module are changed by asking.
 """
 
-from collections.abc import Generator
-from contextlib import contextmanager
 from typing import Any, Final
 
 import numpy as np
@@ -19,8 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from sfumato.errors import InvalidParameterError
+from sfumato.training.modes import evaluating
 
-__all__ = ["as_array", "asking", "label_columns", "log_probabilities", "read_rows"]
+__all__ = ["as_array", "label_columns", "log_probabilities", "read_rows"]
 
 Floats = npt.NDArray[np.float64]
 Places = npt.NDArray[np.int64]
@@ -49,18 +48,6 @@ def read_rows(rows: Any, *, name: str) -> tuple[Floats, npt.NDArray[Any]]:
             f"{name} has a feature that is NaN or infinite. Fill it in, or drop the row."
         )
     return features, labels
-
-
-@contextmanager
-def asking(model: nn.Module) -> Generator[None]:
-    """Hold a module in evaluation mode, and put each part back into its own."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
 
 
 def log_probabilities(model: Any, features: Any) -> Floats:
@@ -105,7 +92,7 @@ def label_columns(model: Any, labels: npt.NDArray[Any], *, num_classes: int) -> 
 def _ask(model: Any, rows: npt.NDArray[Any]) -> Floats:
     if isinstance(model, nn.Module):
         parameter = next(model.parameters(), torch.empty(0))
-        with asking(model), torch.no_grad():
+        with evaluating(model), torch.no_grad():
             logits: Tensor = model(torch.as_tensor(rows, dtype=parameter.dtype, device=parameter.device))
         return logits.double().log_softmax(-1).cpu().numpy()
     predict = getattr(model, "predict_proba", None)

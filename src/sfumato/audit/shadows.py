@@ -21,6 +21,7 @@ from sfumato import _check
 from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms.random import Generator, uniform_below, words
 from sfumato.training.losses import Loss, checked, cross_entropy
+from sfumato.training.modes import evaluating
 
 __all__ = ["ShadowModels", "coin_flips", "confidences", "halves", "loss_scores", "select", "shadow_models"]
 
@@ -77,15 +78,11 @@ def _asked(
     _check.count(batch_size=batch_size)
     _require_rows(rows)
     device = next((parameter.device for parameter in model.parameters()), rows[0].device)
-    training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         parts = [
             ask(x.to(device), y.to(device)).double().cpu()
             for x, y in zip(rows[0].split(batch_size), rows[1].split(batch_size), strict=True)
         ]
-    finally:
-        model.train(training)
     return torch.cat(parts).numpy()
 
 

@@ -29,6 +29,7 @@ from sfumato.labels.hull import ColumnGeneration, Projection, Solver
 from sfumato.labels.products import LabelGradients
 from sfumato.labels.span import Span
 from sfumato.mechanisms.random import Generator
+from sfumato.training.modes import evaluating
 from sfumato.training.samplers import subset
 
 __all__ = ["AltConv", "Denoised", "SelfConv", "SelfSpan"]
@@ -180,9 +181,7 @@ def _projected(denoiser: SelfSpan | AltConv, model: nn.Module, gradient: Gradien
     """Return the point nearest to a gradient, and note how near it is known to be."""
     place = next(iter(gradient.values())).device
     features = denoiser.features[rows.to(denoiser.features.device)].to(place)
-    training = model.training
-    model.eval()  # dropout would make other gradients at each pass
-    try:
+    with evaluating(model):  # dropout would make other gradients at each pass
         products = LabelGradients(
             model,
             features,
@@ -191,8 +190,6 @@ def _projected(denoiser: SelfSpan | AltConv, model: nn.Module, gradient: Gradien
             microbatch_size=denoiser.microbatch_size,
         )
         found = denoiser.solver.solve(products, gradient)
-    finally:
-        model.train(training)
     error = found.relative_gap if isinstance(found, Projection) else found.relative_residual
     denoiser.log.append(Denoised(iterations=found.iterations, error=error, reached=found.reached))
     return found.gradient

@@ -28,6 +28,7 @@ from sfumato import _check
 from sfumato.errors import InvalidParameterError, SfumatoError, UnsupportedModelError
 from sfumato.labels.checking import check_features
 from sfumato.training.averaging import WeightAverage
+from sfumato.training.modes import evaluating
 
 __all__ = [
     "Augment",
@@ -142,7 +143,7 @@ def predictions(model: nn.Module, features: Tensor, *, batch_size: int = 1024) -
     tensor([[0.5000, 0.5000]], dtype=torch.float64)
     """
     _check.count(batch_size=batch_size)
-    with _evaluating(model):
+    with evaluating(model):
         place = _device(model, None)
         found = [model(part.to(place)).double().softmax(1).cpu() for part in features.split(batch_size)]
     return torch.cat(found)
@@ -155,7 +156,7 @@ def check_model(model: nn.Module, features: Tensor, *, classes: int, batch_size:
     >>> check_model(nn.Linear(4, 3), torch.zeros(9, 4), classes=3)
     """
     place = _device(model, None)
-    with _evaluating(model), rehearsing("the model"):
+    with evaluating(model), rehearsing("the model"):
         for part in features.split(batch_size):
             _check_logits(model(part.to(place)), rows=len(part), classes=classes)
 
@@ -267,14 +268,3 @@ def _seeded(seed: int, place: torch.device) -> Generator[None]:
         if cuda:
             torch.cuda.manual_seed(seed)
         yield
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Generator[None]:
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True

@@ -32,6 +32,7 @@ from sfumato.training.book_keeping import BookKeeping
 from sfumato.training.clipping import GradientPass
 from sfumato.training.functional import Functional
 from sfumato.training.losses import Loss
+from sfumato.training.modes import evaluating
 from sfumato.training.projections import Projections
 from sfumato.training.rows import converted, count, repeat_to, take, tensors
 
@@ -60,7 +61,7 @@ def self_check(engine: Engine, model: nn.Module, loss: Loss, batch: Sequence[Any
     few = take(batch, slice(0, _ROWS))
     if not count(few):
         return False
-    with _same_draws(model), _deterministic(model):
+    with _same_draws(model), evaluating(model):
         _refuse_other_routes(model, loss, few)
         few = take(few, _finite(reference(model, loss, few), model))
         different = _different(engine, reference(model, loss, few), model, few) if count(few) else []
@@ -213,14 +214,3 @@ def _same_draws(model: nn.Module) -> Generator[None]:
     devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
     with torch.random.fork_rng(sorted(devices, key=str)):
         yield
-
-
-@contextmanager
-def _deterministic(model: nn.Module) -> Generator[None]:
-    training = [module for module in model.modules() if module.training]
-    try:
-        model.eval()
-        yield
-    finally:
-        for module in training:
-            module.training = True

@@ -22,6 +22,7 @@ from sfumato.errors import InvalidParameterError
 from sfumato.training import rows
 from sfumato.training.data import RowSource, moved
 from sfumato.training.losses import Loss, checked
+from sfumato.training.modes import evaluating
 from sfumato.training.runtime import Runtime
 
 __all__ = ["Metrics", "MetricsFile", "correct", "evaluate"]
@@ -87,17 +88,12 @@ def evaluate(
     count = len(data) if most is None else min(len(data), most)
     if not count:
         raise InvalidParameterError("the evaluation data has no rows. Give some, or leave evaluation out.")
-    training = [module for module in model.modules() if module.training]
-    model.eval()
     totals = [0.0, 0.0]
-    try:
+    with evaluating(model):
         for index in torch.arange(count).split(runtime.evaluation_batch_size):
             batch = moved(data.take(index), device)
             for i, measure in enumerate((loss, score)):
                 totals[i] += _total(model, measure, batch, runtime, device) if measure is not None else 0.0
-    finally:
-        for module in training:
-            module.training = True
     return totals[0] / count, totals[1] / count if score is not None else None
 
 

@@ -17,6 +17,7 @@ from sfumato import _check
 from sfumato.errors import InvalidParameterError, UnsupportedModelError
 from sfumato.training import rows
 from sfumato.training.data import RowSource, moved, open_rows
+from sfumato.training.modes import evaluating
 
 __all__ = ["cached_features"]
 
@@ -41,13 +42,8 @@ def cached_features(backbone: nn.Module, data: Any, *, batch_size: int = 256) ->
             "backbone.requires_grad_(False); its weights must be public, not learned from this data."
         )
     source = open_rows(data)
-    training = [module for module in backbone.modules() if module.training]
-    backbone.eval()
-    try:
+    with evaluating(backbone):
         return _joined([_part(backbone, source, i) for i in torch.arange(len(source)).split(batch_size)])
-    finally:
-        for module in training:
-            module.training = True
 
 
 def _part(backbone: nn.Module, source: RowSource, index: Tensor) -> tuple[Any, ...]:
