@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How much can an audit show? Lower bounds on epsilon beside the truth.
 
-    python benchmarks/audit.py                     all parts
-    python benchmarks/audit.py --only ideal        one part
+    python benchmarks/audit.py --device cuda       all parts; lira needs a GPU, exposure wants one
+    python benchmarks/audit.py --only ideal        one part: ideal, claims, lira or exposure
     python benchmarks/audit.py --quick             few runs, no bars; under a minute
     python benchmarks/audit.py --json              rows for a program: what, value, bar, met
 
@@ -11,6 +11,9 @@ Ideal     One run of a Gaussian mechanism of known epsilon (1, 2, 4, 8 at delta 
           share of audits above the truth. Bars: 0.6, 1.2, 2.6 and 5.0 for ranked scores; 5% above the truth.
 Claims    Every mechanism, statistic and way to train of this library: the lower bound of an attack, and for a
           bar what is claimed, which no bound should exceed. All bounds hold together.
+Lira      Membership inference with 16 shadow models on CIFAR-10: benchmarks/models/lira.py.
+Exposure  Secrets planted in Shakespeare: benchmarks/models/exposure.py.
+Data      As in benchmarks/accuracy.py: SFUMATO_DATA names a folder. A part without its data is skipped.
 Seeds     Simulated scores are seeded, so that a row can be repeated. They protect nobody.
 """
 
@@ -21,6 +24,8 @@ from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
+from models.exposure import exposure
+from models.lira import lira
 from models.results import Row, report
 
 from sfumato.accounting import gaussian
@@ -97,7 +102,12 @@ def _beside(result: AuditResult, subject: str) -> Row:
     )
 
 
-PARTS: dict[str, Callable[[bool, str], Iterator[Row]]] = {"ideal": ideal, "claims": claims}
+PARTS: dict[str, Callable[[bool, str], Iterator[Row]]] = {
+    "ideal": ideal,
+    "claims": claims,
+    "lira": lira,
+    "exposure": exposure,
+}
 
 
 def main() -> int:

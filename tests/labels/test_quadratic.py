@@ -48,3 +48,13 @@ def test_at_the_limit_of_solves_a_point_of_the_simplex_is_returned():
 def test_shapes_that_do_not_fit_are_refused():
     with pytest.raises(InvalidParameterError, match="square"):
         minimize_on_simplex(torch.eye(2), torch.zeros(3))
+
+
+@pytest.mark.parametrize("count, size", [(223, 1), (112, 26), (279, 8)])
+def test_many_columns_in_few_dimensions_are_solved_too(count, size):
+    """Where Q has a low rank, pivoting goes round in circles."""
+    columns = points(count, count, size)
+    gram, linear = columns @ columns.T, columns @ points(1, 1, size)[0]
+    slopes = gram @ (found := minimize_on_simplex(gram, linear)) - linear
+    assert bool((found >= 0).all()) and float(found.sum()) == pytest.approx(1)
+    assert float(found @ slopes - slopes.amin()) <= 1e-8 * float(gram.diagonal().amax())

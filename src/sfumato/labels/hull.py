@@ -399,9 +399,9 @@ class ColumnGeneration:
     """
 
     tolerance: float = 1e-3
-    most_iterations: int = 15
+    most_iterations: int = 40
     columns_per_iteration: int = 64
-    most_columns: int = 320
+    most_columns: int = 512
 
     def __post_init__(self) -> None:
         _check_stop(self.tolerance, self.most_iterations)
@@ -449,6 +449,10 @@ def _formed(problem: _Problem, places: Tensor) -> Tensor:
     return torch.cat([found[name].flatten(1) for name in problem.target], 1)
 
 
+def _inner(first: Tensor, second: Tensor) -> Tensor:
+    return (first @ second.T).double().cpu()
+
+
 @dataclass(frozen=True)
 class _Face:
     """A convex combination of the starting point and some columns."""
@@ -456,25 +460,33 @@ class _Face:
     origin: Tensor  # the weights at the start, [1, columns of G]
     places: Tensor  # which columns of G these are, [columns]
     points: Tensor  # the starting point and the columns, [1 + columns, parameters]
+    gram: Tensor  # the points' inner products, [1 + columns, 1 + columns], float64 on the CPU
     shares: Tensor  # [1 + columns], float64 on the CPU
 
     @classmethod
     def of(cls, state: _State) -> "_Face":
         none = torch.zeros(0, dtype=torch.long, device=state.weights.device)
-        return cls(state.weights, none, state.point.unsqueeze(0), torch.ones(1, dtype=torch.float64))
+        points, one = state.point.unsqueeze(0), torch.ones(1, dtype=torch.float64)
+        return cls(state.weights, none, points, _inner(points, points), one)
 
     def joined(self, places: Tensor, columns: Tensor) -> "_Face":
-        shares = torch.cat([self.shares, torch.zeros(len(places), dtype=torch.float64)])
-        return _Face(self.origin, torch.cat([self.places, places]), torch.cat([self.points, columns]), shares)
+        across, within = _inner(self.points, columns), _inner(columns, columns)
+        return _Face(
+            self.origin,
+            torch.cat([self.places, places]),
+            torch.cat([self.points, columns]),
+            torch.cat([torch.cat([self.gram, across], 1), torch.cat([across.T, within], 1)]),
+            torch.cat([self.shares, torch.zeros(len(places), dtype=torch.float64)]),
+        )
 
     def minimized(self, target: Tensor) -> "_Face":
         """Return the nearest combination to the target, of the columns it needs alone."""
-        gram = (self.points @ self.points.T).double().cpu()
-        shares = minimize_on_simplex(gram, (self.points @ target).double().cpu(), start=self.shares)
-        kept = shares[1:] > 0
+        linear = (self.points @ target).double().cpu()
+        shares = minimize_on_simplex(self.gram, linear, start=self.shares)
+        kept = (shares > 0).index_fill(0, torch.tensor(0), True)
         here = kept.to(self.places.device)
-        points = torch.cat([self.points[:1], self.points[1:][here]])
-        return _Face(self.origin, self.places[here], points, torch.cat([shares[:1], shares[1:][kept]]))
+        gram = self.gram[kept][:, kept]
+        return _Face(self.origin, self.places[here[1:]], self.points[here], gram, shares[kept])
 
     def weights(self) -> Tensor:
         shares = self.shares.to(self.origin)

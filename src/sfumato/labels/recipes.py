@@ -42,11 +42,24 @@ __all__ = ["METHODS", "LabelRecipe", "clustered", "first_model", "points_of", "r
 
 _COMPONENTS, _NEIGHBORS, _DIMENSIONS = 50, 10, 50
 _START_CLUSTERS = 3  # for each class
-_RATES = {  # steps of noisy gradients, at what 60,000 rows afford at epsilon 0.1
-    Denoising.ALT_CONV: 2.0,
-    Denoising.NONE: 0.25,
-    Denoising.SELF_CONV: 0.25,  # not tuned
-    Denoising.SELF_SPAN: 0.25,  # not tuned
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Tuned:
+    """Settings of noisy gradients for 60,000 rows at epsilon 0.1."""
+
+    learning_rate: float
+    expected_batch_size: int = 1024
+    steps: int = 50
+    averaging: float = 0.0
+
+
+# SelfConv and SelfSpan pay for each use of a label, so they take few steps, of large batches.
+_TUNED = {
+    Denoising.ALT_CONV: _Tuned(learning_rate=2.0, averaging=0.8),
+    Denoising.NONE: _Tuned(learning_rate=0.25),
+    Denoising.SELF_CONV: _Tuned(learning_rate=1.0, expected_batch_size=4096, steps=14),
+    Denoising.SELF_SPAN: _Tuned(learning_rate=0.5, expected_batch_size=4096, steps=14),
 }
 _STUDY = Study(epochs=12, batch_size=256, learning_rate=2e-3)
 
@@ -157,17 +170,17 @@ def _affordable(epsilon: float, size: int) -> float:
 def _by_gradients(denoising: Denoising) -> Callable[[_Asked], LabelRecipe]:
     def made(asked: _Asked) -> LabelRecipe:
         data, size = asked.data, asked.data.public_size
-        wealth = _affordable(asked.epsilon, size)
+        wealth, tuned = _affordable(asked.epsilon, size), _TUNED[denoising]
         method = NoisyGradients(
             epsilon=asked.epsilon,
             delta=asked.delta,
             classes=data.num_classes,
             public_size=size,
-            steps=min(max(round(50 * wealth**0.7), 20), 400),
+            steps=round(tuned.steps * min(max(wealth**0.7, 0.4), 8.0)),
             denoising=denoising,
-            learning_rate=_RATES[denoising] * min(max(wealth, 0.1), 10.0) ** 0.6,
-            averaging=0.8 if denoising is Denoising.ALT_CONV else 0.0,
-            expected_batch_size=min(1024, max(1, size // 4)),
+            learning_rate=tuned.learning_rate * min(max(wealth, 0.1), 10.0) ** 0.6,
+            averaging=tuned.averaging,
+            expected_batch_size=min(tuned.expected_batch_size, max(1, size // 4)),
             alternative_batch_size=min(128, size),
         )
         model = asked.model if asked.model is not None else first_model(data, seed=asked.seed)

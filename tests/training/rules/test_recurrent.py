@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+import gc
+
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -8,6 +10,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 from sfumato.errors import UnsupportedUseError
 from sfumato.training.book_keeping import BookKeeping
+from sfumato.training.rules.recurrences import Recurrence
 
 # The fixture is a pure function, so that it may be shared by all examples.
 any_shape = settings(
@@ -282,3 +285,10 @@ def test_weights_stay_where_they_are_when_cudnn_would_move_them():
 
     BookKeeping(model, on_a_gpu).run((randn(BATCH, STEPS, WIDTH),))
     assert places == [p.data_ptr() for p in model.parameters()]
+
+
+@every_layer
+def test_no_recurrence_outlives_its_pass(layer):
+    BookKeeping(Model(layer), everything).run((randn(BATCH, STEPS, WIDTH),))
+    gc.collect()
+    assert not any(Recurrence in type(found).__mro__ for found in gc.get_objects())

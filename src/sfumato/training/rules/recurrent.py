@@ -72,7 +72,8 @@ class _Attached(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.run, ctx.weight = run, weight
         cell = () if run.last_cell is None else (run.last_cell,)
-        return run.outputs, run.last, *cell
+        # Others than those that ctx.run holds: a node that held its own outputs would never be freed.
+        return tuple(output.view_as(output) for output in (run.outputs, run.last, *cell))
 
     @staticmethod
     @once_differentiable
