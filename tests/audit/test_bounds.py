@@ -235,3 +235,21 @@ def test_what_is_no_count_is_refused() -> None:
         epsilon_from_guesses(5, 10, 9, delta=0)
     with pytest.raises(InvalidParameterError, match="delta below 1"):
         needed(1.0, delta=1.0)
+
+
+@pytest.mark.parametrize("confidence", [1e-17, 1e-300])
+def test_a_confidence_that_is_lost_to_rounding_is_refused(confidence: float) -> None:
+    for bound in (
+        lambda: epsilon_from_guesses(5, 10, 10, delta=0, confidence=confidence),
+        lambda: mu_from_guesses(10, 10, 10, confidence=confidence),
+        lambda: clopper_pearson(5, 10, confidence=confidence),
+        lambda: area_from_pairs(0.9, 10, confidence=confidence),
+    ):
+        with pytest.raises(InvalidParameterError, match=r"cannot be told from 0 in float64.*0\.95"):
+            bound()
+
+
+def test_the_least_confidence_that_float64_knows_has_a_finite_bound() -> None:
+    for correct in (5, 10):
+        assert epsilon_from_guesses(correct, 10, 10, delta=0, confidence=1e-15) < 100
+        assert mu_from_guesses(correct, 10, 10, confidence=1e-15) < 100

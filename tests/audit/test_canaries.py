@@ -2,15 +2,19 @@
 """Canaries in a training run: they measure it, stay below an honest claim, and leave the model alone."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.data import Dataset
 
+from sfumato import Budget, Ledger
 from sfumato.audit import canaries
-from sfumato.audit.canaries import Canaries
-from sfumato.errors import InvalidParameterError
+from sfumato.audit.canaries import CanariedRun, Canaries
+from sfumato.audit.one_run import least_canaries
+from sfumato.errors import InvalidParameterError, UnsupportedModelError
 from sfumato.testing import seeded
 from sfumato.training import (
     AdaptiveClip,
@@ -36,6 +40,10 @@ torch.set_num_threads(1)  # the tests run in several processes: threads would on
 ROWS, COUNT = 20, 400
 ALL = ROWS + COUNT  # units, where the relation seats every canary
 ONE = Clipping(clip_norm=1.0)
+
+
+class Stopped(Exception):
+    """What a run dies of."""
 
 
 def mechanism(relation="add-remove", sampling=None, noise=((1.0, 4),), clipping=ONE):
@@ -136,10 +144,126 @@ def test_scores_are_the_same_whatever_the_clip_norm_and_the_batch_size_are():
     assert wide.in_scores == pytest.approx(plain.in_scores, rel=1e-3, abs=1e-3)
 
 
+@pytest.mark.parametrize("sampler", ["shuffled", "cyclic"])
+def test_half_of_a_claim_is_found_where_batches_follow_a_schedule(sampler):
+    # A canary takes part in 3 of 12 steps. With the noise of the others among it, less is found.
+    run = trainer(mechanism("replace-one", SAMPLERS[sampler], noise=((1.5, 12),)), public_size=ALL).fit()
+    assert run.epsilon / 2 < run.audit.best.epsilon < run.epsilon
+
+
+def test_a_batch_of_a_schedule_counts_for_the_canaries_whose_place_is_in_it():
+    canaried = Canaries(count=COUNT).plant(
+        Units(rows()), mechanism("zero-out", SAMPLERS["cyclic"]), seeded(1)
+    )
+    canaried.host(nn.Linear(2, 2))
+    found = canaried._in_batch(torch.tensor([0, ROWS - 1, ROWS, ROWS + 7]))
+    assert found.nonzero().flatten().tolist() == [0, 7]
+
+
+def test_contributions_are_measured_by_the_bound_of_their_own_step(monkeypatch):
+    seen, observe = [], CanariedRun.observe
+
+    def observed(self, units, **told):
+        seen.append(told["bound"])
+        observe(self, units, **told)
+
+    monkeypatch.setattr(CanariedRun, "observe", observed)
+    adaptive = Clipping(clip_norm=1.0, adaptive=AdaptiveClip(count_noise_multiplier=4.0))
+    training = trainer(mechanism(clipping=adaptive))
+    training.fit()
+    assert seen[0] == 1.0 and len(set(seen)) == 4  # the first step's is the one stated
+
+
+def test_bounds_say_where_the_accountant_does_not_vouch_for_them():
+    certified = trainer(mechanism("replace-one", SAMPLERS["poisson"])).fit().audit
+    accounted = trainer(mechanism("replace-one", SAMPLERS["fixed"]), public_size=ALL).fit().audit
+    assert "no lower bound" not in certified.statement()
+    assert "which has no lower bound for this event" in accounted.statement()
+
+
 def test_scores_are_told_for_all_canaries():
     found = trainer(mechanism()).fit().audit
     assert len(found.in_scores) + len(found.out_scores) == COUNT
     assert abs(len(found.in_scores) - COUNT / 2) < 5 * math.sqrt(COUNT) / 2
+
+
+# --- one run ----------------------------------------------------------------------------------------------
+
+
+def test_a_second_run_of_a_trainer_is_judged_by_itself():
+    training = trainer(mechanism())
+    first, second = training.fit().audit, training.fit().audit
+    assert second.in_scores == pytest.approx(first.in_scores)  # the seed repeats coins and noise
+    assert second.best == first.best
+
+
+def test_a_run_that_died_leaves_no_evidence_to_the_next(monkeypatch):
+    training, original = trainer(mechanism()), Session.take_step
+
+    def take_step(self):
+        if self.step == 2:
+            raise Stopped
+        original(self)
+
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        patch.setattr(Session, "take_step", take_step)
+        training.fit()
+    assert training.fit().audit.in_scores == pytest.approx(trainer(mechanism()).fit().audit.in_scores)
+
+
+def test_coins_leave_canaries_enough_on_both_sides():
+    fewest = Canaries(count=20)
+    least = least_canaries(fewest.confidence)
+    plain = [int(canaries._coins(20, seeded(seed).fork("canaries", 0)).sum()) for seed in range(300)]
+    assert any(not least <= count <= 20 - least for count in plain)  # so these are thrown again
+    drawn = torch.stack([canaries._halves(20, least, seeded(seed)) for seed in range(300)])
+    assert all(least <= int(count) <= 20 - least for count in drawn.sum(1))
+    assert (drawn.sum(0) - 150).abs().max() < 5 * math.sqrt(300) / 2  # nobody is preferred
+
+
+# --- the self-check ---------------------------------------------------------------------------------------
+
+
+class Mixing(nn.Module):
+    def forward(self, x):
+        return x - x.mean(0, keepdim=True) if self.training else x
+
+
+class Remembering(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(2))
+
+    def forward(self, x):
+        if self.training:
+            self.seen.copy_(x.detach().sum(0))
+        return x
+
+
+@pytest.mark.parametrize("layer", [Mixing, Remembering])
+@pytest.mark.parametrize("seed", [0, 1, 2, 3, 4, 5])
+def test_batches_of_canaries_do_not_stand_in_for_rows_in_the_self_check(layer, seed):
+    # About one row and five canaries in a batch: the first one often has canaries alone.
+    sampling = PoissonSampling(sampling_rate=0.1)
+    data = torch.randn(12, 2, generator=torch.Generator().manual_seed(0)), rows(12)[1]
+    training = trainer(
+        mechanism(sampling=sampling, noise=((1.0, 30),)),
+        data,
+        model=nn.Sequential(layer(), nn.Linear(2, 2)),
+        audit=Canaries(count=100),
+        seed=seed,
+    )
+    with pytest.raises(UnsupportedModelError):
+        training.fit()
+
+
+def test_the_self_check_is_given_the_rows_of_the_data_alone(monkeypatch):
+    given = []
+    monkeypatch.setattr(
+        "sfumato.training.gradients.self_check", lambda *args: given.append(args[-1][1]) or False
+    )
+    trainer(mechanism("zero-out", SAMPLERS["poisson"])).fit()
+    assert given and all(bool((x == 1).all()) and 0 < len(x) <= ROWS for x in given)
 
 
 # --- the model is left alone ------------------------------------------------------------------------------
@@ -290,6 +414,19 @@ def test_data_without_rows_can_be_trained_on_with_an_audit():
     assert not run.audit.refuted
 
 
+class NoExamples(Dataset):
+    def __len__(self):
+        return 0
+
+    def __getitem__(self, index):
+        raise IndexError
+
+
+def test_a_data_set_without_examples_can_be_trained_on_with_an_audit():
+    run = trainer(mechanism(), NoExamples()).fit()  # nobody knows what a row looks like: canaries have none
+    assert not run.audit.refuted and run.mechanism.steps == 4
+
+
 def test_a_canary_among_owners_is_one_unit():
     owned = Units(rows(), owners=torch.arange(ROWS) // 2, contribution_bound=2)
     canaried = Canaries(count=COUNT).plant(owned, mechanism("zero-out"), seeded(1))
@@ -324,10 +461,6 @@ def test_batches_in_pieces_are_seen_as_a_whole():
 # --- resuming ---------------------------------------------------------------------------------------------
 
 
-class Stopped(Exception):
-    pass
-
-
 def interrupted(folder, monkeypatch, *, seed, after=2):
     """Start a run and let it die after some steps."""
     original = Session.take_step
@@ -353,9 +486,9 @@ def test_a_resumed_run_goes_on_with_the_same_canaries(tmp_path, monkeypatch):
 def test_canaries_that_a_resumed_process_drew_for_itself_are_forgotten(tmp_path, monkeypatch):
     drawn = {True: torch.arange(COUNT) < 150, False: torch.arange(COUNT) < 250}  # secure draws differ, too
     with monkeypatch.context() as patch:
-        patch.setattr(canaries, "_halves", lambda count, generator: drawn[True])
+        patch.setattr(canaries, "_halves", lambda count, least, generator: drawn[True])
         interrupted(tmp_path / "run", monkeypatch, seed=1)
-    monkeypatch.setattr(canaries, "_halves", lambda count, generator: drawn[False])
+    monkeypatch.setattr(canaries, "_halves", lambda count, least, generator: drawn[False])
     run = trainer(mechanism(), folder=tmp_path / "run", checkpoint_every=1).fit(resume=True)
     assert len(run.audit.in_scores) == 150
     assert run.audit.best.epsilon > 1
@@ -389,6 +522,43 @@ def test_norms_of_named_layers_are_refused_before_anything_is_read():
     named = Clipping(layer_norms={"": 1.0})
     with pytest.raises(InvalidParameterError, match="per_layer"):
         trainer(mechanism(clipping=named))
+
+
+def test_clipped_averages_of_groups_are_refused():
+    grouped = DpSgd(
+        step=NoisyStep(clipping=ONE, group_size=3),
+        sampling=PoissonSampling(sampling_rate=0.5),
+        noise=[(1.0, 1)],
+        relation="add-remove",
+    )
+    with pytest.raises(InvalidParameterError, match=r"group_size=3 .* with group_size=1"):
+        trainer(grouped)
+
+
+class Normed(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) / super().forward(x).norm(dim=1, keepdim=True)
+
+
+def test_a_model_whose_gradient_at_zeros_is_not_finite_is_refused_before_anything_is_paid(tmp_path):
+    model = Normed(2, 2, bias=False)  # 0 / 0 at a row of zeros
+    account = Ledger(tmp_path / "l.db").open(
+        "a", privacy_unit="example", budget=Budget(epsilon=50, delta=1e-5)
+    )
+    with pytest.raises(UnsupportedModelError, match=r"row of zeros is not finite.*leave audit"):
+        trainer(mechanism(), model=model, account=account, purpose="audit").fit()
+    assert not any(release.spent for release in account.releases())
+    plain = Trainer(model, rows(), mechanism=mechanism(), public_size=ROWS, delta=1e-5, progress=False)
+    assert plain.fit().audit is None  # other rows are no zeros
+
+
+@pytest.mark.parametrize("sampler", ["fixed", "shuffled", "cyclic"])
+def test_a_public_size_without_canaries_is_refused_with_the_number_to_give(sampler):
+    alone = replace(SAMPLERS[sampler], public_size=ROWS, batch_size=5)
+    with pytest.raises(InvalidParameterError, match=rf"If {ROWS} is that of the data alone, give {ALL}\."):
+        trainer(mechanism("replace-one", alone)).fit()
+    together = replace(alone, public_size=ALL)
+    trainer(mechanism("replace-one", together), public_size=ALL).fit()
 
 
 def test_clipping_by_coordinate_is_refused():

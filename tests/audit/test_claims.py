@@ -2,6 +2,7 @@
 """The area that a claim allows: never below what an attack can reach, and turned back into epsilon."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ from scipy.stats import norm
 from sfumato.accounting.events import PureDpEvent, dp_sgd
 from sfumato.accounting.guarantee import Relation
 from sfumato.accounting.price import price
-from sfumato.audit.claims import epsilon_of_area, largest_area
+from sfumato.audit import claims
+from sfumato.audit.claims import AreaBound, bound_of_area, epsilon_of_area, largest_area
 from sfumato.errors import InvalidParameterError
 
 ADDED, REPLACED = Relation.ADD_REMOVE, Relation.REPLACE_ONE
@@ -93,6 +95,31 @@ def test_the_area_that_a_claim_allows_does_not_refute_it():
     area = largest_area(event(1.0), relation=ADDED)
     assert epsilon_of_area(area, event, delta=DELTA, relation=ADDED) <= claim
     assert epsilon_of_area(area + 0.01, event, delta=DELTA, relation=ADDED) > claim
+
+
+@pytest.mark.parametrize(("lower", "certified"), [(1.5, True), (0.0, False)])
+def test_the_accountants_lower_bound_counts_where_it_has_one(monkeypatch, lower, certified):
+    def priced(event, *, delta, relation):
+        found = price(event, delta=delta, relation=relation)
+        return replace(found, lower=lower, upper=4.0) if delta == DELTA else found
+
+    monkeypatch.setattr(claims, "price", priced)
+    found = bound_of_area(0.9, gaussian, delta=DELTA, relation=ADDED)
+    assert found.epsilon == (lower if certified else 4.0) and found.certified is certified
+    assert epsilon_of_area(0.9, gaussian, delta=DELTA, relation=ADDED) == found.epsilon
+
+
+def test_of_sampled_steps_no_more_is_said_than_the_accountant_can_prove():
+    def event(factor):
+        return dp_sgd(noise_multiplier=factor * 2.0, sampling_rate=0.1, steps=100)
+
+    area = largest_area(event(1.0), relation=ADDED)
+    found = bound_of_area(area, event, delta=DELTA, relation=ADDED)
+    assert found.certified and found.epsilon < price(event(1.0), delta=DELTA).lower
+
+
+def test_an_area_that_guessing_has_is_certain_to_say_nothing():
+    assert bound_of_area(0.5, gaussian, delta=DELTA, relation=ADDED) == AreaBound(epsilon=0.0, certified=True)
 
 
 def test_epsilon_grows_with_the_area():

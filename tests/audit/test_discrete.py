@@ -103,6 +103,35 @@ def test_inputs_further_apart_than_the_sensitivity_are_contradicted():
     assert not audit_discrete(mechanism, 1, 0).refuted
 
 
+TINY = {
+    "two answers": lambda e: (m.RandomizedResponse.calibrated(epsilon=e, num_buckets=2), 0, 1),
+    "many answers": lambda e: (m.RandomizedResponse.calibrated(epsilon=e, num_buckets=7), 0, 1),
+    "unary": lambda e: (m.UnaryEncoding(epsilon=e, num_buckets=3), 0, 1),
+    "exponential": lambda e: (
+        m.Exponential(epsilon=e, sensitivity=1.0, relation=ADD),
+        [1.0, 0.0, 0.0, 0.0],
+        [0.0, 1.0, 1.0, 1.0],
+    ),
+    "permute": lambda e: (
+        m.PermuteAndFlip(epsilon=e, sensitivity=1.0, relation=ADD),
+        [1.0, 0.0, 0.0, 0.0],
+        [0.0, 1.0, 1.0, 1.0],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_a_true_claim_of_a_tiny_epsilon_is_not_contradicted(name):
+    tiny = np.logspace(-12, -3, 100).tolist()
+    assert [epsilon for epsilon in tiny if audit_discrete(*TINY[name](epsilon)).refuted] == []
+
+
+def test_a_false_claim_of_a_tiny_epsilon_is_contradicted():
+    mechanism, first, second = TINY["two answers"](1e-6)
+    less = Guarantee(epsilon=0.99e-6, delta=0.0, relation=REPLACE, privacy_unit="unit")
+    assert audit_discrete(mechanism, first, second, claim=less).refuted
+
+
 @pytest.mark.parametrize(
     ("mechanism", "value"),
     [

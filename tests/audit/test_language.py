@@ -4,6 +4,7 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from sfumato.audit.language import plant, text_log_likelihood, train_with_secrets
 from sfumato.audit.memorization import SecretFormat
@@ -41,6 +42,26 @@ def test_a_texts_log_likelihood_adds_up_its_tokens(name):
         for place in range(1, len(ids)):
             total += float(model(ids[None, :place])[0, -1].log_softmax(0)[ids[place]].detach())
         assert score == pytest.approx(total, rel=1e-4)
+
+
+def test_a_model_is_asked_in_evaluation_mode_and_left_as_it_was():
+    model = nn.Sequential(nn.Embedding(97, 8), nn.Dropout(0.5), nn.Linear(8, 97))
+    ask = text_log_likelihood(model.train())
+    first, second = ask(["to be"]), ask(["to be"])
+    assert model.training and model[1].training
+    assert first == second == text_log_likelihood(model.eval())(["to be"])
+
+
+@pytest.mark.parametrize(("texts", "says"), [(["to be", "or"], r"\[2, 5\]"), ([], "at least one")], ids=str)
+def test_texts_of_unequal_lengths_and_none_at_all_are_refused(texts, says):
+    with pytest.raises(InvalidParameterError, match=says):
+        text_log_likelihood(made("lstm"))(texts)
+
+
+def test_secrets_need_a_row_to_stand_among():
+    nothing = torch.zeros(0, 8, dtype=torch.int64)
+    with pytest.raises(InvalidParameterError, match="no rows"):
+        plant((nothing, nothing), ["pin 42"])
 
 
 def test_a_planted_row_holds_the_secret_and_what_comes_one_place_later(rows):

@@ -98,6 +98,39 @@ def test_the_half_that_counts_is_not_the_half_that_searched():
     assert audit_outputs(ordered[:200], ordered[200:]).best.epsilon == 0
 
 
+def forking(value, generator):
+    """Draw noise as a step of a training run does, from a fork of the generator."""
+    return (
+        value + m.laplace((1,), scale=1.0, generator=generator.fork("noise", 0), dtype=torch.float64).item()
+    )
+
+
+@pytest.mark.parametrize("generator", [seeded(0), m.FastGenerator(0), None], ids=["seeded", "fast", "secure"])
+def test_a_mechanism_that_forks_its_generator_is_not_accused_of_repeating_its_noise(generator):
+    found = audit_mechanism(
+        forking, 0.0, 1.0, trials=400, claim=claim(), confidence=CONFIDENCE, generator=generator
+    )
+    assert not found.refuted
+
+
+def test_each_run_has_a_generator_of_its_own_and_the_same_seed_gives_the_same_audit():
+    seen = []
+
+    def run(data, generator):
+        seen.append((data, int(words(1, generator.fork("any", 0))[0])))
+        return 0
+
+    for _ in range(2):
+        audit_mechanism(run, "one", "two", trials=50, generator=seeded(0))
+    assert len(set(seen)) == 100 and seen[:100] == seen[100:]
+
+
+def test_runs_with_a_secure_generator_all_have_it_as_it_is():
+    secure, seen = m.SecureGenerator(), []
+    audit_mechanism(lambda data, generator: seen.append(generator), 0, 1, trials=50, generator=secure)
+    assert all(generator is secure for generator in seen)
+
+
 # --- power ------------------------------------------------------------------------------------------------
 
 

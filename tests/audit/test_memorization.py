@@ -138,6 +138,16 @@ def test_a_tail_far_out_is_not_rounded_to_nothing():
     assert log_tail(50.0, sample) == pytest.approx(0.0, abs=0.01)
 
 
+@pytest.mark.parametrize("others", [0.0, 0.1, -math.inf], ids=["zero", "rounded", "impossible"])
+def test_a_secret_that_stands_out_of_a_sample_of_equals_has_the_bits_of_the_sample(others):
+    def model(texts):
+        return [1.0 if text == "card 000000000007" else others for text in texts]
+
+    found = sampled_exposures(model, [7, 8], form=WIDE, samples=200, generator=seeded(0))
+    assert [e.bits for e in found] == pytest.approx([math.log2(201), 0.0])
+    assert found[0].tail == 1 / 201
+
+
 # --- a bound on epsilon ----------------------------------------------------------------------------------
 
 
@@ -166,8 +176,11 @@ def test_the_bound_exceeds_the_truth_as_seldom_as_it_says(claim, refuted):
 
 def test_a_bound_that_cannot_be_shown_says_how_many_are_needed():
     small = Exposure(bits=3.3, tail=0.1, compared=9, exact=True)
-    with pytest.raises(InvalidParameterError, match="compare with more than 20"):
+    with pytest.raises(InvalidParameterError, match="compare with at least 20"):
         small.bound(delta=0.0)
+    assert Exposure(bits=4.4, tail=1 / 21, compared=20, exact=True).bound(delta=0.0).epsilon > 0
+    with pytest.raises(InvalidParameterError, match="compare with at least 20"):
+        Exposure(bits=4.3, tail=1 / 20, compared=19, exact=True).bound(delta=0.0)
     with pytest.raises(InvalidParameterError, match=r"confidence below 0\.9"):
         small.bound(delta=0.1)
 

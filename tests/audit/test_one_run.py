@@ -177,7 +177,7 @@ def test_the_choice_among_numbers_of_guesses_is_paid_for(audit: Audit) -> None:
 @pytest.mark.parametrize("audit", AUDITS, ids=lambda audit: audit.__name__)
 def test_bad_scores_are_refused_with_what_to_do(audit: Audit) -> None:
     good = np.arange(50.0)
-    with pytest.raises(InvalidParameterError, match="in_scores has NaN"):
+    with pytest.raises(InvalidParameterError, match="in_scores holds NaN"):
         audit(np.append(good, np.nan), good, delta=DELTA)
     with pytest.raises(InvalidParameterError, match="at least 5 of each"):
         audit(good, [], delta=DELTA)

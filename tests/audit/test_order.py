@@ -5,14 +5,16 @@ import contextlib
 
 import numpy as np
 import pytest
+from dp_accounting.dp_event import GaussianDpEvent
 
 from sfumato import Budget, Ledger
 from sfumato.accounting.events import PureDpEvent
 from sfumato.accounting.guarantee import Relation
 from sfumato.audit.distances import LeakError
 from sfumato.audit.order import Watched, check_never_exceeds, check_paid_first, check_stays_spent
-from sfumato.errors import InvalidParameterError
-from sfumato.ledger import filters
+from sfumato.errors import InvalidParameterError, UnsupportedEventError
+from sfumato.ledger import Account, filters
+from sfumato.ledger.state import AccountState, Progress
 from sfumato.mechanisms import Laplace
 from sfumato.statistics import count, mean
 from sfumato.statistics.columns import column_of
@@ -97,6 +99,32 @@ def test_reading_first_is_found_even_where_the_code_catches_everything(account):
         check_paid_first(quiet, ROWS, account)
 
 
+def test_what_was_begun_before_pays_for_nothing(account):
+    account.reserve(EVENT, relation=RELATION, purpose="an earlier crash").begin()
+    with pytest.raises(LeakError, match="__iter__"):
+        check_paid_first(lambda data, account: sum(data), ROWS, account)
+    assert check_paid_first(honest, ROWS, account) == 1
+
+
+def test_an_unpaid_read_is_found_even_where_the_release_fails_afterwards(account):
+    def fails(data, account):
+        sum(data)
+        raise ZeroDivisionError("later")
+
+    with pytest.raises(LeakError, match="__iter__") as found:
+        check_paid_first(fails, ROWS, account)
+    assert isinstance(found.value.__cause__, ZeroDivisionError)
+
+
+def test_an_error_of_a_release_that_paid_is_its_own(account):
+    def fails(data, account):
+        with account.spend(EVENT, relation=RELATION, purpose="sum"):
+            return sum(data) / 0
+
+    with pytest.raises(ZeroDivisionError):
+        check_paid_first(fails, ROWS, account)
+
+
 def test_our_statistics_pay_first_and_stay_charged(account, poor):
     def asked(data, account):
         return mean(data, bounds=(0, 1), epsilon=0.25, account=account)
@@ -117,6 +145,72 @@ def test_a_charge_that_is_given_back_after_a_failed_read_is_found(account):
 def test_a_release_that_never_charges_is_found(account):
     with pytest.raises(LeakError, match="free"):
         check_stays_spent(lambda data, account: len(data), ROWS, account)
+
+
+def test_a_charge_for_something_else_does_not_stand_in(account):
+    def free(data, account):
+        with account.spend(EVENT, relation=RELATION, purpose="another"):
+            pass
+        return sum(data)
+
+    with pytest.raises(LeakError, match="free"):
+        check_stays_spent(free, ROWS, account)
+
+
+def test_a_charge_that_was_never_begun_is_found_as_it_can_be_given_back(account):
+    def reserved(data, account):
+        account.reserve(EVENT, relation=RELATION, purpose="sum")
+        return sum(data)
+
+    with pytest.raises(LeakError, match="never begun"):
+        check_stays_spent(reserved, ROWS, account)
+
+
+def test_what_is_reserved_beside_and_given_back_untouched_is_not_accused(account):
+    def careful(data, account):
+        spare = account.reserve(EVENT, relation=RELATION, purpose="not needed")
+        try:
+            return honest(data, account)
+        finally:
+            spare.refund()
+
+    check_stays_spent(careful, ROWS, account)
+
+
+@pytest.mark.parametrize("delta", [0.0, 0.1])
+@pytest.mark.parametrize("event", [PureDpEvent(0.05), GaussianDpEvent(30.0)], ids=["pure", "gaussian"])
+def test_no_true_account_is_accused_whatever_its_rule_counts(tmp_path, event, delta):
+    ledger = Ledger(tmp_path / "ledger.db")
+    account = ledger.open("a", privacy_unit="row", budget=Budget(epsilon=0.5, delta=delta))
+    if delta == 0 and isinstance(event, GaussianDpEvent):
+        with pytest.raises(UnsupportedEventError):
+            check_never_exceeds(account, event, relation=RELATION)
+        return
+    admitted = check_never_exceeds(account, event, relation=RELATION)
+    assert (admitted == 10) if delta == 0 else (admitted > 40)  # 10 by simple addition, more by Renyi's
+
+
+def test_what_was_spent_before_counts_and_what_was_given_back_does_not(account):
+    account.reserve(EVENT, relation=RELATION, purpose="before").begin()
+    account.reserve(EVENT, relation=RELATION, purpose="given back").refund()
+    assert check_never_exceeds(account, EVENT, relation=RELATION) == 3
+
+
+@pytest.mark.parametrize("budget", [Budget(epsilon=1, delta=0), Budget(epsilon=1, delta=1e-6)], ids=str)
+def test_an_overdraft_is_found_even_where_the_ledger_forgets_releases(tmp_path, budget, monkeypatch):
+    def committed(releases):
+        return [one for one in releases if one.progress is Progress.COMMITTED]
+
+    known, spent = Account.releases, AccountState._cost_of
+    monkeypatch.setattr(Account, "releases", lambda self: committed(known(self)))
+    monkeypatch.setattr(
+        AccountState,
+        "spent",
+        lambda self: filters.total([spent(self, one) for one in committed(self.releases.values())]),
+    )
+    account = Ledger(tmp_path / "ledger.db").open("a", privacy_unit="row", budget=budget)
+    with pytest.raises(LeakError, match="together were admitted to a budget of 1"):
+        check_never_exceeds(account, EVENT, relation=RELATION)
 
 
 def test_an_account_admits_what_its_budget_holds(account):

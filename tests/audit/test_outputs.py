@@ -3,6 +3,7 @@
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -76,6 +77,24 @@ def test_the_commonest_kind_is_one_with_numbers_if_there_are_any():
     outputs = read([None, None, None, 1.0, 2.0, (1.0, 2.0)])
     assert commonest_kind(outputs) == outputs.kinds[3]
     assert commonest_kind(read(["yes", "no", "no"])) == "no"
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.int8])
+def test_tensors_of_every_type_are_read_with_their_gradients_or_without(dtype):
+    plain = torch.tensor([1.0, 2.0]).to(dtype)
+    assert read([plain]).keys() == read([np.array([1.0, 2.0])]).keys()
+    if dtype.is_floating_point:
+        leaf = plain.clone().requires_grad_()
+        assert read([leaf, leaf * 1]).keys() == read([plain, plain]).keys()
+    assert read([plain.to_sparse()]).keys() == read([plain]).keys()
+
+
+@pytest.mark.parametrize("huge", [10**400, -(10**400), Fraction(10**400)], ids=["large", "small", "fraction"])
+def test_a_number_that_float64_cannot_hold_is_refused(huge):
+    for output in (huge, (1.0, huge), {"a": huge}):
+        with pytest.raises(InvalidParameterError, match="digits as text"):
+            read([output])
+    assert len(set(read([str(huge), str(huge + 1)]).keys())) == 2
 
 
 def test_what_cannot_be_compared_is_refused():

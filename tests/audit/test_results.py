@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import json
 import math
 
 import pytest
@@ -43,6 +44,33 @@ def test_an_audit_survives_being_written_down():
         subject="noise", claim=CLAIM, bounds=(bound(0.5),), in_scores=(1.0, 2.0), out_scores=(0.0,)
     )
     assert AuditResult.from_dict(found.to_dict(), CLAIM) == found
+
+
+def test_infinite_scores_and_bounds_survive_as_json():
+    found = AuditResult(
+        subject="noise",
+        claim=CLAIM,
+        bounds=(bound(math.inf),),
+        in_scores=(math.inf, 1.0),
+        out_scores=(-math.inf,),
+    )
+    text = json.dumps(found.to_dict(), allow_nan=False)  # which JSON itself has no words for
+    assert AuditResult.from_dict(json.loads(text), CLAIM) == found
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "told"),
+    [(2.9979, "2.99"), (2.99, "2.99"), (0.99999, "0.999"), (123.9, "123"), (0.0, "0"), (math.inf, "inf")],
+)
+def test_a_bound_is_shown_rounded_down(epsilon, told):
+    assert bound(epsilon).told == told
+    assert f"at least {told} at" in str(bound(epsilon))
+
+
+def test_a_bound_below_the_claim_is_not_shown_above_it():
+    claim = Guarantee(epsilon=2.998, delta=1e-5, relation=Relation.ADD_REMOVE, privacy_unit="row")
+    said = AuditResult(subject="noise", claim=claim, bounds=(bound(2.9979),)).statement()
+    assert "claims epsilon 2.998 at" in said and "at least 2.99 at" in said
 
 
 def test_errors_of_several_attacks_add_up():

@@ -2,7 +2,6 @@
 """ROC curves against slow versions, exact chances by enumeration, and what is refused."""
 
 import math
-import sys
 from itertools import combinations
 
 import numpy as np
@@ -115,8 +114,11 @@ def test_points_for_a_log_plot_are_few_and_on_the_curve():
         ([1.0], [], "out_scores is empty"),
         ([math.nan], [1.0], "in_scores holds NaN"),
         ([[1.0, 2.0]], [1.0], "one axis"),
+        (["a"], [1.0], "in_scores must be real numbers"),
+        ([1.0], [None], "out_scores must be real numbers"),
+        ([1.0], [1j], "out_scores must be real numbers"),
     ],
-    ids=["no members", "no others", "nan", "two axes"],
+    ids=["no members", "no others", "nan", "two axes", "a word", "nothing", "complex"],
 )
 def test_groups_that_cannot_be_compared_are_refused(inside, outside, message):
     with pytest.raises(InvalidParameterError, match=message):
@@ -126,34 +128,3 @@ def test_groups_that_cannot_be_compared_are_refused(inside, outside, message):
 def test_a_sentence_leaves_out_rates_that_cannot_be_seen():
     text = Roc(np.arange(100), np.arange(100), name="loss").describe()
     assert text.startswith("loss: area 0.5 (") and "FPR 0.01" in text and "FPR 0.001" not in text
-
-
-class Axes:
-    """Stand in for matplotlib's: remember what was drawn."""
-
-    def __init__(self):
-        self.drawn, self.settings = [], {}
-
-    def plot(self, x, y, **options):
-        self.drawn.append((np.asarray(x), np.asarray(y), options))
-
-    def set(self, **options):
-        self.settings |= options
-
-    def legend(self, **options):
-        self.settings["legend"] = options
-
-
-def test_the_picture_has_log_axes_the_curve_and_the_line_of_chance():
-    axes, roc = Axes(), Roc([1.0, 2.0, 3.0], [0.0, 1.5], name="LiRA")
-    assert roc.plot(axes) is axes
-    assert (axes.settings["xscale"], axes.settings["yscale"]) == ("log", "log")
-    (x, y, options), chance = axes.drawn
-    assert np.array_equal(x, roc.points()[0]) and np.array_equal(y, roc.points()[1])
-    assert "LiRA" in options["label"] and np.array_equal(chance[0], chance[1])
-
-
-def test_a_picture_without_matplotlib_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(InvalidParameterError, match="pip install matplotlib"):
-        Roc([1.0], [0.0]).plot()

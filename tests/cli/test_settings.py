@@ -86,6 +86,11 @@ def test_a_folder_keeps_settings_as_they_were(tmp_path):
     keep(settings, tmp_path / "run")
     assert kept(tmp_path / "run") == settings
     assert kept(tmp_path / "other") == TrainSettings()
-    (tmp_path / "run" / "settings.json").write_text("{")
-    with pytest.raises(InvalidParameterError, match="cannot be read"):
-        kept(tmp_path / "run")
+    for damaged in ("{", "", "[" * 100_000):
+        (tmp_path / "run" / "settings.json").write_text(damaged)
+        with pytest.raises(InvalidParameterError, match="cannot be read"):
+            kept(tmp_path / "run")
+    for other in ("[]", "3", "null", '"digits"'):
+        (tmp_path / "run" / "settings.json").write_text(other)
+        with pytest.raises(InvalidParameterError, match="settings by name"):
+            kept(tmp_path / "run")

@@ -246,45 +246,13 @@ def test_what_the_page_says_of_flags_is_so():
             assert f"{told}{settings.learning_rate:g}" in page, (data, model)
 
 
-# --- labels alone ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("method", ["altconv", "dp-sgd", "randomized-response", "clusters"])
-def test_labels_alone_may_be_secret(trained, method):
-    said = trained(f"digits --private labels --method {method} --epsilon 3 --seed 1")
-    assert said["method"] == method and said["relation"] == "replace-label"
-    assert said["epsilon"] <= 3 and said["accuracy"] > 0.3
-    assert "Features are public" in said["statement"]
-
-
-def test_without_a_method_one_is_chosen_and_the_reason_is_said(sfumato_says):
-    code, out, err = sfumato_says("train digits --private labels --epsilon 3 --seed 1")
-    assert code == 0, err
-    assert "The method was chosen" in out and "replace-label" in out
-
-
-def test_a_run_on_labels_is_charged(sfumato_says, tmp_path):
-    account = Ledger(tmp_path / "l.db").open(
-        "labels", privacy_unit="label", budget=Budget(epsilon=5, delta=1e-5), relation="replace-label"
-    )
-    method = "--private labels --method randomized-response"
-    line = f"train digits {method} --epsilon 3 --ledger l.db --account labels"
-    code, out, err = sfumato_says(line)
-    assert code == 0, err
-    assert len(account.releases()) == 1 and "one label" in out
-
-
 @pytest.mark.parametrize(
     ("line", "advice"),
     [
         ("digits --private names --epsilon 1", "rows or labels"),
         ("digits --method altconv --epsilon 1", "--private labels"),
-        ("digits --private labels", "how private"),
-        ("digits --private labels --method magic --epsilon 1", "clusters"),
-        ("digits --private labels --epsilon 1 --clip-norm 2", "--clip-norm"),
-        ("digits --private labels --epsilon 1 --resume", "--resume"),
     ],
 )
-def test_flags_that_do_not_go_with_labels_are_refused(sfumato_says, line, advice):
+def test_what_is_secret_is_rows_or_labels(sfumato_says, line, advice):
     code, _, err = sfumato_says(f"train {line}")
-    assert code != 0 and advice in err
+    assert code == 2 and advice in err

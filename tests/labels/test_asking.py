@@ -312,6 +312,12 @@ def test_batches_too_small_for_batch_norm_cost_nothing(refused, method):
     assert "training fails" in said
 
 
+def test_a_stage_too_small_for_batch_norm_costs_nothing(refused):
+    one = MultiStage(epsilon=1.0, classes=CLASSES, shares=(1, ROWS - 1))
+    said = refused(one, UnsupportedModelError, model=MIXING["batch-norm"])
+    assert "training fails" in said
+
+
 @each(METHODS)
 def test_a_model_without_weights_to_learn_costs_nothing(refused, method):
     refused(method, SfumatoError, model=network().requires_grad_(False))

@@ -269,6 +269,13 @@ def test_wrong_settings_are_refused_before_any_label_is_seen(changes):
         method(**changes)
 
 
+@pytest.mark.parametrize("values", [(0.0, 0.0), (-1.0, 0.0), (math.nan, 1.0), (math.inf, 1.0)], ids=str)
+def test_a_spectrum_that_says_nothing_is_refused_before_any_label_is_seen(values):
+    empty = Spectrum(values=torch.tensor(values).double(), vectors=torch.ones(4, 2).double())
+    with pytest.raises(InvalidParameterError, match=r"no eigenvalue above zero.*leave it out"):
+        method(spectrum=empty)
+
+
 def test_clusters_that_are_no_tensor_are_refused():
     with pytest.raises(InvalidParameterError, match="int64 tensor"):
         ClusterLabels(epsilon=1.0, classes=2, clusters=[0, 1])  # pyright: ignore[reportArgumentType]

@@ -130,6 +130,19 @@ def test_stages_need_a_teacher():
         MultiStage(epsilon=1.0, classes=3).release(LABELS)
 
 
+def test_lessons_are_those_that_a_teacher_gives_and_the_last_one_of_all_rows():
+    method, learned = MultiStage(epsilon=1.0, classes=3, shares=(1, 1, 2)), []
+
+    def teach(rows, released):
+        learned.append(len(rows))
+        return torch.full((40, 3), 1 / 3)
+
+    method.release(torch.zeros(40, dtype=torch.int64), teach=teach, generator=seeded(0))
+    assert [*learned, 40] == method.lessons(40) == [10, 20, 40]
+    assert MultiStage(epsilon=1.0, classes=3, shares=(1, 10_000)).lessons(40) == [40]
+    assert RandomizedLabels(epsilon=1.0, classes=3).lessons(40) == [40]
+
+
 def test_stages_cost_what_parallel_composition_says():
     first = response(epsilon=1.0, classes=3).event()
     parts = ParallelDpEvent((first, PureDpEvent(1.0)))

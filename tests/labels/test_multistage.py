@@ -8,7 +8,7 @@ import torch
 
 from sfumato.errors import InvalidParameterError
 from sfumato.labels.learning import soft_cross_entropy
-from sfumato.labels.multistage import report_in_stages, split_rows
+from sfumato.labels.multistage import report_in_stages, rows_so_far, split_rows
 from sfumato.labels.prior import RRWithPrior
 from sfumato.labels.randomized import Correction, marginal_loss
 from sfumato.testing import seeded
@@ -24,6 +24,13 @@ def test_each_row_is_in_one_stage():
     stages = split_rows(101, shares=(1, 2, 1), generator=seeded(0))
     assert [len(stage) for stage in stages] == [25, 51, 25]
     assert torch.cat(stages).sort().values.equal(torch.arange(101))
+
+
+@pytest.mark.parametrize("shares", [(1, 2, 1), (1, 999), (1, 99_999), (0.257, 0.743)], ids=str)
+def test_what_stages_learn_from_is_known_before_any_label_is(shares):
+    known = rows_so_far(1000, shares=shares)
+    sizes = [len(stage) for stage in split_rows(1000, shares=shares)]
+    assert known == list(itertools.accumulate(sizes)) and known[-1] == 1000
 
 
 def test_splits_are_random_and_even():

@@ -12,6 +12,7 @@ from sfumato.audit.distances import score_at
 from sfumato.audit.replay import Call, LeakError, Tape, check_call, watched
 from sfumato.audit.replay import replay as replay_release
 from sfumato.statistics.asking import Query
+from sfumato.testing import seeded
 
 __all__ = ["Call", "LeakError", "Tape", "check_call", "replay", "watched"]
 
@@ -33,6 +34,6 @@ def replay(question: Any, data: Any, neighbor: Any, *, seed: int = 0, adds_up: b
         data,
         neighbor,
         claim=asked[0].guarantee if plain else None,
-        seed=seed,
+        generator=seeded(seed),
     )
     return list(calls)

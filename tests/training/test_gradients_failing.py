@@ -9,11 +9,17 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from sfumato.errors import InvalidParameterError, UnsupportedModelError, UnsupportedUseError
+from sfumato.errors import (
+    InvalidParameterError,
+    QueryFailedError,
+    UnsupportedModelError,
+    UnsupportedUseError,
+)
 from sfumato.testing import seeded
 from sfumato.training.clipping import AdaptiveClip, Clipping, CoordinateClipping
 from sfumato.training.functional import Functional
 from sfumato.training.gradients import Engines, PrivateGradients
+from sfumato.training.losses import cross_entropy
 
 SLACK = 1e-4  # float32 rounding
 STYLES = {
@@ -163,6 +169,86 @@ def test_an_exception_in_the_middle_of_a_step_leaves_nothing_for_the_next(engine
     model.fails_at = None
     private.backward(x[:0], g[:0])
     assert not flat_grad(model).any()
+
+
+SECRET = 7777
+
+
+def chain(error):
+    """Return an error with all that is behind it."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def labels_of(rows, label):
+    x = torch.randn(rows, 2, generator=torch.Generator().manual_seed(0))
+    return x, torch.full((rows,), label)
+
+
+@pytest.mark.parametrize("check", [True, False])
+@any_engine
+def test_an_error_on_private_rows_does_not_quote_them(engine, check):
+    private = private_of(model := Two(), cross_entropy, engine=engine, check=check)
+    with pytest.raises(QueryFailedError, match=r"labels in 0 \.\.\. classes - 1") as caught:
+        private.backward(*labels_of(4, SECRET))
+    assert list(chain(caught.value)) == [caught.value]
+    assert str(SECRET) not in str(caught.value)
+    assert private.steps == 0 and all(p.grad is None for p in model.parameters())
+    private.backward(*labels_of(4, 1))  # nothing is left of it
+    assert private.steps == 1
+
+
+class Talkative(Two):
+    """Two, that says what it does not like."""
+
+    def forward(self, x):
+        if bool((x > 100).any()):
+            raise KeyError(f"row {x.max()}")
+        return super().forward(x)
+
+
+def test_what_a_model_of_the_users_raises_is_not_repeated_either():
+    private = private_of(Talkative(torch.float64))
+    x, g = some(4, dtype=torch.float64)
+    with pytest.raises(QueryFailedError, match=r"\(KeyError\)") as caught:
+        private.backward(x + SECRET, g)
+    assert list(chain(caught.value)) == [caught.value] and "77" not in str(caught.value)
+
+
+class Sharing(Two):
+    """Two, with parameters applied to what all rows share: where it fails, an error of ours stands before."""
+
+    def forward(self, x):
+        if bool((x > 100).any()):
+            raise RuntimeError(f"row {x.max()}")
+        return super().forward(x) + self.a(torch.ones(1, 2, dtype=x.dtype))
+
+
+def test_an_error_of_ours_does_not_carry_the_one_it_was_made_of():
+    private = private_of(Sharing(torch.float64), check=False, microbatch_size=4)
+    x, g = some(4, dtype=torch.float64)
+    private.backward(x, g)
+    with pytest.raises(UnsupportedUseError, match=r"something that all examples share") as caught:
+        private.backward(x + SECRET, g)
+    assert all("77" not in str(error) for error in chain(caught.value))
+
+
+def test_what_fails_whatever_the_rows_are_is_told_as_it_is():
+    private = private_of(Two())
+    with pytest.raises(RuntimeError, match=r"mat1 and mat2 shapes cannot be multiplied \(2x7") as caught:
+        private.backward(torch.full((5, 7), float(SECRET)), torch.zeros(5, 2))
+    assert len(list(chain(caught.value))) == 1  # said of two rows of zeros, not of five private ones
+
+
+def test_rows_that_are_nobodys_do_not_use_up_the_self_check():
+    x, g = some(6, dtype=torch.float64)
+    private = private_of(Centered(torch.float64), check=True)
+    private.accumulate(x, g, checked_rows=0)
+    private.accumulate(x, g, checked_rows=1)
+    private.finish()
+    with pytest.raises(UnsupportedModelError, match=r"a.weight"):
+        private.accumulate(x, g, checked_rows=2)
 
 
 class Breaking(Silent):
@@ -329,7 +415,8 @@ def test_batch_norm_that_was_frozen_and_is_set_to_training_is_refused_at_the_nex
 def test_a_rehearsal_keeps_nothing_and_raises_what_would_fail():
     private = private_of(model := Two(), check=True)
     state = torch.get_rng_state()
-    private.rehearse(*some(2))
+    assert private.rehearse(*some(2))
+    assert not private.rehearse(torch.full((2, 2), math.nan), some(2)[1])
     assert torch.equal(torch.get_rng_state(), state)
     private.backward(*some(0))
     assert not flat_grad(model).any() and private.steps == 1

@@ -2,6 +2,7 @@
 import json
 import math
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,7 +14,13 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from sfumato import Budget, Ledger
-from sfumato.errors import BudgetExceededError, CalibrationError, InvalidParameterError, RelationMismatchError
+from sfumato.errors import (
+    BudgetExceededError,
+    CalibrationError,
+    InvalidParameterError,
+    QueryFailedError,
+    RelationMismatchError,
+)
 from sfumato.ledger.state import Progress
 from sfumato.mechanisms.random import FastGenerator
 from sfumato.testing import seeded
@@ -493,6 +500,36 @@ def test_an_exception_while_training_leaves_the_run_spent(account):
         )
     (release,) = account.releases()
     assert release.progress is Progress.BEGUN
+
+
+def test_a_label_out_of_range_is_not_told_and_leaves_the_run_spent(account):
+    with pytest.raises(QueryFailedError, match=r"whole-number labels in 0 \.\.\. classes - 1") as caught:
+        fit(
+            (X, torch.full((40,), 7777)),
+            run_of([(9.0, 30)]),
+            account=account,
+            purpose="labels",
+            privacy_unit="client",
+        )
+    assert "7777" not in str(caught.value)
+    assert caught.value.__cause__ is None and caught.value.__context__ is None
+    assert account.releases()[0].progress is Progress.BEGUN
+
+
+def test_a_report_that_cannot_be_written_whole_is_not_there(tmp_path, monkeypatch):
+    written = Path.write_text
+
+    def half(self, text, *args, **options):
+        written(self, text[: len(text) // 2], *args, **options)
+        raise OSError("the disk is full")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="full"):
+        patch.setattr(Path, "write_text", half)
+        fit((X, Y), run_of(), folder=tmp_path / "run")
+    assert not (tmp_path / "run" / "run.json").exists()
+    fit((X, Y), run_of(), folder=tmp_path / "other")
+    assert json.loads((tmp_path / "other" / "run.json").read_text())["steps"] == 4
+    assert not list((tmp_path / "other").glob("*.part"))
 
 
 def test_a_run_can_take_all_that_its_account_has_left(account):

@@ -19,6 +19,7 @@ from sfumato.audit.results import AuditResult
 from sfumato.audit.roc import Roc
 from sfumato.audit.shadows import loss_scores
 from sfumato.errors import InvalidParameterError
+from sfumato.labels.train import LabelRun
 from sfumato.training.losses import Loss, cross_entropy
 from sfumato.training.run import TrainingRun
 
@@ -61,12 +62,18 @@ class Attacked:
 
 
 def attack(
-    run: TrainingRun, *, members: Rows | None = None, others: Rows | None = None, loss: Loss = cross_entropy
+    run: TrainingRun | LabelRun,
+    *,
+    members: Rows | None = None,
+    others: Rows | None = None,
+    loss: Loss = cross_entropy,
 ) -> Attacked:
     """Return what canaries of a run prove, and with rows to compare, what its model tells about membership.
 
-    `members` are rows that the run was trained on, `others` rows of the same kind that it was not.
+    `members` are rows that the run was trained on, `others` rows of the same kind that it was not. Of a run
+    on secret labels, its training by noisy gradients is attacked.
     """
+    run = _training(run)
     if (members is None) != (others is None):
         raise InvalidParameterError("give both members and others, rows to compare, or neither.")
     planted = run.audit if isinstance(run.audit, AuditResult) else None
@@ -80,3 +87,14 @@ def attack(
         scores = [loss_scores(run.model, rows, loss=loss) for rows in (members, others)]
         roc = Roc(*scores, name="membership by loss")
     return Attacked(claim=run.guarantee, canaries=planted, membership=roc)
+
+
+def _training(run: TrainingRun | LabelRun) -> TrainingRun:
+    if not isinstance(run, LabelRun):
+        return run
+    if run.training is None:
+        raise InvalidParameterError(
+            f"the method {run.method.name!r} releases labels once, with noise, and its run has no noisy "
+            "gradients to attack. Attack the method's `release` with sfumato.audit.audit_mechanism."
+        )
+    return run.training

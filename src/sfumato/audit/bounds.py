@@ -63,7 +63,7 @@ def clopper_pearson(hits: int, trials: int, *, confidence: float = 0.95) -> tupl
     (0.0, 0.3085)
     """
     _check_hits(hits, trials, "hits", "trials")
-    _check.probability(confidence=confidence)
+    _check_confidence(confidence)
     low = 0.0 if hits == 0 else float(betaincinv(hits, trials - hits + 1, 1 - confidence))
     high = 1.0 if hits == trials else float(betaincinv(hits + 1, trials - hits, confidence))
     return low, high
@@ -88,7 +88,7 @@ def epsilon_from_counts(
     _check_hits(true_positives, positives, "true_positives", "positives")
     _check_hits(false_positives, negatives, "false_positives", "negatives")
     _check.in_range(0, 1, delta=delta)
-    _check.probability(confidence=confidence)
+    _check_confidence(confidence)
     each = (1 + confidence) / 2
     low, _ = clopper_pearson(true_positives, positives, confidence=each)
     _, high = clopper_pearson(false_positives, negatives, confidence=each)
@@ -103,7 +103,7 @@ def needed(epsilon: float, *, delta: float, confidence: float = 0.95) -> int:
     """
     _check.in_range(0, _LARGEST_EPSILON, epsilon=epsilon)
     _check.in_range(0, 1, delta=delta)
-    _check.probability(confidence=confidence)
+    _check_confidence(confidence)
     if not delta < 1:
         raise InvalidParameterError(f"no attack contradicts delta={delta:g}: ask for a delta below 1.")
     # All are told apart: TPR >= x and FPR <= 1 - x with x = ((1 - confidence) / 2)^(1/n).
@@ -123,7 +123,7 @@ def epsilon_from_guesses(
     """
     _check_guesses(correct, guesses, canaries)
     _check.in_range(0, 1, delta=delta)
-    _check.probability(confidence=confidence)
+    _check_confidence(confidence)
     return _largest(lambda e: _chance(correct, guesses, canaries * delta, e) <= 1 - confidence)
 
 
@@ -134,7 +134,7 @@ def mu_from_guesses(correct: int, guesses: int, canaries: int, *, confidence: fl
     0.56
     """
     _check_guesses(correct, guesses, canaries)
-    _check.probability(confidence=confidence)
+    _check_confidence(confidence)
     return _largest(lambda mu: _no_law(correct, guesses, canaries, mu, 1 - confidence))
 
 
@@ -148,7 +148,7 @@ def area_from_pairs(share: float, pairs: int, *, confidence: float = 0.95) -> fl
     """
     _check.in_range(0, 1, share=share)
     _check.count(pairs=pairs)
-    _check.probability(confidence=confidence)
+    _check_confidence(confidence)
     if share == 0:
         return 0.0
     low, high = 0.0, share
@@ -221,6 +221,15 @@ def _largest(refuted: Callable[[float], bool]) -> float:
 
 def _log_ratio(numerator: float, denominator: float) -> float:
     return math.log(numerator / denominator) if numerator > 0 and denominator > 0 else 0.0
+
+
+def _check_confidence(confidence: float) -> None:
+    _check.probability(confidence=confidence)
+    if not 1 - confidence < 1:  # then every value would be refuted, however large
+        raise InvalidParameterError(
+            f"confidence={confidence:g} cannot be told from 0 in float64: a bound of no confidence says "
+            "nothing. Ask for 0.95, say."
+        )
 
 
 def _check_hits(hits: int, trials: int, name: str, of: str) -> None:

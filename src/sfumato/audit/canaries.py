@@ -8,13 +8,23 @@ Canaries   Units of nobody's, whose gradient is as long as clipping lets it be, 
            none.
 Unharmed   The coordinates are parameters beside the model, which get noise and nothing else from other units.
            The model sees no canary: what it learns has the distribution it would have had, except where
-           clipping adapts itself or is split among layers.
+           clipping adapts itself or is split among layers. Refused where averages of groups are clipped: a
+           canary would leave nothing of the units that share its group.
+Checked    The self-check of a run looks at its own rows alone. Canaries' rows are zeros, all alike: they show
+           no mixing, and a batch of canaries only says nothing about the model.
 Guarantee  Of confidence: given who is in, scores of different canaries are independent where sampling takes
            units independently or on a public schedule (Poisson, shuffled, cyclic; nearly so for batches of a
            fixed size), so `one_run.ranks` bounds the chance that one who is in outscores one who is not. What
-           that says about epsilon is `claims.epsilon_of_area`, for the run's own event.
+           that says about epsilon is `claims.bound_of_area`, for the run's own event.
+Coins      Fair ones, thrown again until there are canaries enough on both sides. The rule looks at sizes
+           alone, so that each subset of a size is still as likely as any other of that size, and that is all
+           that `ranks` asks for, which is stated given the sizes. Bounds that count guesses
+           (`binary_guesses`, `f_dp`) want plain coins; none is used here.
 Scores     The sum over steps of the log likelihood ratio of a canary's noisy coordinate under the claim.
            Wrong code cannot make the bound invalid, whatever the scores become: it just makes it larger.
+           Where batches follow a schedule that the event takes for known (shuffled, cyclic), only the steps
+           that a canary's place was in count: the schedule does not know who is in.
+One run    Canaries are planted for one run, and what is seen of them is evidence about that run alone.
 Private    Nothing of the data is looked at but noisy gradients. A verdict costs nothing.
 """
 
@@ -30,7 +40,7 @@ from sfumato import _check
 from sfumato.accounting.guarantee import Guarantee, Relation
 from sfumato.audit import claims, one_run
 from sfumato.audit.results import AuditResult, LowerBound
-from sfumato.errors import InvalidParameterError
+from sfumato.errors import InvalidParameterError, UnsupportedModelError
 from sfumato.mechanisms.random import Generator, resolve, words
 from sfumato.training import distributed, rows
 from sfumato.training.clipping import Clipping, CoordinateClipping, Scaling
@@ -42,6 +52,8 @@ from sfumato.training.sampling import PoissonSampling
 __all__ = ["CanariedRun", "Canaries"]
 
 _LONG = 1e6  # times the clip norm: the gradient of a canary before it is clipped
+_ATTACK = "ranked scores of gradient canaries in one run"
+_UNCERTIFIED = "in epsilons of the claim's accountant, which has no lower bound for this event"
 _PARTS = 4  # layers of canary coordinates where layers are clipped on their own
 
 
@@ -84,14 +96,32 @@ class Canaries:
                 "clipping by coordinate has a bound that grows with the number of parameters, and canaries "
                 "would add to it: the model would get more noise. Clip by norm to audit a run."
             )
-        drawn = distributed.first_decides(lambda: _halves(self.count, generator))
+        if mechanism.step.group_size > 1:
+            raise InvalidParameterError(
+                f"group_size={mechanism.step.group_size} clips averages of groups, and the gradient of a "
+                "canary would leave nothing of the units in its group: the model would learn nothing. Audit "
+                "a run with group_size=1, or train this one without audit=..."
+            )
+        least = one_run.least_canaries(self.confidence)
+        drawn = distributed.first_decides(lambda: _halves(self.count, least, generator))
         return CanariedRun(self, units, mechanism, drawn)
 
 
-def _halves(count: int, generator: Generator | None) -> Tensor:
-    """Return who is in: each with chance 1/2."""
-    drawn = words(count, resolve(generator).fork("canaries", 0))
-    return torch.from_numpy((drawn >> 63).astype(bool))
+def _halves(count: int, least: int, generator: Generator | None) -> Tensor:
+    """Return who is in: by fair coins, thrown again while fewer than `least` are in or out.
+
+    With 4 * `least` canaries, the fewest there may be, that happens about once in 100 times.
+    """
+    source, attempt = resolve(generator), 0
+    present = _coins(count, source.fork("canaries", attempt))
+    while not least <= int(present.sum()) <= count - least:
+        attempt += 1
+        present = _coins(count, source.fork("canaries", attempt))
+    return present
+
+
+def _coins(count: int, generator: Generator) -> Tensor:
+    return torch.from_numpy((words(count, generator) >> 63).astype(bool))
 
 
 class CanariedRun:
@@ -127,10 +157,44 @@ class CanariedRun:
 
         return canaried
 
-    def observe(self, *, noise_multiplier: float, bound: float, expected_batch_size: float) -> None:
+    def real_rows(self, batch: Batch) -> int:
+        """Return how many rows of a batch are of the run's own units; they come first."""
+        return int((batch.rows[-2] == 0).sum()) if batch.rows else 0
+
+    def require(self, *, finite: bool) -> None:
+        """Raise unless the gradients of canaries were all finite."""
+        if not finite:
+            raise UnsupportedModelError(
+                "the rows of canaries are zeros, and the gradient of the loss at a row of zeros is not "
+                "finite. Such units contribute nothing, so an audit would show nothing. Make the loss smooth "
+                "there (no norm, root, logarithm or division without a constant added), or leave audit=... "
+                "out."
+            )
+
+    def counted(self) -> str:
+        """Return the sentence that says how canaries count among a public number of units."""
+        stated, canaries = getattr(self._mechanism.sampling, "public_size", None), self._settings.count
+        told = f" If {stated} is that of the data alone, give {stated + canaries}." if stated else ""
+        return (
+            f"Canaries count among the units: state public_size for the data and {canaries} canaries "
+            f"together.{told}"
+        )
+
+    def observe(
+        self, units: Tensor, *, noise_multiplier: float, bound: float, expected_batch_size: float
+    ) -> None:
         """Add up what a step tells about each canary."""
         seen = self._marks.gradient().double().cpu() * expected_batch_size / bound
-        self._scores += self._evidence(seen, noise_multiplier)
+        evidence = self._evidence(seen, noise_multiplier)
+        self._scores += evidence if self._mechanism.sampling.amplifies else evidence * self._in_batch(units)
+
+    def _in_batch(self, units: Tensor) -> Tensor:
+        """Return 1 for canaries whose place was in the batch, and 0 for others; all have a place."""
+        found = torch.zeros(self._settings.count, device=self._marks.device)
+        seats = units - self._units.first_seat
+        found[seats[seats >= 0].to(found.device)] = 1
+        distributed.add_up_([found])  # each rank has units of its own
+        return found.double().cpu()
 
     def _evidence(self, seen: Tensor, noise: float) -> Tensor:
         """Return log likelihood ratios of in over out, for contributions in multiples of the bound."""
@@ -144,14 +208,14 @@ class CanariedRun:
         inside, outside = self._scores[self._present].numpy(), self._scores[~self._present].numpy()
         area = one_run.ranks(inside, outside, confidence=self._settings.confidence)
         mechanism = self._mechanism
-        epsilon = claims.epsilon_of_area(
+        shown = claims.bound_of_area(
             area, lambda factor: mechanism.scaled(factor).event(), delta=claim.delta, relation=claim.relation
         )
         found = LowerBound(
-            epsilon=epsilon,
+            epsilon=shown.epsilon,
             delta=claim.delta,
             confidence=self._settings.confidence,
-            attack="ranked scores of gradient canaries in one run",
+            attack=_ATTACK if shown.certified else f"{_ATTACK}, {_UNCERTIFIED}",
             trials=self._settings.count,
         )
         return AuditResult(
@@ -211,6 +275,11 @@ class _Marks(nn.Module):
             len(self.parts)
         )
 
+    @property
+    def device(self) -> torch.device:
+        """Where the coordinates are."""
+        return next(self.parameters()).device
+
     def gradient(self) -> Tensor:
         """Return the gradient in the direction of each canary."""
         found = [part.weight.grad[1:, 0] for part in self.parts]  # type: ignore[index,union-attr]  # a step was taken
@@ -245,30 +314,38 @@ class _CanariedUnits(Units):
         self._inner.open()
 
     @property
+    def first_seat(self) -> int:
+        """The number of the first canary among the units."""
+        return self._inner.num_units
+
+    @property
     def num_units(self) -> int:
-        return self._inner.num_units + len(self._seats)
+        return self.first_seat + len(self._seats)
 
     @property
     def by_owner(self) -> bool:
         return self._inner.by_owner
 
     def blank(self, units: int) -> tuple[Any, ...] | None:
+        """Return rows of zeros, each that of a canary: in a rehearsal, their gradients must be finite."""
         found = self._inner.blank(units)
-        return None if found is None else (*found, torch.zeros(units, dtype=torch.int64), torch.zeros(units))
+        return None if found is None else (*found, torch.arange(1, units + 1), torch.ones(units))
 
     def take(self, units: Tensor, generator: Generator | None = None) -> Batch:
-        """Return the rows of units and canaries; canaries come last."""
-        if not len(units):
-            return Batch(())
-        mine = units >= self._inner.num_units
-        others = self._inner.take(units[~mine], generator)
-        seats = units[mine] - self._inner.num_units
-        return self._joined(others, self._seats[seats], self._signs[seats])
+        """Return the rows of units and canaries; canaries come last.
 
-    def _joined(self, others: Batch, numbers: Tensor, signs: Tensor) -> Batch:
-        width = others.rows_per_unit
-        before, more = (rows.count(others.rows) if others.rows else 0), len(numbers) * width
-        given = rows.padded(others.rows or self._inner.blank(0), before + more)
+        Where nobody knows what a row looks like, as of a data set without rows, canaries have none.
+        """
+        mine = units >= self.first_seat
+        others = self._inner.take(units[~mine], generator)
+        seats = units[mine] - self.first_seat
+        given = others.rows or self._inner.blank(0)
+        return Batch(()) if not len(units) or given is None else self._joined(others, given, seats)
+
+    def _joined(self, others: Batch, given: tuple[Any, ...], seats: Tensor) -> Batch:
+        numbers, signs, width = self._seats[seats], self._signs[seats], others.rows_per_unit
+        before, more = rows.count(given), len(numbers) * width
+        given = rows.padded(given, before + more)
         places, turned = (torch.zeros(before + more, dtype=kind) for kind in (torch.int64, torch.float32))
         places[before:], turned[before:] = numbers.repeat_interleave(width), signs.repeat_interleave(width)
         weights = others.row_weights

@@ -10,12 +10,11 @@ Lighter    Statistics of rows are run half as often: a run of theirs takes milli
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
-from dp_accounting.dp_event import DpEvent
 
 from sfumato import mechanisms as m
 from sfumato import statistics as s
@@ -63,21 +62,7 @@ def _released(mechanism: Any, first: Any, second: Any, *, delta: float = 0.0, su
 
 def _exactly(mechanism: Any, first: Any, second: Any, *, delta: float = 0.0) -> Case:
     """Return the case of a mechanism with a `release` and few outcomes."""
-    case = _released(mechanism, first, second, delta=delta)
-    return _with(case, exact=mechanism)
-
-
-def _with(case: Case, *, exact: Any = None, run: Run | Vectorized | None = None, share: float = 1.0) -> Case:
-    return Case(
-        subject=case.subject,
-        audits=case.audits,
-        run=case.run if run is None else run,
-        first=case.first,
-        second=case.second,
-        claim=case.claim,
-        exact=exact,
-        share=share,
-    )
+    return replace(_released(mechanism, first, second, delta=delta), exact=mechanism)
 
 
 # --- mechanisms -------------------------------------------------------------------------------------------
@@ -97,29 +82,16 @@ def _additive() -> tuple[Case, ...]:
         _released(laplace, 0.0, 1.0),
         _released(gaussian, 0.0, 1.0, delta=DELTA),
         _exactly(whole, 0, 1),
-        _with(_released(replaced, 0, 2, subject="DiscreteLaplace, replace-one"), exact=replaced),
+        replace(_released(replaced, 0, 2, subject="DiscreteLaplace, replace-one"), exact=replaced),
         _exactly(m.DiscreteGaussian(stddev=2.0, sensitivity=1, relation=ADD), 0, 1, delta=DELTA),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Priced:
-    """The claim of noise in tensors: a function, which has no event, used as a mechanism that has one."""
-
-    mechanism: Any
-
-    @property
-    def relation(self) -> Relation:
-        return self.mechanism.relation
-
-    def event(self) -> DpEvent:
-        return self.mechanism.event()
 
 
 def _tensor(
     name: str, run_many: RunMany, mechanism: Any, *, first: Any = 0.0, second: Any = 1.0, delta: float
 ) -> Case:
-    claim = claim_of(_Priced(mechanism), delta=delta)
+    """Return the case of noise in tensors, which is a function: its claim is that of a mechanism alike."""
+    claim = claim_of(mechanism, delta=delta)
     return Case(
         subject=f"{name}, in a tensor",
         audits=name,
@@ -180,13 +152,17 @@ def _choosing() -> tuple[Case, ...]:
     monotonic = m.Exponential(**terms, relation=ADD, monotonic=True)
     interval = _released(line, [1.0, 0.0], [0.0, 1.0])
     edges = [0.0, 1.0, 8.0]
+
+    def run(scores: Sequence[float], generator: Generator) -> object:
+        return line.release(edges, scores, generator=generator)
+
     return (
         _exactly(m.Exponential(**terms, relation=REPLACE), *_SCORES),
-        _with(_released(monotonic, *rising, subject="Exponential, monotonic"), exact=monotonic),
+        replace(_released(monotonic, *rising, subject="Exponential, monotonic"), exact=monotonic),
         _exactly(m.PermuteAndFlip(**terms, relation=REPLACE), *_SCORES),
         _released(m.NoisyMax(**terms, relation=REPLACE), *_SCORES),
         _released(m.NoisyMax(**terms, relation=ADD, monotonic=True), *rising, subject="NoisyMax, monotonic"),
-        _with(interval, run=lambda scores, generator: line.release(edges, scores, generator=generator)),
+        replace(interval, run=run),
     )
 
 
@@ -228,7 +204,7 @@ def _reporting(mechanism: m.RandomizedResponse | m.UnaryEncoding) -> Case:
     def many(answer: int, count: int, generator: Generator) -> Any:
         return mechanism.release(np.full(count, answer), generator=generator)
 
-    return _with(case, run=Vectorized(many), exact=mechanism)
+    return replace(case, run=Vectorized(many), exact=mechanism)
 
 
 def _sensitive() -> tuple[Case, ...]:
@@ -238,11 +214,12 @@ def _sensitive() -> tuple[Case, ...]:
     far = tested.distance_needed
     proposed = _released(tested, (0.0, far), (0.5, far - 1), delta=DELTA)
     medians = ([0.0, 0.0, 0.0, 1.0, 1.0], [0.0, 0.0, 1.0, 1.0, 1.0])
+
+    def run(data: tuple[float, int], generator: Generator) -> object:
+        return tested.release(data[0], distance=data[1], generator=generator)
+
     return (
-        _with(
-            proposed,
-            run=lambda data, generator: tested.release(data[0], distance=data[1], generator=generator),
-        ),
+        replace(proposed, run=run),
         _released(m.SmoothMedian(epsilon=1.0, bounds=_UNIT), *medians),
         _released(
             m.SmoothMedian(epsilon=1.0, bounds=_UNIT, delta=DELTA),

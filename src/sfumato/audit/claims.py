@@ -7,12 +7,18 @@ Guarantee  `largest_area(event)` is an upper bound on the area under the ROC cur
            e^-epsilon (1 - delta - a)) (Wasserman, Zhou 2010; Kairouz, Oh, Viswanath 2015); what lies below
            all of these lines is out of reach. Few points allow an attacker more, never less.
 Family     A lower bound on the area becomes one on epsilon within the family of the same event with more or
-           less noise: `epsilon_of_area` finds the member that just allows the area.
+           less noise: `bound_of_area` finds the member of least noise that does not allow the area, nearly.
+           The mechanism, if it is one of them, has less noise still.
+Lower      Of that member's epsilon the accountant's lower bound counts, where it has one. Where it has none
+           (projections, batches of a fixed or a largest size) its upper bound stands in, and `certified` is
+           False: a claim by the same accountant is still refuted only where the area is out of its reach, but
+           the number itself may be above the true epsilon by as much as the accountant's is.
 Source     ROC curves as trade-off functions: Dong, Roth, Su 2022.
 """
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,7 +27,7 @@ from sfumato.accounting.events import DpEvent
 from sfumato.accounting.guarantee import Relation
 from sfumato.accounting.price import price
 
-__all__ = ["epsilon_of_area", "largest_area"]
+__all__ = ["AreaBound", "bound_of_area", "epsilon_of_area", "largest_area"]
 
 _DELTAS = (1e-4, 0.005, 0.03, 0.09, 0.2, 0.35, 0.55, 0.8)
 _CELLS = 4000  # of the axis of false positives; midpoints of a convex curve lie below its mean
@@ -49,16 +55,41 @@ def largest_area(event: DpEvent, *, relation: Relation) -> float:
     return float(1 - missed.mean())
 
 
-def epsilon_of_area(
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AreaBound:
+    """What an area says about epsilon, and whether the accountant vouches for it as a lower bound."""
+
+    epsilon: float
+    certified: bool
+
+
+def bound_of_area(
     area: float, event: Callable[[float], DpEvent], *, delta: float, relation: Relation
-) -> float:
-    """Return the epsilon of the event of most noise that allows the area; 0 where guessing does.
+) -> AreaBound:
+    """Return the epsilon of the event of least noise that does not allow the area; 0 where guessing has it.
 
     `event(factor)` is the claimed event with its noise multiplied by `factor`.
+
+    >>> from sfumato.accounting.events import dp_sgd
+    >>> def event(factor): return dp_sgd(noise_multiplier=factor, sampling_rate=1.0, steps=1)
+    >>> found = bound_of_area(0.76, event, delta=1e-5, relation=Relation.ADD_REMOVE)  # of noise 1: 4.38
+    >>> round(found.epsilon, 1), found.certified
+    (4.3, True)
     """
     _check.in_range(0, 1, area=area)
     factor = _most_noise(lambda factor: largest_area(event(factor), relation=relation) >= area)
-    return 0.0 if factor is None else price(event(factor), delta=delta, relation=relation).epsilon
+    if factor is None:
+        return AreaBound(epsilon=0.0, certified=True)
+    found = price(event(factor), delta=delta, relation=relation)
+    certified = found.lower > 0 or found.upper == 0
+    return AreaBound(epsilon=found.lower if certified else found.upper, certified=certified)
+
+
+def epsilon_of_area(
+    area: float, event: Callable[[float], DpEvent], *, delta: float, relation: Relation
+) -> float:
+    """Return the epsilon of `bound_of_area` alone."""
+    return bound_of_area(area, event, delta=delta, relation=relation).epsilon
 
 
 def _most_noise(allows: Callable[[float], bool]) -> float | None:

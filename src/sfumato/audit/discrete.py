@@ -3,7 +3,8 @@
 
 Guarantee  `exact_epsilon` is the least epsilon for which two laws are (epsilon, delta)-close, both ways, over
            all events: the best event of each size takes outcomes in the order of their likelihood ratio. It
-           is rounded down past float64's error, so a claim that holds with equality is not contradicted.
+           is rounded down past float64's error, relative and absolute, so a claim that holds with equality is
+           not contradicted, however small it is.
 Cut off    A law may leave out outcomes, as the far ends of the integers: events of those that are left have
            the stated probabilities, so the result is still a lower bound.
 Whose law  `law` writes down what a mechanism says that it draws, from its parameters. That the samplers draw
@@ -43,6 +44,7 @@ Floats = npt.NDArray[np.float64]
 Law = Mapping[Hashable, float]
 CERTAIN = 1 - 2.0**-53  # the confidence of what no chance was part of
 _ROUNDING = 1e-9  # relative: more than summing a law of a million outcomes loses
+_EACH_OUTCOME = 1e-15  # absolute: what the logarithm of a ratio near 1 loses, for each outcome that is summed
 _REACH = (
     40  # scales or stddevs on both sides: what lies beyond has less probability than float64 tells from 0
 )
@@ -94,7 +96,8 @@ def exact_epsilon(
             f"both laws must give a probability to the same outcomes, but {one.size} and {two.size} numbers "
             "were given."
         )
-    return max(0.0, _one_way(one, two, delta), _one_way(two, one, delta)) * (1 - _ROUNDING)
+    epsilon = max(_one_way(one, two, delta), _one_way(two, one, delta))
+    return max(0.0, epsilon * (1 - _ROUNDING) - _EACH_OUTCOME * one.size)
 
 
 def _one_way(one: Floats, two: Floats, delta: float) -> float:

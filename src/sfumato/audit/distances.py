@@ -3,7 +3,8 @@
 
 Rule       A `Watch` names a method that adds noise and a check of what two neighboring data sets give to it:
            at most the sensitivity that the mechanism was made for, in its norm, under its relation.
-Yours      `WATCHED` lists our mechanisms. Add a `Watch` for a mechanism of your own, for `audit.replay`.
+Yours      `WATCHED` lists our mechanisms. For one of your own, give `audit.replay` the list
+           `(*WATCHED, Watch(...))`.
 """
 
 from collections import Counter
@@ -35,7 +36,7 @@ from sfumato.mechanisms import (
 from sfumato.statistics.concentrated import VectorGaussian
 from sfumato.statistics.noise import WholeNoise
 
-__all__ = ["WATCHED", "LeakError", "Watch", "score_at"]
+__all__ = ["SLACK", "WATCHED", "Given", "LeakError", "Watch", "comparison_of", "score_at"]
 
 Given = tuple[Any, ...]
 Floats = npt.NDArray[np.float64]

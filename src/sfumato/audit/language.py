@@ -19,11 +19,12 @@ from torch import Tensor, nn
 
 from sfumato import _check
 from sfumato.accounting.guarantee import Guarantee
-from sfumato.audit.memorization import Exposure, SecretFormat, exact_exposures
+from sfumato.audit.memorization import Exposure, SecretFormat, exact_exposures, require_secrets
 from sfumato.datasets.shakespeare import encode_text
 from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms.random import Generator, resolve, words
 from sfumato.training.models import next_token_cross_entropy
+from sfumato.training.modes import evaluating
 from sfumato.training.planning import train
 from sfumato.training.runtime import Runtime
 
@@ -53,6 +54,8 @@ def text_log_likelihood(
 ) -> Callable[[Sequence[str]], npt.NDArray[np.float64]]:
     """Return what gives the log-likelihood of texts of one length: of all tokens after the first.
 
+    The model is asked in evaluation mode, and left in the mode it was in.
+
     >>> from sfumato.training.models import lstm
     >>> text_log_likelihood(lstm(97))(["to be", "or no"]).shape
     (2,)
@@ -62,11 +65,22 @@ def text_log_likelihood(
     @torch.no_grad()
     def log_likelihood(texts: Sequence[str]) -> npt.NDArray[np.float64]:
         device = next(model.parameters()).device
-        ids = torch.stack([encode(text) for text in texts]).to(device)
-        parts = [_log_likelihood(model, part) for part in ids.split(batch_size)]
+        ids = _stacked([encode(text) for text in texts]).to(device)
+        with evaluating(model):
+            parts = [_log_likelihood(model, part) for part in ids.split(batch_size)]
         return torch.cat(parts).cpu().numpy()
 
     return log_likelihood
+
+
+def _stacked(ids: Sequence[Tensor]) -> Tensor:
+    lengths = sorted({len(one) for one in ids})
+    if len(lengths) != 1:
+        raise InvalidParameterError(
+            f"texts must be of one length, and at least one, but their numbers of tokens are {lengths}: one "
+            "that is longer is less likely for that alone. Ask for each length on its own."
+        )
+    return torch.stack(list(ids))
 
 
 def _log_likelihood(model: nn.Module, ids: Tensor) -> Tensor:
@@ -82,8 +96,11 @@ def plant(rows: Rows, texts: Sequence[str], *, encode: Encode = encode_text) -> 
     torch.Size([4, 6])
     """
     length = rows[0].shape[1]
-    if not len(texts):
-        raise InvalidParameterError("no secrets were given: plant at least one before training (form.draw).")
+    require_secrets(texts)
+    if not len(rows[0]):
+        raise InvalidParameterError(
+            "there are no rows to plant secrets among: give at least one, whose text fills up theirs."
+        )
     planted: list[Tensor] = []
     for place, text in enumerate(texts):
         ids = encode(text)

@@ -8,8 +8,9 @@ Guarantee  The lower bound exceeds the true epsilon (at this delta, for these tw
            nothing more is paid for the choice.
 Both ways  The event may be likelier on the first data set or on the second. Its complement is tried, too,
            which costs nothing, as it rests on the same two counts.
-Assumed    Runs are independent, and draw from the generator that they are given, or from none that repeats. A
-           claim is about all neighbors: choose those that should be the hardest to hide.
+Assumed    Runs are independent, and draw from the generator that they are given, or from none that repeats.
+           Each run is given a generator of its own, so it may fork it. A claim is about all neighbors: choose
+           those that should be the hardest to hide.
 Not here   An error that a run raises: whether one is raised may itself tell, so return something instead.
 Source     Clopper and Pearson 1934 (`audit.bounds`); Ding et al. 2018, "Detecting violations of differential
            privacy" (search on some runs, count on others).
@@ -29,7 +30,7 @@ from sfumato.audit.search import EVENTS, Event, EventSearch, best_event
 from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms.random import Generator, resolve
 
-__all__ = ["Run", "RunMany", "Vectorized", "audit_mechanism", "audit_outputs", "runs_needed"]
+__all__ = ["Run", "RunMany", "Vectorized", "audit_mechanism", "audit_outputs", "delta_of", "runs_needed"]
 
 Run = Callable[[Any, Generator], object]  # data and generator to one output
 RunMany = Callable[[Any, int, Generator], Iterable[object]]  # data, how many and generator to as many outputs
@@ -122,7 +123,8 @@ def audit_outputs(
 
 def _drawn(run: Run | Vectorized, data: Any, trials: int, generator: Generator) -> Iterable[object]:
     if not isinstance(run, Vectorized):
-        return [run(data, generator) for _ in range(trials)]
+        # What a run forks from a seeded generator is the same again, so no two runs may share one.
+        return [run(data, generator.fork("run", place)) for place in range(trials)]
     outputs = run.outputs(data, trials, generator)
     given = len(outputs) if hasattr(outputs, "__len__") else None  # type: ignore[arg-type]  # has one
     if given is not None and given != trials:
@@ -174,7 +176,11 @@ def _counted(event: Event, first: Outputs, second: Outputs, *, delta: float, con
 
 
 def delta_of(delta: float | None, claim: Guarantee | None) -> float:
-    """Return the delta to audit at: a bound at a smaller one would not speak of the claim."""
+    """Return the delta to audit at: a bound at a smaller one would not speak of the claim.
+
+    >>> delta_of(None, None), delta_of(0.5, None)
+    (0.0, 0.5)
+    """
     if delta is None:
         return 0.0 if claim is None else claim.delta
     _check.in_range(0, 1, delta=delta)

@@ -28,12 +28,20 @@ from sfumato.audit.results import LowerBound
 from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms.random import Generator, uniform_below
 
-__all__ = ["Exposure", "LogLikelihood", "SecretFormat", "exact_exposures", "sampled_exposures"]
+__all__ = [
+    "Exposure",
+    "SecretFormat",
+    "exact_exposures",
+    "log_tail",
+    "require_secrets",
+    "sampled_exposures",
+]
 
 LogLikelihood = Callable[[Sequence[str]], npt.ArrayLike]  # the natural logarithm, one number for each text
 
 _RANKED_AT_MOST: Final = 10**6
 _CHUNK: Final = 8192  # texts asked at once
+_ROUNDING: Final = 1e-9  # 1 / (1 - 0.95) is meant to be 20
 _FEWEST_TO_FIT: Final = 100  # scores for three parameters of a law
 
 
@@ -110,10 +118,11 @@ class Exposure:
 
 
 def _require_space(compared: int, chance: float) -> None:
-    if (compared + 1) * chance <= 1:
+    least = math.floor(1 / chance + _ROUNDING)  # the least that makes (compared + 1) * chance more than 1
+    if compared < least:
         raise InvalidParameterError(
             f"a secret compared with {compared} others shows nothing at this confidence, even if it comes "
-            f"first: compare with more than {math.ceil(1 / chance)}."
+            f"first: compare with at least {least}."
         )
 
 
@@ -135,7 +144,7 @@ def exact_exposures(
             f"{form.size} texts are too many to rank: use sampled_exposures, or at most "
             f"{int(math.log10(_RANKED_AT_MOST))} digits."
         )
-    _require_secrets(secrets)
+    require_secrets(secrets)
     scores = _scored(log_likelihood, [form.text(secret) for secret in range(form.size)])
     own = [scores[_member(secret, form)] for secret in secrets]
     ranks = form.size - np.searchsorted(np.sort(scores), own, side="left")  # ties count against the secret
@@ -148,7 +157,8 @@ def _member(secret: int, form: SecretFormat) -> int:
     return secret
 
 
-def _require_secrets(secrets: Sequence[int]) -> None:
+def require_secrets(secrets: Sequence[object]) -> None:
+    """Refuse to look for no secret at all."""
     if not len(secrets):
         raise InvalidParameterError("no secrets were given: plant at least one before training (form.draw).")
 
@@ -184,9 +194,10 @@ def sampled_exposures(
 ) -> list[Exposure]:
     """Return the exposure of each secret against random others: for spaces too large to rank.
 
-    `bits` is by the sample where at least 1% of it is as likely as the secret, else by a skew-normal law.
+    `bits` is by the sample where at least 1% of it is as likely as the secret, else by a skew-normal law. A
+    sample of equal scores has no such law: it shows no more bits than its size does.
     """
-    _require_secrets(secrets)
+    require_secrets(secrets)
     _check.count(samples=samples)
     if samples < _FEWEST_TO_FIT:
         raise InvalidParameterError(
@@ -204,9 +215,9 @@ _SEEN_OFTEN: Final = 0.01  # a share of the sample that is counted rather than e
 def _sampled(own: float, scores: npt.NDArray[np.float64], size: int) -> Exposure:
     tail = (1 + int((scores >= own).sum())) / (1 + len(scores))
     most = math.log2(size)
-    fitted = tail < _SEEN_OFTEN and math.isfinite(own)
+    fitted = tail < _SEEN_OFTEN and math.isfinite(own) and _spread(scores) > 0
     bits = -log_tail(-own, -scores) / math.log(2) if fitted else -math.log2(tail)
-    return Exposure(bits=min(max(bits, 0.0), most), tail=tail, compared=len(scores), exact=False)
+    return Exposure(bits=min(max(0.0, bits), most), tail=tail, compared=len(scores), exact=False)
 
 
 def log_tail(value: float, sample: npt.NDArray[np.float64]) -> float:
@@ -216,8 +227,7 @@ def log_tail(value: float, sample: npt.NDArray[np.float64]) -> float:
     >>> round(log_tail(-4.0, normal), 1), round(float(stats.norm.logcdf(-4.0)), 1)
     (-10.4, -10.4)
     """
-    finite = sample[np.isfinite(sample)]
-    stddev = float(finite.std())
+    finite, stddev = sample[np.isfinite(sample)], _spread(sample)
     if not stddev > 0:
         raise InvalidParameterError(
             "the model finds all sampled texts equally likely: no law can be fitted. Use exact_exposures."
@@ -231,6 +241,12 @@ def log_tail(value: float, sample: npt.NDArray[np.float64]) -> float:
     density = math.log(2) + stats.norm.logpdf(below) + special.log_ndtr(shape * below)
     total = float(np.logaddexp.reduce(density))
     return min(total + math.log(reach / len(steps)), 0.0)
+
+
+def _spread(sample: npt.NDArray[np.float64]) -> float:
+    """Return the standard deviation of the finite scores, 0 where all are equal or none is finite."""
+    finite = sample[np.isfinite(sample)]
+    return float(finite.std()) if finite.size and np.ptp(finite) > 0 else 0.0  # rounding is no spread
 
 
 _MOST_SKEW: Final = 0.99  # the law's own limit is 0.9953

@@ -37,6 +37,7 @@ from sfumato import _check
 from sfumato.accounting import gaussian
 from sfumato.audit import bounds
 from sfumato.audit.results import LowerBound, confidence_of_each
+from sfumato.audit.roc import checked_scores
 from sfumato.errors import InvalidParameterError
 
 __all__ = ["binary_guesses", "f_dp", "gaussian_scores", "least_canaries", "ranks"]
@@ -105,7 +106,7 @@ def gaussian_scores(
     """Compare every score of those in with every score of those out; no threshold is chosen.
 
     >>> print(gaussian_scores(range(100, 200), range(100), delta=1e-5))
-    epsilon is at least 14.4 at delta 1e-05 (ranked scores in one run, Gaussian noise, 200 observations, \
+    epsilon is at least 14.3 at delta 1e-05 (ranked scores in one run, Gaussian noise, 200 observations, \
 confidence 0.95)
     """
     _check.probability(delta=delta)
@@ -202,32 +203,13 @@ def _found(
 
 
 def _groups(in_scores: npt.ArrayLike, out_scores: npt.ArrayLike) -> tuple[Scores, Scores]:
-    inside, outside = _read(in_scores, "in_scores"), _read(out_scores, "out_scores")
-    if not len(inside) or not len(outside):
+    if not (np.size(in_scores) and np.size(out_scores)):
         raise InvalidParameterError(
             "an audit needs scores of canaries that were in and of some left out, and one group is empty: at "
             f"confidence 0.95 use at least {least_canaries()} of each, better 500. A run without canaries "
             "cannot be audited afterwards."
         )
-    return inside, outside
-
-
-def _read(scores: npt.ArrayLike, name: str) -> Scores:
-    """Return scores as numbers, one for each canary."""
-    given = np.asarray(scores)
-    if given.size and given.dtype.kind not in "buif":
-        raise InvalidParameterError(f"{name} must be real numbers, one for each canary.")
-    if given.ndim != 1:
-        raise InvalidParameterError(
-            f"{name} must have one axis, one score for each canary, but has {given.ndim}. Groups can be "
-            "compared only if one rule made the scores of both: reduce several to one, the same way in both."
-        )
-    if np.isnan(given := given.astype(np.float64)).any():
-        raise InvalidParameterError(
-            f"{name} has NaN, which no order can place. Find out why; canaries may be left out only by a "
-            "rule that does not know who was in."
-        )
-    return given
+    return checked_scores("in_scores", in_scores), checked_scores("out_scores", out_scores)
 
 
 def _check_fair(count: int, canaries: int) -> None:

@@ -2,11 +2,15 @@
 """Pay first, read after, and never get it back: the order of charge and data, checked on a real ledger.
 
 Checks     `check_paid_first`     no row is read before a release of the account has begun; also where the
-                                  account refuses the release.
+                                  account refuses the release, or where the release fails.
            `check_stays_spent`    a release that fails while it reads stays charged.
            `check_never_exceeds`  an account that is asked until it refuses has admitted no more than its
-                                  budget, counted here by simple addition and not by the account itself.
+                                  budget, counted here and not by the account itself.
            Each raises `LeakError` where the order is broken, for certain, without statistics.
+Whose      Only a release that the code under test begins, and that is open when data is read, pays for the
+           read: neither what the account held before, nor what was charged and finished for something else.
+Counted    What was admitted must fit the budget by simple addition, or, where the budget has a delta, by the
+           tightest accountant there is (`accounting.price`): no rule may admit more.
 Watched    Data is wrapped (`Watched`): every attribute, call, item, length, iteration or array of it counts
            as a read, but for the names that are public. At each read the ledger itself is asked whether
            anything is begun, so it does not matter how the code under test keeps its books.
@@ -14,25 +18,31 @@ Not here   What the release computes (`audit.replay`), and whether its noise is 
 Messages   They name attributes that were read, never what was in them.
 """
 
+import math
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import numpy as np
+from dp_accounting.dp_event import SelfComposedDpEvent
 
 from sfumato import _check
 from sfumato.accounting import composition
 from sfumato.accounting.events import DpEvent, compose
+from sfumato.accounting.guarantee import Relation
+from sfumato.accounting.price import price
 from sfumato.audit.distances import LeakError
-from sfumato.errors import BudgetExceededError, InvalidParameterError
+from sfumato.errors import BudgetExceededError, InvalidParameterError, UnsupportedEventError
 from sfumato.ledger.account import Account
 from sfumato.ledger.charge import Mechanism
 from sfumato.ledger.state import Progress
 
-__all__ = ["PUBLIC", "Watched", "check_never_exceeds", "check_paid_first", "check_stays_spent"]
+__all__ = ["Watched", "check_never_exceeds", "check_paid_first", "check_stays_spent"]
 
 Release = Callable[[Any, Account], object]  # watched data and account to what leaves
 
-PUBLIC = frozenset({"name", "names", "privacy_unit", "contribution_bound", "schema"})  # of columns and tables
+_PUBLIC = frozenset(
+    {"name", "names", "privacy_unit", "contribution_bound", "schema"}
+)  # of columns and tables
 _SLACK = 1 + 1e-9  # of a budget: sums are rounded
 _MOST = 10_000  # releases that an account is asked for
 
@@ -51,7 +61,7 @@ class Watched:
     """
 
     def __init__(
-        self, data: Any, on_read: Callable[[str], None], *, public: Collection[str] = PUBLIC
+        self, data: Any, on_read: Callable[[str], None], *, public: Collection[str] = _PUBLIC
     ) -> None:
         self._data, self._on_read, self._public = data, on_read, frozenset(public)
 
@@ -91,11 +101,12 @@ class Watched:
 
 
 def check_paid_first(
-    release: Release, data: Any, account: Account, *, public: Collection[str] = PUBLIC
+    release: Release, data: Any, account: Account, *, public: Collection[str] = _PUBLIC
 ) -> int:
-    """Release; raise `LeakError` if data is read while no release of the account is begun. Return the reads.
+    """Release; raise `LeakError` if data is read while no release of its own is begun. Return the reads.
 
     Use an account that can pay, and then one that cannot: a release that is refused must not have read.
+    Another error of the release is raised as it is, unless data was read for nothing before it.
 
     >>> import tempfile
     >>> from sfumato import Budget, Ledger
@@ -109,17 +120,23 @@ def check_paid_first(
     1
     """
     paid, unpaid = list[str](), list[str]()
+    before = _numbers(account)
 
     def on_read(name: str) -> None:  # notes it, as what is raised here could be caught on its way
-        (paid if _is_begun(account) else unpaid).append(name)
+        (paid if _begun(account, before) else unpaid).append(name)
 
-    refused = False
+    failed: Exception | None = None
     try:
         release(Watched(data, on_read, public=public), account)
-    except BudgetExceededError:
-        refused = True
+    except Exception as error:
+        failed = error
     if unpaid:
-        raise LeakError(f"data was read ({unpaid[0]}) although nothing was charged for it and begun")
+        raise LeakError(
+            f"data was read ({unpaid[0]}) although nothing was charged for it and begun"
+        ) from failed
+    refused = isinstance(failed, BudgetExceededError)
+    if failed is not None and not refused:
+        raise failed
     if not (paid or refused):
         raise InvalidParameterError(
             "the release read nothing of the data it was given, so nothing was checked. Let it compute from "
@@ -129,26 +146,29 @@ def check_paid_first(
 
 
 def check_stays_spent(
-    release: Release, data: Any, account: Account, *, public: Collection[str] = PUBLIC
+    release: Release, data: Any, account: Account, *, public: Collection[str] = _PUBLIC
 ) -> None:
-    """Release data that fails when it is read; raise `LeakError` unless the charge stays."""
-    before = {one.reservation for one in account.releases()}
-    touched = False
+    """Release data that fails when it is read; raise `LeakError` unless the charge stays.
+
+    The charge is that of the releases that were begun when data was read: another one does not stand in.
+    """
+    before = _numbers(account)
+    paying: list[set[int]] = []  # at each read, what was begun
 
     def on_read(name: str) -> None:
-        nonlocal touched
-        touched = True
+        paying.append(_begun(account, before))
         raise _BrokenDataError("for an audit: this data cannot be read")
 
     try:
         release(Watched(data, on_read, public=public), account)
     except Exception as error:  # whatever a failed read becomes on its way out
-        _require_touched(touched, error)
-    _require_touched(touched, None)
-    after = [one for one in account.releases() if one.reservation not in before]
-    if not any(one.spent for one in after):
+        _require_touched(bool(paying), error)
+    _require_touched(bool(paying), None)
+    spent = {one.reservation for one in account.releases() if one.spent}
+    if not all(begun and begun <= spent for begun in paying):
         raise LeakError(
-            "a release that failed after data was read is not charged: it was given back, or free"
+            "a release that failed after data was read is not charged: it was given back, was never begun "
+            "so that it can be, or was free"
         )
 
 
@@ -157,10 +177,12 @@ def check_never_exceeds(
 ) -> int:
     """Ask for a release until it is refused; raise `LeakError` if all together exceed the budget.
 
-    Return how many were admitted. Releases are left at every stage: reserved, begun, committed. The mechanism
-    must have a delta of 0, as costs then add up, and the account spends all it has: open one for this.
+    Return how many were admitted. Releases are left at every stage: reserved, begun, committed. The account
+    spends all it has: open one for this.
     """
     _check.count(most=most)
+    event = mechanism if isinstance(mechanism, DpEvent) else mechanism.event()
+    before = [one.event for one in account.releases() if one.spent]
     admitted = 0
     try:
         while admitted < most:
@@ -170,7 +192,7 @@ def check_never_exceeds(
                 reservation.begin()
             if admitted % 3 == 2:
                 reservation.commit()
-            _require_within(account)
+            _require_within(compose(*before, SelfComposedDpEvent(event, admitted)), account)
     except BudgetExceededError:
         return admitted
     raise InvalidParameterError(
@@ -178,13 +200,23 @@ def check_never_exceeds(
     )
 
 
-def _require_within(account: Account) -> None:
-    whole = compose(*(one.event for one in account.releases()))
-    spent = composition.basic_epsilon(whole, delta=0.0, relation=account.relation)
-    if not spent <= account.budget.epsilon * _SLACK:
+def _require_within(whole: DpEvent, account: Account) -> None:
+    budget, relation = account.budget, account.relation
+    spent = _by_sum(whole, delta=budget.delta, relation=relation)
+    if spent > budget.epsilon * _SLACK and budget.delta > 0:  # then the sum is not all that may admit
+        spent = min(spent, price(whole, delta=budget.delta, relation=relation).epsilon)
+    if not spent <= budget.epsilon * _SLACK:
         raise LeakError(
-            f"releases of epsilon {spent:g} together were admitted to a budget of {account.budget.epsilon:g}"
+            f"releases of epsilon {spent:g} together were admitted to a budget of {budget.epsilon:g}"
         )
+
+
+def _by_sum(whole: DpEvent, *, delta: float, relation: Relation) -> float:
+    """Return the epsilon by simple addition; infinite where a part has none, as Gaussian noise."""
+    try:
+        return composition.basic_epsilon(whole, delta=delta, relation=relation)
+    except UnsupportedEventError:
+        return math.inf
 
 
 def _require_touched(touched: bool, error: Exception | None) -> None:
@@ -195,5 +227,11 @@ def _require_touched(touched: bool, error: Exception | None) -> None:
         ) from error
 
 
-def _is_begun(account: Account) -> bool:
-    return any(one.progress is Progress.BEGUN for one in account.releases())
+def _numbers(account: Account) -> set[int]:
+    return {one.reservation for one in account.releases()}
+
+
+def _begun(account: Account, before: Collection[int]) -> set[int]:
+    """Return the releases that are begun and not finished, but for those that were there before."""
+    begun = (one.reservation for one in account.releases() if one.progress is Progress.BEGUN)
+    return {number for number in begun if number not in before}

@@ -5,8 +5,9 @@ Kind       The shape of an output without its numbers: "a number", "an array of 
            number", "the word 'yes'". Outputs of one kind have equally many numbers.
 Promise    Two outputs are the same exactly if their kinds and all bits of their numbers are (as float64): a
            mechanism that tells by a shape, by a None or by a last bit is read as it is.
-Edges      NaN is no number but a part of the kind; infinities are numbers. What is neither a number, an
-           array, a tuple, list, dict or dataclass of such, nor hashable, is refused.
+Edges      NaN is no number but a part of the kind; infinities are numbers. Tensors of every type of number
+           are read, with their gradients or without. A whole number that float64 cannot hold is refused, and
+           what is neither a number, an array, a tuple, list, dict or dataclass of such, nor hashable.
 """
 
 import dataclasses
@@ -19,6 +20,7 @@ from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
+from torch import Tensor
 
 from sfumato.errors import InvalidParameterError
 
@@ -101,7 +103,7 @@ def read(outputs: Iterable[object]) -> Outputs:
 
 def _taken_apart(output: Any) -> tuple[Kind, Iterable[float]]:
     if isinstance(output, Real):
-        value = float(output)
+        value = _number(output)
         return (_Token.NUMBER, (value,)) if value == value else (_Token.MISSING, ())
     if output is None or isinstance(output, str | bytes):
         return output, ()
@@ -121,13 +123,23 @@ def _taken_apart(output: Any) -> tuple[Kind, Iterable[float]]:
     return output, ()
 
 
+def _number(output: Real) -> float:
+    try:
+        return float(output)
+    except OverflowError:
+        raise InvalidParameterError(
+            "an output is a number above 1e308, which cannot be read as float64. Return its logarithm, or "
+            "its digits as text."
+        ) from None
+
+
 def _joined(parts: Iterable[Any]) -> tuple[Kind, Iterable[float]]:
     found = [_taken_apart(part) for part in parts]
     return tuple(kind for kind, _ in found), [value for _, row in found for value in row]
 
 
 def _array(output: Any) -> tuple[Kind, Iterable[float]]:
-    known = np.asarray(output)
+    known = _as_numpy(output)
     if known.dtype.kind not in _NUMERIC:
         return _joined(known.tolist()) if known.ndim else _taken_apart(known.item())
     flat = known.astype(np.float64).ravel()
@@ -135,6 +147,13 @@ def _array(output: Any) -> tuple[Kind, Iterable[float]]:
     if not missing.any():
         return _array_kind(known.shape), flat
     return (_Token.MISSING, _array_kind(known.shape), missing.tobytes()), flat[~missing]
+
+
+def _as_numpy(output: Any) -> npt.NDArray[Any]:
+    if not isinstance(output, Tensor):
+        return np.asarray(output)
+    known = output.detach().cpu().to_dense().resolve_conj()
+    return (known.double() if known.is_floating_point() else known).numpy()  # exact: no type has more digits
 
 
 def _array_kind(shape: tuple[int, ...]) -> Kind:

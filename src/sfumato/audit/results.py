@@ -3,6 +3,7 @@
 
 Meaning    A lower bound of confidence c exceeds the true epsilon in at most a share 1 - c of audits. A bound
            above the claim refutes the claim; a bound below proves nothing: another attack may do better.
+Shown      Rounded down, as a claim is rounded up: three digits never say more than the audit found.
 Several    Where several attacks are tried on one claim, each must be asked at `confidence_of_each`, so that
            all of them hold together.
 """
@@ -17,6 +18,8 @@ from sfumato.accounting.guarantee import Guarantee, round_up
 from sfumato.errors import InvalidParameterError
 
 __all__ = ["AuditResult", "LowerBound", "confidence_of_each"]
+
+_DIGITS = 3  # of a bound, where it is shown
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,9 +36,18 @@ class LowerBound:
         _check.non_negative(epsilon=0.0 if self.epsilon == math.inf else self.epsilon, delta=self.delta)
         _check.probability(confidence=self.confidence)
 
+    @property
+    def told(self) -> str:
+        """The epsilon as it is shown, rounded down.
+
+        >>> LowerBound(epsilon=2.9987, delta=1e-5, confidence=0.95, attack="guesses", trials=100).told
+        '2.99'
+        """
+        return f"{-round_up(-self.epsilon, _DIGITS):g}"
+
     def __str__(self) -> str:
         return (
-            f"epsilon is at least {self.epsilon:.3g} at delta {self.delta:g} ({self.attack}, {self.trials} "
+            f"epsilon is at least {self.told} at delta {self.delta:g} ({self.attack}, {self.trials} "
             f"observations, confidence {self.confidence:.4g})"
         )
 
@@ -78,15 +90,15 @@ class AuditResult:
         return f"{self.subject} claims epsilon {claimed}; {self.best}: {verdict}."
 
     def to_dict(self) -> dict[str, object]:
-        """Return all of it as plain values, for a report."""
+        """Return all of it as plain values, for a report; what JSON has no number for is text."""
         return {
             "subject": self.subject,
             "claim": None if self.claim is None else str(self.claim),
-            "claimed_epsilon": None if self.claim is None else self.claim.epsilon,
-            "bounds": [asdict(bound) for bound in self.bounds],
+            "claimed_epsilon": None if self.claim is None else _plain(self.claim.epsilon),
+            "bounds": [asdict(bound) | {"epsilon": _plain(bound.epsilon)} for bound in self.bounds],
             "refuted": self.refuted,
-            "in_scores": list(self.in_scores),
-            "out_scores": list(self.out_scores),
+            "in_scores": [_plain(score) for score in self.in_scores],
+            "out_scores": [_plain(score) for score in self.out_scores],
         }
 
     @classmethod
@@ -95,10 +107,19 @@ class AuditResult:
         return cls(
             subject=found["subject"],
             claim=claim,
-            bounds=tuple(LowerBound(**bound) for bound in found["bounds"]),
-            in_scores=tuple(found["in_scores"]),
-            out_scores=tuple(found["out_scores"]),
+            bounds=tuple(_read_bound(bound) for bound in found["bounds"]),
+            in_scores=tuple(float(score) for score in found["in_scores"]),
+            out_scores=tuple(float(score) for score in found["out_scores"]),
         )
+
+
+def _read_bound(found: Mapping[str, Any]) -> LowerBound:
+    values: dict[str, Any] = {**found, "epsilon": float(found["epsilon"])}
+    return LowerBound(**values)
+
+
+def _plain(value: float) -> float | str:
+    return value if math.isfinite(value) else str(value)
 
 
 def confidence_of_each(confidence: float, attacks: int | Sequence[object]) -> float:

@@ -15,14 +15,15 @@ Not here   A bound on epsilon: rows of one model are not independent runs. `audi
 
 import math
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
 from sfumato import _check
-from sfumato.audit.bounds import area_from_pairs, clopper_pearson
+from sfumato.audit.bounds import area_from_pairs
+from sfumato.audit.shares import Interval, share
 from sfumato.errors import InvalidParameterError
 
 __all__ = ["Interval", "OperatingPoint", "Roc", "checked_scores"]
@@ -30,23 +31,6 @@ __all__ = ["Interval", "OperatingPoint", "Roc", "checked_scores"]
 Scores = npt.NDArray[np.float64]
 
 _ROUNDING: Final = 1e-9  # of fpr * (number of scores): 0.29 * 100 is meant to be 29
-_SMALLEST_DRAWN: Final = 1e-5  # a log axis has no place for 0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Interval:
-    """An estimate, and the ends between which the truth lies with this confidence."""
-
-    value: float
-    low: float
-    high: float
-    confidence: float
-
-    def __contains__(self, value: float) -> bool:
-        return self.low <= value <= self.high
-
-    def __str__(self) -> str:
-        return f"{self.value:.3g} ({self.low:.3g} to {self.high:.3g}, confidence {self.confidence:.4g})"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,11 +56,11 @@ class OperatingPoint:
 
     def tpr_interval(self, *, confidence: float = 0.95) -> Interval:
         """Return the share of members above the threshold, with both ends."""
-        return _rate(self.true_positives, self.positives, confidence)
+        return share(self.true_positives, self.positives, confidence=confidence)
 
     def fpr_interval(self, *, confidence: float = 0.95) -> Interval:
         """Return the share of others above the threshold, with both ends."""
-        return _rate(self.false_positives, self.negatives, confidence)
+        return share(self.false_positives, self.negatives, confidence=confidence)
 
 
 class Roc:
@@ -110,7 +94,7 @@ class Roc:
         """Return the area with both ends, each with half of the error ("Pairs" of `audit.bounds`)."""
         _check.probability(confidence=confidence)
         area, pairs = self.area, min(len(self.in_scores), len(self.out_scores))
-        ends = [area_from_pairs(share, pairs, confidence=(1 + confidence) / 2) for share in (area, 1 - area)]
+        ends = [area_from_pairs(part, pairs, confidence=(1 + confidence) / 2) for part in (area, 1 - area)]
         return Interval(value=area, low=ends[0], high=1 - ends[1], confidence=confidence)
 
     def points(self) -> tuple[Scores, Scores]:
@@ -170,22 +154,17 @@ class Roc:
                 parts.append(f"TPR {self.tpr_at(fpr).tpr_interval(confidence=confidence)} at FPR {fpr:g}")
         return f"{self.name}: {'; '.join(parts)}"
 
-    def plot(self, axes: Any = None) -> Any:
-        """Draw the curve on log-log axes, with the line of chance; return the axes. Needs matplotlib."""
-        axes = _new_axes() if axes is None else axes
-        fpr, tpr = self.points()
-        least = max(_SMALLEST_DRAWN, 0.5 / len(self.out_scores))
-        axes.plot(fpr, tpr, drawstyle="steps-post", label=f"{self.name}, area {self.area:.3f}")
-        axes.plot([least, 1], [least, 1], linestyle="--", color="gray")
-        axes.set(xscale="log", yscale="log", xlim=(least, 1), ylim=(least, 1))
-        axes.set(xlabel="false-positive rate", ylabel="true-positive rate")
-        axes.legend(loc="lower right")
-        return axes
-
 
 def checked_scores(name: str, scores: npt.ArrayLike) -> Scores:
-    """Return scores as one axis of float64; refuse none, NaN, and more axes than one."""
-    found = np.asarray(scores, dtype=np.float64)
+    """Return scores as one axis of float64; refuse none, NaN, what is no number, and more axes than one.
+
+    >>> checked_scores("in_scores", [1, 2.5])
+    array([1. , 2.5])
+    """
+    given = np.asarray(scores)
+    if given.size and given.dtype.kind not in "buif":
+        raise InvalidParameterError(f"{name} must be real numbers, one score a row.")
+    found = given.astype(np.float64)
     if found.ndim != 1:
         raise InvalidParameterError(
             f"{name} must have one axis, one score a row, but it has {found.ndim}. In- and out-scores must "
@@ -201,22 +180,5 @@ def checked_scores(name: str, scores: npt.ArrayLike) -> Scores:
     return found
 
 
-def _rate(hits: int, trials: int, confidence: float) -> Interval:
-    _check.probability(confidence=confidence)
-    low, high = clopper_pearson(hits, trials, confidence=(1 + confidence) / 2)  # each end: half of the error
-    return Interval(value=hits / trials, low=low, high=high, confidence=confidence)
-
-
 def _share_at_least(ascending: Scores, thresholds: Scores) -> Scores:
     return 1 - np.searchsorted(ascending, thresholds, side="left") / len(ascending)
-
-
-def _new_axes() -> Any:
-    try:
-        from matplotlib.figure import Figure  # type: ignore[import-not-found]  # only for pictures
-    except ImportError:
-        raise InvalidParameterError(
-            "a picture needs matplotlib, which is not installed: `pip install matplotlib`. `points()` gives "
-            "the curve without it."
-        ) from None
-    return Figure(figsize=(5, 5), layout="constrained").subplots()

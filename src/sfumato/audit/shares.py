@@ -9,16 +9,32 @@ Each       An interval holds on its own. Several at once hold together at a lowe
 """
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from sfumato import _check
 from sfumato.audit.bounds import clopper_pearson
-from sfumato.audit.roc import Interval
 from sfumato.errors import InvalidParameterError
 
-__all__ = ["gap", "in_words", "least_rows", "paired_gap", "share"]
+__all__ = ["Interval", "gap", "in_words", "least_rows", "paired_gap", "share"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Interval:
+    """An estimate, and the ends between which the truth lies with this confidence."""
+
+    value: float
+    low: float
+    high: float
+    confidence: float
+
+    def __contains__(self, value: float) -> bool:
+        return self.low <= value <= self.high
+
+    def __str__(self) -> str:
+        return f"{self.value:.3g} ({self.low:.3g} to {self.high:.3g}, confidence {self.confidence:.4g})"
 
 
 def share(hits: int, trials: int, *, confidence: float = 0.95) -> Interval:

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `sfumato audit`: attack a run that `sfumato train` left in a folder."""
+"""The command `sfumato audit`: attack a run that `sfumato train` left in a folder.
+
+Exit       0 where the claim stands, 1 where it is false, and 2 where that could not be found out: a file that
+           is missing or damaged is no evidence against a claim.
+"""
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,8 +16,12 @@ from sfumato.cli.options import Json
 from sfumato.cli.show import show_facts, show_text, waiting
 from sfumato.errors import InvalidParameterError
 
+if TYPE_CHECKING:
+    from sfumato.cli.settings import TrainSettings
+
 __all__ = ["command"]
 
+_FILE = "run.json"
 _MOST_ROWS = 10_000  # of each group that the membership attack compares
 
 
@@ -27,14 +35,10 @@ def command(
     as_json: Json = False,
 ) -> None:
     """Attack a run: its claim beside what attacks prove, as a page. Exits with 1 if the claim is false."""
-    facts = _finished(run)
+    claim, planted = _finished(run)
     from sfumato.audit.attack import Attacked
-    from sfumato.audit.results import AuditResult
     from sfumato.report.audit import audit_report
-    from sfumato.report.html import write_report
 
-    claim = _claim(facts)
-    planted = None if facts.get("audit") is None else AuditResult.from_dict(facts["audit"], claim)
     if planted is None and not membership:
         raise InvalidParameterError(
             f"the run in {run!r} has no canaries. Train it with --audit 1000, or leave --no-membership out."
@@ -42,7 +46,7 @@ def command(
     with waiting("Attacking"):
         found = Attacked(claim=claim, canaries=planted, membership=_membership(run) if membership else None)
         place = report if report is not None else str(Path(run) / "audit.html")
-        write_report(place, audit_report(found, title=f"Audit of {Path(run).name}"))
+        _write(place, audit_report(found, title=f"Audit of {Path(run).name}"))
     show_facts("Audit", _told(found, place), as_json=as_json)
     if not as_json:
         show_text(found.statement())
@@ -50,8 +54,23 @@ def command(
         raise typer.Exit(1)
 
 
-def _finished(run: str) -> dict[str, Any]:
-    place = Path(run) / "run.json"
+def _finished(run: str) -> tuple[Guarantee, Any]:
+    """Return what a finished run claims, and what its canaries showed, if it had any."""
+    from sfumato.audit.results import AuditResult
+
+    facts = _read(run)
+    try:
+        claim = _claim(facts)
+        return claim, None if facts.get("audit") is None else AuditResult.from_dict(facts["audit"], claim)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InvalidParameterError(
+            f"the file {str(Path(run) / _FILE)!r} is not what a finished run writes: it was changed, or is "
+            f"damaged ({type(error).__name__}: {error}). Restore it, or train again."
+        ) from error
+
+
+def _read(run: str) -> Any:
+    place = Path(run) / _FILE
     try:
         return json.loads(place.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -59,11 +78,11 @@ def _finished(run: str) -> dict[str, Any]:
             f"there is no finished run in {run!r}: train one with sfumato train DATA --folder {run} --audit "
             "1000."
         ) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InvalidParameterError(f"the file {str(place)!r} cannot be read: {error}.") from error
 
 
-def _claim(facts: dict[str, Any]) -> Guarantee:
+def _claim(facts: Any) -> Guarantee:
     return Guarantee(
         epsilon=facts["epsilon"],
         delta=facts["delta"],
@@ -78,8 +97,7 @@ def _membership(run: str) -> Any:
     from sfumato.audit.shadows import loss_scores
     from sfumato.cli.settings import kept
     from sfumato.datasets import load
-    from sfumato.training.checkpoint import RunFolder
-    from sfumato.training.models import loss_for, model_for
+    from sfumato.training.models import loss_for
 
     settings = kept(run)
     if settings.data is None:
@@ -88,11 +106,38 @@ def _membership(run: str) -> Any:
             "--no-membership, or use sfumato.audit.attack in Python."
         )
     data = load(settings.data)
-    model = model_for(data, str(settings.model), width=settings.width or 1)
-    model.load_state_dict(RunFolder(run).read_weights())
+    model = _model(run, settings, data)
     groups = ((part.features[:_MOST_ROWS], part.labels[:_MOST_ROWS]) for part in (data.train, data.test))
     scores = [loss_scores(model, rows, loss=loss_for(data)) for rows in groups]
     return Roc(*scores, name="membership by loss")
+
+
+def _model(run: str, settings: "TrainSettings", data: Any) -> Any:
+    """Return the finished model, as the run's settings say it was made."""
+    from sfumato.training.checkpoint import RunFolder
+    from sfumato.training.models import model_for
+
+    weights = RunFolder(run).read_weights()
+    try:
+        model = model_for(data, str(settings.model), width=settings.width or 1)
+        model.load_state_dict(weights)
+    except (AttributeError, RuntimeError, TypeError) as error:
+        raise InvalidParameterError(
+            f"the weights in {run!r} are not of the model that its settings name ({settings.model!r}, width "
+            f"{settings.width or 1}): one of the two files was changed. Restore it, or say --no-membership."
+        ) from error
+    return model
+
+
+def _write(place: str, html: str) -> None:
+    from sfumato.report.html import write_report
+
+    try:
+        write_report(place, html)
+    except OSError as error:
+        raise InvalidParameterError(
+            f"the page {place!r} cannot be written: {error.strerror}. Give another --report."
+        ) from error
 
 
 def _told(found: Any, place: str) -> dict[str, Any]:

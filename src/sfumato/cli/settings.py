@@ -105,7 +105,9 @@ def read_config(path: str | Path) -> TrainSettings:
     return _checked(found, str(path))
 
 
-def _checked(found: Mapping[str, Any], where: str) -> TrainSettings:
+def _checked(found: object, where: str) -> TrainSettings:
+    if not isinstance(found, Mapping):
+        raise InvalidParameterError(f"the file {where!r} must hold settings by name, and holds none.")
     for key, value in found.items():
         if key not in _ANNOTATIONS:
             raise InvalidParameterError(f"unknown key {key!r} in {where!r}. {_nearest(key)}")
@@ -136,6 +138,6 @@ def kept(folder: str | Path) -> TrainSettings:
         found = json.loads(place.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return TrainSettings()
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InvalidParameterError(f"the file {str(place)!r} cannot be read: {error}.") from error
     return _checked(found, str(place))

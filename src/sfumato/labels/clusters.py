@@ -20,6 +20,7 @@ Source     Counts: Dwork, McSherry, Nissim, Smith 2006. Smoothing: Rasmussen, Wi
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -148,6 +149,10 @@ class ClusterLabels:
                 "the rows that are learned from."
             )
 
+    def lessons(self, rows: int) -> Sequence[int]:
+        """Learn from all rows, each time."""
+        return [rows]
+
     def counts(self, labels: Given, *, generator: Generator | None = None) -> LabelCounts:
         """Return the noisy counts: all that is ever told about the labels."""
         noise = self._noise()
@@ -254,4 +259,9 @@ def _check_spectrum(spectrum: Spectrum | None, rows: int) -> None:
         raise InvalidParameterError(
             f"the spectrum is of {len(spectrum.vectors)} rows, but clusters are of {rows}. "
             "Both must be of the same rows."
+        )
+    if spectrum is not None and not bool(_prior_basis(spectrum).isfinite().all()):
+        raise InvalidParameterError(
+            "the spectrum has no eigenvalue above zero, or values that are not finite: it says nothing about "
+            "which clusters are near. Make it with features.spectrum, or leave it out."
         )

@@ -12,6 +12,7 @@ Order      Whoever calls pays `event()` first. Learning from what `release` retu
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Protocol
@@ -66,6 +67,10 @@ class ReleasingMethod(Protocol):
         """Raise unless the method is for so many rows and units: no label is needed to know."""
         ...
 
+    def lessons(self, rows: int) -> Sequence[int]:
+        """Return how many of the rows each training of a run learns from; none learns from no row."""
+        ...
+
     def release(
         self, labels: Given, *, teach: Teach | None = None, generator: Generator | None = None
     ) -> Released:
@@ -100,6 +105,10 @@ class _EachLabel(ABC):
     def check_size(self, *, rows: int, units: int) -> None:
         """Take any number of rows, from one on."""
         _check.count(rows=rows, units=units)
+
+    def lessons(self, rows: int) -> Sequence[int]:
+        """Learn once, from all rows."""
+        return [rows]
 
     @abstractmethod
     def _mechanism(self) -> "_OneLabel":
@@ -213,6 +222,10 @@ class MultiStage(_EachLabel):
     def name(self) -> str:
         """How the method is called."""
         return "multi-stage"
+
+    def lessons(self, rows: int) -> Sequence[int]:
+        """Learn after each stage, from all rows that were reported so far."""
+        return [count for count in multistage.rows_so_far(rows, shares=self.shares) if count]
 
     def release(
         self, labels: Given, *, teach: Teach | None = None, generator: Generator | None = None

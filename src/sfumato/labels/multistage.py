@@ -26,7 +26,7 @@ from sfumato.labels.prior import RRWithPrior
 from sfumato.labels.randomized import Correction, marginal_loss
 from sfumato.mechanisms.random import Generator, resolve, words
 
-__all__ = ["check_shares", "report_in_stages", "split_rows"]
+__all__ = ["check_shares", "report_in_stages", "rows_so_far", "split_rows"]
 
 
 def check_shares(shares: Sequence[float]) -> None:
@@ -43,10 +43,19 @@ def split_rows(rows: int, *, shares: Sequence[float], generator: Generator | Non
     >>> [len(stage) for stage in split_rows(10, shares=(2, 3))]
     [4, 6]
     """
-    check_shares(shares)
     order = np.argsort(words(rows, generator), kind="stable")
-    ends = np.round(np.cumsum(shares) / np.sum(shares) * rows).astype(np.int64)[:-1]
+    ends = rows_so_far(rows, shares=shares)[:-1]
     return [torch.from_numpy(np.sort(stage)) for stage in np.split(order, ends)]
+
+
+def rows_so_far(rows: int, *, shares: Sequence[float]) -> list[int]:
+    """Return how many rows are reported after each stage: what the next one learns from, and in the end all.
+
+    >>> rows_so_far(10, shares=(2, 3))
+    [4, 10]
+    """
+    check_shares(shares)
+    return np.round(np.cumsum(shares) / np.sum(shares) * rows).astype(np.int64).tolist()
 
 
 def report_in_stages(

@@ -4,7 +4,7 @@
 Guarantee  A run is one release: the method's event is charged before a label is read, and nothing of the
            labels is used but what the method releases. A failure from there on leaves it spent.
 Order      What is public is checked first (`asking`), and a step is rehearsed on a copy of the model, with
-           features but no label: a refusal costs nothing.
+           features but no label, on as few rows as any step of the run will have: a refusal costs nothing.
 Unit       A label, or with `owners` a user: all labels that one owner has.
 Evaluation On data that is NOT protected: what is measured on it is shown exactly.
 """
@@ -13,7 +13,7 @@ import copy
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -76,9 +76,18 @@ class Study:
             seed=self.seed,
         )
 
-    def rehearse(self, model: nn.Module, features: Tensor, *, classes: int) -> None:
-        """Train a copy of the model for one step, with even targets: what cannot work raises."""
-        smallest = len(features) // math.ceil(len(features) / self.batch_size)  # as `learn` cuts an epoch
+    def rehearse(
+        self, model: nn.Module, features: Tensor, *, classes: int, lessons: Sequence[int] | None = None
+    ) -> None:
+        """Train a copy of the model for one step, with even targets: what cannot work raises.
+
+        The step has the smallest batch of all `lessons`: the numbers of rows that are learned from, one for
+        each training (all rows, once, where nothing is said).
+        """
+        sizes = [len(features)] if lessons is None else lessons
+        smallest = min(
+            rows // math.ceil(rows / self.batch_size) for rows in sizes
+        )  # as `learn` cuts an epoch
         even = torch.full((smallest, classes), 1 / classes)
         with rehearsing("training"):
             once = replace(self, epochs=1)
@@ -222,7 +231,8 @@ def _refuse_steps(
 
 def _by_release(asked: Asked, method: ReleasingMethod, study: Study) -> LabelRun:
     began = time.monotonic()
-    study.rehearse(asked.model, asked.features, classes=method.classes)
+    lessons = method.lessons(len(asked.features))
+    study.rehearse(asked.model, asked.features, classes=method.classes, lessons=lessons)
     guarantee = _guarantee(method, asked.unit)  # what cannot be priced is refused before anything is paid
     with _spent(asked, method):
         true = asked.true_labels(method)

@@ -40,7 +40,7 @@ def _bounds(found: Attacked) -> str:
     claimed = f"{round_up(found.claim.epsilon):g}"
     attacks = () if found.canaries is None else found.canaries.bounds
     rows = [
-        (claimed, f"{bound.epsilon:.3g}", f"{bound.delta:g}", bound.attack, bound.trials, bound.confidence)
+        (claimed, bound.told, f"{bound.delta:g}", bound.attack, bound.trials, bound.confidence)
         for bound in attacks
     ]
     heads = ("claimed epsilon", "at least", "delta", "attack", "observations", "confidence")

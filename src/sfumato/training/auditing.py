@@ -10,11 +10,11 @@ Who does   `sfumato.audit.canaries`; training knows the protocol alone.
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from torch import nn
+from torch import Tensor, nn
 
 from sfumato.accounting.guarantee import Guarantee
 from sfumato.mechanisms.random import Generator
-from sfumato.training.data import Units
+from sfumato.training.data import Batch, Units
 from sfumato.training.losses import Loss
 from sfumato.training.mechanism import DpSgd
 
@@ -38,7 +38,7 @@ class Canaried(Protocol):
 
     @property
     def units(self) -> Units:
-        """The run's units, and canaries after them."""
+        """The run's units, and canaries after them; blank rows are those of canaries."""
         ...
 
     def host(self, model: nn.Module) -> nn.Module:
@@ -49,8 +49,22 @@ class Canaried(Protocol):
         """Return the loss of rows some of which are canaries, for a host."""
         ...
 
-    def observe(self, *, noise_multiplier: float, bound: float, expected_batch_size: float) -> None:
-        """Look at the noisy gradient of a step, as it was released."""
+    def real_rows(self, batch: Batch) -> int:
+        """Return how many rows of a batch are of the run's own units; they come first."""
+        ...
+
+    def require(self, *, finite: bool) -> None:
+        """Raise unless the gradients of canaries, which the units' blank rows are, were all finite."""
+        ...
+
+    def counted(self) -> str:
+        """Return the sentence that says how canaries count among a public number of units."""
+        ...
+
+    def observe(
+        self, units: Tensor, *, noise_multiplier: float, bound: float, expected_batch_size: float
+    ) -> None:
+        """Look at the noisy gradient of a step, as it was released; `units` are this rank's of its batch."""
         ...
 
     def judge(self, claim: Guarantee) -> Verdict:

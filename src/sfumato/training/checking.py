@@ -15,6 +15,7 @@ Random     Dropout is switched off for the comparison: it draws differently each
            on, and draws the same both times.
 Rounding   What differs in the model's own type is compared again in float64, where rounding is no excuse.
 Not seen   Mixing that depends on values or sizes which the rows of the check do not have.
+           So the rows must be the data's own: padding and canaries would show nothing.
 """
 
 import warnings

@@ -14,14 +14,17 @@ Mending    A unit whose gradient is not finite contributes nothing. A piece that
            run again in smaller ones.
 Failure    Where a step fails, nothing of it is left: not in the next step's sums, not in any `.grad`. A step
            is counted before its gradient can be seen.
+Private    What a model, a loss or torch says where it fails may quote a row ("Target 7 is out of bounds"). It
+           is not repeated and not chained. What fails on rows of zeros as well is raised as it is: that
+           message tells nothing of the data.
 Not here   Which rows are in a batch (`sampling`): an event holds only for the sampler it names.
 """
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +32,7 @@ from torch import Tensor, nn
 from sfumato import _check
 from sfumato.accounting.events import DpEvent
 from sfumato.accounting.guarantee import Relation
-from sfumato.errors import InvalidParameterError, UnsupportedUseError
+from sfumato.errors import InvalidParameterError, QueryFailedError, SfumatoError, UnsupportedUseError
 from sfumato.mechanisms.random import Generator, uniform_below
 from sfumato.training import distributed, fixing, rows, swapping
 from sfumato.training.book_keeping import BookKeeping
@@ -51,6 +54,8 @@ __all__ = ["Engines", "PrivateGradients"]
 
 
 _SIZES = 8  # of batches that recordings are made for, up to the expected one
+_ZEROS: Final = 2  # rows that a failure is repeated on: one would not show a batch axis
+_TOLD: Final = (SfumatoError, MemoryError, torch.OutOfMemoryError)  # errors that quote no row
 
 
 class Engines(Enum):
@@ -171,10 +176,18 @@ class PrivateGradients:
         self.accumulate(*batch, rows_per_unit=rows_per_unit, row_weights=row_weights)
         self.finish()
 
-    def accumulate(self, *batch: Any, rows_per_unit: int = 1, row_weights: Tensor | None = None) -> None:
+    def accumulate(
+        self,
+        *batch: Any,
+        rows_per_unit: int = 1,
+        row_weights: Tensor | None = None,
+        checked_rows: int | None = None,
+    ) -> None:
         """Add the clipped sum over a part of the batch; `finish` ends the step.
 
         Where it fails, the whole step starts anew: a unit that was added already must not be added again.
+        `checked_rows` is how many rows, from the first on, the self-check may look at: all where it is None.
+        Rows that are nobody's must come after them, as they could not show what the check is there for.
         """
         _check.count(rows_per_unit=rows_per_unit)
         count = rows.count(batch)
@@ -188,14 +201,42 @@ class PrivateGradients:
         if row_weights is None and self.step.group_size > 1:
             row_weights = next(iter(rows.tensors(batch))).new_ones(count, dtype=torch.float32)
         whole = (row_weights, *batch)
+        self._guarded(lambda: self._take_in(whole, rows_per_unit, checked_rows), whole)
+
+    def _take_in(self, batch: Sequence[Any], per_unit: int, checked_rows: int | None) -> None:
+        self._self_check(batch if checked_rows is None else rows.take(batch, slice(0, checked_rows)))
+        if self.step.group_size > 1:
+            batch, per_unit = self._grouped(batch, per_unit)
+        self._run(batch, per_unit)
+
+    def _guarded(self, work: Callable[[], None], batch: Sequence[Any]) -> None:
+        """Do work on private rows. Where it fails nothing is left of the step, and no message quotes one."""
         try:
-            self._self_check(whole)
-            if self.step.group_size > 1:
-                whole, rows_per_unit = self._grouped(whole, rows_per_unit)
-            self._run(whole, rows_per_unit)
+            work()
+            return
+        except Exception as error:
+            self._clear()
+            if isinstance(error, _TOLD):
+                _unchain(error)
+                raise
+            failure = type(error).__name__
         except BaseException:
             self._clear()
             raise
+        # Out of the handler: there, whatever is raised would be chained to what must not be told.
+        self._try_zeros(batch)
+        raise QueryFailedError(
+            f"the model or the loss failed on the rows of a batch ({failure}), and does not fail on rows of "
+            "zeros. What it said is left out, as it may quote private values. Check what the loss asks of "
+            "rows: whole-number labels in 0 ... classes - 1, token numbers below the size of the vocabulary, "
+            "inputs of the kind and range that the model is made for."
+        )
+
+    def _try_zeros(self, batch: Sequence[Any]) -> None:
+        """Run rows of zeros in the shape of a batch's: what fails on these may be told."""
+        zeros = rows.padded(rows.take(batch, slice(0, 0)), _ZEROS)
+        with self._same_draws():
+            self._pass(zeros, 1)
 
     def finish(self) -> None:
         """End a step: add noise to the accumulated sums, divide, set every `.grad`, and count the step."""
@@ -203,7 +244,7 @@ class PrivateGradients:
             self._noised()
             # Asked only now, so that the device has had work until here.
             if not all(replay is None or replay.finite() for replay, _, _ in self._pieces):
-                self._again()
+                self._guarded(self._again, self._pieces[0][1])
                 self._noised()
             self._count()
             self._adapt()
@@ -258,10 +299,13 @@ class PrivateGradients:
         else:
             self._taken.append((self.noise_multiplier, 1))
 
-    def rehearse(self, *batch: Any) -> None:
-        """Clip and add up rows that are nobody's, and keep nothing: what cannot work raises here."""
+    def rehearse(self, *batch: Any) -> bool:
+        """Clip and add up rows that are nobody's, and keep nothing: what cannot work raises here.
+
+        Return whether the gradients of all these rows are finite: others contribute nothing.
+        """
         with self._same_draws():
-            self.clipper.sums(self._pass((None, *batch), 1))
+            return not isinstance(self.clipper.sums(self._pass((None, *batch), 1)), Tensor)
 
     def _same_draws(self) -> AbstractContextManager[None]:
         """Return a context after which dropout draws what it would have drawn without it."""
@@ -324,7 +368,7 @@ class PrivateGradients:
         warnings.warn(
             f"a piece did not fit in memory; going on with microbatch_size={self.microbatch_size}. Give it "
             "from the start to save the failed attempt.",
-            stacklevel=4,
+            stacklevel=7,
         )
 
     def _clipped(self, batch: Sequence[Any], per_unit: int) -> ClippedSums:
@@ -372,7 +416,7 @@ class PrivateGradients:
                 raise
             self._kind, self._recordings = Engines.FUNCTIONAL, None
             self._engine = self._make_engine()
-            warnings.warn(f"{error} Going on with the functional engine, which is slower.", stacklevel=6)
+            warnings.warn(f"{error} Going on with the functional engine, which is slower.", stacklevel=9)
             return self._engine.run(batch, per_unit=per_unit)
 
     def _make_engine(self) -> Engine:
@@ -433,6 +477,17 @@ class PrivateGradients:
         device = next(iter(rows.tensors(batch))).device
         weights, *rest = rows.take(with_zeros, flat.to(device))
         return (weights / self.step.group_size, *rest), most * per_unit
+
+
+def _unchain(error: BaseException) -> None:
+    """Forget what an error of ours was made of, where that is not ours: it may quote a row."""
+    behind: BaseException | None = error
+    while behind is not None:
+        if not isinstance(behind.__cause__, _TOLD):
+            behind.__cause__ = None
+        if not isinstance(behind.__context__, _TOLD):
+            behind.__context__ = None
+        behind = behind.__cause__ or behind.__context__
 
 
 def _recorder(*, cuda_graphs: bool, compile: bool) -> Recorder | None:

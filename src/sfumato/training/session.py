@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from sfumato.accounting import events
-from sfumato.errors import SfumatoError
+from sfumato.errors import InvalidParameterError, SfumatoError
 from sfumato.mechanisms.random import Generator, resolve
 from sfumato.training import distributed, swapping
 from sfumato.training.auditing import Canaried
@@ -31,6 +31,7 @@ from sfumato.training.gradients import PrivateGradients
 from sfumato.training.mechanism import DpSgd
 from sfumato.training.metrics import Metrics
 from sfumato.training.runtime import Runtime
+from sfumato.training.sampling import Sampler
 
 __all__ = ["Session"]
 
@@ -65,7 +66,7 @@ class Session:
         self._numbers: list[Tensor] = []  # of the rows in the batch at hand, where a denoiser needs them
         self._generator = resolve(generator)
         self._runtime, self._device = runtime, device
-        self._sampler = mechanism.sampling.sampler(units.num_units, generator)
+        self._sampler = self._new_sampler()
         self._earlier = 0.0  # seconds, of processes before this one
         self._started = time.monotonic()
 
@@ -82,10 +83,13 @@ class Session:
     def rehearse(self) -> None:
         """Run one pass over rows of zeros: what cannot work raises before anything is paid for."""
         blank = self.units.blank(_REHEARSED)
-        if blank is not None:
-            self.model.train()
-            with self._runtime.forward(self._device):
-                self.private.rehearse(*moved(blank, self._device))
+        if blank is None:
+            return
+        self.model.train()
+        with self._runtime.forward(self._device):
+            finite = self.private.rehearse(*moved(blank, self._device))
+        if self._canaried is not None:
+            self._canaried.require(finite=finite)
 
     def open(self) -> None:
         """Read what was deferred until the run was paid for."""
@@ -93,18 +97,27 @@ class Session:
             return
         began = self._sampler.state_dict()
         self.units.open()
-        self._sampler = self.mechanism.sampling.sampler(self.units.num_units, self._generator)
+        self._sampler = self._new_sampler()
         self._sampler.load_state_dict(began)
+
+    def _new_sampler(self) -> Sampler:
+        try:
+            return self.mechanism.sampling.sampler(self.units.num_units, self._generator)
+        except InvalidParameterError as error:
+            if self._canaried is None:
+                raise
+            raise InvalidParameterError(f"{error} {self._canaried.counted()}") from None
 
     def take_step(self) -> None:
         """Draw a batch, set private gradients, and move the weights."""
         self._prepare()
-        batches = self._batches()
+        units = distributed.share(lambda: self._sampler.batch(self.step), self._device)
         with self._runtime.forward(self._device):
-            for batch in batches:
-                self._accumulate(batch)
+            for piece in self._pieces(units):
+                self._accumulate(piece)
+        bound = self.private.bound  # of this step: `finish` may move it for the next
         self.private.finish()
-        self._observe()
+        self._observe(units, bound)
         self._denoise()
         self.optimizer.step()
         if self.schedule is not None:
@@ -119,9 +132,8 @@ class Session:
         if self._clip_factors is not None:
             self.private.scale_clipping(self._clip_factors[self.step])
 
-    def _batches(self) -> list[Tensor]:
+    def _pieces(self, units: Tensor) -> list[Tensor]:
         """Return this rank's units of the step, in pieces that are loaded one after the other."""
-        units = distributed.share(lambda: self._sampler.batch(self.step), self._device)
         if not len(units):
             return []
         whole = self._runtime.microbatch_size is None or self.mechanism.step.group_size > 1
@@ -130,6 +142,8 @@ class Session:
     def _accumulate(self, units: Tensor) -> None:
         stream = self._generator.fork("rows", self.step).fork("rank", distributed.rank())
         batch: Batch = self.units.take(units, stream)
+        if not batch.rows:
+            return
         if self._denoiser is not None and self._denoiser.reveals_batches and batch.numbers is not None:
             self._numbers.append(batch.numbers)
         weights = batch.row_weights
@@ -137,14 +151,16 @@ class Session:
             *moved(batch.rows, self._device),
             rows_per_unit=batch.rows_per_unit,
             row_weights=None if weights is None else weights.to(self._device),
+            checked_rows=None if self._canaried is None else self._canaried.real_rows(batch),
         )
 
-    def _observe(self) -> None:
+    def _observe(self, units: Tensor, bound: float) -> None:
         """Let an audit see the noisy gradient, which is what the run releases."""
         if self._canaried is not None:
             self._canaried.observe(
+                units,
                 noise_multiplier=self.private.noise_multiplier,
-                bound=self.private.bound,
+                bound=bound,
                 expected_batch_size=self.private.expected_batch_size,
             )
 
@@ -204,7 +220,7 @@ class Session:
             self.average.load_state_dict(state["average"])
         if self._canaried is not None:  # who takes part is known only now
             self._canaried.load_state_dict(state["canaries"])
-            self._sampler = self.mechanism.sampling.sampler(self.units.num_units, self._generator)
+            self._sampler = self._new_sampler()
         self._sampler.load_state_dict(state["sampler"])
         self.private.load_state_dict(state["gradients"])
         if self._denoiser is not None:

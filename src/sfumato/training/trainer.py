@@ -17,6 +17,7 @@ import hashlib
 import os
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
@@ -29,7 +30,7 @@ from sfumato.ledger.account import Account
 from sfumato.mechanisms.random import Generator as Randomness
 from sfumato.mechanisms.random import resolve, study_note, words
 from sfumato.training import denoising, distributed, swapping
-from sfumato.training.auditing import Auditor
+from sfumato.training.auditing import Auditor, Canaried
 from sfumato.training.averaging import WeightAverage
 from sfumato.training.checkpoint import RunFolder, require_same_run
 from sfumato.training.data import Augment, Units, open_rows, public_size_of
@@ -127,10 +128,8 @@ class Trainer:
         self._clip_factors = clip_factors(clip_schedule, mechanism.steps)
         self._ema_decay, self._denoiser = ema_decay, denoiser
         denoising.require(denoiser, mechanism)
-        self._audit = audit
-        self._canaried = None if audit is None else audit.plant(self._units, mechanism, generator)
-        if self._canaried is not None:
-            self._units = self._canaried.units
+        self._audit, self._generator = audit, generator
+        self._canaried = self._planted()  # what cannot be audited is refused at once
         self._evaluation = None if evaluation is None else open_rows(evaluation)
         self._score = correct if score is None and loss is cross_entropy else score
         self._evaluate_every = _every(mechanism.steps, _REPORTS, evaluate_every=evaluate_every)
@@ -140,7 +139,7 @@ class Trainer:
         self.privacy_unit = _privacy_unit(privacy_unit, account, by_owner=self._units.by_owner)
         self._folder = None if folder is None else RunFolder(folder)
         self._checkpoint_every = _every(mechanism.steps, _CHECKPOINTS, checkpoint_every=checkpoint_every)
-        self._progress, self._generator = progress, generator
+        self._progress = progress
 
     def fit(self, *, resume: bool = False) -> TrainingRun:
         """Train, or with `resume` go on with the run in the folder; return the run when it is finished."""
@@ -183,7 +182,13 @@ class Trainer:
             distributed.first_decides(enter)
             yield
 
+    def _planted(self) -> Canaried | None:
+        return (
+            None if self._audit is None else self._audit.plant(self._units, self.mechanism, self._generator)
+        )
+
     def _session(self) -> Session:
+        self._canaried = self._planted()  # nothing that an earlier run has shown is evidence about this one
         model = self._model.to(self._device)
         distributed.refuse_groups(self.mechanism.step.group_size)
         distributed.same_weights_(model)
@@ -191,7 +196,7 @@ class Trainer:
         optimizer = open_optimizer(self._optimizer, parameters, self._learning_rate)
         return Session(
             model=model,
-            units=self._units,
+            units=self._units if self._canaried is None else self._canaried.units,
             mechanism=self.mechanism,
             private=self._private(model),
             optimizer=optimizer,
@@ -352,7 +357,7 @@ class Trainer:
                 self._folder.finish(session.model.state_dict())
             self._payment.commit()
             if self._folder is not None:
-                self._folder.report.write_text(run.to_json() + "\n")
+                _write(self._folder.report, run.to_json() + "\n")
 
         distributed.first_decides(write)
         return run
@@ -380,6 +385,13 @@ class Trainer:
 
 def _expected_batch_size(mechanism: DpSgd, public_size: int | None) -> float:
     return mechanism.sampling.expected_batch_size(public_size)
+
+
+def _write(place: Path, text: str) -> None:
+    """Write a file whole or not at all: one that is there says that the run is finished."""
+    part = place.with_name(place.name + ".part")
+    part.write_text(text, encoding="utf-8")
+    os.replace(part, place)
 
 
 def _every(steps: int, times: int, **given: int | None) -> int:

@@ -99,7 +99,7 @@ def replayed(seed: int, *, group_size: int = 1) -> bool:
 
     stated = private_gradients(seeded(seed), group_size=group_size).step.sensitivity
     return any(
-        leaks(lambda pair=pair: check_sensitivity(release, *pair, sensitivity=stated, seed=seed))
+        leaks(lambda pair=pair: check_sensitivity(release, *pair, sensitivity=stated, generator=seeded(seed)))
         for pair in PAIRS
     )
 
@@ -172,7 +172,9 @@ def owners_replayed(seed: int) -> bool:
         ).fit()
         return model.weight.detach().numpy().ravel().copy()
 
-    return leaks(lambda: check_sensitivity(release, [5, 5, 5, 7], [7], sensitivity=1.0, seed=seed))
+    return leaks(
+        lambda: check_sensitivity(release, [5, 5, 5, 7], [7], sensitivity=1.0, generator=seeded(seed))
+    )
 
 
 def clip_rows_of_a_unit(patch: pytest.MonkeyPatch) -> None:
@@ -206,15 +208,9 @@ def sampled(rows: Rows, rate: float, step: int, generator: Generator) -> Rows:
     return [rows[i] for i in taken.tolist()]
 
 
-def fresh(generator: Generator) -> Generator:
-    """Return a generator that is used once, as every run has its own."""
-    return generator.fork("run", int(words(1, generator)[0] >> 1))
-
-
 def sampled_step_told_apart(seed: int) -> bool:
     def run(rows: Rows, generator: Generator) -> object:
-        own = fresh(generator)
-        return float(released(private_gradients(own), sampled(rows, 0.5, 0, own)).sum())
+        return float(released(private_gradients(generator), sampled(rows, 0.5, 0, generator)).sum())
 
     return told_apart(run, claim([NoisyStep(clipping=Clipping(clip_norm=1.0))], 0.5), seed, trials=400)
 
@@ -223,14 +219,13 @@ def two_steps_told_apart(seed: int, *, resumed: bool = False) -> bool:
     """Subtract what two steps release: the same noise would be gone, and only who was sampled be left."""
 
     def run(rows: Rows, generator: Generator) -> object:
-        own = fresh(generator)
-        private = private_gradients(own)
-        before = released(private, sampled(rows, 0.5, 0, own))
+        private = private_gradients(generator)
+        before = released(private, sampled(rows, 0.5, 0, generator))
         if resumed:
             saved = private.state_dict()
-            private = private_gradients(own)
+            private = private_gradients(generator)
             private.load_state_dict(saved)
-        after = released(private, sampled(rows, 0.5, 1, own))
+        after = released(private, sampled(rows, 0.5, 1, generator))
         return float(np.abs(after - before).sum())
 
     step = NoisyStep(clipping=Clipping(clip_norm=1.0))
@@ -241,7 +236,7 @@ def threshold_told_apart(seed: int) -> bool:
     clipping = Clipping(clip_norm=1.0, adaptive=AdaptiveClip(count_noise_multiplier=2.0))
 
     def run(rows: Rows, generator: Generator) -> object:
-        private = private_gradients(fresh(generator), clipping=clipping)
+        private = private_gradients(generator, clipping=clipping)
         released(private, rows)
         return private.clipper.thresholds[0]
 

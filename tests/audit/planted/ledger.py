@@ -174,7 +174,7 @@ def count_what_was_committed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(AccountState, "spent", spent)
 
 
-def check_then_write(patch: pytest.MonkeyPatch) -> None:
+def overdraw_with_the_last(patch: pytest.MonkeyPatch) -> None:
     original = Account.reserve
 
     def reserve(self, what, *, purpose, relation=None, seeded=False):
@@ -237,7 +237,7 @@ BUGS = (
         name="overdraft-by-the-last-release",
         bug="the last release may exceed what is left of the budget",
         found_by="budget count",
-        plant=check_then_write,
+        plant=overdraw_with_the_last,
         audit=budget_holds,
     ),
 )

@@ -47,7 +47,9 @@ def fit_replayed(seed: int) -> bool:
 
     # One row moves each of three models, and the intercept is at most as long as the weights.
     most = math.sqrt(3) * classifier(seed)._minimizer(dimension=3).sensitivity
-    return leaks(lambda: check_sensitivity(release, slice(0, 4), slice(0, 3), sensitivity=most, seed=seed))
+    return leaks(
+        lambda: check_sensitivity(release, slice(0, 4), slice(0, 3), sensitivity=most, generator=seeded(seed))
+    )
 
 
 def classes_from_the_data(patch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,9 @@ def replayed(question: Question[Any], *pairs: tuple[Any, Any]) -> Callable[[int]
 
         return any(
             leaks(
-                lambda pair=pair: replay(release, *pair, claim=Query(question, pair[0]).guarantee, seed=seed)
+                lambda pair=pair: replay(
+                    release, *pair, claim=Query(question, pair[0]).guarantee, generator=seeded(seed)
+                )
             )
             for pair in pairs
         )

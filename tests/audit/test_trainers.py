@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every way to train is attacked, under one confidence, and none is found to claim too much."""
+
+import pytest
+import torch
+
+from sfumato.audit import trainers as module
+from sfumato.audit.trainers import trainers
+from sfumato.errors import InvalidParameterError
+from sfumato.testing import seeded
+from sfumato.training.clipping import Scaling
+from sfumato.training.noise import IndependentNoise
+from sfumato.training.sampling import __all__ as samplings
+
+torch.set_num_threads(1)  # the tests run in several processes: threads would only wait for one another
+
+CANARIES = 200
+WAYS = 11
+
+
+def test_no_way_to_train_claims_too_much():
+    found = list(trainers(CANARIES, generator=seeded(1)))
+    assert len(found) == len({result.subject for result in found}) == WAYS
+    assert not any(result.refuted for result in found)
+    assert sum(result.best.epsilon > 0 for result in found) > WAYS / 2  # the attacks see something
+    assert all(result.best.trials == CANARIES for result in found)
+
+
+def test_errors_of_all_ways_add_up_to_the_confidence_asked_for():
+    first = next(trainers(CANARIES, confidence=0.9, generator=seeded(1)))
+    assert WAYS * (1 - first.best.confidence) == pytest.approx(0.1)
+
+
+def test_every_sampler_relation_and_style_of_clipping_is_among_the_ways():
+    ways = [mechanism for _, mechanism in module._ways(400)]
+    kinds = {type(mechanism.sampling).__name__ for mechanism in ways}
+    assert kinds == {name for name in samplings if name.endswith(("Sampling", "Batches"))} - {"Sampling"}
+    assert len({mechanism.relation for mechanism in ways}) == 4
+    assert {mechanism.step.clipping.scaling for mechanism in ways} == set(Scaling)
+    assert any(mechanism.step.clipping.per_layer for mechanism in ways)
+
+
+def test_noise_that_is_missing_is_found_out_in_a_schedule_too(monkeypatch):
+    original = IndependentNoise.add_
+
+    def less(self, sums, *, stddev, step):
+        original(self, sums, stddev=stddev / 3, step=step)
+
+    monkeypatch.setattr(IndependentNoise, "add_", less)
+    ways = [way for way in module._ways(200 + CANARIES) if "Batches" in way[0]]
+    monkeypatch.setattr(module, "_ways", lambda units: iter(ways))
+    found = list(trainers(CANARIES, generator=seeded(1)))
+    assert len(found) == 2 and all(result.refuted for result in found)
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, 12])
+def test_numbers_of_canaries_that_show_nothing_are_refused(wrong):
+    with pytest.raises(InvalidParameterError):
+        next(trainers(wrong))

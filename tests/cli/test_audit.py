@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`sfumato audit RUN`: 0 where the claim stands, 1 where it is false, 2 where it could not be attacked."""
+
+import json
+import shutil
+
+import pytest
+import torch
+
+from sfumato import cli
+
+TRAIN = "train digits --model linear --epsilon 2 --epochs 1 --expected-batch-size 100 --seed 1"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def main(patch, line):
+    """Run the command as a user would, and return the exit code."""
+    patch.setattr("sys.argv", ["sfumato", *line.split()])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+        raise SystemExit(0)
+    return stop.value.code or 0
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A finished run with canaries, and one without."""
+    place = tmp_path_factory.mktemp("runs")
+    with pytest.MonkeyPatch.context() as patch:
+        assert main(patch, f"{TRAIN} --audit 100 --folder {place}/audited") == 0
+        assert main(patch, f"{TRAIN} --folder {place}/plain") == 0
+    return place
+
+
+@pytest.fixture
+def said(finished, tmp_path, monkeypatch, capsys):
+    """Copy the finished runs here, and return how to audit one: (exit code, standard output, errors)."""
+    shutil.copytree(finished, tmp_path / "runs")
+    monkeypatch.chdir(tmp_path / "runs")
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def audit(line):
+        code = main(monkeypatch, f"audit {line}")
+        out, err = capsys.readouterr()
+        return code, " ".join(out.split()), " ".join(err.split())
+
+    return audit
+
+
+def changed(name, **facts):
+    """Change what a run says about itself."""
+    with open(f"audited/{name}") as file:
+        before = json.load(file)
+    with open(f"audited/{name}", "w") as file:
+        json.dump(before | facts, file)
+
+
+def audit_of(**facts):
+    with open("audited/run.json") as file:
+        return json.load(file)["audit"] | facts
+
+
+def test_a_claim_that_stands_is_shown_beside_the_bound_with_a_page(said, tmp_path):
+    code, out, err = said("audited")
+    assert code == 0, err
+    assert "│ claimed epsilon │ 1.99" in out and "│ lower bound │" in out and "│ refuted │ False │" in out
+    assert "membership area" in out and "do not contradict the claim" in out
+    text = (tmp_path / "runs" / "audited" / "audit.html").read_text()
+    assert "<svg" in text and "Audit of audited" in text and "Who may see this" in text
+
+
+def test_programs_are_told_the_claim_and_the_bound(said, tmp_path):
+    code, out, _ = said("audited --no-membership --json --report page.html")
+    told = json.loads(out)
+    assert code == 0 and told["refuted"] is False
+    assert 0 <= told["lower_bound"] < told["claimed_epsilon"] <= 2 and told["delta"] == 1e-4
+    assert told["membership_area"] is None and told["report"] == "page.html"
+    assert "Who may see this" not in (tmp_path / "runs" / "page.html").read_text()
+
+
+def test_a_false_claim_ends_with_1(said):
+    changed("run.json", epsilon=1e-9)
+    (bound,) = audit_of()["bounds"]
+    changed("run.json", audit=audit_of(bounds=[bound | {"epsilon": 0.5}]))
+    code, out, _ = said("audited --no-membership")
+    assert code == 1
+    assert "THE CLAIM IS FALSE" in out and "│ refuted │ True │" in out
+
+
+def test_a_run_without_canaries_is_compared_by_loss_alone(said):
+    code, out, _ = said("plain")
+    assert code == 0 and "│ lower bound │ │" in out and "an estimate and no bound" in out
+    code, out, err = said("plain --no-membership")
+    assert code == 2 and "has no canaries. Train it with --audit 1000" in err and out == ""
+
+
+def test_a_run_that_is_not_finished_is_refused(said, tmp_path):
+    (tmp_path / "runs" / "audited" / "run.json").unlink()
+    for line in ("audited", "none"):
+        code, out, err = said(line)
+        assert code == 2 and "there is no finished run in" in err and out == ""
+
+
+DAMAGED = {
+    "a list": b"[]",
+    "nothing": b"",
+    "no settings": b"{}",
+    "no text": b"\xff\xfe",
+    "half": b'{"epsilon": 1, "del',
+    "deep": b"[" * 100_000,
+    "a number": b"3",
+}
+
+
+@pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED.keys())
+def test_a_damaged_report_is_no_evidence_against_the_claim(said, tmp_path, content):
+    (tmp_path / "runs" / "audited" / "run.json").write_bytes(content)
+    code, out, err = said("audited --no-membership")
+    assert code == 2 and "run.json" in err and out == ""
+    assert err.startswith("error:") and "Traceback" not in err
+
+
+WRONG = {
+    "text for epsilon": lambda: {"epsilon": "3"},
+    "epsilon below zero": lambda: {"epsilon": -1},
+    "no epsilon": lambda: {"epsilon": None},
+    "unknown relation": lambda: {"relation": "friends"},
+    "a list for an audit": lambda: {"audit": []},
+    "no bounds": lambda: {"audit": audit_of(bounds=[])},
+    "bounds of nothing": lambda: {"audit": audit_of(bounds=[{"x": 1}])},
+    "no number for a bound": lambda: {"audit": audit_of(bounds=[audit_of()["bounds"][0] | {"epsilon": []}])},
+    "a delta below the claim's": lambda: {
+        "audit": audit_of(bounds=[audit_of()["bounds"][0] | {"delta": 0.0}])
+    },
+    "no scores": lambda: {"audit": audit_of(in_scores=None)},
+    "text for scores": lambda: {"audit": audit_of(in_scores=["high"])},
+    "scores that are no number": lambda: {"audit": audit_of(in_scores=[float("nan")] * 10)},
+}
+
+
+@pytest.mark.parametrize("facts", WRONG.values(), ids=WRONG.keys())
+def test_a_report_with_wrong_values_is_no_evidence_either(said, facts):
+    changed("run.json", **facts())
+    code, out, err = said("audited --no-membership")
+    assert code == 2 and err.startswith("error:") and out == ""
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ("[]", "must hold settings by name"),
+        ("[" * 100_000, "cannot be read"),
+        ("{", "cannot be read"),
+        ('{"epochs": 3}', "does not say what data"),
+        ('{"data": "digits"}', "no model 'None'"),
+        ('{"data": "letters"}', "unknown data set"),
+        ('{"data": "digits", "model": "cnn"}', "not of the model that its settings name ('cnn', width 1)"),
+        ('{"data": "digits", "model": "mlp", "width": -1}', "width must be"),
+        ('{"data": 3}', "data in"),
+    ],
+    ids=["list", "deep", "half", "no data", "no model", "other data", "other model", "width", "kind"],
+)
+def test_damaged_settings_are_said_to_be_so(said, tmp_path, settings, says):
+    (tmp_path / "runs" / "audited" / "settings.json").write_text(settings)
+    code, out, err = said("audited")
+    assert code == 2 and says in err and out == ""
+    assert said("audited --no-membership")[0] == 0  # canaries need no settings
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [[1], {"a": 1}, {"0.weight": torch.zeros(3)}, None],
+    ids=["a list", "no tensors", "other shapes", "none"],
+)
+def test_damaged_weights_are_said_to_be_so(said, tmp_path, weights):
+    place = tmp_path / "runs" / "audited" / "model.pt"
+    if weights is None:
+        place.unlink()
+    else:
+        torch.save(weights, place)
+    code, out, err = said("audited")
+    assert code == 2 and out == "" and err.startswith("error:")
+
+
+def test_a_page_that_cannot_be_written_is_an_error(said, tmp_path):
+    (tmp_path / "runs" / "taken").write_text("a file")
+    code, out, err = said("audited --no-membership --report taken/page.html")
+    assert code == 2 and "cannot be written" in err and out == ""
