@@ -5,6 +5,7 @@
     python benchmarks/audit.py --only ideal        one part: ideal, claims, lira or exposure
     python benchmarks/audit.py --quick             few runs, no bars; under a minute
     python benchmarks/audit.py --json              rows for a program: what, value, bar, met
+    python benchmarks/audit.py --only claims --page docs/audit.md      renew the tables of a page
 
 Ideal     One run of a Gaussian mechanism of known epsilon (1, 2, 4, 8 at delta 1e-5), 5000 canaries with
           coordinates of their own, confidence 95%: the mean lower bound over 200 simulated audits, and the
@@ -19,8 +20,9 @@ Seeds     Simulated scores are seeded, so that a row can be repeated. They prote
 
 import argparse
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +31,7 @@ from models.lira import lira
 from models.results import Row, report
 
 from sfumato.accounting import gaussian
+from sfumato.accounting.guarantee import round_up
 from sfumato.audit.catalogue import mechanisms
 from sfumato.audit.one_run import binary_guesses, f_dp, gaussian_scores
 from sfumato.audit.results import AuditResult, LowerBound
@@ -44,6 +47,7 @@ ATTACKS: dict[str, Callable[..., LowerBound]] = {
 }
 
 QUICK_CLAIMS = 6
+PAGES: list[Path] = []
 
 Scores = npt.NDArray[np.float64]
 
@@ -85,10 +89,40 @@ def _rows(
 
 def claims(quick: bool, device: str) -> Iterator[Row]:
     """Attack everything that makes a claim."""
-    attacked = islice(mechanisms(200 if quick else 2000), QUICK_CLAIMS if quick else None)
-    yield from (_beside(result, "mechanisms and statistics") for result in attacked)
-    trained = islice(trainers(400 if quick else 2000), 1 if quick else None)
-    yield from (_beside(result, "ways to train") for result in trained)
+    del device  # small things
+    everything = {
+        "mechanisms and statistics": islice(
+            mechanisms(200 if quick else 2000), QUICK_CLAIMS if quick else None
+        ),
+        "ways to train": islice(trainers(400 if quick else 2000), 1 if quick else None),
+    }
+    for subject, results in everything.items():
+        found: list[AuditResult] = []
+        for result in results:
+            found.append(result)
+            yield _beside(result, subject)
+        for page in PAGES:
+            page.write_text(renewed(page.read_text(), subject, found))
+
+
+def renewed(page: str, subject: str, results: Sequence[AuditResult]) -> str:
+    """Return a page with a new table between the marks of a subject."""
+    begin, end = f"<!-- {subject} -->\n", f"<!-- end of {subject} -->"
+    before, rest = page.split(begin)
+    return f"{before}{begin}\n{table(results)}\n{end}{rest.split(end)[1]}"
+
+
+def table(results: Sequence[AuditResult]) -> str:
+    """Return claims and bounds side by side, in Markdown."""
+    head = "| what | claimed epsilon | delta | shown | by |\n| --- | --- | --- | --- | --- |\n"
+    return head + "".join(f"{_line(result)}\n" for result in results)
+
+
+def _line(result: AuditResult) -> str:
+    assert result.claim is not None
+    claimed, shown = round_up(result.claim.epsilon), ", ".join(bound.told for bound in result.bounds)
+    by = ", ".join(bound.attack.removeprefix("event search: ") for bound in result.bounds)
+    return f"| {result.subject} | {claimed:g} | {result.best.delta:g} | {shown} | {by} |"
 
 
 def _beside(result: AuditResult, subject: str) -> Row:
@@ -116,8 +150,11 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="few runs, no bars")
     parser.add_argument("--json", action="store_true", help="rows for a program: what, value, bar, met")
     parser.add_argument("--only", choices=list(PARTS), help="one part")
+    parser.add_argument("--page", type=Path, help="a page with tables of claims to renew")
     parser.add_argument("--device", default="cpu", help="where to compute")
     arguments = parser.parse_args()
+    if arguments.page:
+        PAGES[:] = [arguments.page]
     names = [arguments.only] if arguments.only else list(PARTS)
     found = (row for name in names for row in PARTS[name](arguments.quick, arguments.device))
     return report("Audits", found, as_json=arguments.json)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 import io
 import json
+import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -72,3 +74,9 @@ def test_the_bar_is_silent_where_there_is_no_terminal():
         bar.advance()
         bar.note(ROW)
     assert screen.getvalue() == ""
+
+
+def test_a_run_that_diverged_is_still_written_as_json():
+    row = replace(ROW, loss=math.nan, epsilon=math.inf)
+    found = json.loads(row.to_json(), parse_constant=pytest.fail)  # NaN and Infinity are no JSON
+    assert found["loss"] is None and found["epsilon"] is None and found["step"] == 3

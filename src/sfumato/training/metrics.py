@@ -10,6 +10,7 @@ File       One JSON object a line. A checkpoint holds the same rows, and a resum
 """
 
 import json
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -41,9 +42,19 @@ class Metrics:
     loss: float | None = None
     accuracy: float | None = None
 
+    def to_dict(self) -> dict[str, float | None]:
+        """Return what JSON can hold: None for figures that are not finite, as of a run that diverged.
+
+        >>> Metrics(step=1, epsilon=1.0, learning_rate=9.0, seconds=0.1, loss=math.nan).to_dict()["loss"]
+        """
+        return {
+            name: value if value is None or math.isfinite(value) else None
+            for name, value in asdict(self).items()
+        }
+
     def to_json(self) -> str:
         """Return one line of JSON."""
-        return json.dumps(asdict(self))
+        return json.dumps(self.to_dict(), allow_nan=False)
 
 
 class MetricsFile:

@@ -6,7 +6,7 @@ Everything here is public: the model by the run's guarantee, the rest because it
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
@@ -106,7 +106,7 @@ class TrainingRun:
             "audit": None if self.audit is None else self.audit.to_dict(),
             "account": self.account,
             "reservation": self.reservation,
-            "history": [asdict(row) for row in self.history],
+            "history": [row.to_dict() for row in self.history],
             "statement": self.statement(),
         }
         return json.dumps(facts, indent=2)
