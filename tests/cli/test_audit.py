@@ -139,6 +139,11 @@ WRONG = {
     "a delta below the claim's": lambda: {
         "audit": audit_of(bounds=[audit_of()["bounds"][0] | {"delta": 0.0}])
     },
+    "an epsilon without end": lambda: {"epsilon": 10**400},
+    "a bound without end": lambda: {
+        "audit": audit_of(bounds=[audit_of()["bounds"][0] | {"epsilon": 10**400}])
+    },
+    "scores without end": lambda: {"audit": audit_of(in_scores=[10**400] * 10)},
     "no scores": lambda: {"audit": audit_of(in_scores=None)},
     "text for scores": lambda: {"audit": audit_of(in_scores=["high"])},
     "scores that are no number": lambda: {"audit": audit_of(in_scores=[float("nan")] * 10)},

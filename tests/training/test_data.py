@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from sfumato.datasets import Examples
-from sfumato.errors import InvalidParameterError
+from sfumato.errors import InvalidParameterError, QueryFailedError
 from sfumato.testing import seeded
 from sfumato.training.data import Units, open_rows, public_size_of
 
@@ -187,3 +187,23 @@ def test_an_augmentation_that_loses_rows_is_refused():
 
 def test_how_many_units_there_are_is_in_no_repr():
     assert "6" not in repr(Units((X, Y))).split(" at ")[0]
+
+
+class Failing(MapStyle):
+    def __getitem__(self, i):
+        raise ValueError(f"cannot read row {i}: {self.examples[i]}")
+
+
+@pytest.mark.parametrize(
+    "units",
+    [
+        lambda: Units(Failing([(X[i], Y[i]) for i in range(6)])),
+        lambda: Units((X, Y), augment=lambda b, g: [][int(b[1][0])]),
+    ],
+    ids=["data set", "augment"],
+)
+def test_what_a_data_set_or_an_augmentation_says_of_a_row_is_not_repeated(units):
+    with pytest.raises(QueryFailedError, match="failed on rows of a batch") as caught:
+        units().take(torch.tensor([2, 5]), seeded(0))
+    assert caught.value.__cause__ is None and caught.value.__context__ is None
+    assert "cannot read" not in str(caught.value)

@@ -16,6 +16,7 @@ from sfumato.errors import (
     UnsupportedUseError,
 )
 from sfumato.testing import seeded
+from sfumato.training import gradients
 from sfumato.training.clipping import AdaptiveClip, Clipping, CoordinateClipping
 from sfumato.training.functional import Functional
 from sfumato.training.gradients import Engines, PrivateGradients
@@ -232,6 +233,14 @@ def test_an_error_of_ours_does_not_carry_the_one_it_was_made_of():
     with pytest.raises(UnsupportedUseError, match=r"something that all examples share") as caught:
         private.backward(x + SECRET, g)
     assert all("77" not in str(error) for error in chain(caught.value))
+
+
+def test_no_link_of_an_error_leads_to_one_that_quotes_a_row():
+    ours, behind, cause = (UnsupportedUseError(word) for word in ("ours", "behind", "cause"))
+    ours.__cause__, ours.__context__ = cause, behind
+    behind.__cause__, behind.__context__ = IndexError("row 7"), ours  # in circles, too
+    gradients._unchain(ours)
+    assert ours.__cause__ is cause and ours.__context__ is behind and behind.__cause__ is None
 
 
 def test_what_fails_whatever_the_rows_are_is_told_as_it_is():

@@ -194,7 +194,11 @@ def check_never_exceeds(
                 reservation.commit()
             _require_within(compose(*before, SelfComposedDpEvent(event, admitted)), account)
     except BudgetExceededError:
-        return admitted
+        if admitted:
+            return admitted
+        raise InvalidParameterError(
+            "the first release was refused already, so nothing was checked. Ask for cheaper ones."
+        ) from None
     raise InvalidParameterError(
         f"{most} releases did not use up the budget. Ask for dearer ones, or say a larger `most`."
     )

@@ -229,9 +229,9 @@ _watching = threading.Lock()
 def watched(tape: Tape, watch: Sequence[Watch] | None = None) -> Iterating[Tape]:
     """Send every call of a watched mechanism over the tape."""
     watching = WATCHED if watch is None else watch
+    before = [(one.kind, one.method, getattr(one.kind, one.method)) for one in watching]
     if not _watching.acquire(blocking=False):
         raise InvalidParameterError("another replay is watching the mechanisms. Run one at a time.")
-    before = [(one.kind, one.method, getattr(one.kind, one.method)) for one in watching]
     start = AboveThreshold.__init__
     try:
         AboveThreshold.__init__ = _started(tape, start)

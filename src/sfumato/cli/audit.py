@@ -62,7 +62,7 @@ def _finished(run: str) -> tuple[Guarantee, Any]:
     try:
         claim = _claim(facts)
         return claim, None if facts.get("audit") is None else AuditResult.from_dict(facts["audit"], claim)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise InvalidParameterError(
             f"the file {str(Path(run) / _FILE)!r} is not what a finished run writes: it was changed, or is "
             f"damaged ({type(error).__name__}: {error}). Restore it, or train again."
@@ -84,11 +84,17 @@ def _read(run: str) -> Any:
 
 def _claim(facts: Any) -> Guarantee:
     return Guarantee(
-        epsilon=facts["epsilon"],
-        delta=facts["delta"],
+        epsilon=_number(facts["epsilon"]),
+        delta=_number(facts["delta"]),
         relation=Relation.parse(facts["relation"]),
         privacy_unit=facts["privacy_unit"],
     )
+
+
+def _number(value: Any) -> float:
+    if not isinstance(value, int | float):
+        raise TypeError(f"{value!r} is no number")
+    return float(value)  # whole numbers may be too large for one
 
 
 def _membership(run: str) -> Any:

@@ -16,9 +16,7 @@ Source     Ghazi, Huang, Kamath, Kumar, Manurangsi, Zhang 2024, "LabelDP-Pro: Le
            privacy via projections". The average before the projection is ours.
 """
 
-from collections.abc import Generator as Generated
 from collections.abc import Mapping
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -32,6 +30,7 @@ from sfumato.labels.products import LabelGradients
 from sfumato.labels.span import Span
 from sfumato.mechanisms.random import Generator
 from sfumato.training.modes import evaluating
+from sfumato.training.precision import whole_floats
 from sfumato.training.samplers import subset
 
 __all__ = ["AltConv", "Denoised", "SelfConv", "SelfSpan"]
@@ -183,7 +182,8 @@ def _projected(denoiser: SelfSpan | AltConv, model: nn.Module, gradient: Gradien
     """Return the point nearest to a gradient, and note how near it is known to be."""
     place = next(iter(gradient.values())).device
     features = denoiser.features[rows.to(denoiser.features.device)].to(place)
-    with evaluating(model), _whole_floats():  # dropout would make other gradients at each pass
+    # Dropout would make other gradients at each pass, and tf32 products that disagree by more than a gap.
+    with evaluating(model), whole_floats(place):
         products = LabelGradients(
             model,
             features,
@@ -195,18 +195,6 @@ def _projected(denoiser: SelfSpan | AltConv, model: nn.Module, gradient: Gradien
     error = found.relative_gap if isinstance(found, Projection) else found.relative_residual
     denoiser.log.append(Denoised(iterations=found.iterations, error=error, reached=found.reached))
     return found.gradient
-
-
-@contextmanager
-def _whole_floats() -> Generated[None]:
-    """Compute in whole float32 on a GPU too: in tf32, products disagree by more than a gap may be."""
-    products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = products.allow_tf32, convolutions.allow_tf32
-    products.allow_tf32 = convolutions.allow_tf32 = False  # type: ignore[attr-defined]
-    try:
-        yield
-    finally:
-        products.allow_tf32, convolutions.allow_tf32 = before  # type: ignore[attr-defined]
 
 
 def _require_classes(classes: int) -> None:

@@ -6,8 +6,9 @@ Promise    If an engine's sums or per-example gradients differ from those of eac
            batch's size), training stops before the first update, with the parameter named. A norm may be
            larger: where terms cancel, the rules err upwards.
 Training   Some layers mix only while training. So, in the mode that the model is in, the gradient of one row
-           must also be the same beside other rows, and what the model remembers in its buffers must be the
-           same whatever the rows were: no noise would protect it.
+           must also be the same beside other rows.
+Buffers    What a pass leaves in a model's buffers must be the same whatever the rows were: no noise would
+           protect it. This is checked for every engine, and on one row alone.
 Routes     A trainable parameter that is reached around its module (by a list or a closure made before) is
            not seen by any engine; such a use is refused.
 Private    The error tells which parameter or buffer differs, never by how much.
@@ -35,9 +36,9 @@ from sfumato.training.functional import Functional
 from sfumato.training.losses import Loss
 from sfumato.training.modes import evaluating
 from sfumato.training.projections import Projections
-from sfumato.training.rows import converted, count, repeat_to, take, tensors
+from sfumato.training.rows import converted, count, padded, repeat_to, take, tensors
 
-__all__ = ["Engine", "agree", "self_check"]
+__all__ = ["Engine", "agree", "buffers_restored", "refuse_kept", "self_check"]
 
 _ROWS: Final = 3  # enough to show mixing, few enough for any memory
 # How far rounding may take two correct ways apart, relative to the gradient. Deep networks in float32 differ
@@ -171,11 +172,11 @@ def _refuse_other_routes(model: nn.Module, loss: Loss, batch: Sequence[Any]) -> 
 
 
 def _refuse_neighbors(engine: Engine, model: nn.Module, few: Sequence[Any]) -> None:
-    """Raise where the gradient of the first row, or a buffer, depends on which rows are beside it."""
+    """Raise where the gradient of the first row depends on which rows are beside it."""
     copies = repeat_to(take(few, slice(0, 1)), count(few))
     _first_row(engine, model, few)  # what happens only once happens here
-    gradients, buffers = _first_row(engine, model, few)
-    others, other_buffers = _first_row(engine, model, copies)
+    gradients, _ = _first_row(engine, model, few)
+    others, _ = _first_row(engine, model, copies)
     different = [name for name in gradients if not agree(others[name], gradients[name])]
     if different:
         raise UnsupportedModelError(
@@ -183,12 +184,37 @@ def _refuse_neighbors(engine: Engine, model: nn.Module, few: Sequence[Any]) -> N
             "a layer mixes examples, or the model draws randomness outside of torch's default generators. "
             "Take that layer out (sf.training.fix), or use engine='functional', whose gradients cannot mix."
         )
-    changed = [name for name in buffers if not torch.equal(buffers[name], other_buffers[name])]
+
+
+def refuse_kept(engine: Engine, model: nn.Module, batch: Sequence[Any]) -> bool:
+    """Raise where a pass leaves something of its rows in a buffer, whatever the engine.
+
+    Return whether these rows could have shown it: they are compared with rows of zeros.
+    """
+    few = take(batch, slice(0, _ROWS))
+    if not any(True for _ in model.buffers()):
+        return True
+    weights, *own = few
+    zeros = (weights, *padded(take(own, slice(0, 0)), count(few)))
+    if not count(few) or all(torch.equal(a, b) for a, b in zip(tensors(few), tensors(zeros), strict=True)):
+        return False
+    _first_row(engine, model, few)  # what happens only once happens here
+    _, buffers = _first_row(engine, model, few)
+    _, others = _first_row(engine, model, zeros)
+    changed = [name for name in buffers if not _same(buffers[name], others[name])]
     if changed:
         raise UnsupportedModelError(
             f"the buffers {changed} keep something of the examples they have seen (a running average?), "
             "which no noise protects. Call .eval() on the modules that hold them, or take them out."
         )
+    return True
+
+
+def _same(first: Tensor, second: Tensor) -> bool:
+    """Whether two buffers hold the same; what is no number in both is."""
+    if first.is_floating_point():
+        return first.shape == second.shape and torch.allclose(first, second, rtol=0, atol=0, equal_nan=True)
+    return torch.equal(first, second)
 
 
 def _first_row(
@@ -196,14 +222,20 @@ def _first_row(
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Return the gradient of the first row and the buffers after a pass; leave all as it was before."""
     names = _trainable(model)
+    with buffers_restored(model), _same_draws(model):
+        run = engine.run(batch)
+        weights = torch.zeros(1, count(batch), device=next(model.parameters()).device)
+        weights[0, 0] = 1
+        gradients = run.weighted_sums([names], weights)
+        return gradients, {name: buffer.clone() for name, buffer in model.named_buffers()}
+
+
+@contextmanager
+def buffers_restored(model: nn.Module) -> Generator[None]:
+    """Return a context after which the buffers hold what they held before."""
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     try:
-        with _same_draws(model):
-            run = engine.run(batch)
-            weights = torch.zeros(1, count(batch), device=next(model.parameters()).device)
-            weights[0, 0] = 1
-            gradients = run.weighted_sums([names], weights)
-        return gradients, {name: buffer.clone() for name, buffer in model.named_buffers()}
+        yield
     finally:
         for name, buffer in model.named_buffers():
             if name in before and buffer.shape == before[name].shape:

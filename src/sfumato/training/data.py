@@ -17,7 +17,7 @@ Deferred   `Deferred` rows are read by `Units.open`, which a run calls once it i
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -25,12 +25,13 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
 from sfumato import _check
-from sfumato.errors import InvalidParameterError
+from sfumato.errors import InvalidParameterError, QueryFailedError, SfumatoError
 from sfumato.mechanisms.random import Generator, words
 from sfumato.training import distributed, rows
 
 __all__ = ["Augment", "Batch", "Deferred", "RowSource", "Units", "moved", "open_rows", "public_size_of"]
 
+T = TypeVar("T")
 Augment = Callable[[Any, torch.Generator], Any]  # (rows, where to draw from) -> as many rows
 
 
@@ -92,7 +93,7 @@ class _DatasetRows:
         return len(self._dataset)
 
     def take(self, index: Tensor) -> tuple[Any, ...]:
-        examples = [self._dataset[i] for i in index.tolist()]
+        examples = _quietly("the data set", lambda: [self._dataset[i] for i in index.tolist()])
         try:
             batch = default_collate(examples)
         except (RuntimeError, TypeError):  # its message would tell shapes or types of private rows
@@ -341,12 +342,27 @@ class _Owned:
 
 
 def _augmented(augment: Augment, batch: tuple[Any, ...], seed: int) -> tuple[Any, ...]:
-    changed = augment(batch, torch.Generator().manual_seed(seed))
+    changed = _quietly("augment", lambda: augment(batch, torch.Generator().manual_seed(seed)))
     if not isinstance(changed, tuple | list | Mapping | Tensor) or rows.count(changed) != rows.count(batch):
         raise InvalidParameterError(
             "augment must return the rows it was given, changed: as many of them, in the same order."
         )
     return tuple(changed) if isinstance(changed, tuple | list) else (changed,)
+
+
+def _quietly(name: str, work: Callable[[], T]) -> T:
+    """Do the caller's own work on private rows. Where it fails, nothing that it says is told."""
+    try:
+        return work()
+    except SfumatoError:
+        raise
+    except Exception as error:
+        failure = type(error).__name__
+    # Out of the handler: there, whatever is raised would be chained to what must not be told.
+    raise QueryFailedError(
+        f"{name} failed on rows of a batch ({failure}). What it said is left out, as it may quote private "
+        "values. It must take every row there can be: try it on rows of your own making."
+    )
 
 
 def _refuse_mixing_augment(augment: Augment, batch: tuple[Any, ...], seed: int) -> None:

@@ -36,7 +36,7 @@ from sfumato.errors import InvalidParameterError, QueryFailedError, SfumatoError
 from sfumato.mechanisms.random import Generator, uniform_below
 from sfumato.training import distributed, fixing, rows, swapping
 from sfumato.training.book_keeping import BookKeeping
-from sfumato.training.checking import Engine, self_check
+from sfumato.training.checking import Engine, buffers_restored, refuse_kept, self_check
 from sfumato.training.clipping import ClippedSums, Clipper, Clipping, CoordinateClipping
 from sfumato.training.compiling import Compiling
 from sfumato.training.fitting import rows_that_fit
@@ -128,6 +128,7 @@ class PrivateGradients:
         self._engine = self._make_engine()
         self._recordings = self._make_recordings(_recorder(cuda_graphs=cuda_graphs, compile=compile))
         self._unchecked = check and not isinstance(self._engine, Functional)
+        self._buffers_unchecked = check
         self._sums = Sums(self.parameters)
         self._below: Tensor | None = None
         self._pieces: list[tuple[Replay | None, Sequence[Any], int]] = []  # of this step, if recorded
@@ -236,7 +237,7 @@ class PrivateGradients:
         """Run rows of zeros in the shape of a batch's: what fails on these may be told."""
         zeros = rows.padded(rows.take(batch, slice(0, 0)), _ZEROS)
         with self._same_draws():
-            self._pass(zeros, 1)
+            self.clipper.sums(self._pass(zeros, 1))
 
     def finish(self) -> None:
         """End a step: add noise to the accumulated sums, divide, set every `.grad`, and count the step."""
@@ -441,18 +442,23 @@ class PrivateGradients:
     def _self_check(self, batch: Sequence[Any]) -> None:
         if self._may_mix:
             fixing.refuse_mixing(self._model)  # it may be in another mode than it was
-        batch = _without_padding(batch, 1) if self._unchecked else batch
-        if not self._unchecked or not rows.count(batch):
+        if not (self._unchecked or self._buffers_unchecked):
+            return
+        batch = _without_padding(batch, 1)
+        if not rows.count(batch):
             return
         if list(swapping.find(self._model).parameters) != list(self.parameters):
             raise InvalidParameterError(
                 "what is trainable in the model has changed since training was set up: parameters were "
                 "frozen or unfrozen. Set training up again after it."
             )
-        with self._same_draws():
+        with self._same_draws(), buffers_restored(self._model):
             self._pass(rows.take(batch, slice(0, 1)), 1)  # settles which engine it is
-        checked = isinstance(self._engine, Functional)
-        self._unchecked = not (checked or self_check(self._engine, self._model, self._loss, batch))
+        if self._buffers_unchecked:
+            self._buffers_unchecked = not refuse_kept(self._engine, self._model, batch)
+        if self._unchecked:
+            checked = isinstance(self._engine, Functional)
+            self._unchecked = not (checked or self_check(self._engine, self._model, self._loss, batch))
 
     def _expected_groups(self) -> float:
         """Return how many units, or groups where averages are clipped, a batch is expected to have."""
@@ -481,13 +487,15 @@ class PrivateGradients:
 
 def _unchain(error: BaseException) -> None:
     """Forget what an error of ours was made of, where that is not ours: it may quote a row."""
-    behind: BaseException | None = error
-    while behind is not None:
+    waiting, seen = [error], list[BaseException]()
+    while waiting:
+        behind = waiting.pop()
+        seen.append(behind)
         if not isinstance(behind.__cause__, _TOLD):
             behind.__cause__ = None
         if not isinstance(behind.__context__, _TOLD):
             behind.__context__ = None
-        behind = behind.__cause__ or behind.__context__
+        waiting += [e for e in (behind.__cause__, behind.__context__) if e is not None and e not in seen]
 
 
 def _recorder(*, cuda_graphs: bool, compile: bool) -> Recorder | None:

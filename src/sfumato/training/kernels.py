@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sfumato.training.precision import uses_tf32
+
 __all__ = [
     "available",
     "correlation_norm",
@@ -86,7 +88,7 @@ def correlation_norm(
 
 
 def _precision() -> str:
-    return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
+    return "tf32" if uses_tf32() else "ieee"
 
 
 def operand_eps(x: Tensor) -> float:

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How float32 numbers are multiplied on a GPU: whole, or cut to tf32, which is faster and coarser.
+
+Torch has two ways to say so, and from 2.9 on refuses to mix them. This is the newer one where there is one.
+"""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+__all__ = ["uses_tf32", "whole_floats"]
+
+
+def uses_tf32() -> bool:
+    """Whether products of matrices in float32 are cut to tf32.
+
+    >>> with whole_floats(torch.device("cuda")):
+    ...     uses_tf32()
+    False
+    """
+    products: Any = torch.backends.cuda.matmul
+    found = getattr(products, "fp32_precision", None)
+    return bool(products.allow_tf32) if found is None else found == "tf32"
+
+
+@contextmanager
+def whole_floats(device: torch.device) -> Generator[None]:
+    """Return a context in which nothing is cut on a GPU; elsewhere it does nothing."""
+    before = [(place, getattr(place, name), name, whole) for place, name, whole in _switches(device)]
+    try:
+        for place, _, name, whole in before:
+            setattr(place, name, whole)
+        yield
+    finally:
+        for place, value, name, _ in before:
+            setattr(place, name, value)
+
+
+def _switches(device: torch.device) -> list[tuple[Any, str, Any]]:
+    """Return the places where torch keeps its choice, its name there, and the choice of whole floats."""
+    products, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    if device.type != "cuda":
+        return []
+    if hasattr(products, "fp32_precision"):
+        return [(place, "fp32_precision", "ieee") for place in (products, cudnn.conv, cudnn.rnn)]
+    return [(place, "allow_tf32", False) for place in (products, cudnn)]
