@@ -68,7 +68,7 @@ bench-peers: ## Build .venv-peers: diffprivlib and OpenDP, for the benchmarks
 	@test -x $(PEERS)/bin/pip || $(PYTHON) -m venv $(PEERS)
 	@$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/peers/requirements.txt
 
-audit: setup ## Attack every mechanism, statistic and trainer, and renew the tables of docs/audit.md (ten minutes)
+audit: setup ## Attack every mechanism, statistic and trainer, and renew the tables of docs/audit.md (minutes)
 	$(BIN)/python benchmarks/audit.py --only claims --page docs/audit.md
 
 docs: setup ## Build the documentation into site/

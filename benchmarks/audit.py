@@ -10,8 +10,9 @@
 Ideal     One run of a Gaussian mechanism of known epsilon (1, 2, 4, 8 at delta 1e-5), 5000 canaries with
           coordinates of their own, confidence 95%: the mean lower bound over 200 simulated audits, and the
           share of audits above the truth. Bars: 0.6, 1.2, 2.6 and 5.0 for ranked scores; 5% above the truth.
-Claims    Every mechanism, statistic and way to train of this library: the lower bound of an attack, and for a
-          bar what is claimed, which no bound should exceed. All bounds hold together.
+Claims    Every mechanism, statistic, estimator, label method and way to train of this library: the lower
+          bound of an attack, and for a bar what is claimed, which no bound should exceed. All bounds of a
+          table hold together.
 Lira      Membership inference with 16 shadow models on CIFAR-10: benchmarks/models/lira.py.
 Exposure  Secrets planted in Shakespeare: benchmarks/models/exposure.py.
 Data      As in benchmarks/accuracy.py: SFUMATO_DATA names a folder. A part without its data is skipped.
@@ -31,8 +32,7 @@ from models.lira import lira
 from models.results import Row, report
 
 from sfumato.accounting import gaussian
-from sfumato.accounting.guarantee import round_up
-from sfumato.audit.catalogue import mechanisms
+from sfumato.audit.catalogue import learners, mechanisms, table
 from sfumato.audit.one_run import binary_guesses, f_dp, gaussian_scores
 from sfumato.audit.results import AuditResult, LowerBound
 from sfumato.audit.trainers import trainers
@@ -94,6 +94,7 @@ def claims(quick: bool, device: str) -> Iterator[Row]:
         "mechanisms and statistics": islice(
             mechanisms(200 if quick else 2000), QUICK_CLAIMS if quick else None
         ),
+        "estimators and label methods": islice(learners(100 if quick else 2000), 2 if quick else None),
         "ways to train": islice(trainers(400 if quick else 2000), 1 if quick else None),
     }
     for subject, results in everything.items():
@@ -109,20 +110,7 @@ def renewed(page: str, subject: str, results: Sequence[AuditResult]) -> str:
     """Return a page with a new table between the marks of a subject."""
     begin, end = f"<!-- {subject} -->\n", f"<!-- end of {subject} -->"
     before, rest = page.split(begin)
-    return f"{before}{begin}\n{table(results)}\n{end}{rest.split(end)[1]}"
-
-
-def table(results: Sequence[AuditResult]) -> str:
-    """Return claims and bounds side by side, in Markdown."""
-    head = "| what | claimed epsilon | delta | shown | by |\n| --- | --- | --- | --- | --- |\n"
-    return head + "".join(f"{_line(result)}\n" for result in results)
-
-
-def _line(result: AuditResult) -> str:
-    assert result.claim is not None
-    claimed, shown = round_up(result.claim.epsilon), ", ".join(bound.told for bound in result.bounds)
-    by = ", ".join(bound.attack.removeprefix("event search: ") for bound in result.bounds)
-    return f"| {result.subject} | {claimed:g} | {result.best.delta:g} | {shown} | {by} |"
+    return f"{before}{begin}\n{table(results)}\n\n{end}{rest.split(end)[1]}"
 
 
 def _beside(result: AuditResult, subject: str) -> Row:

@@ -13,9 +13,11 @@ from sfumato.audit import catalogue
 from sfumato.audit.cases import mechanism_cases, statistic_cases
 from sfumato.audit.catalogue import table
 from sfumato.audit.discrete import audit_laws
+from sfumato.audit.learners import estimator_cases, label_cases
 from sfumato.audit.mechanism import Vectorized, audit_outputs, runs_needed
 from sfumato.audit.outputs import read
 from sfumato.audit.search import Outcomes
+from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms.random import words
 from sfumato.testing import seeded
 
@@ -97,9 +99,18 @@ def test_subjects_are_different():
     assert len(CASES) == len(mechanism_cases()) + len(statistic_cases())
 
 
-def test_the_bounds_of_a_catalogue_hold_together():
-    first = next(catalogue.mechanisms(100, confidence=0.9, generator=seeded(0)))
-    assert first.best.confidence == pytest.approx(1 - 0.1 / len(CASES))
+@pytest.mark.parametrize("catalogued", [catalogue.mechanisms, catalogue.learners])
+def test_the_bounds_of_a_catalogue_hold_together(catalogued):
+    count = len(CASES) if catalogued is catalogue.mechanisms else len((*label_cases(), *estimator_cases()))
+    first = next(catalogued(100, confidence=0.9, generator=seeded(0)))
+    assert first.best.confidence == pytest.approx(1 - 0.1 / count)
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.5])
+@pytest.mark.parametrize("catalogued", [catalogue.mechanisms, catalogue.learners])
+def test_numbers_of_trials_that_are_none_are_refused(catalogued, wrong):
+    with pytest.raises(InvalidParameterError):
+        next(catalogued(wrong))
 
 
 def test_a_table_marks_what_is_false():
@@ -108,10 +119,11 @@ def test_a_table_marks_what_is_false():
     kept = audit_laws({"a": 0.5, "b": 0.5}, {"a": 0.5, "b": 0.5}, claim=claim, subject="a coin")
     lines = table([told, kept]).splitlines()
     assert lines[2] == "| a secret | 1 **FALSE** | 0 | inf | every outcome, exactly |"
-    assert lines[3] == "| a coin | 1 | 0 | 0.000 | every outcome, exactly |"
+    assert lines[3] == "| a coin | 1 | 0 | 0 | every outcome, exactly |"
 
 
 @pytest.mark.slow
-def test_the_whole_catalogue_stands():
-    refuted = [result.subject for result in catalogue.mechanisms(generator=seeded(1)) if result.refuted]
+@pytest.mark.parametrize("catalogued", [catalogue.mechanisms, catalogue.learners])
+def test_the_whole_catalogue_stands(catalogued):
+    refuted = [result.subject for result in catalogued(generator=seeded(1)) if result.refuted]
     assert refuted == []

@@ -1,21 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attack every way to train of this library: samplers, relations and styles of clipping.
+"""Attack every way to train of this library: samplers, relations, clipping, owners, and secret labels.
 
 Guarantee  All lower bounds together have the confidence that was asked for. Each run is short, on data of no
            importance, with canaries (`audit.canaries`), and takes its mechanism as users do.
+Labels     `labels.train` with DP-SGD and AltConv. SelfSpan and SelfConv project on features, which canaries
+           have none of: the gradients that they would project are attacked here, and what comes of them in
+           `audit.learners`.
+Projected  Where norms are estimated, batches are whole: that is quickly priced.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from sfumato import _check
+from sfumato.accounting.guarantee import Relation
 from sfumato.audit.canaries import Canaries
 from sfumato.audit.results import AuditResult, confidence_of_each
+from sfumato.labels import Denoising, NoisyGradients, train
 from sfumato.mechanisms.random import Generator, resolve
-from sfumato.training.clipping import Clipping, Scaling
+from sfumato.training.clipping import AdaptiveClip, Clipping, Scaling
 from sfumato.training.mechanism import DpSgd, NoisyStep
+from sfumato.training.run import TrainingRun
 from sfumato.training.sampling import (
     CyclicBatches,
     FixedSizeSampling,
@@ -29,7 +37,11 @@ from sfumato.training.trainer import Trainer
 __all__ = ["trainers"]
 
 _ROWS = 200
+_DELTA = 1e-5
+_STEPS = 12
+_NOISE = 1.5  # multiplier
 _NORM = Clipping(clip_norm=1.0)
+_STEP = NoisyStep(clipping=_NORM)
 _RATE = PoissonSampling(sampling_rate=0.25)
 
 
@@ -46,52 +58,115 @@ def trainers(
     ways = list(_ways(_ROWS + canaries))
     settings = Canaries(count=canaries, confidence=confidence_of_each(confidence, ways))
     source = resolve(generator)
-    for index, (name, mechanism) in enumerate(ways):
-        yield _audited(name, mechanism, settings, source.fork("trainer", index))
+    for index, way in enumerate(ways):
+        yield _audited(way, settings, source.fork("trainer", index))
 
 
-def _ways(units: int) -> Iterator[tuple[str, DpSgd]]:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Way:
+    """One way to train: a mechanism, who owns the rows, and what runs it beside the trainer."""
+
+    name: str
+    mechanism: DpSgd
+    rows_each: int = 1  # of an owner
+    method: NoisyGradients | None = None  # of secret labels
+
+
+def _ways(units: int) -> Iterator[_Way]:
     batch = units // 4
     for relation in ("add-remove", "replace-one", "zero-out", "replace-label"):
-        yield f"Poisson, {relation}", _run(_RATE, relation)
+        yield _way(f"Poisson, {relation}", _RATE, relation)
     truncated = TruncatedPoissonSampling(sampling_rate=0.25, batch_size=batch, public_size=units)
-    yield "truncated Poisson, replace-one", _run(truncated, "replace-one")
+    yield _way("truncated Poisson, replace-one", truncated, "replace-one")
     fixed = FixedSizeSampling(batch_size=batch, public_size=units)
-    yield "fixed size, replace-one", _run(fixed, "replace-one")
+    yield _way("fixed size, replace-one", fixed, "replace-one")
     for kind in (ShuffledBatches, CyclicBatches):
         known = kind(batch_size=batch, public_size=units)
-        yield f"{kind.__name__}, zero-out", _run(known, "zero-out")
+        yield _way(f"{kind.__name__}, zero-out", known, "zero-out")
     for name, clipping in _clippings():
-        yield f"Poisson, add-remove, {name}", _run(_RATE, "add-remove", clipping)
+        yield _way(f"Poisson, add-remove, {name}", _RATE, "add-remove", NoisyStep(clipping=clipping))
+    yield _projected()
+    yield _way("Poisson, add-remove, users of 4 rows", _RATE, "add-remove", rows_each=4)
+    yield from _of_labels(units)
 
 
 def _clippings() -> Iterator[tuple[str, Clipping]]:
     yield "per layer", Clipping(clip_norm=1.0, per_layer=True)
     yield "automatic clipping", Clipping(clip_norm=1.0, scaling=Scaling.AUTOMATIC)
     yield "global clipping", Clipping(clip_norm=1.0, scaling=Scaling.GLOBAL, drop_above=2.0)
+    yield "adaptive clipping", Clipping(clip_norm=1.0, adaptive=AdaptiveClip(count_noise_multiplier=4.0))
 
 
-def _run(sampling: Sampling, relation: str, clipping: Clipping = _NORM) -> DpSgd:
-    step = NoisyStep(clipping=clipping)
-    return DpSgd(step=step, sampling=sampling, noise=[(1.5, 12)], relation=relation)  # type: ignore[arg-type]  # parsed
+def _projected() -> _Way:
+    step, whole = NoisyStep(clipping=_NORM, projections=20), PoissonSampling(sampling_rate=1.0)
+    run = DpSgd(step=step, sampling=whole, noise=[(4.0, 4)], relation=Relation.ADD_REMOVE)
+    return _Way(name="DP-SGD, whole batches, add-remove, projected norms", mechanism=run)
 
 
-def _audited(name: str, mechanism: DpSgd, settings: Canaries, generator: Generator) -> AuditResult:
+def _of_labels(units: int) -> Iterator[_Way]:
+    for denoising in (Denoising.NONE, Denoising.ALT_CONV):
+        method = _method(denoising, _ROWS)
+        name = f"labels, {method.name}, replace-label"
+        yield _Way(name=name, mechanism=method.mechanism(), method=method)
+    shown = _method(Denoising.SELF_CONV, units).mechanism()
+    yield _Way(name="labels, as for selfspan and selfconv, replace-label", mechanism=shown)
+
+
+def _method(denoising: Denoising, units: int) -> NoisyGradients:
+    return NoisyGradients(
+        epsilon=1e6,  # no limit: steps and noise are given
+        delta=_DELTA,
+        classes=2,
+        public_size=units,
+        steps=_STEPS,
+        denoising=denoising,
+        expected_batch_size=units // 4,
+        noise_multiplier=_NOISE,
+        alternative_batch_size=16,
+    )
+
+
+def _way(
+    name: str,
+    sampling: Sampling,
+    relation: str,
+    step: NoisyStep = _STEP,
+    *,
+    rows_each: int = 1,
+) -> _Way:
+    run = DpSgd(step=step, sampling=sampling, noise=[(_NOISE, _STEPS)], relation=Relation.parse(relation))
+    return _Way(name=f"DP-SGD, {name}", mechanism=run, rows_each=rows_each)
+
+
+def _audited(way: _Way, settings: Canaries, generator: Generator) -> AuditResult:
     model = nn.Linear(3, 2)
     nn.init.zeros_(model.weight)
-    rows = torch.ones(_ROWS, 3), torch.arange(_ROWS) % 2
-    known = getattr(mechanism.sampling, "public_size", None)
-    run = Trainer(
+    features, labels = torch.ones(_ROWS, 3), torch.arange(_ROWS) % 2
+    if way.method is None:
+        found = _trained(way, model, (features, labels), settings, generator).audit
+    else:
+        run = train(
+            model, features, labels, method=way.method, audit=settings, progress=False, generator=generator
+        ).training
+        found = None if run is None else run.audit
+    assert isinstance(found, AuditResult)
+    return AuditResult(subject=way.name, claim=found.claim, bounds=found.bounds)
+
+
+def _trained(
+    way: _Way, model: nn.Module, rows: tuple[Tensor, Tensor], settings: Canaries, generator: Generator
+) -> TrainingRun:
+    known, users = getattr(way.mechanism.sampling, "public_size", None), way.rows_each > 1
+    return Trainer(
         model,
         rows,
-        mechanism=mechanism,
-        public_size=None if known is not None else _ROWS,
+        mechanism=way.mechanism,
+        owners=torch.arange(_ROWS) // way.rows_each if users else None,
+        contribution_bound=way.rows_each if users else None,
+        public_size=None if known is not None else _ROWS // way.rows_each,
         learning_rate=0.1,
-        delta=1e-5,
+        delta=_DELTA,
         audit=settings,
         progress=False,
         generator=generator,
     ).fit()
-    found = run.audit
-    assert isinstance(found, AuditResult)
-    return AuditResult(subject=f"DP-SGD, {name}", claim=found.claim, bounds=found.bounds)
