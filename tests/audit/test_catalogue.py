@@ -4,7 +4,6 @@
 import inspect
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from sfumato import mechanisms, statistics
@@ -14,16 +13,10 @@ from sfumato.audit.cases import mechanism_cases, statistic_cases
 from sfumato.audit.catalogue import table
 from sfumato.audit.discrete import audit_laws
 from sfumato.audit.learners import estimator_cases, label_cases
-from sfumato.audit.mechanism import Vectorized, audit_outputs, runs_needed
-from sfumato.audit.outputs import read
-from sfumato.audit.search import Outcomes
 from sfumato.errors import InvalidParameterError
-from sfumato.mechanisms.random import words
 from sfumato.testing import seeded
 
 SEEDS = 100  # that everybody knows: with many of them a choice among few stays the same
-TIMES = 40  # as many runs as would contradict a claim if no two outputs were alike
-CONFIDENCE = 0.999  # of one check; its seed is fixed
 CASES = {case.subject: case for case in (*mechanism_cases(), *statistic_cases())}
 FUNCTIONS = {"gaussian", "laplace", "discrete_gaussian", "discrete_laplace"}
 FUNCTIONS |= {"add_gaussian_", "add_gaussian_many_", "add_laplace_"}
@@ -33,55 +26,29 @@ STRONG = {"Laplace": 2500, "Gaussian": 5000, "DiscreteLaplace": 2500, "Randomize
 STRONG |= {"PermuteAndFlip": 2500}  # runs that show 0.1 of an epsilon of 1
 
 
-def attacked(case, trials):
-    return catalogue._attacked(case, trials, CONFIDENCE, seeded(0))
-
-
 @pytest.mark.parametrize("subject", QUICK)
-def test_no_claim_is_contradicted(subject):
+def test_no_claim_is_contradicted(attacked, subject):
     result = attacked(CASES[subject], 200)
     assert result.subject == subject
     assert not result.refuted
 
 
 @pytest.mark.parametrize("subject", STRONG)
-def test_a_claim_that_is_too_small_is_contradicted(subject):
+def test_a_claim_that_is_too_small_is_contradicted(attacked, subject):
     case = CASES[subject]
     small = Guarantee(epsilon=0.1, delta=case.claim.delta, relation=case.claim.relation, privacy_unit="unit")
     assert attacked(replace(case, claim=small), STRONG[subject]).refuted
 
 
-def with_known_noise(case):
-    """Attack a case whose noise comes from one of a few seeds that everybody knows: outputs with seeds.
-
-    The search must find those that only one of the data sets has, often enough to contradict the claim. It
-    cannot where the neighbors are too near to one another for that claim, or are not read at all.
-    """
-    needed = runs_needed(case.claim.epsilon, delta=case.claim.delta, confidence=CONFIDENCE)
-    seeds = (words(TIMES * needed, seeded(0)) % SEEDS).tolist()
-    names = {}  # of each seed with each output
-    first, second = (
-        [names.setdefault(known, len(names)) for known in outputs_by_seed(case, data)]
-        for data in (case.first, case.second)
-    )
-    outputs = (np.array([known[seed] for seed in seeds]) for known in (first, second))
-    return audit_outputs(*outputs, claim=case.claim, confidence=CONFIDENCE, events=(Outcomes(),))
-
-
-def outputs_by_seed(case, data):
-    run, count = (case.run.run_many, (1,)) if isinstance(case.run, Vectorized) else (case.run, ())
-    return enumerate(read([run(data, *count, seeded(seed)) for seed in range(SEEDS)]).keys())
-
-
 @pytest.mark.parametrize("subject", list(CASES))
-def test_noise_that_can_be_told_in_advance_is_found_out(subject):
-    assert with_known_noise(CASES[subject]).refuted
+def test_noise_that_can_be_told_in_advance_is_found_out(with_known_noise, subject):
+    assert with_known_noise(CASES[subject], SEEDS).refuted
 
 
 @pytest.mark.parametrize("subject", ["Laplace", "Exponential", "gaussian, in a tensor", "Count", "TopK"])
-def test_a_case_whose_data_sets_are_the_same_would_be_noticed(subject):
+def test_a_case_whose_data_sets_are_the_same_would_be_noticed(with_known_noise, subject):
     case = CASES[subject]
-    assert not with_known_noise(replace(case, second=case.first)).refuted
+    assert not with_known_noise(replace(case, second=case.first), SEEDS).refuted
 
 
 def test_all_mechanisms_are_in_the_catalogue():
