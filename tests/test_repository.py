@@ -27,7 +27,9 @@ SPDX = "# SPDX-License-Identifier: Apache-2.0"
 # Brackets keep the patterns from matching this file.
 FORBIDDEN = re.compile(r"/wor[k]/|/tmp/[w]/|/(?:home|Users)/[A-Za-z]")
 TEXT = {".py", ".md", ".toml", ".yml", ".txt", ".cfg", ".sh", ".html", ".css", ".js", ".json", ".sql", ""}
-NOT_OURS = re.compile(r"\.venv.*|\.git|\.hypothesis|site|build|dist|__pycache__|.*_cache|.*\.egg-info")
+NOT_OURS = re.compile(
+    r"\.venv.*|\.git|\.hypothesis|htmlcov|runs|site|build|dist|__pycache__|.*_cache|.*\.egg-info"
+)
 
 
 def relative(path: Path) -> str:
