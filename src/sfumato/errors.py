@@ -14,6 +14,7 @@ __all__ = [
     "LedgerError",
     "LedgerReadOnlyError",
     "LedgerVersionError",
+    "NotPrivateError",
     "QueryFailedError",
     "RelationMismatchError",
     "SfumatoError",
@@ -45,6 +46,10 @@ class UnsupportedModelError(SfumatoError, TypeError):
 
 class UnsupportedUseError(UnsupportedModelError):
     """A parameter is used by an operation that the chosen gradient engine has no rule for."""
+
+
+class NotPrivateError(UnsupportedModelError):
+    """What a model does cannot be private. No engine changes that, so none is tried in its place."""
 
 
 class CalibrationError(SfumatoError, ValueError):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sfumato.training.book_keeping import BookKeeping
+from sfumato.training.isolation import is_row
 from sfumato.training.rows import count, take
 
 torch.set_num_threads(1)  # the tests run in several processes: threads would only wait for one another
@@ -80,3 +81,28 @@ def loop() -> Callable[..., Gradients]:
 def pass_agrees() -> Callable[..., None]:
     """`pass_agrees(engine, model, loss, batch)`: one pass of an engine equals the loop."""
     return pass_agrees_with_loop
+
+
+@pytest.fixture
+def outputs() -> Callable[..., Any]:
+    """`outputs(model, *inputs)`: what a recorded pass computes, one row after another."""
+    return recorded_outputs
+
+
+def recorded_outputs(model: nn.Module, *inputs: Tensor) -> Any:
+    """Return what a module returns inside of a recorded pass, joined along the batch axis of its outputs."""
+    found: list[Any] = []
+
+    def watching(model: nn.Module, *inputs: Tensor) -> Tensor:
+        output = model(*inputs)
+        found.append([None if y is None else _joined(y, count(inputs)) for y in output])
+        return sum(y.flatten(1).sum(1) for y in output if y is not None)  # type: ignore[return-value]
+
+    BookKeeping(model, watching).run(inputs)
+    return found[-1]
+
+
+def _joined(y: Tensor, ones: int) -> Tensor:
+    """Return the values of isolated rows [1, ...] as [rows, ...]."""
+    assert is_row(y) and ones == 1
+    return torch._C._functorch.get_unwrapped(y).detach().flatten(0, 1)  # type: ignore[attr-defined]

@@ -2,11 +2,12 @@
 """Book-keeping: norms and clipped sums from one forward and one backward pass, without per-example gradients.
 
 Guarantee  The norms are those of each unit's own gradient, and the sums weigh each unit by its weight alone,
-           exactly as a loop over units would give them (up to rounding), or the pass is refused.
-How        The backward pass computes the gradients of the operations' outputs only. Inputs and output
+           exactly as a loop over units would give them (up to rounding), or the pass is refused. That a
+           gradient belongs to its row is not checked but follows from how the pass runs (`isolation`).
+Source     The backward pass computes the gradients of the operations' outputs only. Inputs and output
            gradients of each operation (`tape`) give the norms; the same tensors give the weighted sums
            (Bu et al. 2023, arXiv:2210.00038).
-Ties       A parameter used several times has the sum of its uses as gradient; its norm has their inner
+Edge cases A parameter used several times has the sum of its uses as gradient; its norm has their inner
            products too. Where uses cancel, these leave a rounding error; so the norm is raised by more than
            that, relative to the uses: too large a norm clips too much, too small a one breaks the bound.
 """
@@ -17,18 +18,20 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from sfumato.errors import InvalidParameterError, UnsupportedUseError
+from sfumato.errors import SfumatoError, UnsupportedUseError
 from sfumato.training import rules, swapping
+from sfumato.training.isolation import Isolated
 from sfumato.training.losses import Loss, checked
-from sfumato.training.rows import Grouping, count, repeat_to, tensors
-from sfumato.training.tape import Layout, LayoutChangedError, Memory, NotPassedError, Op, Tape, Tracked
+from sfumato.training.op import Memory, Op
+from sfumato.training.rows import Grouping, count, mapped
+from sfumato.training.rules.linear import LinearOp
+from sfumato.training.tape import NotPassedError, Tape, Tracked
 
 __all__ = ["BookKeeping", "BookKeepingPass"]
 
 _ = rules  # importing it registers them
 _KEEP: Final = 256 << 20  # bytes of per-unit gradients that a pass may keep rather than compute twice
 _RAISED: Final = {torch.float32: 2.0**-16, torch.float64: 2.0**-40}  # of the squared norms of tied uses
-_MOST_LAYOUTS: Final = 256  # one for each shape of a row
 
 
 class BookKeepingPass:
@@ -38,7 +41,7 @@ class BookKeepingPass:
         self._grouping = tape.grouping
         self._parameters = parameters
         self._uses: dict[str, list[tuple[Op, str]]] = {name: [] for name in parameters}
-        for op in tape.ops:
+        for op in _merged(tape.ops):
             for slot, name in op.names.items():
                 self._uses[name].append((op, slot))
 
@@ -89,6 +92,18 @@ class BookKeepingPass:
         return sum(parts[1:], start=parts[0])
 
 
+def _merged(ops: Sequence[Op]) -> list[Op]:
+    """Take linear maps that use the same parameters as one, or n steps of a cell would have n^2 products."""
+    alike: dict[Any, list[LinearOp]] = {}
+    found: list[Op] = []
+    for op in ops:
+        if type(op) is LinearOp:
+            alike.setdefault((tuple(op.names.items()), op.transposed), []).append(op)
+        else:
+            found.append(op)
+    return found + [uses[0] if len(uses) == 1 else LinearOp.merged(uses) for uses in alike.values()]
+
+
 class BookKeeping:
     """The engine: records passes over a model."""
 
@@ -98,92 +113,67 @@ class BookKeeping:
         self._keep_bytes = keep_bytes
         self._places = swapping.find(model)
         self._tracked = {name: Tracked.of(p, name) for name, p in self._places.parameters.items()}
-        self._layouts: dict[Any, Layout] = {}  # by the shapes of a row
         self._may_release = True
 
     def run(self, batch: Sequence[Any], *, per_unit: int = 1) -> BookKeepingPass:
         """Record one forward and one backward pass over the rows of a batch."""
         rows = count(batch)
         grouping = Grouping(units=rows // per_unit, per_unit=per_unit)
-        try:
-            tape = self._record(batch, grouping, self._layout(batch))
-        except LayoutChangedError:
-            tape = self._record_anew(batch, grouping)
-        return BookKeepingPass(tape, self._places.parameters)
+        return BookKeepingPass(self._record(batch, grouping), self._places.parameters)
 
-    def _layout(self, batch: Sequence[Any]) -> Layout:
-        key = tuple(t.shape[1:] for t in tensors(batch))
-        if key not in self._layouts:
-            if len(self._layouts) == _MOST_LAYOUTS:
-                self._layouts.clear()
-            self._layouts[key] = self._measure(batch)
-        return self._layouts[key]
-
-    def _record_anew(self, batch: Sequence[Any], grouping: Grouping) -> Tape:
-        """Record a pass that did not fit its layout: the model may have changed since that was measured."""
-        self._layouts.clear()
-        layout = self._layout(batch)
-        try:
-            return self._record(batch, grouping, layout)
-        except LayoutChangedError as error:
-            if layout.has_shared:
-                raise _about_copies() from error
-            raise UnsupportedUseError(
-                "the model uses its parameters on other shapes or in another order for this batch than for "
-                "its first rows alone, so its uses cannot be matched with examples. Use engine='functional'."
-            ) from error
-
-    def _record(self, batch: Sequence[Any], grouping: Grouping, layout: Layout) -> Tape:
-        tape = Tape(grouping, layout, Memory(self._keep_bytes), may_release=self._may_release)
-        try:
-            losses = self._forward(tape, batch, grouping.rows)
-        except torch.OutOfMemoryError:
-            raise
-        except (InvalidParameterError, RuntimeError, IndexError) as error:
-            if layout.has_shared:
-                raise _about_copies() from error
-            raise
+    def _record(self, batch: Sequence[Any], grouping: Grouping) -> Tape:
+        isolated = Isolated(grouping.rows)
+        tape = Tape(grouping, isolated, Memory(self._keep_bytes), may_release=self._may_release)
+        losses = self._forward(tape, isolated, batch)
         try:
             tape.backward(losses)
         except NotPassedError:
             self._may_release = False
-            return self._record(batch, grouping, layout)
-        return tape
+            return self._record(batch, grouping)
+        except (torch.OutOfMemoryError, MemoryError, SfumatoError):
+            raise
+        except RuntimeError as error:  # checkpoints: what they would run again is not isolated any more
+            refused = _cannot_run(error)
+        else:
+            return tape
+        raise refused
 
-    def _measure(self, batch: Sequence[Any]) -> Layout:
-        two, three = (self._seen(repeat_to(batch, rows), rows) for rows in Layout.SIZES)
-        return Layout(two, three)
+    def _forward(self, tape: Tape, isolated: Isolated, batch: Sequence[Any]) -> Tensor:
+        """Return the loss of each row: [rows]."""
+        self._refuse_hooks()
+        self._put(tape)
+        try:
+            with torch.enable_grad(), self._places.swapped(self._tracked), isolated:
+                row = mapped(batch, isolated.split)
+                return isolated.join(checked(self._loss(self._model, *row), 1)[0])
+        except (torch.OutOfMemoryError, MemoryError, SfumatoError):
+            raise
+        except Exception as error:
+            refused = tape.refused or _cannot_run(error)
+        finally:
+            for tracked in self._tracked.values():
+                del tracked.tape  # it holds the activations of this batch
+        raise refused  # out of the handler: what torch says may quote a value, and is not chained
 
-    def _seen(self, batch: Sequence[Any], rows: int) -> list[tuple[str, torch.Size]]:
-        tape = Tape(Grouping(units=rows))
-        with torch.random.fork_rng(_devices(self._places.parameters)):
-            self._forward(tape, batch, rows)
-        return tape.seen
+    def _refuse_hooks(self) -> None:
+        """Refuse hooks on gradients: autograd does not see isolated rows, so it would not call them."""
+        for module in self._model.modules():
+            if module._backward_hooks or module._backward_pre_hooks:  # pyright: ignore[reportPrivateUsage]
+                raise UnsupportedUseError(
+                    "a module has a hook on its gradients, which is called row by row or not at all."
+                )
 
-    def _forward(self, tape: Tape, batch: Sequence[Any], rows: int) -> Tensor:
+    def _put(self, tape: Tape) -> None:
         for name, tracked in self._tracked.items():
             if tracked.stale:
                 self._tracked[name] = tracked = Tracked.of(tracked.parameter, name)
             tracked.tape = tape
-        try:
-            with torch.enable_grad(), self._places.swapped(self._tracked):
-                return checked(self._loss(self._model, *batch), rows)
-        except (TypeError, LayoutChangedError) as error:
-            if tape.refused is None or error is tape.refused:
-                raise
-            raise tape.refused from error
-        finally:
-            for tracked in self._tracked.values():
-                del tracked.tape  # it holds the activations of this batch
 
 
-def _about_copies() -> UnsupportedUseError:
+def _cannot_run(error: Exception) -> UnsupportedUseError:
     return UnsupportedUseError(
-        "an operation applies parameters to something that all examples share, such as positions. Each "
-        "example was given a copy of the result, on a first axis of its own, and the model could not go on "
-        "with that. Leave out an unsqueeze or expand after it, or use engine='functional'."
+        "the model or the loss does something that cannot be done for all rows at once while each is kept "
+        f"apart ({type(error).__name__}): it looks at values (item, nonzero, an index by a mask, packed "
+        "sequences, numpy), computes gradients itself, is checkpointed, has a hook on a tensor, or changes a "
+        "tensor in place that all rows share."
     )
-
-
-def _devices(parameters: Mapping[str, Tensor]) -> list[torch.device]:
-    return sorted({p.device for p in parameters.values() if p.device.type == "cuda"}, key=str)

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from sfumato.training import swapping
 from sfumato.training.losses import Loss, checked
+from sfumato.training.op import squared_norm, weighted_sum
 from sfumato.training.rows import Grouping, axes, count, take, tensors
-from sfumato.training.tape import squared_norm, weighted_sum
 
 __all__ = ["Functional", "FunctionalPass"]
 

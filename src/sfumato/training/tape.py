@@ -1,62 +1,67 @@
 # SPDX-License-Identifier: Apache-2.0
 """A tape of how a forward pass used its trainable parameters.
 
-For the length of one forward pass each trainable parameter is a `Tracked` tensor. Whatever operation meets
-one asks this module for its rule: the rule computes the same output with the plain values, and notes an `Op`
-that can turn the gradient of that output into gradients of its parameters, one for each row of the batch.
-An operation without a rule is refused (`UnsupportedUseError`), so no use of a parameter goes unseen.
+For the length of one forward pass each trainable parameter is a `Tracked` tensor, and rows are isolated
+(`isolation`). Whatever operation meets a tracked parameter asks this module for its rule. The rule computes
+the output of all rows with the plain values, and notes an `Op` that can turn the gradient of that output into
+gradients of its parameters, one for each row of the batch.
 
-Rows       Which axis of an operation's input counts the rows of the batch is measured, not guessed: `Layout`
-           compares two passes with different numbers of rows. Every later pass must fit what was measured.
-Autograd   The gradients are asked for at the outputs' edges of the graph, so in-place operations that follow
-           are handled as autograd handles them, and the gradients of parameters are never computed.
-Values     An input that is changed in place after it was noted is refused, as autograd would refuse it.
+Guarantee  Row i of what an operation notes belongs to row i of the batch: rules get their inputs from
+           `Tape.rows`, which vmap has kept apart, and there is no other way to a row. No use of a parameter
+           goes unseen.
+Edge cases An operation without a rule, or that its rule does not take, gets a copy of the parameter for each
+           row. The copies share memory; the gradient of the copy is the gradient of each row, of the size of
+           the parameter. So any operation that vmap can run is recorded.
+Failure    A parameter that is changed in place by the pass is refused, and so is an input that is changed in
+           place after it was noted, as autograd would refuse it.
+Not here   Gradients of parameters as autograd knows them: they are asked for at the outputs' edges of the
+           graph only, and the sum over rows is never computed without clipping.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import prod
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from sfumato.errors import UnsupportedUseError
+from sfumato.errors import NotPrivateError, UnsupportedUseError
+from sfumato.training.isolation import Isolated, is_row
+from sfumato.training.op import Memory, Op
 from sfumato.training.rows import Grouping
 
-__all__ = [
-    "UNBATCHED",
-    "Batching",
-    "Layout",
-    "LayoutChangedError",
-    "Memory",
-    "NotPassedError",
-    "Op",
-    "Tape",
-    "Tracked",
-    "autocast",
-    "name_of",
-    "norm_dtype",
-    "plain",
-    "product",
-    "rule",
-    "squared_norm",
-    "unsupported",
-    "weighted_sum",
-]
+__all__ = ["CopyOp", "NoRuleError", "NotPassedError", "Tape", "Tracked", "name_of", "plain", "rule"]
 
 Rule = Callable[..., Any]
-Seen = tuple[str, torch.Size]  # a parameter, and the shape of what it was used on
 _RULES: Final[dict[Any, Rule]] = {}
-_LONG: Final = 1 << 19  # numbers that a CPU adds up one after another in float32 without much rounding
+# Functions that ask for a fact of a parameter, or for its value without a gradient. Values of parameters are
+# public: they are initial values, or noisy ones.
+_QUESTIONS: Final = frozenset(
+    ["size", "dim", "ndimension", "numel", "nelement", "stride", "element_size", "is_floating_point", "is_complex", "is_signed", "get_device", "is_contiguous", "type", "__len__", "__hash__", "storage_offset", "data_ptr", "item", "tolist", "numpy", "__float__", "__int__", "__bool__", "__repr__", "__format__", "is_inference", "is_set_to"]
+)
+_SAME: Final = frozenset({"to", "float", "double", "half", "bfloat16", "type_as", "contiguous", "cpu", "cuda"})
+
+_IN_PLACE: Final = frozenset(
+    ["__iadd__", "__isub__", "__imul__", "__itruediv__", "__ifloordiv__", "__imod__", "__ipow__", "__iand__", "__ior__", "__ixor__", "__ilshift__", "__irshift__", "__imatmul__", "__setitem__", "__set__", "__delete__"]
+)
+_VALUES: Final = (Tensor.detach, Tensor.data.__get__)  # type: ignore[attr-defined]  # a value without a gradient
+
+
+class NoRuleError(Exception):
+    """A rule does not take a use of its function: the use is recorded by copies of the parameter."""
+
+
+class NotPassedError(Exception):
+    """The backward pass did not come by an operation that wanted to see its gradient on the way."""
 
 
 def rule(*functions: Any) -> Callable[[Rule], Rule]:
     """Register what to do when one of `functions` meets a tracked parameter.
 
-    The rule is called with the tape, then with the arguments of the function itself.
+    The rule is called with the tape, then with the arguments of the function itself, outside of the
+    isolation. It gets rows by `Tape.rows` and returns tensors whose first axis counts the rows.
     """
 
     def register(handler: Rule) -> Rule:
@@ -67,7 +72,7 @@ def rule(*functions: Any) -> Callable[[Rule], Rule]:
 
 
 class Tracked(Tensor):
-    """A parameter during a recorded forward pass. It can be used only where a rule knows how."""
+    """A parameter during a recorded forward pass."""
 
     parameter_name: str
     parameter: Tensor
@@ -92,48 +97,29 @@ class Tracked(Tensor):
         cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        handler = _RULES.get(func)
-        if handler is not None:
-            return _first(args, kwargs).tape.handle(handler, func, args, kwargs)
-        with torch._C.DisableTorchFunctionSubclass():  # pyright: ignore[reportPrivateUsage] - what torch's own docs use
-            result = func(*args, **kwargs)
-        if _holds_tensor(result):  # a size, a dtype or a device may be asked for; a value may not get away
-            raise _first(args, kwargs).tape.refuse(args, kwargs, func)
-        return result
+        return next(_tracked(args, kwargs)).tape.use(func, args, kwargs)
 
 
-def unsupported(name: str, func: Any) -> UnsupportedUseError:
-    """Return the error for a use of a parameter that has no rule."""
-    called = getattr(func, "__name__", str(func))
-    return UnsupportedUseError(
-        f"parameter {name!r} is used by {called!r}, for which there is no book-keeping rule. Use "
-        "engine='functional', which takes any operation, or apply the parameter through a layer of torch.nn."
-    )
-
-
-def _first(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tracked:
+def _tracked(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Tracked]:
     stack = [*args, *kwargs.values()]
     for value in stack:
         if isinstance(value, Tracked):
-            return value
-        if isinstance(value, list | tuple):
+            yield value
+        elif isinstance(value, list | tuple):
             stack.extend(value)  # pyright: ignore[reportUnknownArgumentType] - any nesting
-    raise TypeError("no tracked parameter among the arguments")
-
-
-def _holds_tensor(result: Any) -> bool:
-    if isinstance(result, list | tuple):
-        return any(_holds_tensor(part) for part in result)  # pyright: ignore[reportUnknownVariableType]
-    return isinstance(result, Tensor)
 
 
 def plain(value: Any) -> Any:
-    """Return the parameter that a tracked one stands for; anything else as it is.
+    """Return the parameter that a tracked one stands for; anything else as it is, but never a row.
 
-    It requires grad, so every output of a rule has an edge at which its gradient can be asked for. Its own
-    gradient never is.
+    A parameter requires grad, so every output of a rule has an edge at which its gradient can be asked for.
+    Its own gradient never is.
     """
-    return value.parameter if isinstance(value, Tracked) else value
+    if isinstance(value, Tracked):
+        return value.parameter
+    if is_row(value):  # each row has a value of its own, which rules for shared ones do not know
+        raise NoRuleError
+    return value
 
 
 def name_of(value: Any) -> str | None:
@@ -141,306 +127,154 @@ def name_of(value: Any) -> str | None:
     return value.parameter_name if isinstance(value, Tracked) else None
 
 
-def autocast(x: Tensor) -> Tensor:
-    """Return `x` in the type that autocast would compute with, so that it is cast and kept once."""
-    device = x.device.type
-    if torch.is_autocast_enabled(device) and x.dtype == torch.float32:
-        return x.to(torch.get_autocast_dtype(device))
-    return x
+class CopyOp(Op):
+    """A parameter of which each row has a copy: the output is [rows, *shape]."""
 
+    slots = ("value",)
 
-@dataclass(frozen=True, slots=True)
-class Batching:
-    """Where an input keeps its rows: on `axis`, `factor` entries for each, example after example."""
-
-    axis: int
-    factor: int = 1
-
-    def rows_first(self, x: Tensor, rows: int) -> Tensor:
-        """Return `x` as [rows, ...]."""
-        if self.axis:
-            x = x.movedim(self.axis, 0)
-        return x if self.factor == 1 else x.unflatten(0, (rows, self.factor))
-
-
-UNBATCHED: Final = Batching(-1)
-
-
-class Memory:
-    """How many bytes of per-unit gradients one pass may keep between taking norms and adding up."""
-
-    def __init__(self, limit: int) -> None:
-        self.left = limit
-
-    def admits(self, size: int) -> bool:
-        """Whether `size` bytes are left."""
-        return size <= self.left
-
-    def take(self, size: int) -> bool:
-        """Take `size` bytes, if they are left."""
-        taken = self.admits(size)
-        self.left -= size if taken else 0
-        return taken
-
-
-class Op:
-    """One use of parameters by one operation. Subclasses know how to read gradients off it.
-
-    `names` maps the operation's own slots ("weight", "bias") to parameter names; only trainable ones are in.
-    `grad` is the gradient of the output, rows first, once the backward pass is done.
-    """
-
-    slots: ClassVar[tuple[str, ...]] = ()
-
-    def __init__(self, names: Mapping[str, str | None], tape: "Tape") -> None:
-        self.names = {slot: name for slot, name in names.items() if name is not None}
-        self.grouping = tape.grouping
-        self.memory = tape.memory
-        self.grad: Tensor
-        self._kept: dict[str, Tensor] = {}
+    def __init__(self, parameter: Tracked, tape: "Tape") -> None:
+        super().__init__({"value": parameter.parameter_name}, tape)
+        self.shape = parameter.parameter.shape
 
     def saved(self) -> Sequence[Tensor]:
-        """Return the tensors that must stay as they were when they were noted."""
-        raise NotImplementedError
-
-    def receive(self, grad: Tensor, rows_first: Callable[[Tensor], Tensor]) -> None:
-        """Take the gradient of the output; `rows_first` brings it to [rows, ...]."""
-        self.grad = rows_first(grad)
-
-    def release(self) -> None:
-        """Compute the gradients of all slots now, keep them whatever the limit, and drop everything else."""
-        for slot in self.names:
-            if slot not in self._kept:
-                self._kept[slot] = self.per_unit(slot)
-        del self.grad
-
-    def squared_norm(self, slot: str) -> Tensor:
-        """Return the squared norm of each unit's gradient: [units]."""
-        return squared_norm(self.gradient(slot))
+        return ()
 
     def per_unit(self, slot: str) -> Tensor:
-        """Compute each unit's gradient: [units, *shape]."""
-        raise NotImplementedError
-
-    def gradient(self, slot: str) -> Tensor:
-        """Return each unit's gradient, [units, *shape], kept for a second use if memory allows."""
-        found = self._kept.get(slot)
-        if found is None:
-            found = self.per_unit(slot)
-            if self.memory.take(found.numel() * found.element_size()):
-                self._kept[slot] = found
-        return found
-
-    def weighted_sum(self, slot: str, weights: Tensor) -> Tensor:
-        """Return the sum of all units' gradients, each times its weight [units]: [*shape]."""
-        return weighted_sum(self.gradient(slot), weights)
-
-    def is_kept(self, slot: str) -> bool:
-        """Whether the units' gradients are at hand, so that their weighted sum costs next to nothing."""
-        return slot in self._kept
-
-    def inner(self, slot: str, other: "Op", other_slot: str) -> Tensor:
-        """Return, for each unit, the inner product with another use of the same parameter: [units]."""
-        found = other.inner_with(other_slot, self, slot)
-        if found is not None:
-            return found
-        units = self.grouping.units
-        mine, theirs = (g.reshape(units, -1) for g in (self.gradient(slot), other.gradient(other_slot)))
-        return torch.linalg.vecdot(mine.to(norm_dtype(mine)), theirs.to(norm_dtype(theirs)))
-
-    def inner_with(self, slot: str, other: "Op", other_slot: str) -> Tensor | None:
-        """Return `inner` where this kind of operation knows a cheap way to it with that kind, else None."""
-        return None
-
-
-def norm_dtype(x: Tensor) -> torch.dtype:
-    """Return the type in which norms of `x` are summed: float64 stays, anything coarser becomes float32."""
-    return torch.float64 if x.dtype == torch.float64 else torch.float32
-
-
-def squared_norm(per_unit: Tensor) -> Tensor:
-    """Return the squared norm of each first-axis entry: [units, ...] to [units]."""
-    flat = _flat(per_unit)
-    if flat.shape[1] > _LONG and not flat.is_cuda:  # its norm on a CPU would be too small by up to 1e-2
-        flat = flat.to(norm_dtype(flat))
-        return torch.linalg.vecdot(flat, flat)
-    return torch.linalg.vector_norm(flat, dim=1, dtype=norm_dtype(flat)).square_()
-
-
-def _flat(per_unit: Tensor) -> Tensor:
-    return per_unit if per_unit.dim() == 2 else per_unit.reshape(per_unit.shape[0], prod(per_unit.shape[1:]))
-
-
-def weighted_sum(per_unit: Tensor, weights: Tensor) -> Tensor:
-    """Return the sum of all first-axis entries, each times its weight: [units, ...] to [...]."""
-    flat = _flat(per_unit)
-    return product(weights.to(flat.dtype)[None], flat).reshape(per_unit.shape[1:])
-
-
-def product(left: Tensor, right: Tensor) -> Tensor:
-    """Return left @ right, in float32 at least.
-
-    A sum over a batch must not be rounded to a coarser type: bfloat16 rounds it by 2^-9 of its size, so that
-    one unit more could move a sum of a thousand by more than its bound.
-    """
-    device = left.device.type
-    if torch.is_autocast_enabled(device):
-        with torch.autocast(device, enabled=False):
-            return product(left, right)
-    right = right.to(left.dtype)
-    if left.dtype == norm_dtype(left):
-        return left @ right
-    if left.is_cuda:
-        return torch.mm(left, right, out_dtype=torch.float32)
-    return left.float() @ right.float()
-
-
-class Layout:
-    """Where each operation of a model keeps its rows, measured by passes of two and of three rows."""
-
-    SIZES: ClassVar = (2, 3)
-
-    def __init__(self, two: Sequence[Seen], three: Sequence[Seen]) -> None:
-        if [name for name, _ in two] != [name for name, _ in three]:
-            raise UnsupportedUseError(
-                "the model uses its parameters in another order for batches of another size, so its uses "
-                "cannot be matched with examples. Use engine='functional'."
-            )
-        self.names = [name for name, _ in two]
-        self.batchings = [_batching(name, a, b) for (name, a), (_, b) in zip(two, three, strict=True)]
-        self._shapes = [shape for _, shape in two]
-
-    @property
-    def has_shared(self) -> bool:
-        """Whether a parameter meets something that all rows share, of which each row is then given a copy."""
-        return UNBATCHED in self.batchings
-
-    def at(self, place: int, name: str, shape: torch.Size, rows: int) -> Batching:
-        """Return where the input of the operation at a place keeps its rows, if it is as it was measured."""
-        if place >= len(self.names) or self.names[place] != name:
-            raise LayoutChangedError
-        where, measured = self.batchings[place], self._shapes[place]
-        if where is UNBATCHED:
-            return _shared(measured, shape, rows)
-        if len(shape) != len(measured) or shape[where.axis] != rows * where.factor:
-            raise LayoutChangedError
-        return where
-
-
-def _shared(measured: torch.Size, shape: torch.Size, rows: int) -> Batching:
-    """Return where the rows are in what all rows shared when measured: copies may have been made since."""
-    widened = len(shape) == len(measured) + 1 or (len(shape) == len(measured) > 1 and measured[0] == 1)
-    if widened and shape[0] == rows:
-        return Batching(0)
-    if len(shape) != len(measured):
-        raise LayoutChangedError
-    return UNBATCHED
-
-
-def _batching(name: str, two: torch.Size, three: torch.Size) -> Batching:
-    if two == three:
-        return UNBATCHED
-    axes = [axis for axis, (a, b) in enumerate(zip(two, three, strict=False)) if a != b]
-    if len(two) == len(three) and len(axes) == 1:
-        (axis,) = axes
-        factor = two[axis] // 2
-        if two[axis] == 2 * factor and three[axis] == 3 * factor and (factor == 1 or axis == 0):
-            return Batching(axis, factor)
-    raise UnsupportedUseError(
-        f"the input of the operation that uses parameter {name!r} does not keep one row an example: its "
-        f"shape is {list(two)} for two examples and {list(three)} for three. An operation that mixes "
-        "examples has no per-example gradient; if it does not mix them, use engine='functional'."
-    )
+        return self.grouping.summed(self.grad).reshape(self.grouping.units, *self.shape)
 
 
 class Tape:
     """What one forward pass did with its parameters, in order."""
 
     def __init__(
-        self,
-        grouping: Grouping,
-        layout: Layout | None = None,
-        memory: Memory | None = None,
-        *,
-        may_release: bool = True,
+        self, grouping: Grouping, isolated: Isolated, memory: Memory | None = None, *, may_release: bool = True
     ) -> None:
         self.grouping = grouping
-        self.layout = layout
         self.memory = memory or Memory(0)
-        self.seen: list[Seen] = []
         self.ops: list[Op] = []  # filled by `backward`
         self.may_release = may_release
+        self.refused: UnsupportedUseError | NotPrivateError | None = None  # operators swallow a TypeError
+        self._isolated = isolated
         self._noted: list[_Noted] = []
-        self._inside: set[Any] = set()  # functions whose rules are at work
-        self.refused: UnsupportedUseError | None = (
-            None  # why a use has no rule: operators swallow a TypeError
-        )
+        self._copies: dict[tuple[str, bool], Tensor] = {}
 
-    def handle(self, handler: Rule, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Let a rule do what a function was called for.
+    # --- what the model calls ----------------------------------------------------------------------------
 
-        A rule that calls the function itself with a tracked parameter has found one where it does not look
-        for one: as the input of a layer.
-        """
-        if func in self._inside:
-            raise self.refuse(args, kwargs, func)
-        self._inside.add(func)
+    def use(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Do what a function was called for, with a tracked parameter among its arguments."""
+        handler = _RULES.get(func)
+        if handler is None and (found := self._asked(func, args, kwargs)) is not NotImplemented:
+            return found
+        if not self._isolated.is_current:
+            raise self._refuse(
+                UnsupportedUseError(
+                    f"parameter {next(_tracked(args, kwargs)).parameter_name!r} is used inside of a transform "
+                    "of torch.func, or after its pass. Use engine='functional'."
+                )
+            )
+        if handler is None:
+            return self._without_rule(func, args, kwargs)
+        place = len(self._noted)
         try:
-            return handler(self, *args, **kwargs)
-        except UnsupportedUseError as error:
-            self.refused = error
-            raise
-        finally:
-            self._inside.discard(func)
+            return self._isolated.on_batch(handler, self, *args, **kwargs)
+        except NoRuleError:
+            del self._noted[place:]  # whatever the rule had noted before it gave up
+            return self._with_copies(func, args, kwargs)
+        except (UnsupportedUseError, NotPrivateError) as error:
+            raise self._refuse(error) from None
 
-    def refuse(self, args: Sequence[Any], kwargs: Mapping[str, Any], func: Any) -> UnsupportedUseError:
-        """Return the error for a use without a rule."""
-        self.refused = unsupported(_first(args, kwargs).parameter_name, func)
-        return self.refused
+    def _refuse(self, error: Any) -> Any:
+        self.refused = error
+        return error
 
-    def batching(self, name: str, x: Tensor) -> Batching:
-        """Return where the input of the operation that is now recorded keeps its rows."""
-        place = len(self.seen)
-        self.seen.append((name, x.shape))
-        if self.layout is None:
-            return UNBATCHED  # being measured: nothing is noted, and nothing is expanded
-        return self.layout.at(place, name, x.shape, self.grouping.rows)
+    def _asked(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Return a fact of a parameter, its value without a gradient, or itself; else NotImplemented."""
+        if func in _VALUES:
+            return args[0].parameter.detach()
+        name = getattr(func, "__name__", "")
+        if not (name == "__get__" or name in _QUESTIONS or name in _SAME):
+            return NotImplemented
+        with torch._C.DisableTorchFunctionSubclass():  # pyright: ignore[reportPrivateUsage] - what torch's own docs use
+            found = func(*args, **kwargs)
+        if not isinstance(found, Tensor):
+            return found
+        own = args[0].parameter if isinstance(args[0], Tracked) else None
+        same = own is not None and found.dtype == own.dtype and found.device == own.device
+        return args[0] if same and name in _SAME else NotImplemented
 
-    def expanded(self, output: Tensor, batching: Batching) -> tuple[Tensor, Batching]:
-        """Give each row a copy of an output that all rows share, so that its gradient is had row by row."""
-        if self.layout is None or batching is not UNBATCHED:
-            return output, batching
-        shape = output.shape[1:] if output.dim() > 1 and output.shape[0] == 1 else output.shape
-        return output.expand(self.grouping.rows, *shape), Batching(0)
+    def _without_rule(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        name = getattr(func, "__name__", "")
+        if _changes(name) and args and isinstance(args[0], Tracked):
+            raise self._refuse(
+                NotPrivateError(
+                    f"parameter {args[0].parameter_name!r} is changed in place by {name!r} while the model runs, "
+                    "so it would not be protected by noise. Change parameters between steps only."
+                )
+            )
+        return self._with_copies(func, args, kwargs)
 
-    def note(self, op: Op, output: Tensor, batching: Batching, *, at_once: bool = False) -> Tensor:
-        """Note an operation and return its output.
+    def _with_copies(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Give each row a copy of every tracked parameter, and let vmap run the function."""
+        args, kwargs = self._replaced(list(args)), self._replaced(dict(kwargs))
+        return self._isolated.call(func, args, kwargs)
+
+    def _replaced(self, value: Any) -> Any:
+        if isinstance(value, Tracked):
+            return self._copy(value)
+        if isinstance(value, dict):
+            return {key: self._replaced(part) for key, part in value.items()}
+        if isinstance(value, list | tuple):
+            parts = [self._replaced(part) for part in value]  # pyright: ignore[reportUnknownVariableType]
+            return tuple(parts) if isinstance(value, tuple) else parts
+        return value
+
+    def _copy(self, parameter: Tracked) -> Tensor:
+        # One copy a pass, so that many uses have one gradient; without grad it is another.
+        key = parameter.parameter_name, torch.is_grad_enabled()
+        if key not in self._copies:
+            self._copies[key] = self._isolated.on_batch(self.copies, parameter)
+        return self._copies[key]
+
+    # --- what rules call ---------------------------------------------------------------------------------
+
+    def rows(self, x: Tensor) -> Tensor:
+        """Return the rows of an input as [rows, ...]; a view without memory where all rows share it."""
+        if isinstance(x, Tracked):  # a parameter where a rule looks for an input
+            raise NoRuleError
+        return self._isolated.join(x)
+
+    def copies(self, parameter: Tracked) -> Tensor:
+        """Return a noted copy of a parameter for each row: [rows, *shape]."""
+        value = parameter.parameter
+        return self.note(CopyOp(parameter, self), value.expand(self.grouping.rows, *value.shape))
+
+    def note(
+        self,
+        op: Op,
+        output: Tensor,
+        *,
+        at_once: bool = False,
+        rows_first: Callable[[Tensor], Tensor] | None = None,
+    ) -> Tensor:
+        """Note an operation and return its output, whose gradient `rows_first` arranges for the operation.
 
         With `at_once` the op reads its gradients off during the backward pass, and lets go of the rest: for
         operations with few parameters and large inputs. It asks for an input that requires grad, without
         which autograd would not come by.
         """
-        if self.layout is None or not output.requires_grad:  # under no_grad nothing flows back to it
+        if not output.requires_grad:  # under no_grad nothing flows back to it
             return output
         if output._is_view():  # an in-place operation on a view would cut the edge that is noted here
             output = torch.ops.aten._unsafe_view(output, output.shape)
-        noted = _Noted(op, batching, [t._version for t in op.saved()])
+        noted = _Noted(op, [t._version for t in op.saved()], rows_first)
         if at_once and self.may_release:
-            output.register_hook(partial(self._at_once, noted))
+            output.register_hook(partial(_at_once, noted))
         else:
             noted.edge = get_gradient_edge(output)
         self._noted.append(noted)
         return output
 
-    def _at_once(self, noted: "_Noted", grad: Tensor) -> None:
-        noted.check()
-        self._receive(noted, grad)
-        noted.op.release()
-
-    def _receive(self, noted: "_Noted", grad: Tensor) -> None:
-        rows = self.grouping.rows
-        noted.op.receive(grad, lambda g: noted.batching.rows_first(g, rows))
-        noted.received = True
+    # --- the backward pass -------------------------------------------------------------------------------
 
     def backward(self, losses: Tensor) -> None:
         """Give every operation the gradient of its output under the sum of `losses`."""
@@ -452,11 +286,16 @@ class Tape:
         grads = found or [None] * len(waiting)
         for noted, grad in zip(waiting, grads, strict=True):
             if grad is not None:  # an unused output moves no loss
-                self._receive(noted, grad)
+                noted.receive(grad)
         if any(noted.edge is None and not noted.received for noted in self._noted):
             raise NotPassedError
         self.ops = [noted.op for noted in self._noted if noted.received]
-        self._noted = []
+        self._noted, self._copies = [], {}
+
+
+def _changes(name: str) -> bool:
+    """Whether a function of this name changes its first argument in place."""
+    return name in _IN_PLACE or (name.endswith("_") and not name.endswith("__") and name != "requires_grad_")
 
 
 @dataclass(slots=True)
@@ -464,8 +303,8 @@ class _Noted:
     """An operation on the tape, with the place in the graph where its gradient will be."""
 
     op: Op
-    batching: Batching
     versions: list[int]
+    rows_first: Callable[[Tensor], Tensor] | None
     edge: GradientEdge | None = None
     received: bool = False
 
@@ -476,10 +315,12 @@ class _Noted:
                 "afterwards, so its gradient cannot be computed. Use the out-of-place operation."
             )
 
+    def receive(self, grad: Tensor) -> None:
+        self.op.receive(grad if self.rows_first is None else self.rows_first(grad))
+        self.received = True
 
-class NotPassedError(Exception):
-    """The backward pass did not come by an operation that wanted to see its gradient on the way."""
 
-
-class LayoutChangedError(Exception):
-    """The model used its parameters in another order than when its layout was measured."""
+def _at_once(noted: _Noted, grad: Tensor) -> None:
+    noted.check()
+    noted.receive(grad)
+    noted.op.release()

@@ -57,18 +57,6 @@ def loss(model, *inputs):
     return squares(y) if weights is None else squares(y) + 3 * squares(weights)
 
 
-def recorded_output(model, *inputs):
-    """The output that the rule computes, as the loss sees it."""
-    outputs = []
-
-    def watching(model, *inputs):
-        outputs.append(model(*inputs))
-        return squares(outputs[-1][0])
-
-    BookKeeping(model, watching).run(inputs)
-    return outputs[-1]
-
-
 PADDING = torch.arange(SOURCE) >= torch.tensor([3, 2, 1, 3])[:, None]
 SELF_PADDING = torch.arange(STEPS) >= torch.tensor([5, 2, 1, 4])[:, None]
 SELF = {
@@ -131,10 +119,10 @@ def build(case, batch_first):
 
 @every_case
 @both_layouts
-def test_the_output_is_that_of_torch(case, batch_first):
+def test_the_output_is_that_of_torch(outputs, case, batch_first):
     model, inputs = build(case, batch_first)
     inputs = (randn(BATCH, STEPS, WIDTH), *inputs)
-    for got, wanted in zip(recorded_output(model, *inputs), model(*inputs), strict=True):
+    for got, wanted in zip(outputs(model, *inputs), model(*inputs), strict=True):
         assert (got is None) == (wanted is None)
         assert got is None or torch.allclose(got, wanted, rtol=0, atol=1e-12)
 
@@ -229,23 +217,21 @@ def test_sequences_folded_into_the_batch_axis_agree(agrees):
 
 
 @pytest.mark.parametrize("need_weights", [False, True])
-def test_dropout_draws_what_torch_draws(need_weights):
+def test_dropout_draws_what_torch_draws(outputs, need_weights):
     model = Attention(dropout=0.5, call={"need_weights": need_weights}, batch_first=True)
     x = randn(BATCH, STEPS, WIDTH)
     torch.manual_seed(1)
     wanted, _ = model(x)
     torch.manual_seed(1)
-    got, _ = recorded_output(model, x)  # the passes that measure the layout do not move the global generator
+    got, _ = outputs(model, x)
     assert torch.allclose(got, wanted, rtol=0, atol=1e-12)
 
 
 def test_dropout_sums_to_the_ordinary_gradient_under_the_same_draw():
     model = Attention(dropout=0.5, batch_first=True)
     x = randn(BATCH, STEPS, WIDTH)
-    engine = BookKeeping(model, loss)
-    engine.run((x,))  # measures the layout, so that the next pass draws once
     torch.manual_seed(1)
-    run = engine.run((x,))
+    run = BookKeeping(model, loss).run((x,))
     torch.manual_seed(1)
     loss(model, x).sum().backward()
     for name, p in model.named_parameters():
@@ -317,32 +303,34 @@ def test_bfloat16_autocast_agrees_up_to_its_rounding(agrees):
     agrees(Attention(batch_first=True).float(), cast, torch.randn(BATCH, STEPS, WIDTH), tolerance=3e-2)
 
 
-def test_attention_between_examples_is_refused():
-    model = Attention(batch_first=False)
-
+def test_attention_between_examples_sees_one_row_alone(agrees):
     def mixing(model, x):
         return squares(model.layer(x, x, x)[0])
 
-    with pytest.raises(UnsupportedUseError, match="mix"):
-        BookKeeping(model, mixing).run((randn(BATCH, STEPS, WIDTH),))
+    agrees(Attention(batch_first=False), mixing, randn(BATCH, STEPS, WIDTH))
 
 
-def test_keys_shared_by_all_examples_are_refused():
-    model = Attention(batch_first=True)
+def test_keys_that_all_examples_share_agree(agrees):
+    key, value = randn(1, 3, WIDTH), randn(1, 3, WIDTH)
 
     def shared(model, x):
-        return squares(model.layer(x.flatten(0, 1)[None], randn(1, 3, WIDTH), randn(1, 3, WIDTH))[0][0])
+        return squares(model.layer(x, key, value)[0])
 
-    with pytest.raises(UnsupportedUseError, match="mix"):
-        BookKeeping(model, shared).run((randn(BATCH, 1, WIDTH),))
+    agrees(Attention(batch_first=True), shared, randn(BATCH, STEPS, WIDTH))
 
 
-def test_inputs_without_a_batch_are_refused():
+def test_a_mask_of_each_example_agrees(agrees):
+    def masked(model, x, mask):
+        return squares(model.layer(x, x, x, attn_mask=mask[0], need_weights=False)[0])
+
+    agrees(Attention(batch_first=True), masked, randn(BATCH, STEPS, WIDTH), randn(BATCH, STEPS, STEPS))
+
+
+def test_inputs_without_a_batch_agree(agrees):
     def single(model, x):
         return squares(torch.stack([model.layer(row, row, row)[0] for row in x]))
 
-    with pytest.raises(UnsupportedUseError, match="batch axis"):
-        BookKeeping(Attention(), single).run((randn(BATCH, STEPS, WIDTH),))
+    agrees(Attention(), single, randn(BATCH, STEPS, WIDTH))
 
 
 def test_a_causal_hint_without_its_mask_is_refused():

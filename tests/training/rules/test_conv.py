@@ -8,13 +8,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from sfumato.errors import UnsupportedUseError
 from sfumato.training.book_keeping import BookKeeping
+from sfumato.training.isolation import Isolated
+from sfumato.training.op import Memory
 from sfumato.training.rows import Grouping
 from sfumato.training.rules import conv, correlation
 from sfumato.training.rules.conv import ConvOp
 from sfumato.training.rules.correlation import Correlation
-from sfumato.training.tape import Memory, Tape
+from sfumato.training.tape import Tape
 
 CONVS = [nn.Conv1d, nn.Conv2d, nn.Conv3d]
 TRANSPOSED = [nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d]
@@ -204,7 +205,7 @@ def test_bfloat16_autocast_agrees_up_to_its_rounding(agrees, ghost):
 
 
 def conv_op(channels, side, *, keep_bytes):
-    tape = Tape(Grouping(units=8), memory=Memory(keep_bytes))
+    tape = Tape(Grouping(units=8), Isolated(8), Memory(keep_bytes))
     shape = Correlation((3, 3), (1, 1), (1, 1), (1, 1))
     x = torch.empty(8, channels, side, side, device="meta")
     weight = torch.Size([channels, channels, 3, 3])
@@ -229,17 +230,15 @@ class Calling(nn.Module):
         return self.apply_to(x, self.w)
 
 
-def test_rows_on_a_spatial_axis_are_refused():
-    model = Calling(lambda x, w: F.conv1d(x.T[None], w)[0].T, 3, 2, 1)
-    with pytest.raises(UnsupportedUseError, match=r"'w'.*conv1d"):
-        BookKeeping(model, squares).run((torch.randn(4, 2),))
+def test_a_convolution_along_the_batch_sees_one_row_alone(agrees):
+    model = Calling(lambda x, w: F.conv1d(x.T[None], w)[0].T, 3, 2, 1).double()
+    agrees(model, squares, torch.randn(4, 2).double())
 
 
 @pytest.mark.parametrize("function", [F.conv2d, F.conv_transpose2d])
-def test_a_parameter_in_place_of_the_image_is_refused(function):
-    model = Calling(lambda x, w: function(w, x), 1, 2, 5, 5)
-    with pytest.raises(UnsupportedUseError, match="'w'"):
-        BookKeeping(model, squares).run((torch.randn(4, 2, 3, 3),))
+def test_a_parameter_in_place_of_the_image_agrees(agrees, function):
+    model = Calling(lambda x, w: function(w, x.reshape(2, 1, 3, 3).expand(-1, 2, -1, -1)), 1, 2, 5, 5).double()
+    agrees(model, squares, torch.randn(4, 2, 3, 3).double())
 
 
 @pytest.mark.parametrize("ghost", [False, True])

@@ -5,6 +5,6 @@ One file a family of operations. To add one, write an `Op` and a function decora
 import its file here.
 """
 
-from sfumato.training.rules import attention, conv, elementwise, embedding, linear, norm, recurrent
+from sfumato.training.rules import attention, cells, conv, embedding, linear, norm, recurrent
 
-__all__ = ["attention", "conv", "elementwise", "embedding", "linear", "norm", "recurrent"]
+__all__ = ["attention", "cells", "conv", "embedding", "linear", "norm", "recurrent"]

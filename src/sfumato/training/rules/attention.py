@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Multi-head attention: linear maps around an attention that has no parameters.
 
-Guarantee  The output is that of torch's own `multi_head_attention_forward`, for all its options. Attention
-           along the axis that counts the rows of the batch would mix examples, and is refused.
-Packed     Query, key and value maps may be rows of one weight. Maps of different inputs are then different
+Guarantee  The output is that of torch's own `multi_head_attention_forward` on each row, for all its options.
+Edge cases Query, key and value maps may be rows of one weight. Maps of different inputs are then different
            uses of disjoint rows: their squared norms add, and their inner product is zero.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,19 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sfumato.errors import UnsupportedUseError
-from sfumato.training.rules.elementwise import CopyOp
-from sfumato.training.rules.linear import LinearOp
-from sfumato.training.tape import (
-    Batching,
-    Op,
-    Tape,
-    Tracked,
-    autocast,
-    name_of,
-    norm_dtype,
-    plain,
-    rule,
-)
+from sfumato.training.isolation import is_row
+from sfumato.training.op import Op, autocast, norm_dtype
+from sfumato.training.rules.linear import LinearOp, linear
+from sfumato.training.tape import NoRuleError, Tape, Tracked, name_of, plain, rule
 
 __all__ = ["Part", "RowsOp"]
 
@@ -65,8 +55,8 @@ class RowsOp(Op):
     def saved(self) -> Sequence[Tensor]:
         return self._whole.saved()
 
-    def receive(self, grad: Tensor, rows_first: Callable[[Tensor], Tensor]) -> None:
-        self._whole.receive(grad, rows_first)
+    def receive(self, grad: Tensor) -> None:
+        self._whole.receive(grad)
 
     def squared_norm(self, slot: str) -> Tensor:
         return self._whole.squared_norm(slot)
@@ -99,30 +89,28 @@ def _projected(tape: Tape, x: Tensor, weight: Part, bias: Part) -> Tensor:
     x = autocast(x)
     y = F.linear(x, weight.values(), bias.values())  # type: ignore[arg-type]  # a weight is always there
     names = {"weight": name_of(weight.parameter), "bias": name_of(bias.parameter)}
-    name = next((n for n in names.values() if n is not None), None)
-    if name is None:
+    if not any(names.values()):
         return y
-    where = tape.batching(name, x)
-    if tape.layout is None:
-        return y
-    whole = LinearOp(where.rows_first(x.detach(), tape.grouping.rows), names, tape)
-    return tape.note(RowsOp(whole, {"weight": weight, "bias": bias}, tape), y, where)
+    return tape.note(RowsOp(LinearOp(x.detach(), names, tape), {"weight": weight, "bias": bias}, tape), y)
 
 
 @dataclass(frozen=True, slots=True)
 class _Sources:
-    """The inputs, batch first: [N, L, E], [N, S, K], [N, S, V]; one object where they were one object."""
+    """The inputs of all rows: [N, L, E], [N, S, K], [N, S, V]; one object where they were one object."""
 
     query: Tensor
     key: Tensor
     value: Tensor
 
     @staticmethod
-    def of(query: Tensor, key: Tensor, value: Tensor) -> "_Sources":
+    def of(tape: Tape, query: Tensor, key: Tensor, value: Tensor) -> "_Sources":
         # A layer with batch_first=True has just moved the batch to the second axis: nothing is copied here.
-        q = query.transpose(0, 1).contiguous()
-        k = q if key is query else key.transpose(0, 1).contiguous()
-        v = q if value is query else k if value is key else value.transpose(0, 1).contiguous()
+        def batch_first(x: Tensor) -> Tensor:
+            return tape.rows(x).movedim(2, 1).flatten(0, 1).contiguous()
+
+        q = batch_first(query)
+        k = q if key is query else batch_first(key)
+        v = q if value is query else k if value is key else batch_first(value)
         return _Sources(q, k, v)
 
 
@@ -131,7 +119,7 @@ def _packed(
 ) -> tuple[Tensor, Tensor, Tensor]:
     size = weight.shape[1]
     if sources.query is sources.key is sources.value:
-        q, k, v = F.linear(sources.query, weight, bias).chunk(3, -1)
+        q, k, v = linear(tape, sources.query, weight, bias).chunk(3, -1)
         return q, k, v
 
     def rows(first: int, last: int) -> tuple[Part, Part]:
@@ -155,15 +143,13 @@ def _separate(
     return q, k, v
 
 
-def _longer(tape: Tape, x: Tensor, bias: Tensor, where: Batching) -> Tensor:
+def _longer(tape: Tape, x: Tensor, bias: Tensor) -> Tensor:
     """Add one step to [N, S, E], the same for all: a parameter, or zeros."""
-    step = plain(bias).reshape(1, 1, 1, -1)
-    if isinstance(bias, Tracked) and tape.layout is not None:
+    if isinstance(bias, Tracked):
         rows = tape.grouping.rows
-        step = tape.note(CopyOp(bias, tape), step.expand(rows, -1, -1, -1), Batching(0))
-        step = step.expand(-1, where.factor, -1, -1).flatten(0, 1)
+        step = tape.copies(bias).reshape(rows, 1, 1, -1).expand(-1, x.shape[0] // rows, -1, -1).flatten(0, 1)
     else:
-        step = step[0].expand(x.shape[0], -1, -1)
+        step = plain(bias).reshape(1, 1, -1).expand(x.shape[0], -1, -1)
     return torch.cat([x, step.to(x.dtype)], 1)
 
 
@@ -178,25 +164,31 @@ def _steps(
         yield zeros, zeros
 
 
-def _additive(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
     """Return a mask as numbers to add to the scores."""
-    if mask is None or mask.is_floating_point():
+    if mask.is_floating_point():
         return mask
     return torch.zeros_like(mask, dtype=dtype).masked_fill_(mask, -math.inf)
 
 
 def _mask(
-    attention: Tensor | None, padding: Tensor | None, shape: tuple[int, int, int], extra: int
+    tape: Tape,
+    attention: Tensor | None,
+    padding: Tensor | None,
+    heads: int,
+    extra: int,
+    dtype: torch.dtype,
 ) -> Tensor | None:
     """Return both masks as one that broadcasts to the scores [N, heads, L, S + extra]."""
-    batch, heads, source = shape
-    if attention is not None:
-        attention = attention if attention.dim() == 2 else attention.view(batch, heads, -1, source)
-        attention = F.pad(attention, (0, extra))
-    if padding is None:
-        return attention
-    padding = F.pad(padding, (0, extra))[:, None, None, :]
-    return padding if attention is None else attention + padding
+    parts: list[Tensor] = []
+    if attention is not None and attention.dim() == 2:
+        parts.append(tape.rows(attention)[:, None] if is_row(attention) else attention)
+    elif attention is not None:  # [n * heads, L, S] for each row
+        parts.append(tape.rows(attention).flatten(0, 1).unflatten(0, (-1, heads)))
+    if padding is not None:  # [n, S] for each row
+        parts.append(tape.rows(padding).flatten(0, 1)[:, None, None, :])
+    masks = [F.pad(_additive(part, dtype), (0, extra)) for part in parts]
+    return None if not masks else sum(masks[1:], start=masks[0])
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float) -> tuple[Tensor, Tensor]:
@@ -206,20 +198,6 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float
         scores = scores + mask
     weights = F.dropout(scores.softmax(-1), dropout)
     return weights @ v, weights
-
-
-def _check_axes(tape: Tape, parameters: Sequence[Tensor | None], sources: _Sources) -> Batching:
-    """Return where the rows are, if attention is within them."""
-    name = next(p.parameter_name for p in parameters if isinstance(p, Tracked))
-    places = {tape.batching(name, x) for x in (sources.query, sources.key, sources.value)}
-    where = places.pop()
-    if tape.layout is not None and (places or where.axis != 0):
-        raise UnsupportedUseError(
-            f"the attention that uses {name!r} does not keep one row an example on its batch axis, so it "
-            "would mix examples. Build the layer with batch_first=True if the batch comes first, and repeat "
-            "for each example what all of them share."
-        )
-    return where
 
 
 @rule(F.multi_head_attention_forward)
@@ -252,35 +230,30 @@ def _attention(
     is_causal: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     if query.dim() != 3 or static_k is not None or static_v is not None:
-        raise UnsupportedUseError(
-            "attention needs a batch: inputs of three axes, with the examples on one of them, and no static "
-            "key or value. Add the batch axis, or use engine='functional'."
-        )
+        raise NoRuleError
     if is_causal and attn_mask is None:
         raise UnsupportedUseError("is_causal=True is a hint about attn_mask: pass the causal mask too.")
     separate = (q_proj_weight, k_proj_weight, v_proj_weight) if use_separate_proj_weight else ()
-    sources = _Sources.of(query, key, value)
-    owned = (in_proj_weight, in_proj_bias, bias_k, bias_v, out_proj_weight, out_proj_bias, *separate)
-    where = _check_axes(tape, owned, sources)
+    count = query.shape[1]
+    sources = _Sources.of(tape, query, key, value)
     if separate:
         q, k, v = _separate(tape, sources, separate, in_proj_bias)
     else:
         q, k, v = _packed(tape, sources, in_proj_weight, in_proj_bias)  # type: ignore[arg-type]
     source = k.shape[1]
     for k_step, v_step in _steps(bias_k, bias_v, k if add_zero_attn else None):
-        k, v = _longer(tape, k, k_step, where), _longer(tape, v, v_step, where)
+        k, v = _longer(tape, k, k_step), _longer(tape, v, v_step)
     causal = is_causal and key_padding_mask is None and not need_weights  # torch then drops the mask itself
-    attention = None if causal else _additive(attn_mask, q.dtype)
-    padding = _additive(key_padding_mask, q.dtype)
-    mask = _mask(attention, padding, (q.shape[0], num_heads, source), k.shape[1] - source)
+    attention = None if causal else attn_mask
+    mask = _mask(tape, attention, key_padding_mask, num_heads, k.shape[1] - source, q.dtype)
     q, k, v = (
         x.unflatten(-1, (num_heads, -1)).transpose(1, 2) for x in (q, k, v)
     )  # [N, heads, L, E / heads]
     dropout = dropout_p if training else 0.0
     if need_weights:
         y, weights = _attend(q, k, v, mask, dropout)
-        weights = weights.mean(1) if average_attn_weights else weights
+        weights = (weights.mean(1) if average_attn_weights else weights).unflatten(0, (-1, count))
     else:
         y, weights = F.scaled_dot_product_attention(q, k, v, mask, dropout, causal), None
-    y = F.linear(y.transpose(1, 2).flatten(2), out_proj_weight, out_proj_bias)
-    return y.transpose(0, 1), weights
+    y = linear(tape, y.transpose(1, 2).flatten(2), out_proj_weight, out_proj_bias)
+    return y.unflatten(0, (-1, count)).transpose(1, 2), weights

@@ -16,21 +16,12 @@ import torch
 from torch import Tensor
 
 from sfumato.training import kernels
+from sfumato.training.op import Op, autocast, norm_dtype, squared_norm
 from sfumato.training.rules.correlation import Correlation
 from sfumato.training.rules.linear import APART as _APART
 from sfumato.training.rules.linear import SLACK as _SLACK
-from sfumato.training.tape import (
-    UNBATCHED,
-    Op,
-    Tape,
-    autocast,
-    name_of,
-    norm_dtype,
-    plain,
-    rule,
-    squared_norm,
-    unsupported,
-)
+from sfumato.training.rules.linear import widened
+from sfumato.training.tape import Tape, name_of, plain, rule
 
 __all__ = ["ConvOp"]
 
@@ -192,32 +183,19 @@ def _before(padding: Any, kernel: tuple[int, ...], dilation: tuple[int, ...]) ->
     return _each(padding, len(kernel))
 
 
-def _note(
-    tape: Tape,
-    function: Any,
-    x: Tensor,
-    y: Tensor,
-    weight: Tensor,
-    bias: Any,
-    correlation: Correlation,
-    transposed: bool,
+def _images(tape: Tape, input: Tensor, rank: int) -> tuple[Tensor, torch.Size]:
+    """Return an input as [images, channels, *spatial], and the axes before the channels: rows first."""
+    x = tape.rows(input)
+    leading = x.shape[: x.dim() - rank - 1]
+    return autocast(x if len(leading) == 1 else x.flatten(0, len(leading) - 1)), leading
+
+
+def _noted(
+    tape: Tape, x: Tensor, y: Tensor, weight: Tensor, bias: Any, correlation: Correlation, transposed: bool
 ) -> Tensor:
     names = {"weight": name_of(weight), "bias": name_of(bias)}
-    name = names["weight"] or names["bias"] or ""
-    where = tape.batching(name, x)
-    if tape.layout is None:
-        return y
-    if where is UNBATCHED:
-        if x.dim() == len(correlation.kernel) + 1:
-            x, y = x[None], y[None]
-        x, _ = tape.expanded(x, where)
-        y, where = tape.expanded(y, where)
-    elif where.axis or x.dim() != len(correlation.kernel) + 2:
-        raise unsupported(name, function)
-    else:
-        x = where.rows_first(x, tape.grouping.rows)
-    kept = x if names["weight"] is not None else None
-    return tape.note(ConvOp(kept, weight.shape, correlation, names, tape, transposed=transposed), y, where)
+    kept = x.detach() if names["weight"] is not None else None
+    return tape.note(ConvOp(kept, weight.shape, correlation, names, tape, transposed=transposed), y)
 
 
 def _convolution(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -231,14 +209,13 @@ def _convolution(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         dilation: Any = 1,
         groups: int = 1,
     ) -> Tensor:
-        if (name := name_of(input)) is not None:
-            raise unsupported(name, function)
-        x = autocast(input)
-        y = function(x, plain(weight), plain(bias), stride, padding, dilation, groups)
         kernel = tuple(weight.shape[2:])
+        x, leading = _images(tape, input, len(kernel))
+        y = function(x, plain(weight), plain(bias), stride, padding, dilation, groups)
         strides, dilations = _each(stride, len(kernel)), _each(dilation, len(kernel))
         shape = Correlation(kernel, strides, dilations, _before(padding, kernel, dilations), groups)
-        return _note(tape, function, x.detach(), y, weight, bias, shape, transposed=False)
+        y = _noted(tape, x, y, weight, bias, shape, transposed=False)
+        return widened(y, torch.Size((*leading, *y.shape[1:])))
 
     return handler
 
@@ -255,14 +232,13 @@ def _transposed_convolution(function: Callable[..., Tensor]) -> Callable[..., Te
         groups: int = 1,
         dilation: Any = 1,
     ) -> Tensor:
-        if (name := name_of(input)) is not None:
-            raise unsupported(name, function)
-        x = autocast(input)
-        y = function(x, plain(weight), plain(bias), stride, padding, output_padding, groups, dilation)
         kernel = tuple(weight.shape[2:])
+        x, leading = _images(tape, input, len(kernel))
+        y = function(x, plain(weight), plain(bias), stride, padding, output_padding, groups, dilation)
         strides, dilations, before = (_each(option, len(kernel)) for option in (stride, dilation, padding))
         shape = Correlation(kernel, strides, dilations, before, groups)
-        return _note(tape, function, x.detach(), y, weight, bias, shape, transposed=True)
+        y = _noted(tape, x, y, weight, bias, shape, transposed=True)
+        return widened(y, torch.Size((*leading, *y.shape[1:])))
 
     return handler
 

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sfumato.training import kernels
-from sfumato.training.tape import norm_dtype
+from sfumato.training.op import norm_dtype
 
 __all__ = ["Correlation"]
 

@@ -14,19 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sfumato.errors import UnsupportedUseError
+from sfumato.errors import NotPrivateError, UnsupportedUseError
+from sfumato.training.isolation import is_row
+from sfumato.training.op import Op, norm_dtype, squared_norm
 from sfumato.training.rules.linear import APART, LinearOp
-from sfumato.training.tape import (
-    UNBATCHED,
-    Op,
-    Tape,
-    name_of,
-    norm_dtype,
-    plain,
-    rule,
-    squared_norm,
-    unsupported,
-)
+from sfumato.training.tape import NoRuleError, Tape, name_of, plain, rule
 
 __all__ = ["BagOp", "EmbeddingOp"]
 
@@ -173,12 +165,16 @@ class BagOp(_TableOp):
 
 
 def _refuse(name: str, *, max_norm: float | None, scale_grad_by_freq: bool, sparse: bool) -> None:
+    if max_norm is not None:
+        raise NotPrivateError(
+            f"the embedding that uses parameter {name!r} has max_norm set: it changes the rows of the table "
+            "that examples look up, and so shows which they were. Leave max_norm out."
+        )
     reasons = {
-        "max_norm": "it changes the table while examples are read",
         "scale_grad_by_freq": "it divides a gradient by counts over the whole batch",
         "sparse": "with noise every row of the table changes, so the gradient is dense",
     }
-    given = {"max_norm": max_norm is not None, "scale_grad_by_freq": scale_grad_by_freq, "sparse": sparse}
+    given = {"scale_grad_by_freq": scale_grad_by_freq, "sparse": sparse}
     for option, reason in reasons.items():
         if given[option]:
             raise UnsupportedUseError(
@@ -204,21 +200,14 @@ def _embedding(
 ) -> Tensor:
     name = name_of(weight)
     if name is None:
-        raise unsupported(name_of(input) or "", F.embedding)
+        raise NoRuleError
     _refuse(name, max_norm=max_norm, scale_grad_by_freq=scale_grad_by_freq, sparse=sparse)
-    y = F.embedding(input, plain(weight), padding_idx)
-    where = tape.batching(name, input)
-    if tape.layout is None:
-        return y
-    shared, tokens = where is UNBATCHED, input
-    if shared:
-        # The first axis of a plain list of tokens counts positions, even where there is one.
-        y, where = tape.expanded(y[None] if input.dim() < 2 else y, where)
-    else:
-        tokens = where.rows_first(input, tape.grouping.rows)
+    shared = not is_row(input)
+    tokens = input if shared else tape.rows(input)
+    y = F.embedding(tokens, plain(weight), padding_idx)
     padding = _padding(padding_idx, weight.shape[0])
     op = EmbeddingOp(tokens, weight.shape, {"weight": name}, tape, padding_idx=padding, shared=shared)
-    return tape.note(op, y, where)
+    return tape.note(op, y.expand(tape.grouping.rows, *y.shape) if shared else y)
 
 
 @rule(F.embedding_bag)
@@ -238,31 +227,33 @@ def _embedding_bag(
 ) -> Tensor:
     name = name_of(weight)
     if name is None or name_of(per_sample_weights) is not None or mode == "max":
-        raise unsupported(name or name_of(per_sample_weights) or "", F.embedding_bag)
+        raise NoRuleError
     _refuse(name, max_norm=max_norm, scale_grad_by_freq=scale_grad_by_freq, sparse=sparse)
-    options: Any = {"mode": mode, "include_last_offset": include_last_offset, "padding_idx": padding_idx}
-    y = F.embedding_bag(input, plain(weight), offsets, per_sample_weights=per_sample_weights, **options)
     if offsets is not None and include_last_offset:
         offsets = offsets[:-1]
-    where = tape.batching(name, input if offsets is None else offsets)
-    if tape.layout is None:
-        return y
-    if where is UNBATCHED or where.axis:
-        raise unsupported(name, F.embedding_bag)
-    tokens, bags = _bags(input, offsets)
+    shape = (tape.grouping.rows, -1, weight.shape[1])
+    tokens, bags, count = _bags(tape.rows(input), None if offsets is None else tape.rows(offsets))
     kept = tokens != (-1 if padding_idx is None else _padding(padding_idx, weight.shape[0]))
-    scales = kept.to(y.dtype)
+    scales = kept.to(plain(weight).dtype)
     if mode == "mean":
-        scales = scales / scales.new_zeros(len(y)).index_add_(0, bags, scales)[bags].clamp(min=1)
+        scales = scales / scales.new_zeros(count).index_add_(0, bags, scales)[bags].clamp(min=1)
     elif per_sample_weights is not None:
-        scales = scales * per_sample_weights.detach().flatten()
-    return tape.note(BagOp(tokens, bags, scales, weight.shape, {"weight": name}, tape), y, where)
+        scales = scales * tape.rows(per_sample_weights).detach().flatten()
+    options: Any = {"mode": "sum", "include_last_offset": False}
+    starts = torch.searchsorted(bags, torch.arange(count, device=bags.device))
+    y = F.embedding_bag(tokens, plain(weight), starts, per_sample_weights=scales, **options)
+    y = tape.note(BagOp(tokens, bags, scales, weight.shape, {"weight": name}, tape), y)
+    return y.reshape(shape)
 
 
-def _bags(input: Tensor, offsets: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return all tokens [n], and the bag of each."""
-    if offsets is None:
-        bags = torch.arange(input.shape[0], device=input.device)[:, None].expand_as(input)
-        return input.flatten(), bags.flatten()
-    place = torch.arange(len(input), device=input.device)
-    return input, torch.bucketize(place, offsets.to(place.dtype), right=True) - 1
+def _bags(input: Tensor, offsets: Tensor | None) -> tuple[Tensor, Tensor, int]:
+    """Return all tokens [n], the bag of each, and how many bags there are, from [rows, ...]."""
+    if offsets is None:  # [rows, bags, tokens]
+        count = input.shape[0] * input.shape[1]
+        bags = torch.arange(count, device=input.device).repeat_interleave(input.shape[2])
+        return input.flatten(), bags, count
+    rows, length = input.shape  # [rows, tokens], offsets [rows, bags]
+    place = torch.arange(length, device=input.device).expand(rows, length).contiguous()
+    within = torch.searchsorted(offsets.to(place.dtype).contiguous(), place, right=True) - 1
+    first = torch.arange(rows, device=input.device)[:, None] * offsets.shape[1]
+    return input.flatten(), (within + first).flatten(), rows * offsets.shape[1]

@@ -15,7 +15,7 @@ Rounding   Where terms cancel (x_1 = -x_2), a norm from Gram matrices keeps an e
            errs upwards: by a bound on its error, relative to the mass sum_t |x_t| |g_t| that does not cancel.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final
 
@@ -24,23 +24,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sfumato.training import kernels
-from sfumato.training.tape import (
-    UNBATCHED,
-    Op,
-    Tape,
-    autocast,
-    name_of,
-    norm_dtype,
-    plain,
-    product,
-    rule,
-    squared_norm,
-    unsupported,
-    weighted_sum,
-)
+from sfumato.training.op import Op, Pass, autocast, norm_dtype, product, squared_norm, weighted_sum
+from sfumato.training.tape import NoRuleError, Tape, name_of, plain, rule
 
-__all__ = ["APART", "SLACK", "LinearOp"]
+__all__ = ["APART", "SLACK", "LinearOp", "linear", "single", "widened"]
 
+_VIEW: Final = torch.ops.aten._unsafe_view.default
 _HALF: Final = 0.5  # of a symmetric matrix is all that the fused kernel computes
 SLACK: Final = 16.0  # roundings that a sum of products of Gram matrices gathers; up to 3 were measured
 _HALF_EPS: Final = 2.0**-8  # by which a weight and its product are rounded in bfloat16
@@ -53,11 +42,20 @@ class LinearOp(Op):
     slots = ("weight", "bias")
 
     def __init__(
-        self, x: Tensor, names: dict[str, str | None], tape: Tape, *, transposed: bool = False
+        self, x: Tensor, names: Mapping[str, str | None], tape: Pass, *, transposed: bool = False
     ) -> None:
         super().__init__(names, tape)
         self.x = x  # [rows, ..., in]
         self.transposed = transposed
+
+    @staticmethod
+    def merged(uses: "Sequence[LinearOp]") -> "LinearOp":
+        """Return several uses of the same parameters as one, which has the inputs of all of them."""
+        pairs = [op.operands() for op in uses]
+        x, grad = (torch.cat(parts, 1) for parts in zip(*pairs, strict=True))
+        both = LinearOp(x, dict(uses[0].names), uses[0], transposed=uses[0].transposed)
+        both.grad = grad
+        return both
 
     def saved(self) -> Sequence[Tensor]:
         return (self.x,)
@@ -191,44 +189,51 @@ def _not_vanished(norms: Tensor, x: Tensor) -> Tensor:
     return norms + x.shape[1] * torch.finfo(norms.dtype).tiny
 
 
-def _note(
-    tape: Tape, x: Tensor, y: Tensor, names: dict[str, str | None], *, transposed: bool = False
-) -> Tensor:
-    name = next(n for n in names.values() if n is not None)
-    where = tape.batching(name, x)
-    if tape.layout is None:
-        return y
-    if where is UNBATCHED:
-        x, _ = tape.expanded(x, where)
-        y, where = tape.expanded(y, where)
-    else:
-        x = where.rows_first(x, tape.grouping.rows)
-    return tape.note(LinearOp(x, names, tape, transposed=transposed), y, where)
+def single(x: Tensor) -> Tensor:
+    """Return [rows, 1, ...] as [rows, ...]: products of matrices are faster than batches of them."""
+    return x.squeeze(1) if x.dim() > 2 and x.shape[1] == 1 else x
+
+
+def widened(y: Tensor, shape: torch.Size) -> Tensor:
+    """Return a fresh output in another shape; not as a view, which in-place operations would be slow on."""
+    return y if y.shape == shape else _VIEW(y, shape)
+
+
+def linear(tape: Tape, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return x W^T + b for x [rows, ..., in], noted for those of the two that are trainable."""
+    x = autocast(x)
+    y = F.linear(x, plain(weight), plain(bias))
+    names = {"weight": name_of(weight), "bias": name_of(bias)}
+    return tape.note(LinearOp(x.detach(), names, tape), y)
 
 
 @rule(F.linear)
 def _linear(tape: Tape, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    x = autocast(input)
-    y = F.linear(x, plain(weight), plain(bias))
-    return _note(tape, x.detach(), y, {"weight": name_of(weight), "bias": name_of(bias)})
+    x = tape.rows(input)
+    y = linear(tape, single(x), weight, bias)
+    return widened(y, torch.Size((*x.shape[:-1], y.shape[-1])))
 
 
 @rule(torch.addmm)
 def _addmm(
     tape: Tape, input: Any, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1
 ) -> Tensor:
-    if name_of(mat1) is not None or alpha != 1 or beta != 1 or input.dim() != 1:
-        raise unsupported(name_of(mat1) or name_of(mat2) or name_of(input) or "", torch.addmm)
-    x = autocast(mat1)
-    y = torch.addmm(plain(input), x, plain(mat2))
+    if alpha != 1 or beta != 1 or input.dim() != 1 or name_of(mat2) is None:
+        raise NoRuleError
+    rows = tape.rows(mat1)
+    x = autocast(single(rows))
+    y = torch.addmm(plain(input), x.reshape(-1, x.shape[-1]), plain(mat2))
     names = {"weight": name_of(mat2), "bias": name_of(input)}
-    return _note(tape, x.detach(), y, names, transposed=True)
+    y = tape.note(LinearOp(x.detach(), names, tape, transposed=True), y)
+    return widened(y, torch.Size((*rows.shape[:-1], y.shape[-1])))
 
 
 @rule(torch.matmul, torch.mm, Tensor.matmul, Tensor.mm, Tensor.__matmul__)
 def _matmul(tape: Tape, input: Tensor, other: Tensor) -> Tensor:
-    if name_of(input) is not None or other.dim() != 2:
-        raise unsupported(name_of(input) or name_of(other) or "", torch.matmul)
-    x = autocast(input)
+    if name_of(other) is None or other.dim() != 2:
+        raise NoRuleError
+    rows = tape.rows(input)
+    x = autocast(single(rows))
     y = torch.matmul(x, plain(other))
-    return _note(tape, x.detach(), y, {"weight": name_of(other)}, transposed=True)
+    y = tape.note(LinearOp(x.detach(), {"weight": name_of(other)}, tape, transposed=True), y)
+    return widened(y, torch.Size((*rows.shape[:-1], y.shape[-1])))

@@ -15,9 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sfumato.errors import UnsupportedUseError
+from sfumato.errors import NotPrivateError
 from sfumato.training import kernels
-from sfumato.training.tape import Batching, Op, Tape, name_of, norm_dtype, plain, rule, unsupported
+from sfumato.training.op import Op, norm_dtype
+from sfumato.training.rules.linear import widened
+from sfumato.training.tape import NoRuleError, Tape, name_of, plain, rule
 
 __all__ = ["ChannelNormOp", "FeatureNormOp", "GroupNormOp"]
 
@@ -146,20 +148,12 @@ class GroupNormOp(ChannelNormOp):
         return self._kept[slot]
 
 
-def _start(function: Any, input: Tensor, weight: Any, bias: Any) -> tuple[dict[str, str | None], str]:
+def _start(weight: Any, bias: Any) -> tuple[dict[str, str | None], str]:
     names = {"weight": name_of(weight), "bias": name_of(bias)}
     name = names["weight"] or names["bias"]
-    if name is None or name_of(input) is not None:
-        raise unsupported(name_of(input) or "", function)
+    if name is None:
+        raise NoRuleError
     return names, name
-
-
-def _located(tape: Tape, function: Any, x: Tensor, name: str, free: int) -> tuple[Tensor, Batching]:
-    """Return the input, copied for each row if all share it, and on which of `free` axes its rows are."""
-    x, where = tape.expanded(x, tape.batching(name, x))
-    if where.axis >= free:
-        raise unsupported(name, function)
-    return x, where
 
 
 def _full(x: Tensor) -> Tensor:
@@ -177,21 +171,18 @@ def _layer_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Tensor:
-    names, name = _start(F.layer_norm, input, weight, bias)
-    axes = len(normalized_shape)
-    x, where = _located(tape, F.layer_norm, _full(input), name, input.dim() - axes)
+    names, _ = _start(weight, bias)
+    x = _full(tape.rows(input))
     y, mean, rstd = torch.native_layer_norm(x, normalized_shape, plain(weight), plain(bias), eps)
-    if tape.layout is None:
-        return y
-    statistics = tuple(where.rows_first(t.detach(), tape.grouping.rows) for t in (mean, rstd))
+    statistics = (mean.detach(), rstd.detach())
 
     def normalize(x: Tensor) -> Tensor:
         shift, scale = (t.to(x.dtype) for t in statistics)
         return torch.addcmul(-shift * scale, x, scale)
 
-    op = FeatureNormOp(where.rows_first(x.detach(), tape.grouping.rows), names, tape, axes, normalize)
-    op.statistics = (statistics[0], statistics[1])
-    return tape.note(op, y, where, at_once=x.requires_grad)
+    op = FeatureNormOp(x.detach(), names, tape, len(normalized_shape), normalize)
+    op.statistics = statistics
+    return tape.note(op, y, at_once=x.requires_grad)
 
 
 @rule(F.rms_norm)
@@ -202,31 +193,14 @@ def _rms_norm(
     weight: Tensor | None = None,
     eps: float | None = None,
 ) -> Tensor:
-    names, name = _start(F.rms_norm, input, weight, None)
-    axes = len(normalized_shape)
-    x, where = _located(tape, F.rms_norm, input, name, input.dim() - axes)
+    names, _ = _start(weight, None)
+    axes, x = len(normalized_shape), tape.rows(input)
     y = F.rms_norm(x, list(normalized_shape), plain(weight), eps)
 
     def normalize(x: Tensor) -> Tensor:
         return F.rms_norm(x, list(normalized_shape), None, eps)
 
-    return _noted(tape, FeatureNormOp, x, y, where, names, axes, normalize)
-
-
-def _noted(
-    tape: Tape,
-    op: type[FeatureNormOp] | type[ChannelNormOp],
-    x: Tensor,
-    y: Tensor,
-    where: Batching,
-    names: dict[str, str | None],
-    axes: int,
-    normalize: Callable[[Tensor], Tensor],
-) -> Tensor:
-    if tape.layout is None:
-        return y
-    first = where.rows_first(x.detach(), tape.grouping.rows)
-    return tape.note(op(first, names, tape, axes, normalize), y, where, at_once=x.requires_grad)
+    return tape.note(FeatureNormOp(x.detach(), names, tape, axes, normalize), y, at_once=x.requires_grad)
 
 
 @rule(F.group_norm)
@@ -238,15 +212,23 @@ def _group_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Tensor:
-    names, name = _start(F.group_norm, input, weight, bias)
-    x, where = _located(tape, F.group_norm, _full(input), name, 1)
-    x = x.contiguous()
+    names, _ = _start(weight, bias)
+    rows = tape.rows(input)
+    x = _full(rows.flatten(0, 1)).contiguous()
     sizes = (x.shape[0], x.shape[1], prod(x.shape[2:]), num_groups)
     y, mean, rstd = torch.native_group_norm(x, plain(weight), plain(bias), *sizes, eps)
-    if tape.layout is None:
-        return y
     op = GroupNormOp(x.detach(), mean.detach(), rstd.detach(), names, tape, x.dim() - 2)
-    return tape.note(op, y, where, at_once=x.requires_grad)
+    return widened(tape.note(op, y, at_once=x.requires_grad), rows.shape)
+
+
+def _channel_norm(
+    tape: Tape, input: Tensor, names: dict[str, str | None], normalize: Callable[..., Tensor], affine: Any
+) -> Tensor:
+    rows = tape.rows(input)
+    x = rows.flatten(0, 1)
+    y = normalize(x, *(plain(p) for p in affine))
+    op = ChannelNormOp(x.detach(), names, tape, x.dim() - 2, normalize)
+    return widened(tape.note(op, y, at_once=x.requires_grad), rows.shape)
 
 
 @rule(F.instance_norm)
@@ -261,16 +243,15 @@ def _instance_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    names, name = _start(F.instance_norm, input, weight, bias)
+    names, name = _start(weight, bias)
     if use_input_stats and running_mean is not None:
         raise _mixes(name, "an instance norm that gathers running statistics")
-    x, where = _located(tape, F.instance_norm, input, name, 1)
+    mean, var = plain(running_mean), plain(running_var)
 
     def normalize(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
-        return F.instance_norm(x, running_mean, running_var, weight, bias, use_input_stats, momentum, eps)
+        return F.instance_norm(x, mean, var, weight, bias, use_input_stats, momentum, eps)
 
-    y = normalize(x, plain(weight), plain(bias))
-    return _noted(tape, ChannelNormOp, x, y, where, names, x.dim() - 2, normalize)
+    return _channel_norm(tape, input, names, normalize, (weight, bias))
 
 
 @rule(F.batch_norm)
@@ -285,20 +266,19 @@ def _batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    names, name = _start(F.batch_norm, input, weight, bias)
+    names, name = _start(weight, bias)
     if training:
         raise _mixes(name, "a batch norm that averages over the batch")
-    x, where = _located(tape, F.batch_norm, input, name, 1)
+    mean, var = plain(running_mean), plain(running_var)
 
     def normalize(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
-        return F.batch_norm(x, running_mean, running_var, weight, bias, False, momentum, eps)
+        return F.batch_norm(x, mean, var, weight, bias, False, momentum, eps)
 
-    y = normalize(x, plain(weight), plain(bias))
-    return _noted(tape, ChannelNormOp, x, y, where, names, x.dim() - 2, normalize)
+    return _channel_norm(tape, input, names, normalize, (weight, bias))
 
 
-def _mixes(name: str, what: str) -> UnsupportedUseError:
-    return UnsupportedUseError(
+def _mixes(name: str, what: str) -> NotPrivateError:
+    return NotPrivateError(
         f"parameter {name!r} belongs to {what}: it mixes the examples of a batch, so that no example has a "
         "gradient of its own. Replace it with sf.training.fix(model), or call .eval() on it to use fixed "
         "statistics."

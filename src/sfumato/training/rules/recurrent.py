@@ -2,8 +2,7 @@
 """nn.RNN, nn.GRU and nn.LSTM: linear maps over all steps, around a recurrence.
 
 Guarantee  The output is torch's. The gates' gradients of all steps (`recurrences`) belong to two linear maps,
-           of the inputs and of the previous outputs, so norms and sums are those of `LinearOp`. Recurrence
-           along the axis that counts the rows of the batch would mix examples, and is refused.
+           of the inputs and of the previous outputs, so norms and sums are those of `LinearOp`.
 Edges      The gradient of the gates is asked for at an anchor: a tensor without memory that stands for what
            the linear maps add to the gates.
 Precision  Under autocast the recurrence runs in the type of the weights; the output has autocast's type.
@@ -11,7 +10,7 @@ Not here   Packed sequences, which keep the examples in an order that this rule 
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,9 +19,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from sfumato.errors import UnsupportedUseError
+from sfumato.training.op import autocast
 from sfumato.training.rules.linear import LinearOp
 from sfumato.training.rules.recurrences import GRU, LSTM, Recurrence, ReluRNN, TanhRNN, Weights
-from sfumato.training.tape import Batching, Tape, Tracked, autocast, name_of, plain, rule, unsupported
+from sfumato.training.tape import NoRuleError, Tape, Tracked, name_of, plain, rule
 
 __all__ = ["Parameters"]
 
@@ -87,11 +87,10 @@ class _Attached(torch.autograd.Function):
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """One kind of recurrence on a tape, for rows that are where `where` says of [T, N, ...]."""
+    """One kind of recurrence on a tape, over [T, N, ...]: the rows of the batch, one after another, on N."""
 
     tape: Tape
     kind: type[Recurrence]
-    where: Batching
 
     def run(
         self, x: Tensor, parameters: Parameters, h0: Tensor, c0: Tensor | None, reverse: bool
@@ -118,8 +117,8 @@ class _Layer:
         anchor = torch.empty_strided(
             shape, (0,) * len(shape), dtype=x.dtype, device=x.device
         ).requires_grad_()
-        op = LinearOp(self.where.rows_first(x, self.tape.grouping.rows), names, self.tape)
-        return self.tape.note(op, anchor, self.where)
+        op = LinearOp(x.transpose(0, 1), names, self.tape)
+        return self.tape.note(op, anchor, rows_first=lambda grad: grad.transpose(0, 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,17 +158,6 @@ def _stack(layer: _Layer, x: Tensor, call: _Call) -> tuple[Tensor, ...]:
     return x, *(torch.stack(each) for each in zip(*lasts, strict=True))
 
 
-def _where(tape: Tape, name: str, x: Tensor) -> Batching:
-    """Return where [T, N, ...] keeps its rows, if it does not mix them."""
-    where = tape.batching(name, x.transpose(0, 1))
-    if tape.layout is not None and where.axis != 0:
-        raise UnsupportedUseError(
-            f"the recurrent layer that uses {name!r} does not keep one row an example on its batch axis, so "
-            "it would mix examples. Build the layer with batch_first=True if the batch comes first."
-        )
-    return Batching(1, where.factor)
-
-
 def _call(hx: Any, params: Any, has_biases: Any, *options: Any) -> _Call:
     if not isinstance(has_biases, bool):  # the overload for packed sequences, which has one argument more
         raise UnsupportedUseError(
@@ -180,24 +168,28 @@ def _call(hx: Any, params: Any, has_biases: Any, *options: Any) -> _Call:
     states = tuple(hx) if isinstance(hx, tuple | list) else (hx,)
     for state in states:
         if isinstance(state, Tracked):
-            raise unsupported(state.parameter_name, torch.lstm)
+            raise NoRuleError
     return _Call(states, params, has_biases, *options)
 
 
-def _recurrent(kind: type[Recurrence], function: Any) -> Any:
+def _recurrent(kind: type[Recurrence]) -> Any:
     def handler(tape: Tape, input: Tensor, hx: Any, *rest: Any) -> tuple[Tensor, ...]:
         *options, batch_first = rest
         call = _call(hx, *options)
-        name = next(p.parameter_name for p in call.flat if isinstance(p, Tracked))
-        x = input.transpose(0, 1) if batch_first else input
-        where = _where(tape, name, x)
-        if tape.layout is None:
-            return function(input, hx, [plain(p) for p in call.flat], *rest[1:])
-        found = _stack(_Layer(tape, kind, where), x.to(call.flat[0].dtype), call)
-        outputs, *lasts = (autocast(y) for y in found)
-        return outputs.transpose(0, 1) if batch_first else outputs, *lasts
+        x = tape.rows(input)  # [rows, T, n, in], or [rows, n, T, in] if batch_first
+        x = x.flatten(0, 1).transpose(0, 1) if batch_first else _side_by_side(x)
+        states = tuple(_side_by_side(tape.rows(state)) for state in call.states)
+        found = _stack(_Layer(tape, kind), x.to(call.flat[0].dtype), replace(call, states=states))
+        outputs, *lasts = (autocast(y).unflatten(1, (tape.grouping.rows, -1)) for y in found)
+        outputs = outputs.movedim(0, 2) if batch_first else outputs.movedim(1, 0)
+        return outputs, *(last.movedim(1, 0) for last in lasts)
 
     return handler
+
+
+def _side_by_side(x: Tensor) -> Tensor:
+    """Return [rows, T, n, ...] as [T, rows * n, ...]."""
+    return x.movedim(1, 0).flatten(1, 2)
 
 
 for _kind, _function in (
@@ -206,7 +198,7 @@ for _kind, _function in (
     (TanhRNN, torch.rnn_tanh),
     (ReluRNN, torch.rnn_relu),
 ):
-    rule(_function)(_recurrent(_kind, _function))
+    rule(_function)(_recurrent(_kind))
 
 
 @rule(torch._cudnn_rnn_flatten_weight)  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage] - nn.LSTM's own

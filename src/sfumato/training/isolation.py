@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run a model on all rows of a batch at once, while it sees one row at a time.
+
+Guarantee  Inside `Isolated` the model and the loss get tensors of one row, shape [1, ...]. The axis that counts
+           the rows of the batch is hidden by torch's vmap: no operation can name, sort, index, add up or
+           normalize along it. What the model computes for a row depends on that row, on parameters, on
+           other tensors that all rows share, and on random draws; never on another row.
+           No value of a row can leave: `item`, `bool`, `tolist`, `numpy` and `nonzero` raise, and a printed
+           row shows its shape only. So what runs, and what is refused, does not depend on values.
+Edge cases One row is a batch like any other. No rows: there is nothing to isolate; do not enter.
+           A single random number (`torch.rand([])`, which decides whether a layer is dropped) is drawn once
+           for all rows. All other draws are independent for each row, as in an ordinary batch.
+Failure    What cannot run in this way raises, mostly `RuntimeError`. The caller falls back to the reference,
+           which runs rows one by one. A function that brings a vmap rule of its own is refused, because such
+           a rule sees all rows.
+Source     torch.func.vmap. Its level is entered and left by hand, with private functions of torch, because
+           `tape` computes on the whole batch in between: docs/decisions/0008.
+Not here   Trust in torch's vmap rules (or its loop over rows, where an operation has none); a tensor that the
+           model keeps for the next pass (`barrier` looks for these); trainable parameters (`tape`).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any, Final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch._functorch.autograd_function import custom_function_call
+from torch._functorch.predispatch import lazy_load_decompositions
+from torch.overrides import TorchFunctionMode
+
+from sfumato.errors import UnsupportedUseError
+
+__all__ = ["Isolated", "is_row"]
+
+_functorch: Final[Any] = torch._C._functorch  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue] - see Source
+
+
+def is_row(value: object) -> bool:
+    """Whether a value is a tensor of isolated rows. None may be alive after the pass that made it."""
+    return isinstance(value, Tensor) and bool(_functorch.is_batchedtensor(value))
+
+
+class Isolated:
+    """A context in which rows are isolated.
+
+    >>> with Isolated(3) as rows:
+    ...     row = rows.split(torch.tensor([1.0, 2.0, 3.0]))
+    ...     shape, total = row.shape, rows.join(row.sum())
+    >>> shape, total
+    (torch.Size([1]), tensor([1., 2., 3.]))
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._level = 0
+        self._mode = _Adapters(self)
+        self._compiling = False
+
+    def __enter__(self) -> "Isolated":
+        _load()
+        self._compiling = torch.compiler.is_compiling()
+        _set_flags(warn=False, compiling=True)
+        self._level = _functorch._vmap_increment_nesting(self.count, "different")
+        self._mode.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._mode.__exit__(None, None, None)
+        _functorch._vmap_decrement_nesting()
+        _set_flags(warn=True, compiling=self._compiling)
+
+    def split(self, x: Tensor) -> Tensor:
+        """Return [rows, ...] as the tensor of one row, [1, ...]."""
+        return _functorch._add_batch_dim(x.unsqueeze(1), 0, self._level)
+
+    def join(self, x: Tensor) -> Tensor:
+        """Return the tensor of one row, [...], as [rows, ...]; rows share memory where they share the value."""
+        return _functorch._remove_batch_dim(x, self._level, self.count, 0)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the code that is running sees rows of this level, and of no other inside or around it."""
+        return _functorch.maybe_current_level() == self._level
+
+    def on_batch(self, work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Do trusted work outside of the isolation; each tensor it returns is [rows, ...].
+
+        The arguments stay rows: the work calls `join` on them.
+        """
+        layer = _functorch.pop_dynamic_layer_stack()
+        try:
+            found = work(*args, **kwargs)
+        finally:
+            _functorch.push_dynamic_layer_stack(layer)
+        return self._rows(found)
+
+    def once(self, work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Do trusted work outside of the isolation whose result all rows share."""
+        layer = _functorch.pop_dynamic_layer_stack()
+        try:
+            return work(*args, **kwargs)
+        finally:
+            _functorch.push_dynamic_layer_stack(layer)
+
+    def _rows(self, found: Any) -> Any:
+        if isinstance(found, Tensor):
+            return _functorch._add_batch_dim(found, 0, self._level)
+        if isinstance(found, tuple | list):
+            return tuple(self._rows(part) for part in found)  # pyright: ignore[reportUnknownVariableType]
+        return found
+
+    def call(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Call a function of torch on rows: by its adapter, or as vmap does."""
+        adapter = _ADAPTERS.get(function)
+        return function(*args, **kwargs) if adapter is None else adapter(self, function, *args, **kwargs)
+
+
+@cache
+def _load() -> None:
+    """Load the decompositions that vmap needs, once a process, as torch.func.vmap does."""
+    lazy_load_decompositions()
+
+
+def _set_flags(*, warn: bool, compiling: bool) -> None:
+    """Set two flags of torch.
+
+    vmap warns where it loops over rows, which is no mistake of the user's. A model that asks whether it is
+    being compiled skips shortcuts that look at values, such as "is the whole mask true?".
+    """
+    _functorch._set_vmap_fallback_warning_enabled(warn)
+    torch.compiler._is_compiling_flag = compiling  # pyright: ignore[reportPrivateUsage]
+
+
+class _Adapters(TorchFunctionMode):
+    """Sees every call of a function of torch while rows are isolated."""
+
+    def __init__(self, rows: Isolated) -> None:
+        super().__init__()
+        self._rows = rows
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        adapter = _ADAPTERS.get(func)
+        if adapter is not None and self._rows.is_current:
+            return adapter(self._rows, func, *args, **(kwargs or {}))
+        return func(*args, **kwargs) if kwargs else func(*args)
+
+
+def _draw(rows: Isolated, function: Any, *size: Any, **options: Any) -> Tensor:
+    """Draw a single number once for all rows."""
+    single = not options.get("size", size) or size in (([],), ((),), (torch.Size(),))
+    work = rows.once if single and "generator" not in options else _called
+    return work(function, *size, **options)
+
+
+def _called(function: Any, *args: Any, **kwargs: Any) -> Any:
+    return function(*args, **kwargs)
+
+
+def _described(rows: Isolated, function: Any, x: Tensor, *args: Any, **kwargs: Any) -> str:
+    """Print a row without its values."""
+    return f"<a row of shape {list(x.shape)}>" if is_row(x) else function(x, *args, **kwargs)
+
+
+def _custom(rows: Isolated, function: Any, custom: Any, *args: Any, **kwargs: Any) -> Any:
+    """Refuse functions that come with a rule for batches of their own."""
+    if custom.vmap is not torch.autograd.Function.vmap:
+        raise UnsupportedUseError(
+            f"the function {custom.__name__!r} has a vmap rule of its own, which sees all rows of a batch and "
+            "may mix them. Use generate_vmap_rule=True, or engine='functional'."
+        )
+    return function(custom, *args, **kwargs)
+
+
+def _attention(
+    rows: Isolated,
+    function: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    *args: Any,
+    **kwargs: Any,
+) -> Tensor:
+    """Attend within each row, with the kernels that an ordinary batch would have."""
+    given = (query, key, value, attn_mask)
+    if any(type(x) not in (Tensor, type(None)) for x in given) or not any(is_row(x) for x in given):
+        return function(*given, *args, **kwargs)
+
+    def work() -> Tensor:
+        q, k, v = (rows.join(x) for x in (query, key, value))
+        mask = None if attn_mask is None else _mask(rows, attn_mask, query.dim())
+        if q.dim() <= 4 or not q.dim() == k.dim() == v.dim():
+            return function(q, k, v, mask, *args, **kwargs)
+        inner = q.dim() - 4  # axes between the rows and the heads: kernels know one batch axis
+        q, k, v = (x.flatten(0, inner) for x in (q, k, v))
+        if mask is not None and mask.dim() == inner + 4:
+            mask = mask.expand(rows.count, *query.shape[:inner], *mask.shape[-3:]).flatten(0, inner)
+        y = function(q, k, v, mask, *args, **kwargs)
+        return y.unflatten(0, (rows.count, *query.shape[:inner]))
+
+    return rows.on_batch(work)
+
+
+def _cross_entropy(
+    rows: Isolated,
+    function: Any,
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    *args: Any,
+    **kwargs: Any,
+) -> Tensor:
+    """Take the losses of all rows in one kernel, where they are not added up."""
+    plain = type(input) is type(target) is Tensor and is_row(input) and input.dim() > 1 and not is_row(weight)
+    if not plain or target.dim() != input.dim() - 1 or kwargs.get("reduction") != "none":
+        return function(input, target, weight, *args, **kwargs)
+
+    def work() -> Tensor:
+        x, y = (rows.join(t).flatten(0, 1) for t in (input, target))
+        return function(x, y, weight, *args, **kwargs).unflatten(0, (rows.count, -1))
+
+    return rows.on_batch(work)
+
+
+def _mask(rows: Isolated, mask: Tensor, rank: int) -> Tensor:
+    """Return a mask that broadcasts to scores with the rows before `rank` axes."""
+    if not is_row(mask):
+        return mask if mask.dim() < rank else mask[None]
+    joined = rows.join(mask)
+    return joined.reshape(rows.count, *[1] * (rank - mask.dim()), *mask.shape)
+
+
+_ADAPTERS: Final[dict[Any, Callable[..., Any]]] = {
+    torch.rand: _draw,
+    torch.randn: _draw,
+    Tensor.__repr__: _described,
+    Tensor.__format__: _described,
+    F.scaled_dot_product_attention: _attention,
+    F.cross_entropy: _cross_entropy,
+    custom_function_call: _custom,
+}
