@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches as rows: nested tuples, lists and dicts of tensors whose first axis counts rows.
+"""Batches as rows: tensors, nested in any way that `tree` knows, whose first axis counts rows.
 
 A row is one example, or one augmented view of it. Rows are grouped into units by a public rule: `per_unit`
 consecutive rows belong to one unit, whose gradients are added before clipping.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from sfumato import _check
 from sfumato.errors import InvalidParameterError
+from sfumato.training import tree
 
 __all__ = [
     "Grouping",
@@ -61,32 +62,14 @@ def tensors(batch: Any) -> Iterator[Tensor]:
     >>> [t.shape[0] for t in tensors((torch.zeros(3, 2), {"y": torch.zeros(3)}))]
     [3, 3]
     """
-    if isinstance(batch, Tensor):
-        yield batch
-    elif isinstance(batch, dict):
-        for part in batch.values():
-            yield from tensors(part)
-    elif isinstance(batch, tuple | list):
-        for part in batch:
-            yield from tensors(part)
-    elif batch is not None:
-        raise InvalidParameterError(
-            "a batch is made of tensors in tuples, lists and dicts, but it holds a "
-            f"{type(batch).__name__}. Convert it to a tensor with one row an example, or keep it out."
-        )
-
-
-def _map(batch: Any, change: Callable[[Tensor], Any]) -> Any:
-    if isinstance(batch, Tensor):
-        return change(batch)
-    if isinstance(batch, dict):
-        return {key: _map(part, change) for key, part in batch.items()}
-    if isinstance(batch, tuple | list):
-        parts = [_map(part, change) for part in batch]
-        if hasattr(batch, "_fields"):  # a named tuple keeps its names
-            return type(batch)(*parts)
-        return parts if isinstance(batch, list) else tuple(parts)
-    return batch
+    for leaf in tree.leaves(batch):
+        if isinstance(leaf, Tensor):
+            yield leaf
+        elif leaf is not None:
+            raise InvalidParameterError(
+                "a batch is made of tensors in tuples, lists, mappings and dataclasses, but it holds a "
+                f"{type(leaf).__name__}. Convert it to a tensor with one row an example, or keep it out."
+            )
 
 
 def count(batch: Any) -> int:
@@ -112,12 +95,12 @@ def axes(batch: Any) -> Any:
     >>> axes((torch.zeros(3, 2), {"y": torch.zeros(3), "z": None}))
     (0, {'y': 0, 'z': None})
     """
-    return _map(batch, lambda t: 0)
+    return tree.mapped(batch, lambda t: 0)
 
 
 def cloned(batch: Any) -> Any:
     """Return a copy of a batch."""
-    return _map(batch, Tensor.clone)
+    return tree.mapped(batch, Tensor.clone)
 
 
 def refilled(batch: Any, parts: Iterable[Tensor]) -> Any:
@@ -126,18 +109,17 @@ def refilled(batch: Any, parts: Iterable[Tensor]) -> Any:
     >>> refilled({"x": torch.zeros(1), "y": None}, [torch.ones(1)])
     {'x': tensor([1.]), 'y': None}
     """
-    left = iter(parts)
-    return _map(batch, lambda t: next(left))
+    return tree.refilled(batch, parts)
 
 
 def converted(batch: Any, dtype: torch.dtype) -> Any:
     """Return a batch whose floating-point tensors have another type."""
-    return _map(batch, lambda t: t.to(dtype) if t.is_floating_point() else t)
+    return tree.mapped(batch, lambda t: t.to(dtype) if t.is_floating_point() else t)
 
 
 def take(batch: Any, index: slice | Tensor) -> Any:
     """Return the rows that an index or a slice selects."""
-    return _map(batch, lambda t: t[index])
+    return tree.mapped(batch, lambda t: t[index])
 
 
 def repeat_to(batch: Any, rows: int) -> Any:
@@ -147,7 +129,7 @@ def repeat_to(batch: Any, rows: int) -> Any:
     [0, 1, 0, 1, 0]
     """
     index = torch.arange(rows) % count(batch)
-    return _map(batch, lambda t: t[index.to(t.device)])
+    return tree.mapped(batch, lambda t: t[index.to(t.device)])
 
 
 def padded(batch: Any, rows: int) -> Any:
@@ -159,4 +141,6 @@ def padded(batch: Any, rows: int) -> Any:
     [1.0, 1.0, 0.0, 0.0]
     """
     missing = rows - count(batch)
-    return _map(batch, lambda t: torch.cat([t, t.new_zeros((missing, *t.shape[1:]))]) if missing else t)
+    return tree.mapped(
+        batch, lambda t: torch.cat([t, t.new_zeros((missing, *t.shape[1:]))]) if missing else t
+    )
