@@ -45,6 +45,10 @@ _ROWS: Final = 3  # enough to show mixing, few enough for any memory
 # by up to 5e-4, in bfloat16 by up to a few percent; a wrong rule differs by far more.
 _TOLERANCE: Final = {torch.float64: 1e-6, torch.float32: 1e-2}
 _COARSE: Final = 0.15
+# How far rounding may take a gradient from 0, relative to the gradient of all parameters: that of some is
+# truly 0, as attention does not depend on the bias of its keys.
+_ZERO: Final = {torch.float64: 1e-12, torch.float32: 1e-6}
+_COARSE_ZERO: Final = 1e-3
 
 
 class Engine(Protocol):
@@ -90,15 +94,19 @@ def reference(model: nn.Module, loss: Loss, batch: Sequence[Any]) -> GradientPas
         return Functional(model, loss).run(batch)
 
 
-def agree(got: Tensor, wanted: Tensor) -> bool:
-    """Whether two gradients are the same up to rounding (and not finite in the same places)."""
+def agree(got: Tensor, wanted: Tensor, *, whole: Tensor | float = 0.0) -> bool:
+    """Whether two gradients are the same up to rounding (and not finite in the same places).
+
+    `whole` is the norm of the gradient of all parameters that they are a part of.
+    """
+    zero = max(_zero(got), _zero(wanted)) * whole + 1e-30
     tolerance = max(_tolerance(got), _tolerance(wanted))
     got, wanted = got.double(), wanted.double()
     finite = wanted.isfinite() & got.isfinite()
     if not bool((wanted.isfinite() == got.isfinite()).all()):
         return False
     scale = torch.where(finite, wanted, 0.0).norm()
-    return bool(torch.where(finite, got - wanted, 0.0).norm() <= tolerance * scale + 1e-30)
+    return bool(torch.where(finite, got - wanted, 0.0).norm() <= tolerance * scale + zero)
 
 
 def _tolerance(gradient: Tensor) -> float:
@@ -107,6 +115,10 @@ def _tolerance(gradient: Tensor) -> float:
     if gradient.is_cuda and gradient.dtype is torch.float32:
         return _COARSE  # of tf32 products
     return _TOLERANCE.get(gradient.dtype, _COARSE)
+
+
+def _zero(gradient: Tensor) -> float:
+    return _COARSE_ZERO if _tolerance(gradient) == _COARSE else _ZERO[gradient.dtype]
 
 
 def _trainable(model: nn.Module) -> list[str]:
@@ -124,17 +136,19 @@ def _different(engine: Engine, wanted: GradientPass, model: nn.Module, batch: Se
     got, rows = engine.run(batch), count(batch)
     norms = None if isinstance(engine, Projections) else got.squared_norms(groups)  # it estimates them
     wanted_norms = wanted.squared_norms(groups)
+    whole = wanted_norms.double().sum(0).sqrt()  # [rows]
     found: list[str] = []
     for row in range(rows):
         one = torch.zeros_like(wanted_norms)
         one[:, row] = 1
         sums = got.weighted_sums(groups, one)
-        found += [n for n in names if not agree(sums[n], wanted.per_unit(n)[row])]
+        found += [n for n in names if not agree(sums[n], wanted.per_unit(n)[row], whole=whole[row])]
     if norms is not None:
         for i, name in enumerate(names):
             gradient = got.per_unit(name)
-            least = wanted_norms[i] * (1 - _tolerance(gradient))
-            if not agree(gradient, wanted.per_unit(name)) or not bool((norms[i] >= least).all()):
+            least = wanted_norms[i] * (1 - _tolerance(gradient)) - (_zero(gradient) * whole).square()
+            same = agree(gradient, wanted.per_unit(name), whole=whole.norm())
+            if not same or not bool((norms[i] >= least).all()):
                 found.append(name)
     return [name for name in names if name in found]
 
@@ -177,7 +191,8 @@ def _refuse_neighbors(engine: Engine, model: nn.Module, few: Sequence[Any]) -> N
     _first_row(engine, model, few)  # what happens only once happens here
     gradients, _ = _first_row(engine, model, few)
     others, _ = _first_row(engine, model, copies)
-    different = [name for name in gradients if not agree(others[name], gradients[name])]
+    whole = torch.stack([gradient.double().norm() for gradient in gradients.values()]).norm()
+    different = [name for name in gradients if not agree(others[name], gradients[name], whole=whole)]
     if different:
         raise UnsupportedModelError(
             f"the gradients of {different} of one example depend on the examples beside it: while training, "
