@@ -15,13 +15,14 @@ from torch import Tensor
 from sfumato import _check
 from sfumato.errors import InvalidParameterError
 from sfumato.training import tree
+from sfumato.training.tree import mapped
 
 __all__ = [
     "Grouping",
-    "axes",
     "cloned",
     "converted",
     "count",
+    "mapped",
     "padded",
     "refilled",
     "repeat_to",
@@ -89,18 +90,9 @@ def count(batch: Any) -> int:
     return int(sizes[0])  # type: ignore[arg-type]  # None was refused
 
 
-def axes(batch: Any) -> Any:
-    """Return the axis of the rows in place of every tensor, as vmap wants it told.
-
-    >>> axes((torch.zeros(3, 2), {"y": torch.zeros(3), "z": None}))
-    (0, {'y': 0, 'z': None})
-    """
-    return tree.mapped(batch, lambda t: 0)
-
-
 def cloned(batch: Any) -> Any:
     """Return a copy of a batch."""
-    return tree.mapped(batch, Tensor.clone)
+    return mapped(batch, Tensor.clone)
 
 
 def refilled(batch: Any, parts: Iterable[Tensor]) -> Any:
@@ -114,12 +106,12 @@ def refilled(batch: Any, parts: Iterable[Tensor]) -> Any:
 
 def converted(batch: Any, dtype: torch.dtype) -> Any:
     """Return a batch whose floating-point tensors have another type."""
-    return tree.mapped(batch, lambda t: t.to(dtype) if t.is_floating_point() else t)
+    return mapped(batch, lambda t: t.to(dtype) if t.is_floating_point() else t)
 
 
 def take(batch: Any, index: slice | Tensor) -> Any:
     """Return the rows that an index or a slice selects."""
-    return tree.mapped(batch, lambda t: t[index])
+    return mapped(batch, lambda t: t[index])
 
 
 def repeat_to(batch: Any, rows: int) -> Any:
@@ -129,7 +121,7 @@ def repeat_to(batch: Any, rows: int) -> Any:
     [0, 1, 0, 1, 0]
     """
     index = torch.arange(rows) % count(batch)
-    return tree.mapped(batch, lambda t: t[index.to(t.device)])
+    return mapped(batch, lambda t: t[index.to(t.device)])
 
 
 def padded(batch: Any, rows: int) -> Any:
@@ -141,6 +133,4 @@ def padded(batch: Any, rows: int) -> Any:
     [1.0, 1.0, 0.0, 0.0]
     """
     missing = rows - count(batch)
-    return tree.mapped(
-        batch, lambda t: torch.cat([t, t.new_zeros((missing, *t.shape[1:]))]) if missing else t
-    )
+    return mapped(batch, lambda t: torch.cat([t, t.new_zeros((missing, *t.shape[1:]))]) if missing else t)
