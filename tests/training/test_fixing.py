@@ -47,6 +47,126 @@ def test_a_norm_that_is_shared_is_replaced_once_everywhere():
     refuse_mixing(fixed)
 
 
+class NormThenActivation(nn.BatchNorm2d):
+    """Shaped like BatchNormAct2d of timm, which fills its networks."""
+
+    def __init__(self, features):
+        super().__init__(features)
+        self.drop, self.act = nn.Identity(), nn.ReLU()
+
+    def forward(self, x):
+        return self.act(self.drop(super().forward(x)))
+
+
+class SyncThenActivation(nn.SyncBatchNorm):
+    def __init__(self, features):
+        super().__init__(features)
+        self.act = nn.ReLU()
+
+    def forward(self, x):
+        return self.act(super().forward(x))
+
+
+class Scaled(nn.BatchNorm2d):
+    """A parameter of its own, and the forward pass of torch under another name."""
+
+    def __init__(self, features):
+        super().__init__(features)
+        self.gain = nn.Parameter(torch.ones(features))
+
+
+class OtherShapes(nn.BatchNorm2d):
+    def _check_input_dim(self, input):
+        pass
+
+
+class OfItsOwnKind(nn.BatchNorm2d.__mro__[1]):
+    """A batch norm that is neither of torch's, as some libraries have."""
+
+    def _check_input_dim(self, input):
+        pass
+
+
+class Defaults(nn.BatchNorm2d):
+    """Torch's own, with other defaults."""
+
+    def __init__(self, features):
+        super().__init__(features, eps=1e-3, momentum=0.01)
+
+
+def hooked():
+    norm = nn.BatchNorm2d(4)
+    norm.register_forward_hook(lambda module, args, output: output.relu())
+    return norm
+
+
+def patched():
+    norm = nn.BatchNorm2d(4)
+    norm.forward = lambda x: x
+    return norm
+
+
+def parametrized():
+    return nn.utils.parametrize.register_parametrization(nn.BatchNorm2d(4), "weight", nn.Softplus())
+
+
+MORE = {
+    "activation": (lambda: NormThenActivation(4), "act, drop, forward"),
+    "synchronized": (lambda: SyncThenActivation(4), "act, forward"),
+    "parameter": (lambda: Scaled(4), "gain"),
+    "method": (lambda: OtherShapes(4), "_check_input_dim"),
+    "another kind": (lambda: OfItsOwnKind(4), "OfItsOwnKind"),
+    "hook": (hooked, "forward_hooks"),
+    "patched": (patched, "forward"),
+    "parametrized": (parametrized, "parametrizations"),
+}
+
+
+@pytest.mark.parametrize("case", MORE)
+def test_a_batch_norm_that_does_more_is_refused_and_nothing_of_it_lost(case):
+    make, added = MORE[case]
+    with pytest.raises(
+        UnsupportedModelError, match=rf"1\.0 \(.*{added}.*\).*Replace them yourself.*\.eval\(\)"
+    ):
+        fix(nn.Sequential(nn.BatchNorm2d(4), nn.Sequential(make())))
+    with pytest.raises(UnsupportedModelError, match="mix the examples"):
+        refuse_mixing(make())
+
+
+@pytest.mark.parametrize("case", MORE)
+def test_a_frozen_batch_norm_that_does_more_is_left_alone(case):
+    model = nn.Sequential(MORE[case][0]()).requires_grad_(False).eval()
+    fixed, x = fix(model), torch.randn(2, 4, 3, 3)
+    assert type(fixed[0]) is type(model[0]) and torch.equal(fixed(x), model(x))
+
+
+def test_every_layer_that_does_more_is_named():
+    with pytest.raises(UnsupportedModelError, match=r"0 \(act, drop, forward\); 2 \(gain\)"):
+        fix(nn.Sequential(NormThenActivation(4), nn.BatchNorm2d(4), Scaled(4)))
+
+
+def test_a_batch_norm_that_has_other_defaults_alone_is_replaced():
+    fixed = fix(nn.Sequential(Defaults(4)))
+    assert type(fixed[0]) is nn.GroupNorm and fixed[0].eps == 1e-3
+
+
+def test_an_instance_norm_that_does_more_keeps_it_and_gathers_nothing():
+    class Activated(nn.InstanceNorm2d):
+        def forward(self, x):
+            return super().forward(x).relu()
+
+    fixed = fix(nn.Sequential(Activated(4, track_running_stats=True)))
+    assert type(fixed[0]) is Activated and fixed[0].running_mean is None
+    assert fixed(torch.randn(2, 4, 3, 3)).min() == 0
+
+
+def test_a_frozen_instance_norm_in_eval_mode_keeps_its_statistics():
+    model = nn.Sequential(nn.InstanceNorm2d(4, track_running_stats=True)).eval()
+    model[0].running_mean += 3
+    x = torch.randn(2, 4, 3, 3)
+    assert torch.equal(fix(model)(x), model(x))
+
+
 def test_a_model_that_is_one_norm_is_replaced_itself():
     assert isinstance(fix(nn.BatchNorm2d(4)), nn.GroupNorm)
 
@@ -100,9 +220,9 @@ def test_a_frozen_norm_in_eval_mode_is_left_alone():
 @pytest.mark.parametrize("lazy", [nn.LazyBatchNorm1d, nn.LazyBatchNorm2d, nn.LazyBatchNorm3d])
 @pytest.mark.filterwarnings("ignore:Lazy modules are a new feature")
 def test_a_lazy_norm_is_refused_until_it_knows_its_channels(lazy):
-    model = nn.Sequential(lazy())
-    with pytest.raises(UnsupportedModelError, match=r"'0'.*Run the model once"):
-        fix(model)
+    for model in (nn.Sequential(lazy()), nn.Sequential(lazy(affine=False, track_running_stats=False))):
+        with pytest.raises(UnsupportedModelError, match=r"'0'.*Run the model once"):
+            fix(model)
 
 
 def test_every_layer_that_mixes_is_named_with_the_fix():

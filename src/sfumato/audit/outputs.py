@@ -10,7 +10,6 @@ Edges      NaN is no number but a part of the kind; infinities are numbers. Tens
            what is neither a number, an array, a tuple, list, dict or dataclass of such, nor hashable.
 """
 
-import dataclasses
 import enum
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -23,6 +22,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from sfumato.errors import InvalidParameterError
+from sfumato.training import tree
 
 __all__ = ["Outputs", "commonest_kind", "read"]
 
@@ -109,10 +109,9 @@ def _taken_apart(output: Any) -> tuple[Kind, Iterable[float]]:
         return output, ()
     if isinstance(output, Mapping):
         return _joined(cast("Mapping[Any, Any]", output).items())
-    if isinstance(output, tuple | list):
-        return _joined(cast("Sequence[Any]", output))
-    if dataclasses.is_dataclass(output) and not isinstance(output, type):
-        return _joined(getattr(output, part.name) for part in dataclasses.fields(output))
+    inner = tree.parts(output)
+    if inner is not None:
+        return _joined(inner)
     if hasattr(output, "__array__"):
         return _array(output)
     if not isinstance(output, Hashable):

@@ -28,9 +28,9 @@ import contextlib
 import copy
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from collections.abc import Generator as Iterating
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
@@ -48,6 +48,7 @@ from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms import AboveThreshold, FastGenerator, SecureGenerator, SparseVector
 from sfumato.mechanisms.random import Generator, SeededGenerator
 from sfumato.testing import seeded
+from sfumato.training import tree
 
 __all__ = ["Call", "LeakError", "Tape", "Watch", "check_call", "check_sensitivity", "replay", "watched"]
 
@@ -331,13 +332,7 @@ def _norm(numbers: npt.NDArray[np.float64], order: float) -> float:
 
 def _unit(output: Any) -> float:
     """Return what is lost of 1 in an output, in the coarsest type of numbers that it has."""
-    parts: list[Any] = []
-    if isinstance(output, Mapping):
-        parts = list(cast("Mapping[Any, Any]", output).values())
-    elif isinstance(output, tuple | list):
-        parts = list(cast("Sequence[Any]", output))
-    elif is_dataclass(output) and not isinstance(output, type):
-        parts = [getattr(output, part.name) for part in fields(output)]
+    parts = tree.parts(output)
     if parts:
         return max(_unit(part) for part in parts)
     return _ROUNDED * _epsilon(getattr(output, "dtype", None))

@@ -114,6 +114,7 @@ class BookKeeping:
         self._places = swapping.find(model)
         self._tracked = {name: Tracked.of(p, name) for name, p in self._places.parameters.items()}
         self._may_release = True
+        self._own_tensors = False  # whether the model writes rows into tensors that it makes
 
     def run(self, batch: Sequence[Any], *, per_unit: int = 1) -> BookKeepingPass:
         """Record one forward and one backward pass over the rows of a batch."""
@@ -122,21 +123,30 @@ class BookKeeping:
         return BookKeepingPass(self._record(batch, grouping), self._places.parameters)
 
     def _record(self, batch: Sequence[Any], grouping: Grouping) -> Tape:
-        isolated = Isolated(grouping.rows)
+        isolated = Isolated(grouping.rows, own_tensors=self._own_tensors)
         tape = Tape(grouping, isolated, Memory(self._keep_bytes), may_release=self._may_release)
-        losses = self._forward(tape, isolated, batch)
         try:
-            tape.backward(losses)
+            tape.backward(self._forward(tape, isolated, batch))
+            return tape
         except NotPassedError:
             self._may_release = False
             return self._record(batch, grouping)
         except (torch.OutOfMemoryError, MemoryError, SfumatoError):
             raise
-        except RuntimeError as error:  # checkpoints: what they would run again is not isolated any more
-            refused = _cannot_run(error)
-        else:
-            return tape
-        raise refused
+        except Exception as error:  # whatever vmap, the model or the loss raise
+            refused = tape.refused or _cannot_run(error)
+        # Out of the handler: what torch says may quote a value, and must not be chained.
+        if self._own_tensors:
+            raise refused
+        return self._record_with_own_tensors(batch, grouping)
+
+    def _record_with_own_tensors(self, batch: Sequence[Any], grouping: Grouping) -> Tape:
+        self._own_tensors = True
+        try:
+            return self._record(batch, grouping)
+        except UnsupportedUseError:
+            self._own_tensors = False
+            raise
 
     def _forward(self, tape: Tape, isolated: Isolated, batch: Sequence[Any]) -> Tensor:
         """Return the loss of each row: [rows]."""
@@ -146,14 +156,9 @@ class BookKeeping:
             with torch.enable_grad(), self._places.swapped(self._tracked), isolated:
                 row = mapped(batch, isolated.split)
                 return isolated.join(checked(self._loss(self._model, *row), 1)[0])
-        except (torch.OutOfMemoryError, MemoryError, SfumatoError):
-            raise
-        except Exception as error:
-            refused = tape.refused or _cannot_run(error)
         finally:
             for tracked in self._tracked.values():
                 del tracked.tape  # it holds the activations of this batch
-        raise refused  # out of the handler: what torch says may quote a value, and is not chained
 
     def _refuse_hooks(self) -> None:
         """Refuse hooks on gradients: autograd does not see isolated rows, so it would not call them."""

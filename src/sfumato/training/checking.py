@@ -7,8 +7,8 @@ Guarantee  None. Whose row it is follows from how a pass runs (`isolation`); thi
            named. A norm may be larger: where terms cancel, the rules err upwards.
 Edge cases A gradient that is zero but for rounding (a bias before a normalization) is compared with the whole
            gradient of its row, which is what can cancel in it. What differs in the model's own type is
-           compared again in float64, where rounding is no excuse. Dropout is switched off: it draws
-           differently each time. Rows whose gradient is not finite show nothing and wait for the next batch.
+           compared again in float64, where rounding is no excuse. A model that draws (dropout) is
+           compared in evaluation mode, because it draws differently each time. Rows whose gradient is not finite show nothing and wait for the next batch.
 Failure    A trainable parameter that is reached around its module (by a list or a closure made before) is
            not seen by any engine; such a use is refused. So is a model whose gradient is not finite on any
            row that stands alone, such as one that divides by a deviation over the batch. The error names
@@ -17,7 +17,7 @@ Not here   What only happens for values, sizes or modes that these few rows do n
 """
 
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import deepcopy
 from typing import Any, Final, Protocol
 
@@ -57,7 +57,7 @@ def self_check(engine: Engine, model: nn.Module, loss: Loss, batch: Sequence[Any
     Return whether these rows could show anything: one at least must have a finite gradient.
     """
     few = take(batch, slice(0, _ROWS))
-    with same_draws(model), evaluating(model):
+    with same_draws(model), _without_draws(engine, model, few):
         few = take(few, _finite(reference(model, loss, few), model))
         if not count(few):
             return False
@@ -71,6 +71,13 @@ def self_check(engine: Engine, model: nn.Module, loss: Loss, batch: Sequence[Any
             "please report the model."
         )
     return True
+
+
+def _without_draws(engine: Engine, model: nn.Module, batch: Sequence[Any]) -> AbstractContextManager[None]:
+    """Return a context in which the model draws nothing: its own mode, or else evaluation mode."""
+    before = torch.get_rng_state()
+    engine.run(batch)
+    return nullcontext() if torch.equal(before, torch.get_rng_state()) else evaluating(model)
 
 
 def reference(model: nn.Module, loss: Loss, batch: Sequence[Any]) -> GradientPass:

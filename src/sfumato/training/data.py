@@ -27,7 +27,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from sfumato import _check
 from sfumato.errors import InvalidParameterError, QueryFailedError, SfumatoError
 from sfumato.mechanisms.random import Generator, words
-from sfumato.training import distributed, rows
+from sfumato.training import distributed, rows, tree
 
 __all__ = ["Augment", "Batch", "Deferred", "RowSource", "Units", "moved", "open_rows", "public_size_of"]
 
@@ -70,7 +70,7 @@ class RowSource(Protocol):
 
 
 class _TensorRows:
-    """Tensors in tuples, lists and dicts, rows on the first axis."""
+    """Tensors, nested in any way that `tree` knows, rows on the first axis."""
 
     def __init__(self, tensors: tuple[Any, ...]) -> None:
         self._tensors = tensors
@@ -115,7 +115,7 @@ def open_rows(data: Any) -> RowSource:
         return open_rows(data.train)
     if isinstance(data, TensorDataset):
         return _TensorRows(data.tensors)
-    if isinstance(data, Tensor | dict):
+    if isinstance(data, Tensor | Mapping):
         return _TensorRows((data,))
     if isinstance(data, tuple | list):
         return _TensorRows(tuple(data))
@@ -257,14 +257,7 @@ class Units:
 
 def moved(batch: Any, device: torch.device) -> Any:
     """Return a batch with its tensors on a device."""
-    if isinstance(batch, Tensor):
-        return batch.to(device, non_blocking=True)
-    if isinstance(batch, dict):
-        return {key: moved(part, device) for key, part in batch.items()}
-    if isinstance(batch, tuple | list):
-        parts = [moved(part, device) for part in batch]
-        return parts if isinstance(batch, list) else tuple(parts)
-    return batch
+    return tree.mapped(batch, lambda t: t.to(device, non_blocking=True))
 
 
 # --- owners ----------------------------------------------------------------------------------------------
@@ -368,7 +361,7 @@ def _quietly(name: str, work: Callable[[], T]) -> T:
 def _refuse_mixing_augment(augment: Augment, batch: tuple[Any, ...], seed: int) -> None:
     """Raise if the augmentation of a row depends on others: every second is blanked, and must not show."""
     other = torch.arange(rows.count(batch)) % 2 == 1
-    blanked = _blanked(batch, other)
+    blanked = tree.mapped(batch, lambda t: _blanked(t, other))
     before, after = (_augmented(augment, b, seed) for b in (batch, blanked))
     for kept, now in zip(rows.tensors(before), rows.tensors(after), strict=True):
         keep = (~other).to(kept.device)
@@ -380,14 +373,7 @@ def _refuse_mixing_augment(augment: Augment, batch: tuple[Any, ...], seed: int) 
             )
 
 
-def _blanked(batch: Any, which: Tensor) -> Any:
-    if isinstance(batch, Tensor):
-        changed = batch.clone()
-        changed[which.to(batch.device)] = 0
-        return changed
-    if isinstance(batch, dict):
-        return {key: _blanked(part, which) for key, part in batch.items()}
-    if isinstance(batch, tuple | list):
-        parts = [_blanked(part, which) for part in batch]
-        return parts if isinstance(batch, list) else tuple(parts)
-    return batch
+def _blanked(tensor: Tensor, which: Tensor) -> Tensor:
+    changed = tensor.clone()
+    changed[which.to(tensor.device)] = 0
+    return changed

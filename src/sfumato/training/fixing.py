@@ -5,14 +5,16 @@ Why        An example's gradient must depend on that example alone. Batch norm p
            activations into the mean and the variance of all others, and an instance norm with running
            statistics keeps an average over private examples in a buffer that no noise protects.
 Refused    Batch norm that uses the batch's statistics; instance norm that gathers running statistics.
+           By `fix`: a batch norm that does more than torch's own, as a group norm would silently drop it.
 Allowed    Either of them in eval mode, with statistics that were fixed before.
 Replaced   Batch norm by group norm (Wu and He 2018, arXiv:1803.08494), which normalizes each example alone.
 """
 
 import copy
-from typing import Final
+from typing import Any, Final
 
 from torch import nn
+from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import is_lazy
 
 from sfumato.errors import UnsupportedModelError
@@ -21,31 +23,23 @@ __all__ = ["fix", "refuse_mixing"]
 
 _MOST_GROUPS: Final = 32  # the default of Wu and He
 _LEAST_FEATURES: Final = 16  # features that share one mean, where there may be no positions to average over
-_BatchNorm = (
-    nn.BatchNorm1d
-    | nn.BatchNorm2d
-    | nn.BatchNorm3d
-    | nn.SyncBatchNorm
-    | nn.LazyBatchNorm1d
-    | nn.LazyBatchNorm2d
-    | nn.LazyBatchNorm3d
+# What these classes have in common, also with classes of other libraries that torch itself does not list.
+_BatchNorm: Final[Any] = nn.BatchNorm2d.__mro__[1]
+_InstanceNorm: Final[Any] = nn.InstanceNorm2d.__mro__[1]
+_REPLACED: Final = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+_HARMLESS: Final = frozenset(  # what a class of its own may define, as nothing of it decides what is computed
+    ("__doc__", "__init__", "__module__", "__annotations__", "__firstlineno__", "__static_attributes__")
 )
-_InstanceNorm = (
-    nn.InstanceNorm1d
-    | nn.InstanceNorm2d
-    | nn.InstanceNorm3d
-    | nn.LazyInstanceNorm1d
-    | nn.LazyInstanceNorm2d
-    | nn.LazyInstanceNorm3d
-)
+_HOOKS: Final = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def fix(model: nn.Module) -> nn.Module:
     """Return a copy of a model in which no layer mixes examples; the model itself stays as it is.
 
-    Each batch norm becomes a group norm with the same scale and shift, except where it is frozen in eval
-    mode. Each instance norm stops gathering running statistics. Outputs change, so train the copy before use,
-    and give the optimizer the parameters of the copy.
+    Each batch norm becomes a group norm with the same scale and shift, and each instance norm stops gathering
+    running statistics, except where they are frozen in eval mode. Outputs change, so train the copy before
+    use, and give the optimizer the parameters of the copy. A batch norm that does more than those of torch
+    (an activation inside, hooks, parametrizations) raises UnsupportedModelError, as a group norm does not.
 
     >>> fix(nn.Sequential(nn.Conv2d(3, 64, 3), nn.BatchNorm2d(64)))
     Sequential(
@@ -54,6 +48,7 @@ def fix(model: nn.Module) -> nn.Module:
     )
     """
     _refuse_lazy(model)
+    _refuse_more(model)
     fixed = copy.deepcopy(model)
     substitutes = {id(module): _substitute(module) for module in fixed.modules()}
     for path, module in list(fixed.named_modules(remove_duplicate=False)):  # one module may have two names
@@ -66,11 +61,39 @@ def fix(model: nn.Module) -> nn.Module:
 def _refuse_lazy(model: nn.Module) -> None:
     for path, module in model.named_modules():
         values = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
-        if any(is_lazy(value) for value in values):
+        waits = isinstance(module, LazyModuleMixin) and isinstance(module, _BatchNorm)  # even without values
+        if waits or any(is_lazy(value) for value in values):
             raise UnsupportedModelError(
                 f"layer {path!r} does not know its number of channels yet. Run the model once on zeros of "
                 "the right shape, then call sf.training.fix(model)."
             )
+
+
+def _refuse_more(model: nn.Module) -> None:
+    more = {path or "the model": _added(module) for path, module in model.named_modules() if _goes(module)}
+    layers = [f"{path} ({', '.join(added)})" for path, added in more.items() if added]
+    if layers:
+        raise UnsupportedModelError(
+            "these layers are batch norms that do more than those of torch, and a group norm in their place "
+            f"would not do it: {'; '.join(layers)}. Replace them yourself, by a group norm and what follows "
+            "it, as in nn.Sequential(nn.GroupNorm(...), nn.ReLU()), or choose another norm where the "
+            "model is built. To keep the statistics of a model trained on public data, freeze them and call "
+            ".eval() on each after model.train()."
+        )
+
+
+def _added(norm: nn.Module) -> list[str]:
+    """Return the names of what a batch norm has beyond torch's own, as far as it may change its output."""
+    bases = type(norm).__mro__
+    own = next((place for place, base in enumerate(bases) if base in _REPLACED), None)
+    if own is None:
+        return [type(norm).__name__]  # of another kind altogether
+    defined = {name for base in bases[:own] for name in vars(base)} - _HARMLESS
+    plain = nn.BatchNorm2d(1)
+    held = {name for name, _ in norm.named_children()} | {n for n in vars(norm) if hasattr(nn.Module, n)}
+    held |= {n for n, _ in (*norm.named_parameters(), *norm.named_buffers())} - set(plain.state_dict())
+    hooks = {name.strip("_") for name in _HOOKS if getattr(norm, name)}
+    return sorted(defined | held | hooks)
 
 
 def refuse_mixing(model: nn.Module) -> None:
@@ -87,24 +110,32 @@ def refuse_mixing(model: nn.Module) -> None:
         )
 
 
-def _mixes(module: nn.Module) -> bool:
+def _mixes(module: Any) -> bool:
     if isinstance(module, _BatchNorm):
         return module.training or module.running_mean is None
-    return isinstance(module, _InstanceNorm) and module.training and module.track_running_stats
+    return isinstance(module, _InstanceNorm) and module.training and bool(module.track_running_stats)
 
 
-def _substitute(module: nn.Module) -> nn.Module:
-    if isinstance(module, _BatchNorm):
-        fixed = not _mixes(module) and not any(p.requires_grad for p in module.parameters())
-        return module if fixed else _group_norm(module)
-    if isinstance(module, _InstanceNorm) and module.track_running_stats:
+def _frozen(module: nn.Module) -> bool:
+    return not _mixes(module) and not any(p.requires_grad for p in module.parameters())
+
+
+def _goes(module: nn.Module) -> bool:
+    """Whether a module is replaced by a group norm."""
+    return isinstance(module, _BatchNorm) and not _frozen(module)
+
+
+def _substitute(module: Any) -> nn.Module:
+    if _goes(module):
+        return _group_norm(module)
+    if isinstance(module, _InstanceNorm) and module.track_running_stats and not _frozen(module):
         module.track_running_stats = False
         for statistic in ("running_mean", "running_var", "num_batches_tracked"):
             module.register_buffer(statistic, None)
     return module
 
 
-def _group_norm(norm: _BatchNorm) -> nn.GroupNorm:
+def _group_norm(norm: Any) -> nn.GroupNorm:
     groups = _groups(norm.num_features, least=_LEAST_FEATURES if isinstance(norm, nn.BatchNorm1d) else 1)
     group = nn.GroupNorm(groups, norm.num_features, eps=norm.eps, affine=norm.affine)
     parameters = dict(norm.named_parameters(recurse=False))

@@ -15,10 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sfumato.errors import UnsupportedUseError
 from sfumato.training import swapping
+from sfumato.training.isolation import Discreet
 from sfumato.training.losses import Loss, checked
 from sfumato.training.op import squared_norm, weighted_sum
-from sfumato.training.rows import Grouping, axes, count, take, tensors
+from sfumato.training.rows import Grouping, count, refilled, take, tensors
 
 __all__ = ["Functional", "FunctionalPass"]
 
@@ -72,14 +74,18 @@ class Functional:
             return {name: p.new_zeros((0, *p.shape)) for name, p in parameters.items()}
         if not self._vectorized:
             return self._one_by_one(batch, rows)
+
+        def flat_loss(parameters: dict[str, Tensor], parts: Sequence[Tensor]) -> Tensor:
+            return self._row_loss(parameters, refilled(tuple(batch), parts))
+
         # Dropout and its kin draw anew for each row, as they do in a batch.
-        one = torch.func.grad(self._row_loss)
-        mapped = torch.func.vmap(one, in_dims=(None, axes(tuple(batch))), randomness="different")
+        mapped = torch.func.vmap(torch.func.grad(flat_loss), in_dims=(None, 0), randomness="different")
         try:
-            return mapped(parameters, tuple(batch))
+            with Discreet():
+                return mapped(parameters, tuple(tensors(batch)))  # flat: vmap does not know all containers
         except torch.OutOfMemoryError:
             raise
-        except (RuntimeError, NotImplementedError):
+        except (RuntimeError, NotImplementedError, UnsupportedUseError):
             found = self._one_by_one(batch, rows)  # raises again where vmap was not the reason
         self._vectorized = False
         warnings.warn("torch.func.vmap cannot run this model; going on row by row, slowly.", stacklevel=2)

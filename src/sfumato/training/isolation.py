@@ -32,7 +32,7 @@ from torch.overrides import TorchFunctionMode
 
 from sfumato.errors import UnsupportedUseError
 
-__all__ = ["Isolated", "is_row"]
+__all__ = ["Discreet", "Isolated", "is_row"]
 
 _functorch: Final[Any] = torch._C._functorch  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue] - see Source
 
@@ -45,6 +45,9 @@ def is_row(value: object) -> bool:
 class Isolated:
     """A context in which rows are isolated.
 
+    With `own_tensors`, each row gets tensors of its own from `torch.zeros` and its kin, so that a model may
+    write rows into them in place. They take memory, so it is not the default.
+
     >>> with Isolated(3) as rows:
     ...     row = rows.split(torch.tensor([1.0, 2.0, 3.0]))
     ...     shape, total = row.shape, rows.join(row.sum())
@@ -52,8 +55,9 @@ class Isolated:
     (torch.Size([1]), tensor([1., 2., 3.]))
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, *, own_tensors: bool = False) -> None:
         self.count = count
+        self.own_tensors = own_tensors
         self._level = 0
         self._mode = _Adapters(self)
         self._compiling = False
@@ -133,6 +137,18 @@ def _set_flags(*, warn: bool, compiling: bool) -> None:
     torch.compiler._is_compiling_flag = compiling  # pyright: ignore[reportPrivateUsage]
 
 
+class Discreet(TorchFunctionMode):
+    """Sees every call of a function of torch: values of rows are not printed, own vmap rules are refused."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        guard = _GUARDS.get(func)
+        if guard is not None:
+            return guard(func, *args, **(kwargs or {}))
+        return func(*args, **kwargs) if kwargs else func(*args)
+
+
 class _Adapters(TorchFunctionMode):
     """Sees every call of a function of torch while rows are isolated."""
 
@@ -146,6 +162,9 @@ class _Adapters(TorchFunctionMode):
         adapter = _ADAPTERS.get(func)
         if adapter is not None and self._rows.is_current:
             return adapter(self._rows, func, *args, **(kwargs or {}))
+        guard = _GUARDS.get(func)
+        if guard is not None:
+            return guard(func, *args, **(kwargs or {}))
         return func(*args, **kwargs) if kwargs else func(*args)
 
 
@@ -160,12 +179,34 @@ def _called(function: Any, *args: Any, **kwargs: Any) -> Any:
     return function(*args, **kwargs)
 
 
-def _described(rows: Isolated, function: Any, x: Tensor, *args: Any, **kwargs: Any) -> str:
+def _made(rows: Isolated, function: Any, *args: Any, **kwargs: Any) -> Tensor:
+    """Make a tensor for all rows, or one for each of them."""
+    if not rows.own_tensors or (args and is_row(args[0])):
+        return function(*args, **kwargs)
+
+    def work() -> Tensor:
+        one = function(*args, **kwargs)
+        return one.expand(rows.count, *one.shape).contiguous()
+
+    return rows.on_batch(work)
+
+
+def _set(rows: Isolated, function: Any, x: Tensor, index: Any, value: Any) -> None:
+    """Put a number where a mask is true: vmap knows this under another name."""
+    number = isinstance(value, int | float) or (isinstance(value, Tensor) and not value.dim())
+    if number and is_row(index) and index.dtype is torch.bool and index.dim() <= x.dim():
+        x.masked_fill_(index.reshape(*index.shape, *[1] * (x.dim() - index.dim())), value)
+    else:
+        function(x, index, value)
+
+
+def _described(function: Any, x: Tensor, *args: Any, **kwargs: Any) -> str:
     """Print a row without its values."""
-    return f"<a row of shape {list(x.shape)}>" if is_row(x) else function(x, *args, **kwargs)
+    hidden = isinstance(x, Tensor) and _functorch.is_functorch_wrapped_tensor(x)
+    return f"<a row of shape {list(x.shape)}>" if hidden else function(x, *args, **kwargs)
 
 
-def _custom(rows: Isolated, function: Any, custom: Any, *args: Any, **kwargs: Any) -> Any:
+def _custom(function: Any, custom: Any, *args: Any, **kwargs: Any) -> Any:
     """Refuse functions that come with a rule for batches of their own."""
     if custom.vmap is not torch.autograd.Function.vmap:
         raise UnsupportedUseError(
@@ -237,9 +278,15 @@ def _mask(rows: Isolated, mask: Tensor, rank: int) -> Tensor:
 _ADAPTERS: Final[dict[Any, Callable[..., Any]]] = {
     torch.rand: _draw,
     torch.randn: _draw,
-    Tensor.__repr__: _described,
-    Tensor.__format__: _described,
     F.scaled_dot_product_attention: _attention,
     F.cross_entropy: _cross_entropy,
+    Tensor.__setitem__: _set,
+}
+_ADAPTERS |= dict.fromkeys((torch.zeros, torch.ones, torch.full, torch.empty), _made)
+_ADAPTERS |= dict.fromkeys((Tensor.new_zeros, Tensor.new_ones, Tensor.new_full, Tensor.new_empty), _made)
+_ADAPTERS |= dict.fromkeys((torch.zeros_like, torch.ones_like, torch.full_like, torch.empty_like), _made)
+_GUARDS: Final[dict[Any, Callable[..., Any]]] = {
+    Tensor.__repr__: _described,
+    Tensor.__format__: _described,
     custom_function_call: _custom,
 }

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 # SPDX-License-Identifier: Apache-2.0
 """Per-example gradients from a training loop that is not ours: hooks that listen while it runs.
 
@@ -16,7 +14,6 @@ Again      A row whose gradient is not finite is left out by a second pass over 
 Copies     A copy of the module is an ordinary module: its hooks hear nothing.
 """
 
-import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -31,46 +28,14 @@ from sfumato.training import fixing, swapping
 from sfumato.training import rows as rows_of
 from sfumato.training.book_keeping import BookKeeping, BookKeepingPass
 from sfumato.training.clipping import GradientPass
-from sfumato.training.op import Memory, Op
 from sfumato.training.rows import Grouping
-from sfumato.training.tape import Tape, Tracked
-
-Batching = Layout = LayoutChangedError = object
+from sfumato.training.tape import Batching, Layout, LayoutChangedError, Memory, Op, Tape, Tracked
+from sfumato.training.tree import refilled
+from sfumato.training.tree import tensors as tensors_in
 
 __all__ = ["Call", "Listener", "Piece", "tensors_in"]
 
 _KEEP = 256 << 20  # bytes of per-unit gradients that a piece may keep rather than compute twice
-
-
-def tensors_in(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors in nested lists, tuples and mappings; anything else is passed over.
-
-    >>> [t.item() for t in tensors_in({"a": [torch.tensor(1), "text"], "b": torch.tensor(2)})]
-    [1, 2]
-    """
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for part in value.values():
-            yield from tensors_in(part)
-    elif isinstance(value, list | tuple):
-        for part in value:
-            yield from tensors_in(part)
-
-
-def _with_tensors(value: Any, new: Iterator[Tensor]) -> Any:
-    """Return a copy with the next of `new` in each tensor's place, in the order of `tensors_in`."""
-    if isinstance(value, Tensor):
-        return next(new)
-    if isinstance(value, Mapping):
-        changed = copy.copy(value)
-        for key, part in value.items():
-            changed[key] = _with_tensors(part, new)  # type: ignore[index]  # of a copy that is as mutable as it was
-        return changed
-    if isinstance(value, list | tuple):
-        parts = [_with_tensors(part, new) for part in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-    return value
 
 
 @dataclass
@@ -196,7 +161,7 @@ class Call:
             for t in tensors_in(output)
             if id(t) in places
         }
-        return _with_tensors(output, (apart.get(id(t), t) for t in tensors_in(output)))
+        return refilled(output, (apart.get(id(t), t) for t in tensors_in(output)))
 
     def _hear(self, place: int, grad: Tensor) -> None:
         earlier = self.grads.get(place)
@@ -204,7 +169,7 @@ class Call:
 
     def run(self, model: nn.Module, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Run the model again on other rows; return the output's tensors that had gradients."""
-        args, kwargs = _with_tensors((self.args, self.kwargs), iter(inputs))
+        args, kwargs = refilled((self.args, self.kwargs), iter(inputs))
         outputs = list(tensors_in(model(*args, **kwargs)))
         return [outputs[place] for place in self.grads]
 
@@ -293,7 +258,7 @@ class Listener:
         module.register_forward_pre_hook(self._before, with_kwargs=True)
         module.register_forward_hook(self._after, always_call=True)
 
-    def __deepcopy__(self, memo: Any) -> Listener:
+    def __deepcopy__(self, memo: Any) -> "Listener":
         deaf = Listener.__new__(Listener)
         deaf.__setstate__({})
         return deaf
@@ -385,7 +350,7 @@ class Listener:
 
     def _layout(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Layout:
         """Return where operations keep their rows: measured once for each kind of input."""
-        constants = _with_tensors((args, kwargs), iter(lambda: None, 0))  # type: ignore[arg-type]
+        constants = refilled((args, kwargs), iter(lambda: None, 0))  # type: ignore[arg-type]
         tensors = tuple(tensors_in((args, kwargs)))
         key = (repr(constants), tuple((t.shape[1:], t.dtype) for t in tensors))
         if key not in self._layouts:
@@ -396,7 +361,7 @@ class Listener:
     def _seen(self, args: tuple[Any, ...], kwargs: dict[str, Any], rows: int) -> list[tuple[str, torch.Size]]:
         tape = Tape(Grouping(units=rows))
         repeated = rows_of.repeat_to([t.detach() for t in tensors_in((args, kwargs))], rows)
-        args, kwargs = _with_tensors((args, kwargs), iter(repeated))
+        args, kwargs = refilled((args, kwargs), iter(repeated))
         devices = sorted({p.device for p in self.parameters.values() if p.is_cuda}, key=str)
         try:
             with torch.random.fork_rng(devices):

@@ -9,7 +9,7 @@ Refused    A loader that decides by itself which rows come together, or leaves r
            the ones that are accounted for.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,7 +23,7 @@ from torch.utils.data import (
 )
 
 from sfumato.errors import InvalidParameterError
-from sfumato.training.listening import tensors_in
+from sfumato.training import tree
 from sfumato.training.sampling import Sampler
 
 __all__ = ["BatchWatcher", "PoissonBatches", "PoissonLoader", "refuse_other_batches"]
@@ -166,7 +166,7 @@ class _Collate:
 
     def _checked(self, examples: list[Any]) -> Any:
         batch = self._collate(examples)
-        sizes = {t.shape[0] if t.dim() else None for t in tensors_in(batch)}
+        sizes = {t.shape[0] if t.dim() else None for t in tree.tensors(batch)}
         if sizes != {len(examples)}:
             raise InvalidParameterError(
                 "collate_fn must return tensors with one row for each example on their first axis: a "
@@ -180,11 +180,9 @@ def _emptied(batch: Any) -> Any:
     """Return a batch of the same structure without rows."""
     if isinstance(batch, Tensor):
         return batch[:0].clone()  # a view would keep its row
-    if isinstance(batch, Mapping):
-        return {key: _emptied(part) for key, part in batch.items()}
-    if isinstance(batch, list | tuple):
-        if not any(True for _ in tensors_in(batch)):
-            return type(batch)()  # a list with one entry, such as a text, for each row
-        parts = [_emptied(part) for part in batch]
-        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
-    return batch
+    inner = tree.parts(batch)
+    if inner is None:
+        return batch
+    if isinstance(batch, list | tuple) and not any(True for _ in tree.tensors(batch)):
+        return type(batch)()  # a list with one entry, such as a text, for each row
+    return tree.rebuilt(batch, [_emptied(part) for part in inner])

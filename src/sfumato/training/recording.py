@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 import torch
 from torch import Tensor, nn
 
-from sfumato.training import rows
+from sfumato.training import rows, tree
 from sfumato.training.checking import Engine
 from sfumato.training.clipping import ClippedSums, Clipper
 
@@ -124,16 +124,7 @@ class Recordings:
         device = next(rows.tensors(batch)).device.type
         cast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
         modes = tuple(module.training for module in self._model.modules())  # dropout is on, or it is not
-        return per_unit, shapes, cast, modes, _structure(batch)
+        return per_unit, shapes, cast, modes, tree.structure(batch)
 
     def _pointers(self) -> tuple[int, ...]:
         return tuple(p.data_ptr() for p in self._model.parameters())
-
-
-def _structure(batch: Any) -> Any:
-    """Return how the tensors of a batch are nested, and under which names: they are copied in that order."""
-    if isinstance(batch, dict):
-        return tuple((key, _structure(part)) for key, part in batch.items())
-    if isinstance(batch, tuple | list):
-        return tuple(_structure(part) for part in batch)
-    return batch is None

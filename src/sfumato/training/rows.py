@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches as rows: nested tuples, lists and dicts of tensors whose first axis counts rows.
+"""Batches as rows: tensors, nested in any way that `tree` knows, whose first axis counts rows.
 
 A row is one example, or one augmented view of it. Rows are grouped into units by a public rule: `per_unit`
 consecutive rows belong to one unit, whose gradients are added before clipping.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +14,11 @@ from torch import Tensor
 
 from sfumato import _check
 from sfumato.errors import InvalidParameterError
+from sfumato.training import tree
+from sfumato.training.tree import mapped
 
 __all__ = [
     "Grouping",
-    "axes",
     "cloned",
     "converted",
     "count",
@@ -62,33 +63,14 @@ def tensors(batch: Any) -> Iterator[Tensor]:
     >>> [t.shape[0] for t in tensors((torch.zeros(3, 2), {"y": torch.zeros(3)}))]
     [3, 3]
     """
-    if isinstance(batch, Tensor):
-        yield batch
-    elif isinstance(batch, dict):
-        for part in batch.values():
-            yield from tensors(part)
-    elif isinstance(batch, tuple | list):
-        for part in batch:
-            yield from tensors(part)
-    elif batch is not None:
-        raise InvalidParameterError(
-            "a batch is made of tensors in tuples, lists and dicts, but it holds a "
-            f"{type(batch).__name__}. Convert it to a tensor with one row an example, or keep it out."
-        )
-
-
-def mapped(batch: Any, change: Callable[[Tensor], Any]) -> Any:
-    """Return a batch nested like this one, with each tensor changed."""
-    if isinstance(batch, Tensor):
-        return change(batch)
-    if isinstance(batch, dict):
-        return {key: mapped(part, change) for key, part in batch.items()}
-    if isinstance(batch, tuple | list):
-        parts = [mapped(part, change) for part in batch]
-        if hasattr(batch, "_fields"):  # a named tuple keeps its names
-            return type(batch)(*parts)
-        return parts if isinstance(batch, list) else tuple(parts)
-    return batch
+    for leaf in tree.leaves(batch):
+        if isinstance(leaf, Tensor):
+            yield leaf
+        elif leaf is not None:
+            raise InvalidParameterError(
+                "a batch is made of tensors in tuples, lists, mappings and dataclasses, but it holds a "
+                f"{type(leaf).__name__}. Convert it to a tensor with one row an example, or keep it out."
+            )
 
 
 def count(batch: Any) -> int:
@@ -108,15 +90,6 @@ def count(batch: Any) -> int:
     return int(sizes[0])  # type: ignore[arg-type]  # None was refused
 
 
-def axes(batch: Any) -> Any:
-    """Return the axis of the rows in place of every tensor, as vmap wants it told.
-
-    >>> axes((torch.zeros(3, 2), {"y": torch.zeros(3), "z": None}))
-    (0, {'y': 0, 'z': None})
-    """
-    return mapped(batch, lambda t: 0)
-
-
 def cloned(batch: Any) -> Any:
     """Return a copy of a batch."""
     return mapped(batch, Tensor.clone)
@@ -128,8 +101,7 @@ def refilled(batch: Any, parts: Iterable[Tensor]) -> Any:
     >>> refilled({"x": torch.zeros(1), "y": None}, [torch.ones(1)])
     {'x': tensor([1.]), 'y': None}
     """
-    left = iter(parts)
-    return mapped(batch, lambda t: next(left))
+    return tree.refilled(batch, parts)
 
 
 def converted(batch: Any, dtype: torch.dtype) -> Any:

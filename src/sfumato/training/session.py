@@ -21,7 +21,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from sfumato.accounting import events
 from sfumato.errors import InvalidParameterError, SfumatoError
 from sfumato.mechanisms.random import Generator, resolve
-from sfumato.training import distributed, swapping
+from sfumato.training import distributed, swapping, tree
 from sfumato.training.auditing import Canaried
 from sfumato.training.averaging import WeightAverage
 from sfumato.training.checkpoint import random_state, restore_random_state
@@ -81,15 +81,36 @@ class Session:
         return float(self.optimizer.param_groups[0]["lr"])
 
     def rehearse(self) -> None:
-        """Run one pass over rows of zeros: what cannot work raises before anything is paid for."""
+        """Run one pass over rows that are nobody's: what cannot work raises before anything is paid for.
+
+        These are rows of zeros. Where a model refuses zeros, as packed sequences refuse a length of 0, whole
+        numbers are ones in a second attempt, unless the steps of the run need rows of zeros themselves.
+        """
         blank = self.units.blank(_REHEARSED)
         if blank is None:
             return
         self.model.train()
         with self._runtime.forward(self._device):
-            finite = self.private.rehearse(*moved(blank, self._device))
+            finite = self._rehearsed(moved(blank, self._device))
         if self._canaried is not None:
             self._canaried.require(finite=finite)
+
+    def _rehearsed(self, zeros: tuple[Any, ...]) -> bool:
+        try:
+            return self.private.rehearse(*zeros)
+        except (SfumatoError, MemoryError, torch.OutOfMemoryError):
+            raise
+        except Exception:  # of the model or the loss; a second failure is shown after this one
+            if self._needs_zeros():
+                raise
+            return self.private.rehearse(*tree.mapped(zeros, _ones_if_whole))
+
+    def _needs_zeros(self) -> bool:
+        """Whether steps add rows of zeros to batches, or compare with them."""
+        recorded = self._runtime.compile or self._runtime.cuda_graphs
+        compared = any(True for _ in self.model.buffers())
+        grouped = self.mechanism.step.group_size > 1
+        return recorded or compared or grouped or self._canaried is not None
 
     def open(self) -> None:
         """Read what was deferred until the run was paid for."""
@@ -232,3 +253,7 @@ class Session:
             state["random"]
         ):  # more ranks than before: the new ones draw as they like
             restore_random_state(state["random"][distributed.rank()], self._device)
+
+
+def _ones_if_whole(tensor: Tensor) -> Tensor:
+    return tensor if tensor.is_floating_point() or tensor.is_complex() else torch.ones_like(tensor)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from sfumato import _check
 from sfumato.errors import InvalidParameterError, UnsupportedModelError
-from sfumato.training import rows
+from sfumato.training import rows, tree
 from sfumato.training.data import RowSource, moved, open_rows
 from sfumato.training.modes import evaluating
 
@@ -43,7 +43,8 @@ def cached_features(backbone: nn.Module, data: Any, *, batch_size: int = 256) ->
         )
     source = open_rows(data)
     with evaluating(backbone):
-        return _joined([_part(backbone, source, i) for i in torch.arange(len(source)).split(batch_size)])
+        parts = [_part(backbone, source, i) for i in torch.arange(len(source)).split(batch_size)]
+        return tree.zipped(parts, torch.cat)
 
 
 def _part(backbone: nn.Module, source: RowSource, index: Tensor) -> tuple[Any, ...]:
@@ -78,15 +79,3 @@ def _refuse_mixing(backbone: nn.Module, x: Any, found: Tensor) -> None:
                 "reach into the features of others. Use layers that keep rows apart; batch norm must have "
                 "running statistics."
             )
-
-
-def _joined(parts: list[tuple[Any, ...]]) -> tuple[Any, ...]:
-    return tuple(_cat([part[i] for part in parts]) for i in range(len(parts[0])))
-
-
-def _cat(pieces: list[Any]) -> Any:
-    if isinstance(pieces[0], Tensor):
-        return torch.cat(pieces)
-    if isinstance(pieces[0], dict):
-        return {key: _cat([piece[key] for piece in pieces]) for key in pieces[0]}
-    return type(pieces[0])(_cat([piece[i] for piece in pieces]) for i in range(len(pieces[0])))

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nested batches: the one place that knows how tensors lie inside other objects.
+
+Guarantee  Walking, mapping and refilling visit the same tensors in the same order, and a container that is
+           rebuilt has the type, the names and the order of its model. What is given stays as it is.
+Edge cases Containers are tuples, named tuples, lists, mappings (`dict`, `OrderedDict`, `BatchEncoding` and
+           `ModelOutput` of transformers) and dataclasses, of any depth. Everything else is a leaf, also None.
+           A mapping that cannot be written to becomes a `dict`. A `UserDict` keeps its items alone: what a
+           `BatchEncoding` has besides them are the texts of all its rows.
+Failure    None here: what a batch may hold besides tensors is decided by the caller (`rows`: nothing else).
+"""
+
+import copy
+from collections import UserDict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any, cast
+
+from torch import Tensor
+
+__all__ = ["leaves", "mapped", "parts", "rebuilt", "refilled", "structure", "tensors", "zipped"]
+
+
+def parts(value: Any) -> list[Any] | None:
+    """Return what a container holds, in order; None where the value is a leaf.
+
+    >>> parts({"a": 1, "b": [2]}), parts((1, None)), parts("text")
+    ([1, [2]], [1, None], None)
+    """
+    if isinstance(value, Tensor):
+        return None
+    if isinstance(value, Mapping):  # first: a ModelOutput is a dataclass too, whose absent fields are no keys
+        return list(cast("Mapping[Any, Any]", value).values())
+    if isinstance(value, tuple | list):
+        return list(cast("Sequence[Any]", value))
+    if _is_record(value):
+        return [getattr(value, field.name) for field in fields(value)]
+    return None
+
+
+def rebuilt(value: Any, new: Iterable[Any]) -> Any:
+    """Return a container like this one that holds other parts, in the order of `parts`.
+
+    >>> rebuilt({"a": 1, "b": 2}, [3, 4])
+    {'a': 3, 'b': 4}
+    """
+    if isinstance(value, Mapping):
+        return _rebuilt_mapping(cast("Mapping[Any, Any]", value), new)
+    if isinstance(value, tuple):
+        make = getattr(type(value), "_make", type(value))  # `_make` is a named tuple's
+        return make(new)
+    changed = copy.copy(value)
+    if isinstance(value, list):
+        changed[:] = new
+        return changed
+    for field, part in zip(fields(value), new, strict=True):
+        object.__setattr__(changed, field.name, part)  # also of a frozen one: it is a copy that nobody has
+    return changed
+
+
+def _rebuilt_mapping(value: Mapping[Any, Any], new: Iterable[Any]) -> Any:
+    named = zip(value, new, strict=True)
+    if type(value) is dict or not isinstance(value, MutableMapping):
+        return dict(named)
+    if isinstance(value, UserDict):
+        return type(value)(dict(named))
+    changed = copy.copy(value)
+    for key, part in list(named):
+        changed[key] = part
+    return changed
+
+
+def _is_record(value: Any) -> bool:
+    return is_dataclass(value) and not isinstance(value, type)
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """Yield whatever is no container, in order.
+
+    >>> list(leaves(({"a": 1}, [None, "text"])))
+    [1, None, 'text']
+    """
+    inner = parts(value)
+    if inner is None:
+        yield value
+    else:
+        for part in inner:
+            yield from leaves(part)
+
+
+def tensors(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors, in order; other leaves are passed over."""
+    return (leaf for leaf in leaves(value) if isinstance(leaf, Tensor))
+
+
+def mapped(value: Any, change: Callable[[Tensor], Any]) -> Any:
+    """Return a copy with each tensor changed; other leaves stay.
+
+    >>> mapped(({"a": Tensor([1.0])}, "text"), len)
+    ({'a': 1}, 'text')
+    """
+    inner = parts(value)
+    if inner is None:
+        return change(value) if isinstance(value, Tensor) else value
+    return rebuilt(value, [mapped(part, change) for part in inner])
+
+
+def refilled(value: Any, new: Iterable[Tensor]) -> Any:
+    """Return a copy with the next of `new` in each tensor's place, in the order of `tensors`."""
+    left = iter(new)
+    return mapped(value, lambda _: next(left))
+
+
+def zipped(values: Sequence[Any], join: Callable[[list[Tensor]], Any]) -> Any:
+    """Return one value nested like each of these, with their tensors at the same place joined.
+
+    >>> zipped([(Tensor([1.0]), None), (Tensor([2.0]), None)], lambda both: float(sum(both)))
+    (3.0, None)
+    """
+    columns = zip(*(tensors(value) for value in values), strict=True)
+    return refilled(values[0], [join(list(column)) for column in columns])
+
+
+def structure(value: Any) -> Hashable:
+    """Return how the tensors are nested, in containers of which type and under which names; no value.
+
+    >>> structure({"a": Tensor([1.0])}) == structure({"a": Tensor([2.0])}) != structure([Tensor([1.0])])
+    True
+    """
+    inner = parts(value)
+    if inner is None:
+        return type(value)
+    names = tuple(cast("Mapping[Any, Any]", value)) if isinstance(value, Mapping) else ()
+    return type(value), names, tuple(structure(part) for part in inner)
