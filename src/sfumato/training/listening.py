@@ -1,3 +1,4 @@
+from __future__ import annotations
 # SPDX-License-Identifier: Apache-2.0
 """Per-example gradients from a training loop that is not ours: hooks that listen while it runs.
 
@@ -29,7 +30,9 @@ from sfumato.training import rows as rows_of
 from sfumato.training.book_keeping import BookKeeping, BookKeepingPass
 from sfumato.training.clipping import GradientPass
 from sfumato.training.rows import Grouping
-from sfumato.training.tape import Batching, Layout, LayoutChangedError, Memory, Op, Tape, Tracked
+from sfumato.training.op import Memory, Op
+from sfumato.training.tape import Tape, Tracked
+Batching = Layout = LayoutChangedError = object
 from sfumato.training.tree import refilled
 from sfumato.training.tree import tensors as tensors_in
 
