@@ -20,7 +20,8 @@ from torch import Tensor
 
 from sfumato.errors import SfumatoError, UnsupportedUseError
 from sfumato.training import rules, swapping
-from sfumato.training.isolation import Isolated
+from sfumato.training.functional import hooks_on_gradients
+from sfumato.training.isolation import Isolated, cannot_run
 from sfumato.training.losses import Loss, checked
 from sfumato.training.op import Memory, Op
 from sfumato.training.rows import Grouping, count, mapped
@@ -134,7 +135,7 @@ class BookKeeping:
         except (torch.OutOfMemoryError, MemoryError, SfumatoError):
             raise
         except Exception as error:  # whatever vmap, the model or the loss raise
-            refused = tape.refused or _cannot_run(error)
+            refused = tape.refused or cannot_run(error)
         # Out of the handler: what torch says may quote a value, and must not be chained.
         if self._own_tensors:
             raise refused
@@ -150,35 +151,22 @@ class BookKeeping:
 
     def _forward(self, tape: Tape, isolated: Isolated, batch: Sequence[Any]) -> Tensor:
         """Return the loss of each row: [rows]."""
-        self._refuse_hooks()
+        if hooks_on_gradients(self._model):
+            raise UnsupportedUseError("a module has a hook on its gradients, which has to see each row alone.")
         self._put(tape)
         try:
             with torch.enable_grad(), self._places.swapped(self._tracked), isolated:
                 row = mapped(batch, isolated.split)
-                return isolated.join(checked(self._loss(self._model, *row), 1)[0])
+                losses = isolated.join(checked(self._loss(self._model, *row), 1)[0])
+            if tape.refused is not None:  # operators take a TypeError for "try the other way round"
+                raise tape.refused
+            return losses
         finally:
             for tracked in self._tracked.values():
                 del tracked.tape  # it holds the activations of this batch
-
-    def _refuse_hooks(self) -> None:
-        """Refuse hooks on gradients: autograd does not see isolated rows, so it would not call them."""
-        for module in self._model.modules():
-            if module._backward_hooks or module._backward_pre_hooks:  # pyright: ignore[reportPrivateUsage]
-                raise UnsupportedUseError(
-                    "a module has a hook on its gradients, which is called row by row or not at all."
-                )
 
     def _put(self, tape: Tape) -> None:
         for name, tracked in self._tracked.items():
             if tracked.stale:
                 self._tracked[name] = tracked = Tracked.of(tracked.parameter, name)
             tracked.tape = tape
-
-
-def _cannot_run(error: Exception) -> UnsupportedUseError:
-    return UnsupportedUseError(
-        "the model or the loss does something that cannot be done for all rows at once while each is kept "
-        f"apart ({type(error).__name__}): it looks at values (item, nonzero, an index by a mask, packed "
-        "sequences, numpy), computes gradients itself, is checkpointed, has a hook on a tensor, or changes a "
-        "tensor in place that all rows share."
-    )

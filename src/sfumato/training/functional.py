@@ -22,7 +22,7 @@ from sfumato.training.losses import Loss, checked
 from sfumato.training.op import squared_norm, weighted_sum
 from sfumato.training.rows import Grouping, count, refilled, take, tensors
 
-__all__ = ["Functional", "FunctionalPass"]
+__all__ = ["Functional", "FunctionalPass", "hooks_on_gradients"]
 
 
 class FunctionalPass:
@@ -52,6 +52,14 @@ class FunctionalPass:
         return self._gradients[name]
 
 
+def hooks_on_gradients(model: nn.Module) -> bool:
+    """Whether a module has a hook on its gradients, which only ordinary autograd calls."""
+    return any(
+        module._backward_hooks or module._backward_pre_hooks  # pyright: ignore[reportPrivateUsage]
+        for module in model.modules()
+    )
+
+
 class Functional:
     """The engine: one gradient for each row by `torch.func`, or by a loop where that has no rule."""
 
@@ -59,7 +67,7 @@ class Functional:
         self._model = model
         self._loss = loss
         self._places = swapping.find(model)
-        self._vectorized = vectorized
+        self.vectorized = vectorized
 
     def run(self, batch: Sequence[Any], *, per_unit: int = 1) -> FunctionalPass:
         """Compute the gradients of all units of a batch."""
@@ -72,7 +80,7 @@ class Functional:
     def _per_row(self, parameters: dict[str, Tensor], batch: Sequence[Any], rows: int) -> dict[str, Tensor]:
         if not rows:
             return {name: p.new_zeros((0, *p.shape)) for name, p in parameters.items()}
-        if not self._vectorized:
+        if not self.vectorized or hooks_on_gradients(self._model):  # which vmap would not call
             return self._one_by_one(batch, rows)
 
         def flat_loss(parameters: dict[str, Tensor], parts: Sequence[Tensor]) -> Tensor:
@@ -87,7 +95,7 @@ class Functional:
             raise
         except (RuntimeError, NotImplementedError, UnsupportedUseError):
             found = self._one_by_one(batch, rows)  # raises again where vmap was not the reason
-        self._vectorized = False
+        self.vectorized = False
         warnings.warn("torch.func.vmap cannot run this model; going on row by row, slowly.", stacklevel=2)
         return found
 

@@ -431,9 +431,12 @@ class PrivateGradients:
                 raise
             reason = str(error)
         engine = Functional(self._model, self._loss)
-        found = engine.run(batch, per_unit=per_unit)  # raises again where the engine was not the reason
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "torch.func.vmap cannot run")  # one warning is enough
+            found = engine.run(batch, per_unit=per_unit)  # raises again where the engine was not the reason
         self._kind, self._engine, self._recordings = Engines.FUNCTIONAL, engine, None
-        warnings.warn(f"{reason} Going on with the functional engine, which is slower.", stacklevel=9)
+        how = "which is slower" if engine.vectorized else "row by row, which is slow"
+        warnings.warn(f"{reason} Going on with the functional engine, {how}.", stacklevel=9)
         return found
 
     def _make_engine(self) -> Engine:

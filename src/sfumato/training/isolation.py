@@ -25,14 +25,14 @@ from typing import Any, Final
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch._functorch.autograd_function import custom_function_call
 from torch._functorch.predispatch import lazy_load_decompositions
 from torch.overrides import TorchFunctionMode
 
 from sfumato.errors import UnsupportedUseError
 
-__all__ = ["Discreet", "Isolated", "is_row"]
+__all__ = ["Discreet", "Isolated", "cannot_run", "is_row", "rows_first", "steps_first"]
 
 _functorch: Final[Any] = torch._C._functorch  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue] - see Source
 
@@ -40,6 +40,27 @@ _functorch: Final[Any] = torch._C._functorch  # pyright: ignore[reportPrivateUsa
 def is_row(value: object) -> bool:
     """Whether a value is a tensor of isolated rows. None may be alive after the pass that made it."""
     return isinstance(value, Tensor) and bool(_functorch.is_batchedtensor(value))
+
+
+def cannot_run(error: Exception) -> UnsupportedUseError:
+    """Return the error for a model that failed while rows were isolated, without what it said."""
+    return UnsupportedUseError(
+        "the model or the loss does something that cannot be done for all rows at once while each is kept "
+        f"apart ({type(error).__name__}): it looks at values (item, nonzero, an index by a mask, packed "
+        "sequences, numpy), computes gradients itself, is checkpointed, has a hook on a tensor, or changes a "
+        "tensor in place that all rows share."
+    )
+
+
+def steps_first(x: Tensor, *, batch_first: bool = False) -> Tensor:
+    """Return the sequences of all rows, [rows, T, n, ...] or [rows, n, T, ...], as [T, rows * n, ...]."""
+    return x.flatten(0, 1).transpose(0, 1) if batch_first else x.movedim(1, 0).flatten(1, 2)
+
+
+def rows_first(y: Tensor, rows: int, *, batch_first: bool = False) -> Tensor:
+    """Undo `steps_first`."""
+    y = y.unflatten(1, (rows, -1))  # [T, rows, n, ...]
+    return y.movedim(0, 2) if batch_first else y.movedim(1, 0)
 
 
 class Isolated:
@@ -267,6 +288,40 @@ def _cross_entropy(
     return rows.on_batch(work)
 
 
+def _recurrent(rows: Isolated, function: Any, input: Tensor, hx: Any, weights: Any, *options: Any) -> Any:
+    """Run a recurrent layer whose weights are frozen: vmap has no rule for it."""
+    states = hx if isinstance(hx, tuple | list) else (hx,)
+    plain = isinstance(weights, list | tuple) and not any(is_row(w) for w in weights)  # pyright: ignore[reportUnknownVariableType]
+    if not plain or not options or any(type(w) not in (Tensor, nn.Parameter) for w in weights):
+        return function(input, hx, weights, *options)
+
+    def work() -> tuple[Tensor, ...]:
+        x = steps_first(rows.join(input), batch_first=options[-1])
+        each = tuple(steps_first(rows.join(state)).contiguous() for state in states)
+        given = each if isinstance(hx, tuple | list) else each[0]
+        outputs, *lasts = function(x, given, weights, *options[:-1], False)
+        outputs = rows_first(outputs, rows.count, batch_first=options[-1])
+        return outputs, *(rows_first(last, rows.count) for last in lasts)
+
+    return rows.on_batch(work)
+
+
+def _cell(rows: Isolated, function: Any, input: Tensor, hx: Any, *weights: Any) -> Any:
+    """Run one step of a recurrence whose weights are frozen."""
+    states = hx if isinstance(hx, tuple | list) else (hx,)
+    if any(type(w) not in (Tensor, nn.Parameter, type(None)) or is_row(w) for w in weights):
+        return function(input, hx, *weights)
+
+    def work() -> Any:
+        x, *each = (rows.join(t).reshape(-1, t.shape[-1]) for t in (input, *states))
+        found = function(x, each if isinstance(hx, tuple | list) else each[0], *weights)
+        parts = found if isinstance(found, tuple) else (found,)
+        joined = [y.reshape(rows.count, *states[0].shape) for y in parts]
+        return tuple(joined) if isinstance(found, tuple) else joined[0]
+
+    return rows.on_batch(work)
+
+
 def _mask(rows: Isolated, mask: Tensor, rank: int) -> Tensor:
     """Return a mask that broadcasts to scores with the rows before `rank` axes."""
     if not is_row(mask):
@@ -285,6 +340,8 @@ _ADAPTERS: Final[dict[Any, Callable[..., Any]]] = {
 _ADAPTERS |= dict.fromkeys((torch.zeros, torch.ones, torch.full, torch.empty), _made)
 _ADAPTERS |= dict.fromkeys((Tensor.new_zeros, Tensor.new_ones, Tensor.new_full, Tensor.new_empty), _made)
 _ADAPTERS |= dict.fromkeys((torch.zeros_like, torch.ones_like, torch.full_like, torch.empty_like), _made)
+_ADAPTERS |= dict.fromkeys((torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu), _recurrent)
+_ADAPTERS |= dict.fromkeys((torch.lstm_cell, torch.gru_cell, torch.rnn_tanh_cell, torch.rnn_relu_cell), _cell)
 _GUARDS: Final[dict[Any, Callable[..., Any]]] = {
     Tensor.__repr__: _described,
     Tensor.__format__: _described,

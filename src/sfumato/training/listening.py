@@ -1,4 +1,5 @@
 from __future__ import annotations
+
 # SPDX-License-Identifier: Apache-2.0
 """Per-example gradients from a training loop that is not ours: hooks that listen while it runs.
 
@@ -32,6 +33,7 @@ from sfumato.training.clipping import GradientPass
 from sfumato.training.rows import Grouping
 from sfumato.training.op import Memory, Op
 from sfumato.training.tape import Tape, Tracked
+
 Batching = Layout = LayoutChangedError = object
 from sfumato.training.tree import refilled
 from sfumato.training.tree import tensors as tensors_in

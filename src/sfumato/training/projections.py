@@ -37,13 +37,14 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from sfumato import _check
-from sfumato.errors import InvalidParameterError, UnsupportedUseError
+from sfumato.errors import InvalidParameterError, SfumatoError, UnsupportedUseError
 from sfumato.mechanisms.random import Generator, resolve
 from sfumato.mechanisms.tensors import gaussian
 from sfumato.training import swapping
+from sfumato.training.isolation import Isolated, cannot_run
 from sfumato.training.losses import Loss, checked
 from sfumato.training.op import norm_dtype
-from sfumato.training.rows import Grouping, count, take
+from sfumato.training.rows import Grouping, count, mapped, take
 
 __all__ = ["Projections", "ProjectionsPass"]
 
@@ -101,8 +102,16 @@ class Projections:
 
         Fused attention and recurrence have no forward mode, and some of them draw another dropout.
         """
-        with sdpa_kernel(SDPBackend.MATH), self._without_fused_recurrence():
-            return checked(self._loss(self._model, *batch), count(batch))
+        isolated = Isolated(count(batch))
+        try:
+            with sdpa_kernel(SDPBackend.MATH), self._without_fused_recurrence(), isolated:
+                row = mapped(batch, isolated.split)
+                return isolated.join(checked(self._loss(self._model, *row), 1)[0])
+        except (torch.OutOfMemoryError, MemoryError, SfumatoError, NotImplementedError):
+            raise
+        except Exception as error:
+            refused = cannot_run(error)
+        raise refused
 
     def directions(self, names: Sequence[str]) -> dict[str, Tensor]:
         """Draw a direction for the parameters of these names."""

@@ -39,12 +39,59 @@ _RULES: Final[dict[Any, Rule]] = {}
 # Functions that ask for a fact of a parameter, or for its value without a gradient. Values of parameters are
 # public: they are initial values, or noisy ones.
 _QUESTIONS: Final = frozenset(
-    ["size", "dim", "ndimension", "numel", "nelement", "stride", "element_size", "is_floating_point", "is_complex", "is_signed", "get_device", "is_contiguous", "type", "__len__", "__hash__", "storage_offset", "data_ptr", "item", "tolist", "numpy", "__float__", "__int__", "__bool__", "__repr__", "__format__", "is_inference", "is_set_to"]
+    [
+        "size",
+        "dim",
+        "ndimension",
+        "numel",
+        "nelement",
+        "stride",
+        "element_size",
+        "is_floating_point",
+        "is_complex",
+        "is_signed",
+        "get_device",
+        "is_contiguous",
+        "type",
+        "__len__",
+        "__hash__",
+        "storage_offset",
+        "data_ptr",
+        "item",
+        "tolist",
+        "numpy",
+        "__float__",
+        "__int__",
+        "__bool__",
+        "__repr__",
+        "__format__",
+        "is_inference",
+        "is_set_to",
+    ]
 )
-_SAME: Final = frozenset({"to", "float", "double", "half", "bfloat16", "type_as", "contiguous", "cpu", "cuda"})
+_SAME: Final = frozenset(
+    {"to", "float", "double", "half", "bfloat16", "type_as", "contiguous", "cpu", "cuda"}
+)
 
 _IN_PLACE: Final = frozenset(
-    ["__iadd__", "__isub__", "__imul__", "__itruediv__", "__ifloordiv__", "__imod__", "__ipow__", "__iand__", "__ior__", "__ixor__", "__ilshift__", "__irshift__", "__imatmul__", "__setitem__", "__set__", "__delete__"]
+    [
+        "__iadd__",
+        "__isub__",
+        "__imul__",
+        "__itruediv__",
+        "__ifloordiv__",
+        "__imod__",
+        "__ipow__",
+        "__iand__",
+        "__ior__",
+        "__ixor__",
+        "__ilshift__",
+        "__irshift__",
+        "__imatmul__",
+        "__setitem__",
+        "__set__",
+        "__delete__",
+    ]
 )
 _VALUES: Final = (Tensor.detach, Tensor.data.__get__)  # type: ignore[attr-defined]  # a value without a gradient
 
@@ -147,7 +194,12 @@ class Tape:
     """What one forward pass did with its parameters, in order."""
 
     def __init__(
-        self, grouping: Grouping, isolated: Isolated, memory: Memory | None = None, *, may_release: bool = True
+        self,
+        grouping: Grouping,
+        isolated: Isolated,
+        memory: Memory | None = None,
+        *,
+        may_release: bool = True,
     ) -> None:
         self.grouping = grouping
         self.memory = memory or Memory(0)
@@ -262,7 +314,7 @@ class Tape:
         operations with few parameters and large inputs. It asks for an input that requires grad, without
         which autograd would not come by.
         """
-        if not output.requires_grad:  # under no_grad nothing flows back to it
+        if not (torch.is_grad_enabled() and output.requires_grad):  # nothing flows back to it
             return output
         if output._is_view():  # an in-place operation on a view would cut the edge that is noted here
             output = torch.ops.aten._unsafe_view(output, output.shape)

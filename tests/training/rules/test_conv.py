@@ -237,7 +237,9 @@ def test_a_convolution_along_the_batch_sees_one_row_alone(agrees):
 
 @pytest.mark.parametrize("function", [F.conv2d, F.conv_transpose2d])
 def test_a_parameter_in_place_of_the_image_agrees(agrees, function):
-    model = Calling(lambda x, w: function(w, x.reshape(2, 1, 3, 3).expand(-1, 2, -1, -1)), 1, 2, 5, 5).double()
+    model = Calling(
+        lambda x, w: function(w, x.reshape(2, 1, 3, 3).expand(-1, 2, -1, -1)), 1, 2, 5, 5
+    ).double()
     agrees(model, squares, torch.randn(4, 2, 3, 3).double())
 
 

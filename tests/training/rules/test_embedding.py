@@ -161,7 +161,9 @@ class Bags(nn.Module):
         if not self.ragged:
             return self.bag(tokens, per_sample_weights=weights)
         offsets = torch.tensor([0, 2, 2, 5] if self.bag.include_last_offset else [0, 2, 2])
-        each = [self.bag(row, offsets, weights if weights is None else weights[i]) for i, row in enumerate(tokens)]
+        each = [
+            self.bag(row, offsets, weights if weights is None else weights[i]) for i, row in enumerate(tokens)
+        ]
         return torch.stack(each)
 
 

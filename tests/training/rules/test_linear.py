@@ -93,4 +93,6 @@ def test_an_input_changed_in_place_afterwards_is_refused():
 
 
 def test_an_operation_without_a_rule_agrees_by_copies(agrees):
-    agrees(Calling(lambda x, w, b: F.normalize(w, dim=0).sum() * x, 3, 4), squares, torch.randn(4, 3).double())
+    agrees(
+        Calling(lambda x, w, b: F.normalize(w, dim=0).sum() * x, 3, 4), squares, torch.randn(4, 3).double()
+    )

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from sfumato.errors import UnsupportedUseError
+from sfumato.training.isolation import rows_first, steps_first
 from sfumato.training.op import autocast
 from sfumato.training.rules.linear import LinearOp
 from sfumato.training.rules.recurrences import GRU, LSTM, Recurrence, ReluRNN, TanhRNN, Weights
@@ -176,20 +177,15 @@ def _recurrent(kind: type[Recurrence]) -> Any:
     def handler(tape: Tape, input: Tensor, hx: Any, *rest: Any) -> tuple[Tensor, ...]:
         *options, batch_first = rest
         call = _call(hx, *options)
-        x = tape.rows(input)  # [rows, T, n, in], or [rows, n, T, in] if batch_first
-        x = x.flatten(0, 1).transpose(0, 1) if batch_first else _side_by_side(x)
-        states = tuple(_side_by_side(tape.rows(state)) for state in call.states)
+        x = steps_first(tape.rows(input), batch_first=batch_first)
+        states = tuple(steps_first(tape.rows(state)) for state in call.states)
         found = _stack(_Layer(tape, kind), x.to(call.flat[0].dtype), replace(call, states=states))
-        outputs, *lasts = (autocast(y).unflatten(1, (tape.grouping.rows, -1)) for y in found)
-        outputs = outputs.movedim(0, 2) if batch_first else outputs.movedim(1, 0)
-        return outputs, *(last.movedim(1, 0) for last in lasts)
+        outputs, *lasts = (autocast(y) for y in found)
+        rows = tape.grouping.rows
+        outputs = rows_first(outputs, rows, batch_first=batch_first)
+        return outputs, *(rows_first(last, rows) for last in lasts)
 
     return handler
-
-
-def _side_by_side(x: Tensor) -> Tensor:
-    """Return [rows, T, n, ...] as [T, rows * n, ...]."""
-    return x.movedim(1, 0).flatten(1, 2)
 
 
 for _kind, _function in (
