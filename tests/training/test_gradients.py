@@ -347,7 +347,7 @@ def test_a_clip_schedule_scales_bound_noise_and_thresholds_alike_and_is_saved():
     assert noise.asked == [(pytest.approx(1.5), 0)] and float(flat_grad(model).norm()) == pytest.approx(1.5)
     other = private_of(model, clipping=STYLES["per layer"])
     other.load_state_dict(private.state_dict())
-    assert other.bound == private.bound and other.clipper.thresholds == private.clipper.thresholds
+    assert other.bound == private.bound and other._clipper.thresholds == private._clipper.thresholds
     private.scale_clipping(1.0)
     assert private.bound == 0.5
 
@@ -376,7 +376,7 @@ def test_the_count_gets_noise_for_what_one_unit_moves_and_is_a_share_of_all_grou
     options = {"clipping": STYLES["adaptive"], "group_size": group_size, "expected_batch_size": 7.0}
     private = private_of(Two(), **options)
     told = {}
-    monkeypatch.setattr(private.clipper, "adapt", lambda below, **options: told.update(options))
+    monkeypatch.setattr(private._clipper, "adapt", lambda below, **options: told.update(options))
     private.backward(*some(3))
     assert (told["sensitivity"], told["expected_batch_size"]) == (sensitivity, expected)
 

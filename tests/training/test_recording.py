@@ -130,8 +130,8 @@ def test_sums_that_were_not_finite_are_thrown_away_with_their_noise_and_computed
         private = private_of(model, recorded=recorded, microbatch_size=microbatch_size)
         private.accumulate(x, row_weights=weights)
         below = []
-        adapt = private.clipper.adapt
-        private.clipper.adapt = lambda count, below=below, adapt=adapt, **options: (
+        adapt = private._clipper.adapt
+        private._clipper.adapt = lambda count, below=below, adapt=adapt, **options: (
             below.append(float(count)) or adapt(count, **options)
         )
         private.finish()

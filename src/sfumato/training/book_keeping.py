@@ -152,7 +152,9 @@ class BookKeeping:
     def _forward(self, tape: Tape, isolated: Isolated, batch: Sequence[Any]) -> Tensor:
         """Return the loss of each row: [rows]."""
         if hooks_on_gradients(self._model):
-            raise UnsupportedUseError("a module has a hook on its gradients, which has to see each row alone.")
+            raise UnsupportedUseError(
+                "a module has a hook on its gradients, which has to see each row alone."
+            )
         self._put(tape)
         try:
             with torch.enable_grad(), self._places.swapped(self._tracked), isolated:

@@ -94,7 +94,8 @@ class Functional:
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, NotImplementedError, UnsupportedUseError):
-            found = self._one_by_one(batch, rows)  # raises again where vmap was not the reason
+            pass  # out of the handler: what vmap says may quote a value, and must not be chained
+        found = self._one_by_one(batch, rows)  # raises again where vmap was not the reason
         self.vectorized = False
         warnings.warn("torch.func.vmap cannot run this model; going on row by row, slowly.", stacklevel=2)
         return found

@@ -407,7 +407,10 @@ class PrivateGradients:
         if not self._recordings.takes(batch):
             self._pieces.append((None, batch, per_unit))
             return None
-        replay = self._recordings.replay(batch, per_unit)
+        try:
+            replay = self._recordings.replay(batch, per_unit)
+        except UnsupportedUseError:
+            return None  # the pass that follows settles which engine can run it
         sums = replay.sums
         if self._clipper.adaptive is not None:
             sums = sums.without(replay.padding + float((~_real(batch, per_unit)).sum()))
@@ -427,13 +430,15 @@ class PrivateGradients:
         try:
             return self._engine.run(batch, per_unit=per_unit)
         except UnsupportedUseError as error:
-            if self._kind is not Engines.AUTO or not isinstance(self._engine, BookKeeping):
+            if not isinstance(self._engine, BookKeeping):
                 raise
-            reason = str(error)
+            reason = error
         engine = Functional(self._model, self._loss)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "torch.func.vmap cannot run")  # one warning is enough
             found = engine.run(batch, per_unit=per_unit)  # raises again where the engine was not the reason
+        if self._kind is not Engines.AUTO:
+            raise reason
         self._kind, self._engine, self._recordings = Engines.FUNCTIONAL, engine, None
         how = "which is slower" if engine.vectorized else "row by row, which is slow"
         warnings.warn(f"{reason} Going on with the functional engine, {how}.", stacklevel=9)

@@ -238,7 +238,7 @@ def threshold_told_apart(seed: int) -> bool:
     def run(rows: Rows, generator: Generator) -> object:
         private = private_gradients(generator, clipping=clipping)
         released(private, rows)
-        return private.clipper.thresholds[0]
+        return private._clipper.thresholds[0]
 
     return told_apart(run, claim([NoisyStep(clipping=clipping)], 1.0), seed, trials=400)
 

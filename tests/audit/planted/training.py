@@ -102,7 +102,7 @@ def one_draw_for_all(patch: pytest.MonkeyPatch) -> None:
 
 
 def forget_the_schedule_in_the_noise(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(gradients.PrivateGradients, "bound", property(lambda self: self.clipper.bound))
+    patch.setattr(gradients.PrivateGradients, "bound", property(lambda self: self._clipper.bound))
 
 
 # --- clipping ---------------------------------------------------------------------------------------------
