@@ -33,7 +33,7 @@ from sfumato import _check
 from sfumato.errors import InvalidParameterError, UnsupportedModelError
 from sfumato.training import swapping
 from sfumato.training.book_keeping import BookKeeping
-from sfumato.training.functional import Functional
+from sfumato.training.functional import Functional, FunctionalPass
 
 __all__ = ["LabelGradients"]
 
@@ -129,10 +129,8 @@ class LabelGradients:
             raise InvalidParameterError(
                 "columns need one class for each row: two vectors of the same length."
             )
-        engine = Functional(self._model, _cross_entropy)
-        with warnings.catch_warnings(), _twice_differentiable(self._model):
-            warnings.filterwarnings("ignore", "torch.func.vmap cannot run")  # slow is fine: they are few
-            found = engine.run((self._features[rows], classes))
+        with _twice_differentiable(self._model):
+            found = self._reference((self._features[rows], classes))
         each = {name: found.per_unit(name) for name in self._parameters}
         if self._scales is None:
             return each
@@ -151,8 +149,13 @@ class LabelGradients:
         try:
             found = BookKeeping(self._model, _cross_entropy).run(rows).squared_norms(groups)
         except UnsupportedModelError:
-            found = Functional(self._model, _cross_entropy).run(rows).squared_norms(groups)
+            found = self._reference(rows).squared_norms(groups)
         return found[0].sqrt()
+
+    def _reference(self, rows: tuple[Tensor, Tensor]) -> FunctionalPass:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "torch.func.vmap cannot run")  # slow is fine: they are few
+            return Functional(self._model, _cross_entropy).run(rows)
 
     def losses(self, place: slice) -> Tensor:
         """Return -log softmax of the model's output for some rows, [rows, classes], with its graph."""

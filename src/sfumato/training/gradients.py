@@ -256,7 +256,7 @@ class PrivateGradients:
         """Run rows of zeros in the shape of a batch's: what fails on these may be told."""
         zeros = rows.padded(rows.take(batch, slice(0, 0)), _ZEROS)
         with same_draws(self._model):
-            self._clipper.sums(self._pass(zeros, 1))
+            Functional(self._model, self._loss, vectorized=False).run(zeros)
 
     def finish(self) -> None:
         """End a step: add noise to the accumulated sums, divide, set every `.grad`, and count the step."""
