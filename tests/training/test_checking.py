@@ -12,9 +12,6 @@ from sfumato.testing import seeded
 from sfumato.training import checking, cross_entropy
 from sfumato.training.book_keeping import BookKeeping
 from sfumato.training.checking import agree, refuse_other_routes, self_check
-from sfumato.training.functional import Functional
-from sfumato.training.gradients import PrivateGradients
-from sfumato.training.losses import weighted
 from sfumato.training.projections import Projections
 from sfumato.training.rules.linear import LinearOp
 

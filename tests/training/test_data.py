@@ -145,11 +145,6 @@ def noisy(batch, generator):
     return x + torch.randn(x.shape, generator=generator), y
 
 
-def mixup(batch, generator):
-    x, y = batch
-    return (x + x[torch.randperm(len(x), generator=generator)]) / 2, y
-
-
 def test_views_are_copies_of_a_row_that_share_its_weight():
     batch = Units((X, Y), augment=noisy, views=3).take(torch.tensor([2, 5]), seeded(0))
     assert batch.rows_per_unit == 3
@@ -171,16 +166,9 @@ def test_views_and_owners_go_together():
     assert weights[2].tolist() == [0.5, 0.5, 0.0, 0.0]
 
 
-def test_an_augmentation_that_mixes_rows_is_refused():
-    with pytest.raises(InvalidParameterError, match="mixup"):
-        Units((X, Y), augment=mixup).take(torch.arange(6), seeded(0))
-    with pytest.raises(InvalidParameterError, match="depends on the other rows"):
-        Units((X, Y), augment=lambda b, g: (b[0] - b[0].mean(0), b[1])).take(torch.arange(6), seeded(0))
-
-
 def test_an_augmentation_that_loses_rows_is_refused():
     with pytest.raises(InvalidParameterError, match="as many"):
-        Units((X, Y), augment=lambda b, g: (b[0][:1], b[1][:1])).take(torch.arange(6), seeded(0))
+        Units((X, Y), augment=lambda b, g: (b[0][:0], b[1][:0])).take(torch.arange(6), seeded(0))
     with pytest.raises(InvalidParameterError, match="augment"):
         Units((X, Y), views=2)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models that mix, sort, route and gather rows: what one row adds to the sum must be its own, clipped.
 
-Most of these passed a self-check on three rows for some data sets, and then moved a clipped sum by up to 92 clip
-norms. Here each is either computed as a loop over examples computes it, or refused.
+Most of these passed a self-check on three rows for some data sets, and then moved a clipped sum by up to
+92 clip norms. Here each is either computed as a loop over examples computes it, or refused.
 """
 
 import pytest

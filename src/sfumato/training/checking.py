@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The self-check: on the first rows, a fast engine is compared with a loop over examples.
 
-Guarantee  None. Whose row it is follows from how a pass runs (`isolation`); this check looks for bugs in a rule
-           of ours or of torch. Where an engine's sums or per-example gradients differ from those of each
-           example alone, or a norm is smaller, training stops before the first update, with the parameter
-           named. A norm may be larger: where terms cancel, the rules err upwards.
+Guarantee  None. Whose row it is follows from how a pass runs (`isolation`); this check looks for bugs in a
+           rule of ours or of torch. Where an engine's sums or per-example gradients differ from those of
+           each example alone, or a norm is smaller, training stops before the first update, with the
+           parameter named. A norm may be larger: where terms cancel, the rules err upwards.
 Edge cases A gradient that is zero but for rounding (a bias before a normalization) is compared with the whole
            gradient of its row, which is what can cancel in it. What differs in the model's own type is
-           compared again in float64, where rounding is no excuse. A model that draws (dropout) is
-           compared in evaluation mode, because it draws differently each time. Rows whose gradient is not finite show nothing and wait for the next batch.
+           compared again in float64, where rounding is no excuse. A model that draws (dropout) is compared
+           in evaluation mode, because it draws differently each time. Rows whose gradient is not finite
+           show nothing and wait for the next batch.
 Failure    A trainable parameter that is reached around its module (by a list or a closure made before) is
            not seen by any engine; such a use is refused. So is a model whose gradient is not finite on any
            row that stands alone, such as one that divides by a deviation over the batch. The error names

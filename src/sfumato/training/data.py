@@ -8,8 +8,7 @@ Owners     With `owners`, a unit is an owner. One with more rows than `contribut
            fresh random subset of them at each step.
 Filling    Units of fewer rows than others are filled up with copies of their own rows at weight 0: nobody
            else's row, and no row of zeros, whose loss might not be a number.
-Views      `augment` sees `views` copies of each row and must change each on its own. On the first batch it is
-           run twice, with other rows beside the same ones; where that changes a row, training stops.
+Views      `augment` sees `views` copies of each row of one unit at a time (`augmenting`).
 Private    How many rows and units there are: in no message and no repr.
 Deferred   `Deferred` rows are read by `Units.open`, which a run calls once it is paid for and has begun:
            whether they can be read at all may tell what they hold.
@@ -17,7 +16,7 @@ Deferred   `Deferred` rows are read by `Units.open`, which a run calls once it i
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -25,14 +24,12 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
 from sfumato import _check
-from sfumato.errors import InvalidParameterError, QueryFailedError, SfumatoError
+from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms.random import Generator, words
 from sfumato.training import distributed, rows, tree
+from sfumato.training.augmenting import Augment, Augmenter, quietly
 
 __all__ = ["Augment", "Batch", "Deferred", "RowSource", "Units", "moved", "open_rows", "public_size_of"]
-
-T = TypeVar("T")
-Augment = Callable[[Any, torch.Generator], Any]  # (rows, where to draw from) -> as many rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +90,7 @@ class _DatasetRows:
         return len(self._dataset)
 
     def take(self, index: Tensor) -> tuple[Any, ...]:
-        examples = _quietly("the data set", lambda: [self._dataset[i] for i in index.tolist()])
+        examples = quietly("the data set", lambda: [self._dataset[i] for i in index.tolist()])
         try:
             batch = default_collate(examples)
         except (RuntimeError, TypeError):  # its message would tell shapes or types of private rows
@@ -189,8 +186,7 @@ class Units:
             self._source = open_rows(self._deferred.blank)
             declared = torch.zeros(0, dtype=torch.int64) if self._deferred.by_owner else None
         self._owned = _Owned.of(declared, contribution_bound, len(self._source))
-        self._augment, self._views = augment, views
-        self._augment_is_checked = augment is None
+        self._augment, self._views = None if augment is None else Augmenter(augment), views
 
     @property
     def deferred(self) -> bool:
@@ -242,15 +238,12 @@ class Units:
             return batch
         return self._viewed(batch, self._augment, generator)
 
-    def _viewed(self, batch: Batch, augment: Augment, generator: Generator | None) -> Batch:
+    def _viewed(self, batch: Batch, augment: Augmenter, generator: Generator | None) -> Batch:
         views = self._views
         copies = torch.arange(rows.count(batch.rows)).repeat_interleave(views)
         many = rows.take(batch.rows, copies)
         seed = int(words(1, generator)[0] >> np.uint64(1))
-        if not self._augment_is_checked and len(copies) > 1:
-            _refuse_mixing_augment(augment, many, seed)
-            self._augment_is_checked = True
-        changed = _augmented(augment, many, seed)
+        changed = augment(many, rows_per_unit=batch.rows_per_unit * views, seed=seed)
         weights = torch.ones(len(copies)) if batch.row_weights is None else batch.row_weights[copies]
         return Batch(changed, batch.rows_per_unit * views, weights / views, batch.numbers)
 
@@ -329,51 +322,3 @@ class _Owned:
         place = np.arange(len(owner)) - starts[owner]
         order = np.lexsort((words(len(owner), generator), owner))
         return self._order[self._starts[units][owner] + place][order], starts, counts
-
-
-# --- views -----------------------------------------------------------------------------------------------
-
-
-def _augmented(augment: Augment, batch: tuple[Any, ...], seed: int) -> tuple[Any, ...]:
-    changed = _quietly("augment", lambda: augment(batch, torch.Generator().manual_seed(seed)))
-    if not isinstance(changed, tuple | list | Mapping | Tensor) or rows.count(changed) != rows.count(batch):
-        raise InvalidParameterError(
-            "augment must return the rows it was given, changed: as many of them, in the same order."
-        )
-    return tuple(changed) if isinstance(changed, tuple | list) else (changed,)
-
-
-def _quietly(name: str, work: Callable[[], T]) -> T:
-    """Do the caller's own work on private rows. Where it fails, nothing that it says is told."""
-    try:
-        return work()
-    except SfumatoError:
-        raise
-    except Exception as error:
-        failure = type(error).__name__
-    # Out of the handler: there, whatever is raised would be chained to what must not be told.
-    raise QueryFailedError(
-        f"{name} failed on rows of a batch ({failure}). What it said is left out, as it may quote private "
-        "values. It must take every row there can be: try it on rows of your own making."
-    )
-
-
-def _refuse_mixing_augment(augment: Augment, batch: tuple[Any, ...], seed: int) -> None:
-    """Raise if the augmentation of a row depends on others: every second is blanked, and must not show."""
-    other = torch.arange(rows.count(batch)) % 2 == 1
-    blanked = tree.mapped(batch, lambda t: _blanked(t, other))
-    before, after = (_augmented(augment, b, seed) for b in (batch, blanked))
-    for kept, now in zip(rows.tensors(before), rows.tensors(after), strict=True):
-        keep = (~other).to(kept.device)
-        if not torch.equal(kept[keep].nan_to_num(), now[keep].nan_to_num()):
-            raise InvalidParameterError(
-                "the augmentation of a row depends on the other rows of the batch (mixup, cutmix and "
-                "statistics of the batch do). One example would then reach into the gradients of others. "
-                "Change each row on its own."
-            )
-
-
-def _blanked(tensor: Tensor, which: Tensor) -> Tensor:
-    changed = tensor.clone()
-    changed[which.to(tensor.device)] = 0
-    return changed

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run a model on all rows of a batch at once, while it sees one row at a time.
 
-Guarantee  Inside `Isolated` the model and the loss get tensors of one row, shape [1, ...]. The axis that counts
-           the rows of the batch is hidden by torch's vmap: no operation can name, sort, index, add up or
+Guarantee  Inside `Isolated` the model and the loss get tensors of one row, shape [1, ...]. The axis that
+           counts the rows of the batch is hidden by torch's vmap: no operation can name, sort, index, add up or
            normalize along it. What the model computes for a row depends on that row, on parameters, on
            other tensors that all rows share, and on random draws; never on another row.
            No value of a row can leave: `item`, `bool`, `tolist`, `numpy` and `nonzero` raise, and a printed
@@ -98,10 +98,14 @@ class Isolated:
 
     def split(self, x: Tensor) -> Tensor:
         """Return [rows, ...] as the tensor of one row, [1, ...]."""
-        return _functorch._add_batch_dim(x.unsqueeze(1), 0, self._level)
+        return self.block(x.unsqueeze(1))
+
+    def block(self, x: Tensor) -> Tensor:
+        """Return [rows, ...] as the tensor of one of them, [...]."""
+        return _functorch._add_batch_dim(x, 0, self._level)
 
     def join(self, x: Tensor) -> Tensor:
-        """Return the tensor of one row, [...], as [rows, ...]; rows share memory where they share the value."""
+        """Return the tensor of one row, [...], as [rows, ...]; a shared value is not copied."""
         return _functorch._remove_batch_dim(x, self._level, self.count, 0)
 
     @property
@@ -231,8 +235,8 @@ def _custom(function: Any, custom: Any, *args: Any, **kwargs: Any) -> Any:
     """Refuse functions that come with a rule for batches of their own."""
     if custom.vmap is not torch.autograd.Function.vmap:
         raise UnsupportedUseError(
-            f"the function {custom.__name__!r} has a vmap rule of its own, which sees all rows of a batch and "
-            "may mix them. Use generate_vmap_rule=True, or engine='functional'."
+            f"the function {custom.__name__!r} has a vmap rule of its own, which sees all rows of a batch "
+            "and may mix them. Use generate_vmap_rule=True, or engine='functional'."
         )
     return function(custom, *args, **kwargs)
 

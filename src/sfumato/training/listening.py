@@ -30,8 +30,8 @@ from sfumato.training import fixing, swapping
 from sfumato.training import rows as rows_of
 from sfumato.training.book_keeping import BookKeeping, BookKeepingPass
 from sfumato.training.clipping import GradientPass
-from sfumato.training.rows import Grouping
 from sfumato.training.op import Memory, Op
+from sfumato.training.rows import Grouping
 from sfumato.training.tape import Tape, Tracked
 
 Batching = Layout = LayoutChangedError = object
@@ -263,7 +263,7 @@ class Listener:
         module.register_forward_pre_hook(self._before, with_kwargs=True)
         module.register_forward_hook(self._after, always_call=True)
 
-    def __deepcopy__(self, memo: Any) -> "Listener":
+    def __deepcopy__(self, memo: Any) -> Listener:
         deaf = Listener.__new__(Listener)
         deaf.__setstate__({})
         return deaf

@@ -220,8 +220,8 @@ class Tape:
         if not self._isolated.is_current:
             raise self._refuse(
                 UnsupportedUseError(
-                    f"parameter {next(_tracked(args, kwargs)).parameter_name!r} is used inside of a transform "
-                    "of torch.func, or after its pass. Use engine='functional'."
+                    f"parameter {next(_tracked(args, kwargs)).parameter_name!r} is used inside of a "
+                    "transform of torch.func, or after its pass. Use engine='functional'."
                 )
             )
         if handler is None:
@@ -259,8 +259,8 @@ class Tape:
         if _changes(name) and args and isinstance(args[0], Tracked):
             raise self._refuse(
                 NotPrivateError(
-                    f"parameter {args[0].parameter_name!r} is changed in place by {name!r} while the model runs, "
-                    "so it would not be protected by noise. Change parameters between steps only."
+                    f"parameter {args[0].parameter_name!r} is changed in place by {name!r} while the model "
+                    "runs, so it would not be protected by noise. Change parameters between steps only."
                 )
             )
         return self._with_copies(func, args, kwargs)
