@@ -42,9 +42,10 @@ def test_a_factor_that_takes_a_threshold_below_the_floor_is_refused(factor):
 
 @pytest.mark.parametrize("factor", [FLOOR, 1e-6, 1.0, 1e6])
 @pytest.mark.parametrize("length", [1e-25, 1e-20, 1e-13, 1.0, 1e10])
-def test_a_contribution_stays_within_the_bound_at_every_factor_that_is_allowed(factor, length):
-    row = torch.full((1, 3), length / 3**0.5)
-    with_row, without = (private_of(Clipping(clip_norm=1.0), noise_multiplier=1e-3) for _ in range(2))
+@pytest.mark.parametrize("engine", ["functional", "book-keeping"])
+def test_a_contribution_stays_within_the_bound_at_every_factor_that_is_allowed(factor, length, engine):
+    row, options = torch.full((1, 3), length / 3**0.5), {"noise_multiplier": 1e-3, "engine": engine}
+    with_row, without = (private_of(Clipping(clip_norm=1.0), **options) for _ in range(2))
     for _, private in (with_row, without):
         private.scale_clipping(factor)
     moved = released(*with_row, row) - released(*without, torch.zeros(1, 3))
