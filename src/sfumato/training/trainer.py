@@ -180,10 +180,7 @@ class Trainer:
             session, self._settled = self._session(), False
             self._claims = None if self._folder is None else Claims(self._payment, self._folder)
             with undone_on_failure(session, published=self._published, kept=lambda: self._settled):
-                if resume:
-                    self._resume(session)
-                else:
-                    self._start(session)
+                (self._resume if resume else self._start)(session)
                 session.open()
                 self._take_steps(session)
                 return self._finish(session)
