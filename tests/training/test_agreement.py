@@ -5,6 +5,8 @@ import importlib.util
 import json
 import subprocess
 import sys
+from collections import UserDict
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -86,6 +88,14 @@ def test_rows_are_compared_after_the_run_has_begun_and_settings_before_it_is_cha
 # --- digests ---------------------------------------------------------------------------------------------
 
 KEY = bytes(range(32))
+
+
+@dataclass
+class Pair:
+    x: object
+    y: object
+
+
 DIFFERENT_DATA = [
     (X, Y),
     (Y, X),
@@ -98,6 +108,12 @@ DIFFERENT_DATA = [
     {"x": X},
     {"y": X},
     (X, (Y,)),
+    (X, Y.numpy()),
+    (X, Y.numpy()[::-1]),
+    Pair(X, Y),
+    Pair(X, Y + 1),
+    UserDict(x=X),
+    UserDict(x=X + 1),
     TensorDataset(X, Y),
     Subset(TensorDataset(X, Y), [0, 1]),
     Subset(TensorDataset(X, Y), [1, 0]),

@@ -17,15 +17,16 @@ Not here   What is told: ranks exchange hashes with a secret key of 256 bits, ma
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 from sfumato.errors import InvalidParameterError
-from sfumato.training import distributed
+from sfumato.training import distributed, tree
 from sfumato.training.data import Units
 
 __all__ = ["Agreement", "digest"]
@@ -103,22 +104,29 @@ def _parts(value: Any) -> Iterator[bytes | memoryview]:
     if isinstance(value, Tensor):
         yield repr((tuple(value.shape), str(value.dtype))).encode()
         yield from _bytes(value)
-    elif isinstance(value, dict):
-        yield from (part for item in value.items() for part in _parts(item))  # pyright: ignore[reportUnknownVariableType,reportUnknownArgumentType] - of any kind
-    elif isinstance(value, list | tuple):
-        yield str(len(value)).encode()  # pyright: ignore[reportUnknownArgumentType] - of any kind
-        yield from (part for inner in value for part in _parts(inner))  # pyright: ignore[reportUnknownVariableType] - of any kind
-    elif isinstance(value, TensorDataset):
-        yield from _parts(value.tensors)
-    elif isinstance(value, Subset):
-        yield from _parts(torch.as_tensor(list(value.indices), dtype=torch.int64))  # pyright: ignore[reportUnknownMemberType,reportUnknownArgumentType] - of any data set
-        yield from _parts(value.dataset)  # pyright: ignore[reportUnknownMemberType] - of any data set
-    elif isinstance(value, ConcatDataset):
-        yield from _parts(list(value.datasets))  # pyright: ignore[reportUnknownMemberType,reportUnknownArgumentType] - of any data set
+    elif isinstance(value, np.ndarray):
+        yield repr((value.shape, str(value.dtype))).encode()
+        yield np.ascontiguousarray(value).tobytes()
+    elif (inside := _inside(value)) is not None:
+        yield str(len(inside)).encode()
+        yield from (part for inner in inside for part in _parts(inner))
     elif isinstance(value, str | bytes | int | float | bool | None):
         yield repr(value).encode()
     elif hasattr(value, "__len__"):
         yield str(len(value)).encode()
+
+
+def _inside(value: Any) -> list[Any] | None:
+    """Return what a data set or a container is made of; None where that cannot be known."""
+    if isinstance(value, TensorDataset):
+        return list(value.tensors)
+    if isinstance(value, Subset):
+        whole = cast("Subset[Any]", value)
+        return [torch.as_tensor(list(whole.indices), dtype=torch.int64), whole.dataset]
+    if isinstance(value, ConcatDataset):
+        return list(cast("ConcatDataset[Any]", value).datasets)
+    inside = tree.parts(value)
+    return [*cast("Mapping[Any, Any]", value), *inside] if isinstance(value, Mapping) and inside else inside
 
 
 def _bytes(tensor: Tensor) -> Iterator[memoryview]:

@@ -17,6 +17,7 @@ from typing import Any
 
 from torch import Tensor
 
+from sfumato.training import tree
 from sfumato.training.session import Session
 
 __all__ = ["undone_on_failure"]
@@ -30,7 +31,7 @@ def undone_on_failure(
 
     `published()` returns the state to go back to; None, or a failure of its own, means the start.
     """
-    start = _held(session.parts())
+    start = tree.mapped(session.parts(), _held)
     try:
         yield
     except BaseException:
@@ -48,16 +49,9 @@ def _go_back(session: Session, start: Any, published: Callable[[], Any]) -> None
     session.roll_back(start if state is None else state)
 
 
-def _held(value: Any) -> Any:
-    """Return a copy of a state that later steps do not change, with its tensors in main memory."""
-    if isinstance(value, Tensor):
-        return value.detach().to("cpu", copy=True)
-    if isinstance(value, dict):
-        return {key: _held(part) for key, part in value.items()}  # pyright: ignore[reportUnknownVariableType] - of any kind
-    if isinstance(value, list | tuple):
-        parts = [_held(part) for part in value]  # pyright: ignore[reportUnknownVariableType] - of any kind
-        return parts if isinstance(value, list) else tuple(parts)
-    return value
+def _held(tensor: Tensor) -> Tensor:
+    """Return a copy in main memory, which later steps do not change."""
+    return tensor.detach().to("cpu", copy=True)
 
 
 @contextmanager
