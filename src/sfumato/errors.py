@@ -9,6 +9,7 @@ parameters, never data.
 __all__ = [
     "BudgetExceededError",
     "CalibrationError",
+    "ClaimedElsewhereError",
     "InvalidParameterError",
     "LedgerCorruptError",
     "LedgerError",
@@ -66,6 +67,10 @@ class BudgetExceededError(SfumatoError, RuntimeError):
 
 class LedgerError(SfumatoError, RuntimeError):
     """A ledger cannot be used as asked."""
+
+
+class ClaimedElsewhereError(LedgerError):
+    """A release that was begun here goes on elsewhere: one charge has one result."""
 
 
 class LedgerCorruptError(LedgerError):

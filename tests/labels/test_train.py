@@ -22,6 +22,7 @@ from sfumato.labels import (
     train,
 )
 from sfumato.ledger.state import Progress
+from sfumato.mechanisms.random import FastGenerator
 from sfumato.testing import seeded
 from sfumato.training.checkpoint import CheckpointError
 from sfumato.training.session import Session
@@ -332,3 +333,11 @@ def test_canaries_with_flipped_labels_audit_a_run(name):
 def test_what_canaries_cannot_audit_is_refused(name, told):
     with pytest.raises(InvalidParameterError, match=told):
         trained(methods()[name], audit=Canaries(count=400))
+
+
+@pytest.mark.parametrize("make", [FastGenerator, lambda: FastGenerator(1), lambda: seeded(1)])
+@pytest.mark.parametrize("name", ["randomized-response", "dp-sgd"])
+def test_noise_that_is_not_secure_is_marked_in_the_ledger(account, name, make):
+    run = trained(methods()[name], account=account, purpose="study", generator=make())
+    assert account.releases()[0].seeded and account.statement().seeded
+    assert "for study only" in run.statement().lower()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """An event reaches an account only with the relation it was made for."""
 
+import ast
 from collections.abc import Callable
 from functools import reduce
 from pathlib import Path
@@ -13,6 +14,8 @@ from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError, RelationMismatchError, UnsupportedEventError
 from sfumato.ledger import Account, Ledger, Mechanism, charge
 from sfumato.mechanisms import Laplace, RandomizedResponse, SmoothMedian
+from sfumato.mechanisms.random import FastGenerator, SecureGenerator, study_note
+from sfumato.testing import seeded
 
 New = Callable[..., Account]
 
@@ -123,3 +126,58 @@ def test_an_event_beyond_what_can_be_priced_is_refused_by_name(new_account: New,
 def test_the_deepest_event_that_is_charged_can_be_read_back(new_account: New, path: Path) -> None:
     new_account().reserve(_nested(charge.DEEPEST), purpose="p", relation="add-remove")
     assert Ledger(path).account("credit").spent().epsilon == 0.001
+
+
+# --- for study only ----------------------------------------------------------------------------------------
+
+GENERATORS = {
+    "default": (lambda: None, False),
+    "secure": (SecureGenerator, False),
+    "seeded": (lambda: seeded(1), True),
+    "fast": (FastGenerator, True),
+    "fast and seeded": (lambda: FastGenerator(1), True),
+    "part of a seeded one": (lambda: seeded(1).fork("noise", 2), True),
+}
+
+
+class Doubtful:
+    """A generator of somebody's own that does not say clearly that it is secure."""
+
+    secure, seeded = "of course", False
+
+
+@pytest.mark.parametrize("kind", GENERATORS)
+def test_a_release_is_marked_by_where_its_noise_came_from(new_account: New, kind: str) -> None:
+    make, marked = GENERATORS[kind]
+    account, generator = new_account(), make()
+    account.reserve(ADDING, purpose="reserved", generator=generator)
+    with account.spend(ADDING, purpose="spent", generator=generator):
+        pass
+    assert [release.seeded for release in account.releases()] == [marked] * 2
+    assert account.statement().seeded is marked
+    assert ("for study only" in account.statement().text.lower()) is marked
+    assert (study_note(generator) is not None) is marked  # what a release itself says agrees
+
+
+def test_a_generator_that_is_not_clearly_secure_is_marked(new_account: New) -> None:
+    account = new_account()
+    account.reserve(ADDING, purpose="doubtful", generator=Doubtful())  # type: ignore[arg-type]  # on purpose
+    assert account.releases()[0].seeded
+
+
+# These charge nothing that noise is added to: they only ask what an account admits.
+WITHOUT_NOISE = {"audit/order.py"}
+
+
+def test_every_charge_in_the_library_says_where_its_noise_comes_from() -> None:
+    package = Path(charge.__file__).parents[1]
+    silent = [
+        f"{file.relative_to(package)}:{call.lineno}"
+        for file in package.rglob("*.py")
+        if file.relative_to(package).as_posix() not in WITHOUT_NOISE
+        for call in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
+        if call.func.attr in ("spend", "reserve") and (call.args or call.keywords)
+        if "generator" not in {keyword.arg for keyword in call.keywords}
+    ]
+    assert silent == []

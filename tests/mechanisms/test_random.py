@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import copy
+import multiprocessing
 import os
 import pickle
 import threading
@@ -21,6 +22,7 @@ from sfumato.mechanisms.random import (
     uniform_below,
     words,
 )
+from sfumato.mechanisms.tensors import gaussian
 from sfumato.testing import seeded
 
 ALPHA = 1e-6
@@ -28,20 +30,7 @@ ALPHA = 1e-6
 
 def draw_in_child(generator) -> bytes:
     """Fork, draw 32 bytes in the child, and return them (or b'refused')."""
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            sent = words(4, generator).tobytes()
-        except InvalidParameterError:
-            sent = b"refused"
-        os.write(write, sent)
-        os._exit(0)
-    os.waitpid(child, 0)
-    os.close(write)
-    received = os.read(read, 64)
-    os.close(read)
-    return received
+    return in_child(lambda: words(4, generator).tobytes())
 
 
 def test_the_default_is_secure_and_not_seeded():
@@ -258,3 +247,95 @@ def test_uniform_below_is_uniform_where_a_plain_remainder_is_not():
 def test_uniform_below_refuses_what_is_no_bound(wrong):
     with pytest.raises(InvalidParameterError):
         uniform_below(wrong, 1)
+
+
+NO_SEED = {"secure": SecureGenerator, "fast": FastGenerator}
+FORKING = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+
+
+@FORKING
+@pytest.mark.parametrize("kind", NO_SEED)
+def test_children_of_a_fork_draw_neither_each_others_noise_nor_their_parents(kind):
+    generator = NO_SEED[kind]()
+    words(4, generator)
+    drawn = [draw_in_child(generator), draw_in_child(generator), words(4, generator).tobytes()]
+    assert len(set(drawn)) == 3 and b"refused" not in drawn
+
+
+@FORKING
+@pytest.mark.parametrize("kind", NO_SEED)
+def test_tensors_of_noise_differ_between_children_of_a_fork(kind):
+    generator = NO_SEED[kind]()
+
+    def drawn() -> bytes:
+        return in_child(lambda: gaussian((4,), stddev=1.0, generator=generator).numpy().tobytes())
+
+    assert len({drawn(), drawn(), gaussian((4,), stddev=1.0, generator=generator).numpy().tobytes()}) == 3
+
+
+@FORKING
+@pytest.mark.parametrize("make", [lambda: seeded(1), lambda: FastGenerator(1)], ids=["seeded", "fast"])
+def test_no_seeded_generator_works_in_a_forked_child(make):
+    generator = make()
+    assert draw_in_child(generator) == b"refused"
+    assert in_child(lambda: bytes(words(4, generator.fork("noise", 1)))) == b"refused"
+
+
+@FORKING
+@pytest.mark.parametrize("kind", NO_SEED)
+def test_processes_of_a_forking_pool_draw_noise_of_their_own(kind):
+    generator = NO_SEED[kind]()
+    words(1, generator)
+    context = multiprocessing.get_context("fork")
+    queue = context.SimpleQueue()
+    children = [
+        context.Process(target=lambda: queue.put(words(2, generator).tobytes()), daemon=True)
+        for _ in range(3)
+    ]
+    for child in children:
+        child.start()
+    drawn = [queue.get() for _ in children]
+    for child in children:
+        child.join()
+    assert len({*drawn, words(2, generator).tobytes()}) == 4
+
+
+class Noisy(torch.utils.data.Dataset):
+    """Rows of noise from one generator, which workers of a loader inherit."""
+
+    def __init__(self, generator):
+        self._generator = generator
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        return gaussian((3,), stddev=1.0, generator=self._generator)
+
+
+@FORKING
+@pytest.mark.parametrize("kind", NO_SEED)
+def test_workers_of_a_torch_loader_draw_noise_of_their_own(kind):
+    generator = NO_SEED[kind]()
+    words(1, generator)
+    loader = torch.utils.data.DataLoader(Noisy(generator), num_workers=2, multiprocessing_context="fork")
+    rows = [tuple(row.flatten().tolist()) for _ in range(2) for row in loader]
+    assert len(set(rows)) == 12
+
+
+def in_child(work) -> bytes:
+    """Fork, and return what `work` returns in the child (or b'refused')."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            sent = work()
+        except InvalidParameterError:
+            sent = b"refused"
+        os.write(write, sent)
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(write)
+    received = os.read(read, 1024)
+    os.close(read)
+    return received

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 from torch import nn
+from torch.utils.data import Dataset, TensorDataset, random_split
 
 from sfumato import Ledger
 from sfumato.errors import SfumatoError
@@ -25,6 +26,8 @@ from sfumato.training import (
     Trainer,
     distributed,
 )
+from sfumato.training.checkpoint import RunFolder
+from sfumato.training.paying import Payment
 
 STEPS = 12
 
@@ -33,13 +36,13 @@ def die():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def mechanism(adaptive, shuffled=False, steps=STEPS, group_size=1):
+def mechanism(adaptive, shuffled=False, steps=STEPS, group_size=1, clip_norm=0.5):
     adapt = AdaptiveClip(count_noise_multiplier=8.0) if adaptive else None
     sampling = PoissonSampling(sampling_rate=0.3)
     if shuffled:
         sampling = ShuffledBatches(batch_size=13, public_size=60)
     return DpSgd(
-        step=NoisyStep(clipping=Clipping(clip_norm=0.5, adaptive=adapt), group_size=group_size),
+        step=NoisyStep(clipping=Clipping(clip_norm=clip_norm, adaptive=adapt), group_size=group_size),
         sampling=sampling,
         noise=[(2.0, 5), (3.0, steps - 5)],
         relation="zero-out" if shuffled else "add-remove",
@@ -79,6 +82,49 @@ def schedule_of(asked):
     return lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
 
 
+class Lazy(Dataset):
+    """Rows that are computed when they are asked for; `noisy` ones differ each time."""
+
+    def __init__(self, x, y, order=None, noisy=False):
+        self._x, self._y, self._noisy = x, y, noisy
+        self._order = torch.arange(len(x)) if order is None else order
+
+    def __len__(self):
+        return len(self._order)
+
+    def __getitem__(self, index):
+        place = self._order[index]
+        x = self._x[place]
+        return (x + torch.randn_like(x) if self._noisy else x), self._y[place]
+
+
+def data_of(kind, x, y):
+    """Return the data of this rank: all ranks give the same, or what users get wrong."""
+    rank = int(os.environ.get("RANK", "0"))
+    own = torch.Generator().manual_seed(100 + rank)  # as if nobody had shared a seed
+    order = torch.randperm(60, generator=own)
+    kinds = {
+        "tensors": lambda: (x, y),
+        "lazy": lambda: Lazy(x, y),
+        "split": lambda: random_split(TensorDataset(x, y), [50, 10], generator=own)[0],
+        "shuffled": lambda: (x[order], y[order]),
+        "one row": lambda: (torch.cat([x[:59], x[59:] + 1e-6 * rank]), y),
+        "longer": lambda: (x[: 60 - rank], y[: 60 - rank]),
+        "lazy shuffled": lambda: Lazy(x, y, order),
+        "lazy split": lambda: random_split(Lazy(x, y), [50, 10], generator=own)[0],
+        "noisy": lambda: Lazy(x, y, noisy=True),
+    }
+    return kinds[kind]()
+
+
+def owners_of(asked):
+    if "owners" not in asked:
+        return {}
+    rank = int(os.environ.get("RANK", "0"))
+    owners = torch.arange(60) // 3
+    return {"owners": owners.roll(rank) if asked["owners"] == "other" else owners, "contribution_bound": 2}
+
+
 def make(asked):
     """Return a trainer as `asked` says."""
     dtype = getattr(torch, asked.get("dtype", "float32"))
@@ -88,12 +134,14 @@ def make(asked):
     seed = asked.get("seed")
     return Trainer(
         network(asked.get("dropout", True), dtype),
-        (x, y),
+        data_of(asked.get("data", "tensors"), x, y),
+        **owners_of(asked),
         mechanism=mechanism(
             asked.get("adaptive", True),
             asked.get("shuffled", False),
             asked.get("steps", STEPS),
             asked.get("group_size", 1),
+            0.5 + asked.get("own_clip_norm", 0.0) * int(os.environ.get("RANK", "0")),
         ),
         loss=loss_of(asked),
         public_size=60,
@@ -126,6 +174,28 @@ def die_while_saving(count):
     os.fsync = fsync
 
 
+PLACES = {
+    "claim": (Payment, "claim"),  # a checkpoint is on disk, under another name
+    "promote": (RunFolder, "promote"),  # ... and the ledger has its claim
+    "commit": (Payment, "commit"),  # the last checkpoint is there
+    "finish": (RunFolder, "finish"),  # ... and committed, but no weights are handed over
+}
+
+
+def die_before(place, count):
+    """Be killed just before a function of the library is called for the `count`-th time."""
+    kind, name = PLACES[place]
+    real, left = getattr(kind, name), [count]
+
+    def dying(self, *given, **said):
+        left[0] -= 1
+        if not left[0]:
+            die()
+        return real(self, *given, **said)
+
+    setattr(kind, name, dying)
+
+
 def custom_loop(asked):
     """Take steps with PrivateGradients alone, each rank on its share of the same batches."""
     model = network(False, torch.float64)
@@ -150,6 +220,8 @@ def train_one(asked):
     trainer = make(asked)
     if "die_in_save" in asked:
         die_while_saving(asked["die_in_save"])
+    if "die_before" in asked:
+        die_before(*asked["die_before"])
     return trainer.fit(resume=asked.get("resume", False)).model
 
 

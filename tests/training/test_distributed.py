@@ -125,7 +125,9 @@ def test_two_ranks_that_were_killed_and_resumed_equal_the_uninterrupted_two(tmp_
 def test_one_process_decides_and_shares_alone():
     assert (distributed.rank(), distributed.size(), distributed.is_first()) == (0, 1, True)
     drawn = torch.tensor([3, 5, 8])
-    assert distributed.share(lambda: drawn, torch.device("cpu")) is drawn
+    assert distributed.drawn(lambda: drawn, torch.device("cpu")) is drawn
+    assert distributed.share(drawn) is drawn
+    assert distributed.alike(lambda: 7)
     assert distributed.first_decides(lambda: 7) == 7
     assert distributed.gathered("a") == ["a"]
     sums = [torch.ones(2)]

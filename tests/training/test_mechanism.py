@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 import math
 
+import numpy as np
 import pytest
 from dp_accounting import dp_event as dp
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import binomtest, norm
 
 from sfumato.accounting.events import JohnsonLindenstraussDpEvent
 from sfumato.accounting.guarantee import Relation
@@ -35,7 +37,6 @@ def sampled(event):
         (NoisyStep(clipping=CoordinateClipping(coordinate_bound=1.0)), dp.GaussianDpEvent(3.0)),
         (NoisyStep(clipping=FLAT, group_size=4), dp.GaussianDpEvent(1.5)),
         (NoisyStep(clipping=FLAT, projections=5), JohnsonLindenstraussDpEvent(3.0, 5)),
-        (NoisyStep(clipping=FLAT, group_size=2, projections=5), JohnsonLindenstraussDpEvent(1.5, 5)),
         (
             NoisyStep(clipping=ADAPTIVE),
             dp.ComposedDpEvent([dp.GaussianDpEvent(3.0), dp.GaussianDpEvent(7.0)]),
@@ -51,7 +52,6 @@ def sampled(event):
         "coordinate",
         "groups",
         "projections",
-        "groups of projections",
         "adaptive",
         "adaptive groups",
     ],
@@ -128,3 +128,46 @@ def test_a_step_with_wrong_numbers_is_refused(options):
 def test_projections_have_no_use_for_coordinates():
     with pytest.raises(InvalidParameterError, match=r"Clip by norm"):
         NoisyStep(clipping=CoordinateClipping(coordinate_bound=1.0), projections=3)
+
+
+@pytest.mark.parametrize(
+    ("refused", "why"),
+    [
+        ({"clipping": Clipping(clip_norm=1.0, per_layer=True)}, "layer on its own"),
+        ({"clipping": Clipping(layer_norms={"a": 1.0, "b": 2.0})}, "layer on its own"),
+        ({"clipping": FLAT, "group_size": 2}, "estimated once with a unit in it and once without"),
+    ],
+    ids=["per layer", "layer norms", "groups"],
+)
+def test_projections_with_several_estimates_for_one_unit_are_refused(refused, why):
+    with pytest.raises(InvalidParameterError, match=why):
+        NoisyStep(**refused, projections=1)
+
+
+def test_projections_beside_an_adaptive_clip_are_priced_with_the_count():
+    step = NoisyStep(clipping=ADAPTIVE, projections=5)
+    assert step.event(3.0) == dp.ComposedDpEvent(
+        [JohnsonLindenstraussDpEvent(3.0, 5), dp.GaussianDpEvent(7.0)]
+    )
+    alone = run_of(step=NoisyStep(clipping=FLAT, projections=5)).price(delta=1e-5)
+    assert run_of(step=step).price(delta=1e-5).epsilon > alone.epsilon
+
+
+@pytest.mark.parametrize("layers", [1, 16])
+def test_estimated_norms_of_many_layers_exceed_the_bound_far_more_than_one_estimate(layers):
+    """Draw what the refusal is about: the bound on a contribution, from one projection a layer."""
+    draws = np.random.default_rng(0).standard_normal((100_000, layers))
+    moved = np.sqrt((1 / (layers * draws**2)).sum(1))  # layers have equal shares of the clip norm
+    one_estimate = 1 - 2 * norm.sf(0.1)  # the chance that one exceeds ten times the clip norm
+    seen = binomtest(int((moved > 10).sum()), len(draws)).proportion_ci(1 - 1e-6)
+    assert (seen.low > 3 * one_estimate) == (layers == 16)
+    assert (seen.low <= one_estimate <= seen.high) == (layers == 1)
+
+
+def test_a_run_does_not_change_with_the_list_it_was_made_from():
+    given = [(2.0, 3)]
+    run = run_of(given)
+    before = run.event(), run.price(delta=1e-5).epsilon
+    given[0] = (200.0, 1)
+    given.append((1.0, 1))
+    assert (run.event(), run.price(delta=1e-5).epsilon) == before and run.steps == 3

@@ -18,6 +18,7 @@ from sfumato.audit.inputs import audit_inputs, mislabeled
 from sfumato.audit.mechanism import Vectorized, audit_mechanism, audit_outputs, runs_needed
 from sfumato.audit.one_run import binary_guesses, f_dp, gaussian_scores
 from sfumato.audit.order import check_never_exceeds, check_paid_first, check_stays_spent
+from sfumato.audit.records import check_marked, check_one_result
 from sfumato.audit.replay import check_sensitivity, replay
 from sfumato.audit.results import AuditResult, LowerBound
 from sfumato.audit.roc import Roc
@@ -50,7 +51,9 @@ __all__ = [
     "audit_mechanism",
     "audit_outputs",
     "binary_guesses",
+    "check_marked",
     "check_never_exceeds",
+    "check_one_result",
     "check_paid_first",
     "check_sensitivity",
     "check_stays_spent",

@@ -116,8 +116,8 @@ class PrivateEstimator(BaseEstimator):
             self._learn_quietly(X, y, generator)
         else:
             self._require_unit(self.account)
-            purpose, seeded = self.purpose or self._name(), not generator.secure
-            with self.account.spend(event, purpose=purpose, relation=promised.relation, seeded=seeded):
+            purpose, relation = self.purpose or self._name(), promised.relation
+            with self.account.spend(event, purpose=purpose, relation=relation, generator=generator):
                 self._learn_quietly(X, y, generator)
         note = study_note(generator)
         self.event_, self.guarantee_, self.notes_ = event, promised, () if note is None else (note,)

@@ -32,7 +32,7 @@ from sfumato.labels.gradients import NoisyGradients
 from sfumato.labels.learning import Augment, Released, learn, rehearsing, soft_cross_entropy, teacher
 from sfumato.labels.methods import ReleasingMethod
 from sfumato.ledger.account import Account
-from sfumato.mechanisms.random import Generator, resolve, study_note
+from sfumato.mechanisms.random import Generator, study_note
 from sfumato.training import distributed
 from sfumato.training.auditing import Auditor
 from sfumato.training.data import Deferred
@@ -264,8 +264,7 @@ def _guarantee(method: ReleasingMethod, unit: str) -> Guarantee:
 def _spent(asked: Asked, method: ReleasingMethod) -> AbstractContextManager[Any]:
     if asked.account is None or asked.purpose is None:
         return nullcontext()
-    seeded = resolve(asked.generator).seeded
-    return asked.account.spend(method, purpose=asked.purpose, seeded=seeded)
+    return asked.account.spend(method, purpose=asked.purpose, generator=asked.generator)
 
 
 def _by_gradients(

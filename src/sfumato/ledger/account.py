@@ -9,6 +9,9 @@ Refund     `refund` works only before `begin`, which is durable before data may 
            computed from the data, and the account is as if the release had never been asked for.
 Failure    An exception between `begin` and `commit` leaves the release spent: part of a result may have been
            seen.
+Claims     A release that goes on in another process after a crash is claimed by it, in one transaction, and
+           only by who knows the last claim. So one charge has one line of continuations and one result: a
+           second copy of the same files knows an old claim, and can neither go on nor commit.
 """
 
 import json
@@ -22,18 +25,19 @@ from sfumato import _check
 from sfumato.accounting.calibrate import search
 from sfumato.accounting.events import DpEvent
 from sfumato.accounting.guarantee import Guarantee, Relation, round_up
-from sfumato.errors import BudgetExceededError, LedgerError, RelationMismatchError
+from sfumato.errors import BudgetExceededError, ClaimedElsewhereError, LedgerError, RelationMismatchError
 from sfumato.ledger import charge, filters, statement
 from sfumato.ledger._words import line
 from sfumato.ledger.book import Accounts, Book
 from sfumato.ledger.budget import Budget, as_floats
-from sfumato.ledger.charge import Charge, Mechanism
+from sfumato.ledger.charge import Charge, Mechanism, Randomness
 from sfumato.ledger.filters import Cost
 from sfumato.ledger.state import AccountState, Grant, Progress, Release
 
 __all__ = ["Account", "Remaining", "Reservation"]
 
 Answer = TypeVar("Answer")
+_ANOTHER = "One charge pays for one result: go on where it was continued, or reserve anew."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,13 +81,16 @@ class Account:
         *,
         purpose: str,
         relation: Relation | str | None = None,
+        generator: Randomness | None = None,
         seeded: bool = False,
     ) -> "Reservation":
         """Charge a mechanism, or an event, or raise `BudgetExceededError` with nothing spent.
 
         A mechanism knows the relation it is stated for; beside a bare event, `relation` must say it. Any but
         the account's is refused.
-        `seeded` marks a release whose noise came from a seed: it is for study only, and statements say so.
+        `generator` is where the noise will come from, None being the secure one of this process. A release
+        with noise of any other kind is marked as for study only, and statements say so. `seeded` marks one
+        whose generator is not at hand.
         """
         purpose = line(purpose=purpose)
         asked = charge.read(what, relation)
@@ -104,7 +111,7 @@ class Account:
             event=asked.event_json,
             purpose=purpose,
             relation=terms.relation.value,
-            seeded=bool(seeded),
+            seeded=bool(seeded) or charge.for_study(generator),
         )
         return Reservation(self._book, self.name, row.sequence)
 
@@ -115,10 +122,13 @@ class Account:
         *,
         purpose: str,
         relation: Relation | str | None = None,
+        generator: Randomness | None = None,
         seeded: bool = False,
     ) -> Generator["Reservation"]:
         """Reserve and begin; commit when the block ends well. An exception leaves the release spent."""
-        reservation = self.reserve(what, purpose=purpose, relation=relation, seeded=seeded)
+        reservation = self.reserve(
+            what, purpose=purpose, relation=relation, generator=generator, seeded=seeded
+        )
         reservation.begin()
         yield reservation
         reservation.commit()
@@ -250,28 +260,47 @@ class Reservation:
         """What the ledger knows of it now."""
         return self._book.ask(self._account, lambda state: state.releases[self.number])
 
-    def begin(self) -> None:
-        """Record that data may be touched from now on: no refund any more."""
-        self._step("begin", Progress.RESERVED, "Reserve anew for another computation.")
+    def begin(self, *, claim: str = "") -> None:
+        """Record that data may be touched from now on: no refund any more.
 
-    def commit(self) -> None:
-        """Record that the result left."""
-        self._step("commit", Progress.BEGUN, "Call begin() once, compute, then commit() once.")
+        Who gives a `claim` must know the last one to go on or to commit.
+        """
+        terms = json.dumps({"claim": line(claim=claim)}) if claim else ""
+        self._step("begin", Progress.RESERVED, "Reserve anew for another computation.", terms=terms)
+
+    def claim(self, claim: str, *, known: str) -> None:
+        """Go on with a release that was begun, from the place where `known` was its claim.
+
+        From then on `claim` is the one to know. Of two that know the same claim, the second is refused.
+        """
+        terms = json.dumps({"claim": line(claim=claim), "follows": known}, sort_keys=True)
+        self._step("claim", Progress.BEGUN, _ANOTHER, known=known, terms=terms)
+
+    def commit(self, *, claim: str = "") -> None:
+        """Record that the result left; `claim` is the last one, if there was any."""
+        self._step("commit", Progress.BEGUN, "Call begin() once, compute, then commit() once.", known=claim)
 
     def refund(self) -> None:
         """Give back what was charged; possible only before `begin`, when nothing was computed."""
         self._step("refund", Progress.RESERVED, "Only what was never begun can be given back.")
 
-    def _step(self, kind: str, needed: Progress, advice: str) -> None:
+    def _step(
+        self, kind: str, needed: Progress, advice: str, *, known: str | None = None, terms: str = ""
+    ) -> None:
         def admit(accounts: Accounts) -> None:
-            progress = accounts[self._account].releases[self.number].progress
-            if progress is not needed:
-                raise LedgerError(
-                    f"reservation {self.number} of account {self._account!r} is {progress.value}, so {kind} "
-                    f"is not possible. {advice}"
+            release = accounts[self._account].releases[self.number]
+            if release.progress is not needed:
+                raise (ClaimedElsewhereError if kind == "claim" else LedgerError)(
+                    f"reservation {self.number} of account {self._account!r} is {release.progress.value}, so "
+                    f"{kind} is not possible. {advice}"
+                )
+            if known is not None and known != release.claim:
+                raise ClaimedElsewhereError(
+                    f"reservation {self.number} of account {self._account!r} was continued elsewhere, so "
+                    f"{kind} is not possible here. {_ANOTHER}"
                 )
 
-        self._book.append(self._account, kind, admit, reservation=self.number)
+        self._book.append(self._account, kind, admit, reservation=self.number, terms=terms)
 
 
 def spent_guarantee(state: AccountState) -> Guarantee:

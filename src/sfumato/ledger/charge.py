@@ -4,6 +4,8 @@
 Guarantee  An event reaches an account only with its relation. A mechanism states its own; a bare event does
            not know it, so whoever charges one must say. The same event can be half as private under
            replace-one neighbors as it reads under add-remove.
+Study      Whether a release is marked "for study only" is decided here, for every charge, by the generator
+           that its noise came from (`for_study`): all but secure ones are.
 Limits     An event has numbers that float64 can hold, and is at most `DEEPEST` levels deep, so that whatever
            was charged once can be priced again, however deep the caller's own stack is.
 """
@@ -20,7 +22,7 @@ from sfumato.accounting.events import DpEvent
 from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError, RelationMismatchError, UnsupportedEventError
 
-__all__ = ["DEEPEST", "Charge", "Mechanism", "read"]
+__all__ = ["DEEPEST", "Charge", "Mechanism", "Randomness", "for_study", "read"]
 
 DEEPEST = 50  # levels of events inside events; `compose` never needs more than a few
 
@@ -37,6 +39,30 @@ class Mechanism(Protocol):
     def event(self) -> DpEvent:
         """Return what it does, in privacy terms."""
         ...
+
+
+class Randomness(Protocol):
+    """What a ledger asks of a generator (`mechanisms.random.Generator`)."""
+
+    @property
+    def secure(self) -> bool:
+        """Whether its bytes are cryptographic and their key is secret."""
+        ...
+
+    @property
+    def seeded(self) -> bool:
+        """Whether someone who knows a seed can repeat its bytes."""
+        ...
+
+
+def for_study(generator: Randomness | None) -> bool:
+    """Return whether noise from `generator` protects nobody: None is the secure default of every sampler.
+
+    >>> from sfumato.testing import seeded
+    >>> for_study(None), for_study(seeded(1))
+    (False, True)
+    """
+    return generator is not None and not (generator.secure is True and generator.seeded is False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -27,8 +27,9 @@ GENESIS = "0" * 64  # what the first row has as its previous hash
 class Entry:
     """A fact to be written: a row before it has its place in the chain.
 
-    `kind` is one of open, reserve, begin, commit, refund, grant. `terms` is JSON: what was agreed on opening,
-    or what was granted. `reservation` is the sequence number of the reserve row it speaks of.
+    `kind` is one of open, reserve, begin, claim, commit, refund, grant. `terms` is JSON: what was agreed on
+    opening, what was granted, or which claim holds from here on. `reservation` is the sequence number of the
+    reserve row it speaks of.
     """
 
     account: str

@@ -4,6 +4,9 @@
 Guarantee  The state is a function of the rows alone. A release counts as spent from its reserve row on, and
            only a refund row takes it back; a refund after a begin row cannot happen, and a journal in which
            it does is refused as corrupt.
+Claims     A release that takes long has a holder: whoever knows its claim, a text that a begin row or a claim
+           row wrote. A claim row names the claim it follows, so claims of one release form one line, and what
+           was handed from one process to another was handed once.
 Speed      What is spent is a running sum (`tally`), and an event is priced when it is first asked for: one
            more release costs the same after ten as after ten thousand.
 """
@@ -62,6 +65,7 @@ class Release:
     changed_at: str
     progress: Progress
     seeded: bool
+    claim: str = ""  # what its holder knows; empty where there is none
 
     @property
     def event(self) -> events.DpEvent:
@@ -73,7 +77,7 @@ class Release:
         """Whether it counts."""
         return self.progress is not Progress.REFUNDED
 
-    def moved(self, progress: Progress, changed_at: str) -> "Release":
+    def moved(self, progress: Progress, changed_at: str, claim: str) -> "Release":
         """Return the same release, further on. (Spelled out, because `replace` is slow for many rows.)"""
         return Release(
             reservation=self.reservation,
@@ -86,6 +90,7 @@ class Release:
             changed_at=changed_at,
             progress=progress,
             seeded=self.seeded,
+            claim=claim,
         )
 
 
@@ -248,7 +253,18 @@ def _step(row: Row, accounts: dict[str, AccountState]) -> None:
     before, after = _STEPS[row.kind]
     if release.progress is not before:
         raise _senseless(row, f"it is a {row.kind} of a release that is {release.progress.value}")
-    account.moved(release.moved(after, row.written_at))
+    claim = json.loads(row.terms)["claim"] if row.kind == "begin" and row.terms else release.claim
+    account.moved(release.moved(after, row.written_at, claim))
+
+
+def _claim(row: Row, accounts: dict[str, AccountState]) -> None:
+    if row.reservation is None:
+        raise _senseless(row, "it names no reservation")
+    account, terms = accounts[row.account], json.loads(row.terms)
+    release = account.releases[row.reservation]
+    if release.progress is not Progress.BEGUN or release.claim != terms["follows"]:
+        raise _senseless(row, "it claims a release that is not open, or that another has claimed")
+    account.moved(release.moved(Progress.BEGUN, row.written_at, terms["claim"]))
 
 
 _KINDS: dict[str, Callable[[Row, dict[str, AccountState]], None]] = {
@@ -258,6 +274,7 @@ _KINDS: dict[str, Callable[[Row, dict[str, AccountState]], None]] = {
     "begin": _step,
     "commit": _step,
     "refund": _step,
+    "claim": _claim,
 }
 
 

@@ -5,7 +5,8 @@ Guarantee  The first figure is the account's budget: it holds however the releas
            privacy filter (`filters`). The figure of the fixed plan is tighter and is labelled with its
            condition. Printed epsilons are rounded up. The head of the ledger is printed, so that a statement
            is a witness of its ledger.
-Seeded     Noise that came from a seed protects nobody; a statement with such a release says so first.
+Seeded     Noise that came from a seed, or that is not cryptographic, protects nobody; a statement with such
+           a release says so first.
 """
 
 import json
@@ -23,7 +24,7 @@ from sfumato.ledger.state import AccountState, Grant, Progress, Release
 
 __all__ = ["FixedPlan", "Statement", "write"]
 
-STUDY_ONLY = "for study only: the noise was seeded"
+STUDY_ONLY = "for study only: the noise was seeded or not cryptographic"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,7 +57,7 @@ class Statement:
 
     @property
     def seeded(self) -> bool:
-        """Whether any release that counts had seeded noise."""
+        """Whether any release that counts had noise that protects nobody."""
         return any(release.seeded and release.spent for release in self.releases)
 
     @property

@@ -4,7 +4,8 @@
 Guarantee  `SecureGenerator` is the AES-256-CTR keystream of a key taken from the operating system: without
            the key its bytes cannot be told from uniform ones. Two generators, two threads and two processes
            never share a stream: a forked child takes a key of its own, and a generator cannot be pickled or
-           copied.
+           copied. No generator of any kind gives a forked child the stream of its parent: one without a seed
+           starts anew there, and one with a seed refuses to work.
 GCM        The secure stream is counter mode as AES-256-GCM runs it (NIST SP 800-38D: blocks 2, 3, ... under a
            nonce of 96 bits), because libraries have made that path the fastest one: twice as fast as plain
            CTR where the processor has wide AES instructions. The tag is never asked for, so what is left is
@@ -128,6 +129,13 @@ def process_token() -> tuple[int, int]:
     return os.getpid(), _forks
 
 
+def _other_process() -> InvalidParameterError:
+    return InvalidParameterError(
+        "a seeded generator was used in another process than the one that made it, which would repeat its "
+        "noise. Make one in each process, each with a seed of its own."
+    )
+
+
 class SecureGenerator:
     """The default: a cryptographic stream with a secret key from the operating system.
 
@@ -208,16 +216,14 @@ class SeededGenerator:
 
     def _refuse_other_process(self) -> None:
         if self._process != process_token():
-            raise InvalidParameterError(
-                "a seeded generator was used in another process than the one that made it, which would "
-                "repeat its noise. Make one in each process, each with a seed of its own."
-            )
+            raise _other_process()
 
 
 class FastGenerator:
     """Torch's own generator: fast on every device, NOT secure. For studies, asked for by name.
 
-    Its state can be computed from its outputs, so whoever sees a release may remove the noise.
+    Its state can be computed from its outputs, so whoever sees a release may remove the noise. In a forked
+    process one without a seed starts anew, and one with a seed stays in the process that made it.
 
     >>> FastGenerator(7).secure, FastGenerator(7).seeded, FastGenerator().seeded
     (False, True, False)
@@ -230,22 +236,38 @@ class FastGenerator:
         if seed is not None:
             _check.in_range(0, 2**63 - 1, seed=seed)
         self.seeded = seed is not None
-        self._seed = seed
-        self.torch = torch.Generator(device)
-        self.torch.manual_seed(int.from_bytes(os.urandom(7), "little") if seed is None else int(seed))
+        self._seed = None if seed is None else int(seed)
+        self._device = torch.device(device)
+        self._start()
+
+    def _start(self) -> None:
+        self._torch = torch.Generator(self._device)
+        self._torch.manual_seed(int.from_bytes(os.urandom(7), "little") if self._seed is None else self._seed)
+        self._process = process_token()
+
+    @property
+    def torch(self) -> torch.Generator:
+        """Torch's generator, of this process."""
+        if self._process != process_token():
+            if self._seed is not None:
+                raise _other_process()
+            self._start()
+        return self._torch
 
     def fill(self, out: memoryview) -> None:
         """Overwrite every byte of `out`."""
-        values = torch.empty(-(-len(out) // 8), dtype=torch.int64, device=self.torch.device)
+        values = torch.empty(-(-len(out) // 8), dtype=torch.int64, device=self._device)
         values.random_(-(2**63), None, generator=self.torch)
         out[:] = values.cpu().numpy().data.cast("B")[: len(out)]
 
     def fork(self, label: str, index: int) -> "FastGenerator":
         """Return a generator on the same device: with a seed derived from this one's, or a fresh one."""
         if self._seed is None:
-            return FastGenerator(device=self.torch.device)
-        key = _derived(int(self._seed).to_bytes(32, "big"), label, index)
-        return FastGenerator(int.from_bytes(key[:7], "big"), device=self.torch.device)
+            return FastGenerator(device=self._device)
+        if self._process != process_token():
+            raise _other_process()
+        key = _derived(self._seed.to_bytes(32, "big"), label, index)
+        return FastGenerator(int.from_bytes(key[:7], "big"), device=self._device)
 
 
 _default: Final = SecureGenerator()
@@ -272,7 +294,7 @@ def study_note(generator: Generator | None) -> str | None:
     generator = resolve(generator)
     if generator.seeded:
         return "for study only: the noise was seeded"
-    return None if generator.secure else "for study only: the noise was not cryptographic"
+    return None if generator.secure is True else "for study only: the noise was not cryptographic"
 
 
 def words(count: int, generator: Generator | None = None) -> Words:

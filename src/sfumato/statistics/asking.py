@@ -19,7 +19,7 @@ from sfumato.accounting.guarantee import Guarantee, Relation, round_up
 from sfumato.accounting.price import price
 from sfumato.errors import InvalidParameterError, QueryFailedError, SfumatoError
 from sfumato.ledger.account import Account
-from sfumato.mechanisms.random import Generator, resolve, study_note
+from sfumato.mechanisms.random import Generator, study_note
 from sfumato.statistics.release import Interval, Release
 
 __all__ = ["Answer", "Query", "Question", "cost"]
@@ -144,7 +144,7 @@ class Query(Generic[Value]):
                 f"privacy unit is {promised.privacy_unit!r}. Use the account of this data, or open another."
             )
         named = purpose or self.question.name
-        with account.spend(self.question, purpose=named, seeded=not resolve(generator).secure):
+        with account.spend(self.question, purpose=named, generator=generator):
             return self._computed(promised, generator)
 
     def _computed(self, promised: Guarantee, generator: Generator | None) -> Release[Value]:

@@ -7,7 +7,8 @@ Same run   It carries a fingerprint of every public setting. Another run's is re
            named.
 Noise      None is in it. A resumed run draws fresh noise (or, from a seed, that of the step), never noise
            that a step before it had.
-Alone      One process at a time uses a folder: two would continue the same run twice.
+Alone      One process at a time uses a folder: two would continue the same run twice. A checkpoint that is
+           not the last one of its run is refused (`claims`).
 Private    Weights after noise are released by the run's own event. The order of a shuffled epoch is here too,
            which its event treats as known.
 """
@@ -40,6 +41,8 @@ class RunFolder:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self.checkpoint = self.path / "checkpoint.pt"
+        self.next = self.path / "checkpoint.pt.part"
+        self.claim = self.path / "claim"
         self.metrics = self.path / "metrics.jsonl"
         self.weights = self.path / "model.pt"
         self.report = self.path / "run.json"
@@ -79,7 +82,52 @@ class RunFolder:
 
     def save(self, state: Mapping[str, Any]) -> None:
         """Write a checkpoint in the place of the last one."""
-        _write(self.checkpoint, {"format": FORMAT, **state})
+        self.write_next(state)
+        self.promote()
+
+    def write_next(self, state: Mapping[str, Any]) -> None:
+        """Bring a checkpoint to disk, beside the last one."""
+        _bring(self.next, {"format": FORMAT, **state})
+
+    def promote(self) -> None:
+        """Put the checkpoint that `write_next` wrote in the place of the last one."""
+        self.next.replace(self.checkpoint)
+        _sync(self.path)
+
+    def load_next(self) -> dict[str, Any] | None:
+        """Return the checkpoint beside the last one, if there is a whole one."""
+        try:
+            return self._state_in(self.next) if self.next.exists() else None
+        except CheckpointError:
+            return None
+
+    def clear(self) -> None:
+        """Take away what a run wrote that never began."""
+        for place in (self.checkpoint, self.next, self.claim):
+            place.unlink(missing_ok=True)
+
+    def read_claim(self) -> str:
+        """Return the claim of the last checkpoint, as the folder knows it; empty where it knows none."""
+        return self.claim.read_text(encoding="ascii").strip() if self.claim.exists() else ""
+
+    def write_claim(self, claim: str) -> None:
+        """Keep the claim of the last checkpoint."""
+        part = self.claim.with_name(self.claim.name + ".part")
+        with part.open("w", encoding="ascii") as file:
+            file.write(f"{claim}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(self.claim)
+        _sync(self.path)
+
+    def exchange_claim(self, claim: str, *, known: str) -> None:
+        """Keep another claim, unless the one that is here is not `known`."""
+        if self.read_claim() != known:
+            raise CheckpointError(
+                f"the run in {str(self.path)!r} was continued by another process, so this one stops. Nothing "
+                "of the steps since its last checkpoint was kept."
+            )
+        self.write_claim(claim)
 
     def load(self) -> dict[str, Any]:
         """Read the checkpoint of a run that is not finished."""
@@ -90,10 +138,13 @@ class RunFolder:
             )
         if not self.checkpoint.exists():
             raise CheckpointError(f"there is no run in {str(self.path)!r} to resume. Leave resume=True out.")
-        state = self._read(self.checkpoint)
+        return self._state_in(self.checkpoint)
+
+    def _state_in(self, place: Path) -> dict[str, Any]:
+        state = self._read(place)
         if not isinstance(state, dict) or state.get("format") != FORMAT:
             raise CheckpointError(
-                f"{str(self.checkpoint)!r} was written by another version of sfumato. Resume with that one."
+                f"{str(place)!r} was written by another version of sfumato. Resume with that one."
             )
         return state
 
@@ -111,6 +162,12 @@ class RunFolder:
                 "cannot be resumed."
             ) from error
 
+    def write_report(self, text: str) -> None:
+        """Write what is said of a run, whole or not at all: where it is, the run is finished."""
+        part = self.report.with_name(self.report.name + ".part")
+        part.write_text(f"{text}\n", encoding="utf-8")
+        part.replace(self.report)
+
     def finish(self, weights: Mapping[str, Tensor]) -> None:
         """Write the weights of a finished run."""
         _write(self.weights, dict(weights))
@@ -118,12 +175,16 @@ class RunFolder:
 
 def _write(path: Path, content: Any) -> None:
     part = path.with_name(path.name + ".part")
-    with part.open("wb") as file:
+    _bring(part, content)
+    part.replace(path)
+    _sync(path.parent)
+
+
+def _bring(path: Path, content: Any) -> None:
+    with path.open("wb") as file:
         torch.save(content, file)
         file.flush()
         os.fsync(file.fileno())
-    part.replace(path)
-    _sync(path.parent)
 
 
 def _sync(folder: Path) -> None:

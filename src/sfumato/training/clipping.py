@@ -16,6 +16,9 @@ Adaptive   The threshold follows a quantile of the norms. The share of units bel
            of its own, which `event` states: Andrew et al. 2021, arXiv:1905.03871. Padding is nobody, so it
            must not be in the count: a unit that takes its place would move it twice as far.
 Layers     Per-layer thresholds C_g bound the whole contribution by sqrt(sum C_g^2).
+Edge cases No threshold is below 1e-12: squares of such norms vanish in float32, and what has a norm of zero
+           is not clipped. A clip norm that many layers share, a factor of a schedule and a checkpoint that
+           would take one below are refused; a threshold that adapts stops there.
 Not here   Noise (`noise`), and where gradients come from (`book_keeping`, `functional`, `projections`).
 """
 
@@ -23,7 +26,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import torch
 from dp_accounting import dp_event as dp
@@ -94,6 +97,19 @@ class AdaptiveClip:
         return dp.GaussianDpEvent(self.count_noise_multiplier)
 
 
+class _Norms(dict[str, float]):
+    """A copy of the norms given, which cannot be changed: a claim was or will be made for them."""
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise TypeError("layer_norms cannot be changed. Make another Clipping(layer_norms=...).")
+
+    __setitem__ = __delitem__ = __ior__ = _refuse  # type: ignore[assignment]  # all refuse alike
+    clear = pop = popitem = setdefault = update = _refuse  # type: ignore[assignment]  # all refuse alike
+
+    def __reduce__(self) -> tuple[type, tuple[dict[str, float]]]:
+        return _Norms, (dict(self),)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Clipping:
     """Clip by norm. `clip_norm` bounds the whole gradient of a unit, whatever the style.
@@ -108,7 +124,7 @@ class Clipping:
 
     clip_norm: float | None = None
     per_layer: bool = False
-    layer_norms: Mapping[str, float] | None = None
+    layer_norms: Mapping[str, float] | None = None  # copied: later changes to what was given do not count
     scaling: Scaling = Scaling.LOCAL
     drop_above: float | None = None
     adaptive: AdaptiveClip | None = None
@@ -118,6 +134,8 @@ class Clipping:
             raise InvalidParameterError("give either clip_norm or layer_norms, and not both.")
         if self.clip_norm is not None:
             _check_threshold(clip_norm=self.clip_norm)
+        if self.layer_norms is not None:
+            object.__setattr__(self, "layer_norms", _Norms(self.layer_norms))
         for layer, norm in (self.layer_norms or {}).items():
             _check_threshold(**{f"layer_norms[{layer!r}]": norm})
         if (self.scaling is Scaling.GLOBAL) != (self.drop_above is not None):
@@ -141,7 +159,9 @@ class Clipping:
         """Return the threshold of each group, at the start."""
         groups = self.groups(names)
         if self.clip_norm is not None:
-            return [self.clip_norm / math.sqrt(len(groups))] * len(groups)
+            shared = self.clip_norm / math.sqrt(len(groups)) if groups else self.clip_norm
+            _check_threshold(**{f"each layer's share of clip_norm={self.clip_norm:g}": shared})
+            return [shared] * len(groups)
         norms = dict(self.layer_norms or {})
         layers = [_layer(group[0]) for group in groups]
         if set(layers) != set(norms):
@@ -264,8 +284,27 @@ class Clipper:
             self._thresholds = torch.tensor(self.thresholds, dtype=norms.dtype, device=norms.device)[:, None]
         return self._thresholds
 
+    def scaled(self, factor: float) -> list[float]:
+        """Return the thresholds stated, times the factor of a schedule; refuse where one cannot clip.
+
+        Adaptive thresholds and coordinates have no schedule.
+        """
+        _check.positive(factor=factor)
+        if not isinstance(self.clipping, Clipping) or self.clipping.adaptive is not None:
+            raise InvalidParameterError(
+                "a schedule scales a fixed clip norm, but the clipping is by coordinate or adapts itself. "
+                "Use Clipping(clip_norm=...) without adaptive, or leave the schedule out."
+            )
+        found = [threshold * factor for threshold in self.clipping.thresholds(self._names)]
+        for threshold in found:
+            _check_threshold(**{f"a clip threshold times the factor {factor:g} of a schedule": threshold})
+        return found
+
     def _set(self, thresholds: Iterable[float]) -> None:
-        self.thresholds = list(thresholds)
+        found = list(thresholds)
+        for threshold in found:
+            _check_threshold(**{"a clip threshold": threshold})
+        self.thresholds = found
         if self._thresholds is not None:
             self._thresholds.copy_(torch.tensor(self.thresholds, dtype=self._thresholds.dtype)[:, None])
 

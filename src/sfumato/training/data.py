@@ -4,10 +4,7 @@
 Guarantee  `Units.take` returns consecutive rows of each unit asked for, computed from that unit's rows alone,
            at most `contribution_bound` of them, with weights that average a unit's rows and views before its
            gradient is clipped. So one unit is one contribution, however many rows it owns.
-Owners     With `owners`, a unit is an owner. One with more rows than `contribution_bound` takes part with a
-           fresh random subset of them at each step.
-Filling    Units of fewer rows than others are filled up with copies of their own rows at weight 0: nobody
-           else's row, and no row of zeros, whose loss might not be a number.
+Owners     With `owners`, a unit is an owner (`owners`).
 Views      `augment` sees `views` copies of each row of one unit at a time (`augmenting`).
 Private    How many rows and units there are: in no message and no repr.
 Deferred   `Deferred` rows are read by `Units.open`, which a run calls once it is paid for and has begun:
@@ -28,6 +25,7 @@ from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms.random import Generator, words
 from sfumato.training import distributed, rows, tree
 from sfumato.training.augmenting import Augment, Augmenter, quietly
+from sfumato.training.owners import Owned
 
 __all__ = ["Augment", "Batch", "Deferred", "RowSource", "Units", "moved", "open_rows", "public_size_of"]
 
@@ -65,6 +63,10 @@ class RowSource(Protocol):
         """Return the rows of an index, in its order; at least one."""
         ...
 
+    def held(self) -> Any:
+        """Return what the rows are made of, as it was given."""
+        ...
+
 
 class _TensorRows:
     """Tensors, nested in any way that `tree` knows, rows on the first axis."""
@@ -79,6 +81,9 @@ class _TensorRows:
     def take(self, index: Tensor) -> tuple[Any, ...]:
         return rows.take(self._tensors, index)
 
+    def held(self) -> Any:
+        return self._tensors
+
 
 class _DatasetRows:
     """A map-style torch data set, collated as a torch loader would."""
@@ -88,6 +93,9 @@ class _DatasetRows:
 
     def __len__(self) -> int:
         return len(self._dataset)
+
+    def held(self) -> Any:
+        return self._dataset
 
     def take(self, index: Tensor) -> tuple[Any, ...]:
         examples = quietly("the data set", lambda: [self._dataset[i] for i in index.tolist()])
@@ -185,7 +193,7 @@ class Units:
         else:
             self._source = open_rows(self._deferred.blank)
             declared = torch.zeros(0, dtype=torch.int64) if self._deferred.by_owner else None
-        self._owned = _Owned.of(declared, contribution_bound, len(self._source))
+        self._owned = Owned.of(declared, contribution_bound, len(self._source))
         self._augment, self._views = None if augment is None else Augmenter(augment), views
 
     @property
@@ -199,7 +207,7 @@ class Units:
             # An engine may return rows in another order each time: all ranks must number them alike.
             data, owners = distributed.first_decides(self._deferred.read)
             self._source = open_rows(data)
-            self._owned = _Owned.of(owners, self._contribution_bound, len(self._source))
+            self._owned = Owned.of(owners, self._contribution_bound, len(self._source))
             self._opened = True
 
     @property
@@ -213,6 +221,19 @@ class Units:
     def by_owner(self) -> bool:
         """Whether a unit is an owner of rows, and not one row."""
         return self._owned is not None
+
+    @property
+    def computes_rows(self) -> bool:
+        """Whether rows are computed when they are asked for, and not here in tensors."""
+        return isinstance(self._source, _DatasetRows)
+
+    def held(self) -> tuple[Any, ...]:
+        """Return all that says which row has which number: tensors or a data set, and who owns its rows."""
+        return self._source.held(), None if self._owned is None else self._owned.held()
+
+    def read(self, units: Tensor) -> tuple[Any, ...]:
+        """Return rows of some units as they are read, the same each time: nothing drawn, nothing changed."""
+        return self._source.take(units if self._owned is None else self._owned.first_rows(units))
 
     def blank(self, units: int) -> tuple[Any, ...] | None:
         """Return rows of zeros in the shape of the data's, to rehearse with; None where there is no row.
@@ -230,11 +251,14 @@ class Units:
 
     def take(self, units: Tensor, generator: Generator | None = None) -> Batch:
         """Return the rows of some units; of none, a batch without rows."""
+        if not len(units):
+            return Batch(())
         if self._owned is None:
-            batch = Batch(self._source.take(units), numbers=units) if len(units) else Batch(())
+            batch = Batch(self._source.take(units), numbers=units)
         else:
-            batch = self._owned.take(units, self._source, generator)
-        if self._augment is None or not batch.rows:
+            numbers, width, weights = self._owned.draw(units, generator)
+            batch = Batch(self._source.take(numbers), width, weights, numbers)
+        if self._augment is None:
             return batch
         return self._viewed(batch, self._augment, generator)
 
@@ -262,63 +286,3 @@ def _owners_of(data: Any) -> Tensor | None:
     return getattr(inner, "user_ids", None)
 
 
-class _Owned:
-    """Which rows belong to which owner."""
-
-    def __init__(self, owners: Tensor, contribution_bound: int) -> None:
-        _, members, counts = np.unique(owners.cpu().numpy(), return_inverse=True, return_counts=True)
-        self._order = np.argsort(members, kind="stable")
-        self._counts = counts
-        self._starts = np.cumsum(counts) - counts
-        self._bound = contribution_bound
-
-    @classmethod
-    def of(cls, owners: Tensor | None, contribution_bound: int | None, count: int) -> "_Owned | None":
-        """Return None where rows are the units."""
-        if owners is None:
-            if contribution_bound is not None:
-                raise InvalidParameterError(
-                    "contribution_bound bounds the rows of one owner. Say who owns each row with owners=..., "
-                    "or leave it out: a unit is then one row."
-                )
-            return None
-        if contribution_bound is None:
-            raise InvalidParameterError(
-                "rows have owners, so one unit may own many: say contribution_bound, the most rows of one "
-                "owner that take part in a step. To protect single rows instead, give the tensors without "
-                "owners."
-            )
-        _check.count(contribution_bound=contribution_bound)
-        if not (isinstance(owners, Tensor) and owners.dim() == 1 and not owners.is_floating_point()):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not be typed
-            raise InvalidParameterError("owners must be a tensor of whole numbers, one for each row.")
-        if len(owners) != count:
-            raise InvalidParameterError(
-                "owners must have one entry for each row of the data, but it has another number."
-            )
-        return cls(owners, contribution_bound)
-
-    def __len__(self) -> int:
-        return len(self._counts)
-
-    def take(self, units: Tensor, source: RowSource, generator: Generator | None) -> Batch:
-        """Return at most `contribution_bound` rows of each owner, filled up to the same number."""
-        if not len(units):
-            return Batch(())
-        shuffled, starts, counts = self._shuffled(units.numpy(), generator)
-        taken = np.minimum(counts, self._bound)
-        width = int(taken.max())
-        place = np.arange(width)[None, :]
-        index = shuffled[starts[:, None] + place % taken[:, None]]  # [owners, width]
-        weights = np.where(place < taken[:, None], 1.0 / taken[:, None], 0.0)
-        flat = torch.from_numpy(index.reshape(-1))
-        taken = torch.from_numpy(weights.reshape(-1)).to(torch.float32)
-        return Batch(source.take(flat), width, taken, flat)
-
-    def _shuffled(self, units: Any, generator: Generator | None) -> tuple[Any, Any, Any]:
-        """Return owners' rows, each owner's in random order; where each owner begins, and how many it has."""
-        counts = self._counts[units]
-        starts = np.cumsum(counts) - counts
-        owner = np.repeat(np.arange(len(units)), counts)
-        place = np.arange(len(owner)) - starts[owner]
-        order = np.lexsort((words(len(owner), generator), owner))
-        return self._order[self._starts[units][owner] + place][order], starts, counts

@@ -5,7 +5,8 @@ Guarantee  Rank 0 draws each batch and tells the others, so one sampler forms th
            there are. Each rank clips and adds up its share of the units; noise is added once, by rank 0, to
            its share before the shares are added up. So all ranks get the same noisy sum.
 Trust      The ranks are one trusted side: shares without noise travel between them.
-Outside    Only rank 0 writes files, speaks to the ledger and shows progress. All ranks hold the same data.
+Outside    Only rank 0 writes files, speaks to the ledger and shows progress. All ranks hold the same data, or
+           the run is refused (`agreement`).
 Alone      Without torch.distributed every function here does the obvious thing for one process.
 Failure    What rank 0 refuses is raised on all ranks. Where a rank dies, the others stop with an error once
            their connection breaks or the timeout is over; torchrun ends them at once.
@@ -26,6 +27,8 @@ from sfumato.errors import InvalidParameterError, SfumatoError
 __all__ = [
     "OtherRankError",
     "add_up_",
+    "alike",
+    "drawn",
     "first_decides",
     "from_first",
     "gathered",
@@ -43,7 +46,7 @@ Answer = TypeVar("Answer")
 
 
 class OtherRankError(SfumatoError, RuntimeError):
-    """Rank 0 could not go on, so no rank can; its own error says why."""
+    """Another rank could not go on, so no rank can; its own error says why."""
 
 
 def started() -> bool:
@@ -117,15 +120,20 @@ def same_weights_(model: nn.Module) -> None:
         from_first(tensor.detach())
 
 
-def share(draw: Callable[[], Tensor], device: torch.device) -> Tensor:
-    """Return this rank's part of the units that rank 0 draws: every size()-th, from its own number on."""
+def share(units: Tensor) -> Tensor:
+    """Return this rank's part of the units of a batch: every size()-th, from its own number on."""
+    return units if size() == 1 else units[rank() :: size()]
+
+
+def drawn(draw: Callable[[], Tensor], device: torch.device) -> Tensor:
+    """Return on every rank the units that rank 0 draws."""
     if size() == 1:
         return draw()
     units = draw().to(device) if is_first() else torch.empty(0, dtype=torch.int64, device=device)
     count = from_first(torch.tensor([len(units)], device=device))
     if not is_first():
         units = torch.empty(int(count), dtype=torch.int64, device=device)
-    return from_first(units)[rank() :: size()].cpu()
+    return from_first(units).cpu()
 
 
 def first_decides(decide: Callable[[], Answer]) -> Answer:
@@ -146,6 +154,26 @@ def first_decides(decide: Callable[[], Answer]) -> Answer:
     if outcome[1] is not None:
         raise OtherRankError(f"rank 0 stopped with {outcome[1]}")
     return outcome[0]
+
+
+def alike(compute: Callable[[], Any]) -> bool:
+    """Return whether `compute` returns the same on all ranks; where it raises on one, every rank raises."""
+    outcome, failure = [None, ""], None
+    try:
+        outcome = [compute(), ""]
+    except Exception as error:
+        failure, told = error, isinstance(error, SfumatoError)  # what others say may quote a row
+        outcome = [None, f"{type(error).__name__}: {error}" if told else type(error).__name__]
+    everyones: list[Any] = [outcome]
+    if size() > 1:
+        everyones = [None] * size()
+        dist.all_gather_object(everyones, outcome)
+    if failure is not None:
+        raise failure
+    for place, (_, error) in enumerate(everyones):
+        if error:
+            raise OtherRankError(f"rank {place} stopped with {error}")
+    return all(value == everyones[0][0] for value, _ in everyones)
 
 
 def gathered(value: Any) -> list[Any]:

@@ -160,14 +160,7 @@ class PrivateGradients:
 
         `factor` must not depend on data. Noise and bound grow alike, so the event stays what it was.
         """
-        _check.positive(factor=factor)
-        if not isinstance(self.step.clipping, Clipping) or self.step.clipping.adaptive is not None:
-            raise InvalidParameterError(
-                "a schedule scales a fixed clip norm, but the clipping is by coordinate or adapts itself. "
-                "Use Clipping(clip_norm=...) without adaptive, or leave the schedule out."
-            )
-        stated = self.step.clipping.thresholds(list(self.parameters))
-        self._clipper.load_state_dict({"thresholds": [threshold * factor for threshold in stated]})
+        self._clipper.load_state_dict({"thresholds": self._clipper.scaled(factor)})
         self._clip_factor = factor
 
     @property

@@ -9,7 +9,10 @@ Groups     With `group_size` above 1 the average of a group of examples is clipp
            goes moves its group from one clipped vector to another: twice the clip norm, so the noise counts
            half. Which group an example joins is drawn for each example on its own, so no other group moves.
 JL         With `projections`, norms are estimated, and a contribution exceeds the clip norm by a random
-           factor; the event says so (Bu et al. 2021, arXiv:2102.03013).
+           factor; the event says so (Bu et al. 2021, arXiv:2102.03013). It knows one factor for each unit.
+           Layers that are clipped on their own have one each, and the largest of them counts; a clipped
+           group has one before and another after a unit joins it. Both are refused: no event prices them.
+Failure    A run is what it was made as: `noise` is copied into a tuple, and no field can be set.
 """
 
 from collections.abc import Sequence
@@ -47,6 +50,23 @@ class NoisyStep:
                 "projections estimate norms, and clipping by coordinate uses none. Clip by norm, or leave "
                 "projections out."
             )
+        self._refuse_several_estimates(self.clipping)
+
+    def _refuse_several_estimates(self, clipping: Clipping) -> None:
+        """Refuse what has several estimated norms for one unit: its event knows one."""
+        if clipping.per_layer or clipping.layer_norms is not None:
+            raise InvalidParameterError(
+                "projections estimate the norm of each layer on its own when layers are clipped one by one. "
+                "Each estimate may be too low, and with many layers one of them often is, by far: the sum "
+                "moves by more than the event of projections says. Clip the whole gradient "
+                "(Clipping(clip_norm=...)), or leave projections out."
+            )
+        if self.group_size > 1:
+            raise InvalidParameterError(
+                f"group_size={self.group_size} cannot be combined with projections. The norm of a group is "
+                "estimated once with a unit in it and once without, with another error each time, and the "
+                "event of projections knows one error. Clip single units, or leave projections out."
+            )
 
     @property
     def sensitivity(self) -> float:
@@ -76,6 +96,8 @@ class DpSgd:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "relation", Relation.parse(self.relation))
+        # A list could be changed after the run was priced, charged or finished.
+        object.__setattr__(self, "noise", tuple((noise, count) for noise, count in self.noise))
         if not self.noise:
             raise InvalidParameterError("a run needs at least one step: noise must not be empty.")
         for noise_multiplier, steps in self.noise:

@@ -22,9 +22,11 @@ from sfumato.accounting import events
 from sfumato.errors import InvalidParameterError, SfumatoError
 from sfumato.mechanisms.random import Generator, resolve
 from sfumato.training import distributed, swapping, tree
+from sfumato.training.agreement import Agreement
 from sfumato.training.auditing import Canaried
 from sfumato.training.averaging import WeightAverage
 from sfumato.training.checkpoint import random_state, restore_random_state
+from sfumato.training.clipping import Clipper
 from sfumato.training.data import Batch, Units, moved
 from sfumato.training.denoising import Denoiser
 from sfumato.training.gradients import PrivateGradients
@@ -35,6 +37,17 @@ from sfumato.training.sampling import Sampler
 
 __all__ = ["Session"]
 
+# Settings that all ranks must share. Others may have texts that differ from process to process.
+_COMPARED = (
+    "event",
+    "relation",
+    "clipping",
+    "clip_schedule",
+    "contribution_bound",
+    "views",
+    "expected_batch_size",
+    "parameters",
+)
 _REHEARSED = 2  # rows of zeros: one would not show a batch axis
 
 
@@ -54,6 +67,7 @@ class Session:
         clip_factors: Sequence[float] | None,
         denoiser: Denoiser | None,
         canaried: Canaried | None,
+        agreement: Agreement,
         generator: Generator | None,
         runtime: Runtime,
         device: torch.device,
@@ -63,6 +77,9 @@ class Session:
         self.step = 0
         self.history: list[Metrics] = []
         self._clip_factors, self._denoiser, self._canaried = clip_factors, denoiser, canaried
+        self._agreement = agreement
+        for factor in sorted(set(clip_factors or ())):  # before anything is charged
+            Clipper(private.step.clipping, private.parameters).scaled(factor)
         self._numbers: list[Tensor] = []  # of the rows in the batch at hand, where a denoiser needs them
         self._generator = resolve(generator)
         self._runtime, self._device = runtime, device
@@ -112,14 +129,18 @@ class Session:
         grouped = self.mechanism.step.group_size > 1
         return recorded or compared or grouped or self._canaried is not None
 
+    def require_alike(self, settings: Mapping[str, str]) -> None:
+        """Raise unless all ranks were started with the settings that bound what one unit does."""
+        self._agreement.require_settings({name: settings[name] for name in _COMPARED})
+
     def open(self) -> None:
-        """Read what was deferred until the run was paid for."""
-        if not self.units.deferred:
-            return
-        began = self._sampler.state_dict()
-        self.units.open()
-        self._sampler = self._new_sampler()
-        self._sampler.load_state_dict(began)
+        """Read what was deferred until the run was paid for; then all ranks must hold the same."""
+        if self.units.deferred:
+            began = self._sampler.state_dict()
+            self.units.open()
+            self._sampler = self._new_sampler()
+            self._sampler.load_state_dict(began)
+        self._agreement.require_rows()
 
     def _new_sampler(self) -> Sampler:
         try:
@@ -132,7 +153,9 @@ class Session:
     def take_step(self) -> None:
         """Draw a batch, set private gradients, and move the weights."""
         self._prepare()
-        units = distributed.share(lambda: self._sampler.batch(self.step), self._device)
+        batch = distributed.drawn(lambda: self._sampler.batch(self.step), self._device)
+        self._agreement.require_batch(batch, self.step)
+        units = distributed.share(batch)
         with self._runtime.forward(self._device):
             for piece in self._pieces(units):
                 self._accumulate(piece)
@@ -216,6 +239,10 @@ class Session:
 
     def state(self) -> dict[str, Any]:
         """Return all that a checkpoint needs of the moving parts. All ranks must ask; rank 0 gets it."""
+        return {**self.parts(), "random": distributed.gathered(random_state(self._device))}
+
+    def parts(self) -> dict[str, Any]:
+        """Return the moving parts of this rank, but for its random state."""
         return {
             "step": self.step,
             "seconds": self.seconds,
@@ -228,8 +255,16 @@ class Session:
             "gradients": self.private.state_dict(),
             "denoiser": None if self._denoiser is None else self._denoiser.state_dict(),
             "canaries": None if self._canaried is None else self._canaried.state_dict(),
-            "random": distributed.gathered(random_state(self._device)),
         }
+
+    def roll_back(self, state: Mapping[str, Any]) -> None:
+        """Put what outlives the session back to a state, and leave no gradient: the session ends here."""
+        self.model.load_state_dict(state["model"])
+        for parameter in (*self.model.parameters(), *self.private.parameters.values()):
+            parameter.grad = None
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self._denoiser is not None:
+            self._denoiser.load_state_dict(state["denoiser"])
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state` returned."""

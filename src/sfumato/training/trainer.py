@@ -6,41 +6,42 @@ Guarantee  A `TrainingRun` says what its `mechanism` says: the trainer takes bat
 Order      The whole run is paid for first. Then model, loss and files are tried out, on rows of zeros, and
            where they fail the charge is given back: nothing was computed from the data. Then it begins,
            deferred rows are read, and an exception from there on leaves the run spent.
-Shown      What was measured is shown only after a checkpoint holds it, so nothing that was shown is ever lost
-           and drawn again with other noise.
+Shown      Weights are measured only after a checkpoint holds them, the last ones only after the run is
+           committed, so nothing that was shown is ever lost and drawn again with other noise.
 Resuming   A run that died goes on from its last checkpoint, without a second charge (docs/training.md says
-           why).
+           why), in one place only (`claims`).
+Failure    Whatever stops a run, an interrupt from the keyboard included, leaves in memory what its last
+           checkpoint holds, or what was there before it (`undoing`).
 Ranks      Under torchrun the same script trains in all processes together (`distributed`).
 """
 
-import hashlib
 import os
 from collections.abc import Generator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
-from pathlib import Path
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from sfumato import _check
-from sfumato.accounting import events
 from sfumato.errors import InvalidParameterError
 from sfumato.ledger.account import Account
 from sfumato.mechanisms.random import Generator as Randomness
-from sfumato.mechanisms.random import resolve, study_note, words
-from sfumato.training import denoising, distributed, swapping
+from sfumato.mechanisms.random import study_note
+from sfumato.training import denoising, distributed, fingerprints, stating, swapping
+from sfumato.training.agreement import Agreement
 from sfumato.training.auditing import Auditor, Canaried
 from sfumato.training.averaging import WeightAverage
 from sfumato.training.checkpoint import RunFolder, require_same_run
-from sfumato.training.data import Augment, Units, open_rows, public_size_of
+from sfumato.training.claims import Claims
+from sfumato.training.data import Augment, Units, public_size_of
 from sfumato.training.denoising import Denoiser
 from sfumato.training.gradients import PrivateGradients
 from sfumato.training.losses import Loss, cross_entropy
 from sfumato.training.mechanism import DpSgd
-from sfumato.training.metrics import Metrics, MetricsFile, Score, correct, evaluate
+from sfumato.training.metrics import Score
 from sfumato.training.paying import Payment
 from sfumato.training.progress import ProgressBar
+from sfumato.training.reporting import Reports, every
 from sfumato.training.run import TrainingRun
 from sfumato.training.runtime import Runtime
 from sfumato.training.schedules import (
@@ -52,13 +53,11 @@ from sfumato.training.schedules import (
     open_schedule,
 )
 from sfumato.training.session import Session
+from sfumato.training.undoing import undone_on_failure
 
 __all__ = ["Trainer"]
 
-_REPORTS = 10  # measurements in a run, unless told otherwise
-_CHECKPOINTS = 20  # ... and checkpoints
-_ROWS = ("example", "row", "label")  # units that are one row each
-_TRIED = 2  # rows of the evaluation data that are tried out before anything begins
+_CHECKPOINTS = 20  # in a run, unless told otherwise
 
 
 class Trainer:
@@ -118,48 +117,85 @@ class Trainer:
         self._runtime = runtime if runtime is not None else Runtime()
         self._device = self._runtime.device_for(model)
         distributed.join(self._device, timeout=self._runtime.timeout)
-        self._model, self._loss, self.mechanism = model, loss, mechanism
+        self._model, self._loss, self._mechanism = model, loss, mechanism
         self._units = Units(
             data, owners=owners, contribution_bound=contribution_bound, augment=augment, views=views
         )
-        self.expected_batch_size = _expected_batch_size(mechanism, public_size_of(data, public_size))
-        self._claims = {"contribution_bound": str(contribution_bound), "views": str(views)}
+        self._expected_batch_size = mechanism.sampling.expected_batch_size(public_size_of(data, public_size))
+        self._contributions = {"contribution_bound": contribution_bound, "views": views}
         self._optimizer, self._learning_rate, self._schedule = optimizer, learning_rate, schedule
         self._clip_factors = clip_factors(clip_schedule, mechanism.steps)
         self._ema_decay, self._denoiser = ema_decay, denoiser
         denoising.require(denoiser, mechanism)
         self._audit, self._generator = audit, generator
         self._canaried = self._planted()  # what cannot be audited is refused at once
-        self._evaluation = None if evaluation is None else open_rows(evaluation)
-        self._score = correct if score is None and loss is cross_entropy else score
-        self._evaluate_every = _every(mechanism.steps, _REPORTS, evaluate_every=evaluate_every)
         self._account = account
-        self._payment = Payment(account, mechanism, purpose=purpose, seeded=resolve(generator).seeded)
-        self.delta = _delta(delta, account)
-        self.privacy_unit = _privacy_unit(privacy_unit, account, by_owner=self._units.by_owner)
+        self._payment = Payment(account, mechanism, purpose=purpose, generator=generator)
+        self._delta = stating.delta_of(delta, account)
+        self._privacy_unit = stating.privacy_unit_of(privacy_unit, account, by_owner=self._units.by_owner)
         self._folder = None if folder is None else RunFolder(folder)
-        self._checkpoint_every = _every(mechanism.steps, _CHECKPOINTS, checkpoint_every=checkpoint_every)
+        self._claims: Claims | None = None  # of the run at work
+        self._settled = False  # whether its result may leave
+        self._checkpoint_every = every(mechanism.steps, _CHECKPOINTS, checkpoint_every=checkpoint_every)
         self._progress = progress
+        self._reports = Reports(
+            mechanism,
+            delta=self._delta,
+            evaluation=evaluation,
+            loss=loss,
+            score=score,
+            evaluate_every=evaluate_every,
+            runtime=self._runtime,
+            device=self._device,
+            folder=self._folder,
+        )
+
+    # Read-only: what a run was made as, charged for and priced by is one thing.
+    @property
+    def mechanism(self) -> DpSgd:
+        """The privacy of the run."""
+        return self._mechanism
+
+    @property
+    def expected_batch_size(self) -> float:
+        """The public number that noisy sums are divided by."""
+        return self._expected_batch_size
+
+    @property
+    def delta(self) -> float:
+        """The delta of the guarantee."""
+        return self._delta
+
+    @property
+    def privacy_unit(self) -> str:
+        """Who is protected."""
+        return self._privacy_unit
 
     def fit(self, *, resume: bool = False) -> TrainingRun:
-        """Train, or with `resume` go on with the run in the folder; return the run when it is finished."""
+        """Train, or with `resume` go on with the run in the folder; return the run when it is finished.
+
+        Where it is stopped, the model goes back to the last checkpoint, or to what it was before.
+        """
         with self._alone(resume=resume):
-            session = self._session()
-            if resume:
-                self._resume(session)
-            else:
-                self._start(session)
-            session.open()
-            with ProgressBar(
-                steps=self.mechanism.steps,
-                done=session.step,
-                shown=self._progress and distributed.is_first(),
-            ) as bar:
-                while session.step < self.mechanism.steps:
-                    session.take_step()
-                    bar.advance()
-                    self._after_step(session, bar)
-            return self._finish(session)
+            session, self._settled = self._session(), False
+            self._claims = None if self._folder is None else Claims(self._payment, self._folder)
+            with undone_on_failure(session, published=self._published, kept=lambda: self._settled):
+                (self._resume if resume else self._start)(session)
+                session.open()
+                self._take_steps(session)
+                return self._finish(session)
+
+    def _take_steps(self, session: Session) -> None:
+        shown = self._progress and distributed.is_first()
+        with ProgressBar(steps=self.mechanism.steps, done=session.step, shown=shown) as bar:
+            if session.step == self.mechanism.steps:
+                self._settle(session)
+            if self._reports.due(session):  # the run died between a checkpoint and its measurement
+                self._reports.make(session, bar)
+            while session.step < self.mechanism.steps:
+                session.take_step()
+                bar.advance()
+                self._after_step(session, bar)
 
     # --- before the first step ---------------------------------------------------------------------------
 
@@ -183,9 +219,8 @@ class Trainer:
             yield
 
     def _planted(self) -> Canaried | None:
-        return (
-            None if self._audit is None else self._audit.plant(self._units, self.mechanism, self._generator)
-        )
+        audit = self._audit
+        return None if audit is None else audit.plant(self._units, self.mechanism, self._generator)
 
     def _session(self) -> Session:
         self._canaried = self._planted()  # nothing that an earlier run has shown is evidence about this one
@@ -205,6 +240,7 @@ class Trainer:
             clip_factors=self._clip_factors,
             denoiser=self._denoiser,
             canaried=self._canaried,
+            agreement=Agreement(self._units),
             generator=self._generator,
             runtime=self._runtime,
             device=self._device,
@@ -230,83 +266,66 @@ class Trainer:
 
     def _start(self, session: Session) -> None:
         self.mechanism.price(delta=self.delta)  # what cannot be priced is refused before anything is paid
+        session.require_alike(self._fingerprint(session))
         distributed.first_decides(self._payment.reserve)
         state = self._state(session)
         distributed.first_decides(lambda: self._prepare(session, state))
-        distributed.first_decides(self._payment.begin)
+        distributed.first_decides(self._payment.begin if self._claims is None else self._claims.begin)
 
     def _prepare(self, session: Session, state: Mapping[str, Any]) -> None:
         """Find out what cannot work while nothing was computed from data: then the charge is given back."""
         try:
             if self._runtime.check:
                 session.rehearse()
-                self._evaluated(session, most=_TRIED)
-            if self._folder is not None:
-                self._folder.save(state)
-                self._folder.load()  # what could not be read later must be known now
+                self._reports.try_out(session)
+            if self._claims is not None:
+                self._claims.prepare(state)
         except BaseException:
             if self._folder is not None:
-                self._folder.checkpoint.unlink(missing_ok=True)
+                self._folder.clear()
             self._payment.refund()
             raise
 
     def _resume(self, session: Session) -> None:
-        folder = self._folder
-        assert folder is not None  # `_alone` saw to it
+        folder, claims = self._folder, self._claims
+        assert folder is not None and claims is not None  # `_alone` saw to it
         state = distributed.first_decides(folder.load)
         require_same_run(state["fingerprint"], self._fingerprint(session), folder.path)
-        distributed.first_decides(lambda: self._payment.resume(state["reservation"]))
+        session.require_alike(self._fingerprint(session))
+        state = distributed.first_decides(lambda: self._claimed(claims, state))
         session.load(state)
-        if distributed.is_first():
-            MetricsFile(folder.metrics).rewrite(session.history)
+        self._settled = distributed.first_decides(lambda: self._payment.committed)
+        self._reports.rewrite(session)
+
+    def _claimed(self, claims: Claims, state: dict[str, Any]) -> dict[str, Any]:
+        """Take over a run that died, in the ledger first; return the state to go on from."""
+        self._payment.resume(state["reservation"], finished=state["step"] == self.mechanism.steps)
+        found = claims.find(state)
+        if not self._payment.committed:
+            claims.go_on(found)
+        return found
+
+    def _published(self) -> dict[str, Any] | None:
+        """Return the last checkpoint of this run; None where there is none, or it is another rank's."""
+        if self._folder is None or self._claims is None or not self._claims.held:
+            return None
+        return self._folder.load()
 
     # --- between steps -----------------------------------------------------------------------------------
 
     def _after_step(self, session: Session, bar: ProgressBar) -> None:
-        last = session.step == self.mechanism.steps
-        report = last or session.step % self._evaluate_every == 0
-        if report and distributed.is_first():
-            session.history.append(self._measured(session))
-        if report or session.step % self._checkpoint_every == 0:
+        due = self._reports.due(session)
+        if due or session.step % self._checkpoint_every == 0:
             self._save(session)
-        if report and distributed.is_first():  # only now: what the checkpoint holds cannot be lost any more
-            if self._folder is not None:
-                MetricsFile(self._folder.metrics).append(session.history[-1])
-            bar.note(session.history[-1])
-
-    def _measured(self, session: Session) -> Metrics:
-        spent = self.mechanism.first(session.step).price(delta=self.delta)
-        loss, accuracy = self._evaluated(session)
-        return Metrics(
-            step=session.step,
-            epsilon=spent.epsilon,
-            learning_rate=session.learning_rate,
-            seconds=session.seconds,
-            loss=loss,
-            accuracy=accuracy,
-        )
-
-    def _evaluated(self, session: Session, *, most: int | None = None) -> tuple[float | None, float | None]:
-        """Return loss and accuracy on evaluation data, of the averaged weights where there are any."""
-        if self._evaluation is None:
-            return None, None
-        with session.average.applied() if session.average is not None else nullcontext():
-            return evaluate(
-                session.model,
-                self._evaluation,
-                loss=self._loss,
-                score=self._score,
-                runtime=self._runtime,
-                device=self._device,
-                most=most,
-            )
+        if session.step == self.mechanism.steps:
+            self._settle(session)
+        if due:  # only now: what the checkpoint holds cannot be lost any more
+            self._reports.make(session, bar)
 
     def _save(self, session: Session) -> None:
-        if self._folder is None:
-            return
-        state = self._state(session)
-        if distributed.is_first():
-            self._folder.save(state)
+        if (claims := self._claims) is not None:
+            state = self._state(session)
+            distributed.first_decides(lambda: claims.publish(state))
 
     def _state(self, session: Session) -> dict[str, Any]:
         return {
@@ -318,35 +337,32 @@ class Trainer:
 
     def _fingerprint(self, session: Session) -> dict[str, str]:
         """Return every public setting as text: two runs that agree in all of them are the same run."""
-        factors = None if self._clip_factors is None else _digest(repr(self._clip_factors))
-        return {
-            **self._claims,
-            "steps": str(self.mechanism.steps),
-            "event": events.to_json(self.mechanism.event()),
-            "relation": self.mechanism.relation.value,
-            "sampling": repr(self.mechanism.sampling),
-            "clipping": repr(self.mechanism.step),
-            "expected_batch_size": repr(self.expected_batch_size),
-            "delta": repr(self.delta),
-            "privacy_unit": self.privacy_unit,
-            "account": repr(None if self._account is None else self._account.name),
-            "generator": _generator_mark(self._generator),
-            "loss": getattr(self._loss, "__qualname__", type(self._loss).__name__),
-            "parameters": repr(
-                [(n, list(p.shape), str(p.dtype)) for n, p in session.private.parameters.items()]
-            ),
-            "optimizer": f"{type(session.optimizer).__name__} {session.optimizer.defaults!r}",
-            "schedule": "None" if session.schedule is None else type(session.schedule).__name__,
-            "clip_schedule": repr(factors),
-            "ema_decay": repr(self._ema_decay),
-            "denoiser": repr(self._denoiser),
-            "audit": repr(self._audit),
-        }
+        claim = fingerprints.of_claim(
+            self.mechanism,
+            self._generator,
+            **self._contributions,
+            expected_batch_size=repr(self.expected_batch_size),
+            delta=repr(self.delta),
+            privacy_unit=self.privacy_unit,
+            account=repr(None if self._account is None else self._account.name),
+            ema_decay=repr(self._ema_decay),
+            denoiser=repr(self._denoiser),
+            audit=repr(self._audit),
+        )
+        return claim | fingerprints.of_session(session, self._loss, self._clip_factors)
 
     # --- after the last step -----------------------------------------------------------------------------
 
-    def _finish(self, session: Session) -> TrainingRun:
+    def _settle(self, session: Session) -> None:
+        """Record that the result leaves, before anybody sees any of it."""
+        if self._settled:
+            return
         session.require_paid_steps()
+        distributed.first_decides(self._payment.commit if self._claims is None else self._claims.commit)
+        self._settled = True
+
+    def _finish(self, session: Session) -> TrainingRun:
+        self._settle(session)
         if session.average is not None:
             session.average.keep()
         session.model.eval()
@@ -355,9 +371,7 @@ class Trainer:
         def write() -> None:
             if self._folder is not None:
                 self._folder.finish(session.model.state_dict())
-            self._payment.commit()
-            if self._folder is not None:
-                _write(self._folder.report, run.to_json() + "\n")
+                self._folder.write_report(run.to_json())
 
         distributed.first_decides(write)
         return run
@@ -374,70 +388,10 @@ class Trainer:
             expected_batch_size=self.expected_batch_size,
             history=tuple(history),
             seconds=session.seconds,
-            evaluated=self._evaluation is not None,
+            evaluated=self._reports.evaluated,
             denoised=None if self._denoiser is None else self._denoiser.said(),
             audit=None if self._canaried is None else self._canaried.judge(claim),
             study_note=study_note(self._generator),
             account=None if self._account is None else self._account.name,
             reservation=distributed.first_decides(lambda: self._payment.number),
         )
-
-
-def _expected_batch_size(mechanism: DpSgd, public_size: int | None) -> float:
-    return mechanism.sampling.expected_batch_size(public_size)
-
-
-def _write(place: Path, text: str) -> None:
-    """Write a file whole or not at all: one that is there says that the run is finished."""
-    part = place.with_name(place.name + ".part")
-    part.write_text(text, encoding="utf-8")
-    os.replace(part, place)
-
-
-def _every(steps: int, times: int, **given: int | None) -> int:
-    (value,) = given.values()
-    if value is None:
-        return max(1, steps // times)
-    _check.count(**{name: number for name, number in given.items() if number is not None})
-    return value
-
-
-def _delta(delta: float | None, account: Account | None) -> float:
-    if delta is None and account is None:
-        raise InvalidParameterError(
-            "say delta, the chance that the guarantee may fail: clearly below 1 / (number of units), such as "
-            "1e-6."
-        )
-    found = distributed.first_decides(lambda: account.budget.delta) if delta is None and account else delta
-    assert found is not None
-    _check.probability(delta=found)
-    return found
-
-
-def _privacy_unit(given: str | None, account: Account | None, *, by_owner: bool) -> str:
-    if account is None:
-        return given if given is not None else "user" if by_owner else "example"
-    stated = distributed.first_decides(lambda: account.privacy_unit)
-    if given is not None and given != stated:
-        raise InvalidParameterError(
-            f"privacy_unit={given!r} was given, but account {account.name!r} protects one {stated!r}. Leave "
-            "it out, or use an account of that unit."
-        )
-    if given is None and not by_owner and stated not in _ROWS:
-        raise InvalidParameterError(
-            f"account {account.name!r} protects one {stated!r}, but nothing says whose the rows are. Say "
-            f"owners=..., or privacy_unit={stated!r} if each row is another {stated}."
-        )
-    return stated
-
-
-def _generator_mark(generator: Randomness | None) -> str:
-    """Return what tells one seed from another; nothing of a stream that must stay secret."""
-    source = resolve(generator)
-    if not source.seeded:
-        return "secure" if source.secure else "not cryptographic"
-    return _digest(str(int(words(1, source.fork("fingerprint", 0))[0])))
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -10,9 +10,10 @@ exact laws           all outcomes with their probabilities (`audit.discrete`)
 replay on neighbors  the same noise, and what reaches it (`audit.replay`)
 order of payment     data that tells when it is read, beside its account (`audit.order`)
 budget count         an account that is asked until it refuses (`audit.order`)
+records              how many results there are for one charge, and which are marked (`audit.records`)
 """
 
-from . import gradients, ledger, mechanisms, models, statistics, training
+from . import gradients, ledger, mechanisms, models, runs, statistics, training
 from .catalogue import Planted
 
 __all__ = ["CATALOGUE", "Planted"]
@@ -24,4 +25,5 @@ CATALOGUE: tuple[Planted, ...] = (
     *statistics.BUGS,
     *models.BUGS,
     *ledger.BUGS,
+    *runs.BUGS,
 )

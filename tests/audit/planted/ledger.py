@@ -82,8 +82,8 @@ def compute_then_reserve(patch: pytest.MonkeyPatch) -> None:
 
 def refund_on_failure(patch: pytest.MonkeyPatch) -> None:
     @contextmanager
-    def spend(self, what, *, purpose, relation=None, seeded=False):
-        reservation = self.reserve(what, purpose=purpose, relation=relation, seeded=seeded)
+    def spend(self, what, **said):
+        reservation = self.reserve(what, **said)
         try:
             yield reservation
         except Exception:
@@ -177,14 +177,14 @@ def count_what_was_committed(patch: pytest.MonkeyPatch) -> None:
 def overdraw_with_the_last(patch: pytest.MonkeyPatch) -> None:
     original = Account.reserve
 
-    def reserve(self, what, *, purpose, relation=None, seeded=False):
+    def reserve(self, what, **said):
         try:
-            return original(self, what, purpose=purpose, relation=relation, seeded=seeded)
+            return original(self, what, **said)
         except BudgetExceededError:
             if self.remaining().fraction > 0:  # a little too much is better than leaving some unused
                 with pytest.MonkeyPatch.context() as lenient:
                     lenient.setattr(filters.Filter, "admits", lambda self, spent: True)
-                    return original(self, what, purpose=purpose, relation=relation, seeded=seeded)
+                    return original(self, what, **said)
             raise
 
     patch.setattr(Account, "reserve", reserve)

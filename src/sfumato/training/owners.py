@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which rows belong to which owner, and which of them take part in a step.
+
+Guarantee  An owner takes part with at most `contribution_bound` of its rows, a fresh random subset where it
+           has more. Their weights add up to 1, so that its gradients are averaged before they are clipped.
+Edge cases Owners with fewer rows than others are filled up with copies of their own rows at weight 0: nobody
+           else's row, and no row of zeros, whose loss might not be a number.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sfumato import _check
+from sfumato.errors import InvalidParameterError
+from sfumato.mechanisms.random import Generator, words
+
+__all__ = ["Owned"]
+
+
+class Owned:
+    """Which rows belong to which owner."""
+
+    def __init__(self, owners: Tensor, contribution_bound: int) -> None:
+        _, members, counts = np.unique(owners.cpu().numpy(), return_inverse=True, return_counts=True)
+        self._order = np.argsort(members, kind="stable")
+        self._counts = counts
+        self._starts = np.cumsum(counts) - counts
+        self._bound = contribution_bound
+
+    @classmethod
+    def of(cls, owners: Tensor | None, contribution_bound: int | None, count: int) -> "Owned | None":
+        """Return None where rows are the units."""
+        if owners is None:
+            if contribution_bound is not None:
+                raise InvalidParameterError(
+                    "contribution_bound bounds the rows of one owner. Say who owns each row with owners=..., "
+                    "or leave it out: a unit is then one row."
+                )
+            return None
+        if contribution_bound is None:
+            raise InvalidParameterError(
+                "rows have owners, so one unit may own many: say contribution_bound, the most rows of one "
+                "owner that take part in a step. To protect single rows instead, give the tensors without "
+                "owners."
+            )
+        _check.count(contribution_bound=contribution_bound)
+        if not (isinstance(owners, Tensor) and owners.dim() == 1 and not owners.is_floating_point()):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not be typed
+            raise InvalidParameterError("owners must be a tensor of whole numbers, one for each row.")
+        if len(owners) != count:
+            raise InvalidParameterError(
+                "owners must have one entry for each row of the data, but it has another number."
+            )
+        return cls(owners, contribution_bound)
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    def held(self) -> tuple[Tensor, Tensor]:
+        """Return the numbers of all rows, owner after owner, and how many each has."""
+        return torch.from_numpy(self._order), torch.from_numpy(self._counts)
+
+    def first_rows(self, units: Tensor) -> Tensor:
+        """Return the numbers of the first rows of some owners, at most `contribution_bound` of each."""
+        found = [self._order[self._starts[u] :][: min(self._counts[u], self._bound)] for u in units.tolist()]
+        return torch.from_numpy(np.concatenate(found))
+
+    def draw(self, units: Tensor, generator: Generator | None) -> tuple[Tensor, int, Tensor]:
+        """Return rows of some owners: their numbers, how many each owner has here, and their weights."""
+        shuffled, starts, counts = self._shuffled(units.numpy(), generator)
+        taken = np.minimum(counts, self._bound)
+        width = int(taken.max())
+        place = np.arange(width)[None, :]
+        index = shuffled[starts[:, None] + place % taken[:, None]]  # [owners, width]
+        weights = np.where(place < taken[:, None], 1.0 / taken[:, None], 0.0)
+        flat = torch.from_numpy(index.reshape(-1))
+        return flat, width, torch.from_numpy(weights.reshape(-1)).to(torch.float32)
+
+    def _shuffled(self, units: Any, generator: Generator | None) -> tuple[Any, Any, Any]:
+        """Return owners' rows, each owner's in random order; where each owner begins, and how many it has."""
+        counts = self._counts[units]
+        starts = np.cumsum(counts) - counts
+        owner = np.repeat(np.arange(len(units)), counts)
+        place = np.arange(len(owner)) - starts[owner]
+        order = np.lexsort((words(len(owner), generator), owner))
+        return self._order[self._starts[units][owner] + place][order], starts, counts
