@@ -11,10 +11,7 @@ from sfumato.errors import UnsupportedModelError
 from sfumato.testing import seeded
 from sfumato.training import checking, cross_entropy
 from sfumato.training.book_keeping import BookKeeping
-from sfumato.training.checking import agree, refuse_kept, self_check
-from sfumato.training.functional import Functional
-from sfumato.training.gradients import PrivateGradients
-from sfumato.training.losses import weighted
+from sfumato.training.checking import agree, self_check
 from sfumato.training.projections import Projections
 from sfumato.training.rules.linear import LinearOp
 
@@ -174,84 +171,6 @@ def test_randomness_that_cannot_be_repeated_is_refused():
     random.seed(0)
     with pytest.raises(UnsupportedModelError, match=r"randomness outside of torch's default generators"):
         check(book_keeping, mlp(lambda m, h: h * random.random() if m.training else h))
-
-
-class Averaging(nn.Module):
-    """Keeps a running average of what it has seen, and does not use it while training."""
-
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("mean", torch.zeros(3, dtype=torch.float64))
-        self.register_buffer("seen", torch.tensor(0))
-
-    def forward(self, x):
-        if self.training:
-            self.seen += 1
-            self.mean.lerp_(x.detach().mean(0), 0.1)
-        return x if self.training else x - self.mean
-
-
-def functional(model, loss):
-    return Functional(model, loss)
-
-
-every_engine = pytest.mark.parametrize("engine", [book_keeping, projections, functional])
-every_batch = pytest.mark.parametrize("weights", [None, torch.ones(4)], ids=["plain", "weighted"])
-
-
-def kept(engine, model, x, weights=None):
-    loss = weighted(squares)
-    return refuse_kept(engine(model, loss), model, (None if weights is None else weights[: len(x)], x))
-
-
-@every_engine
-@every_batch
-@pytest.mark.parametrize("rows", [1, 4])
-@pytest.mark.filterwarnings("ignore:torch.func.vmap cannot run")
-def test_a_buffer_that_keeps_something_of_the_examples_is_named_and_restored(engine, weights, rows):
-    model = nn.Sequential(Averaging(), nn.Linear(3, 2)).double()
-    with pytest.raises(UnsupportedModelError, match=r"\['0.mean'\] keep something of the examples"):
-        kept(engine, model, X[:rows], weights)
-    assert not model[0].mean.any() and model[0].seen == 0
-    model[0].eval()
-    assert kept(engine, model, X[:rows], weights)
-
-
-@every_batch
-@pytest.mark.filterwarnings("ignore:torch.func.vmap cannot run")
-def test_rows_of_zeros_cannot_show_what_a_buffer_keeps(weights):
-    model = nn.Sequential(Averaging(), nn.Linear(3, 2)).double()
-    assert not kept(functional, model, torch.zeros_like(X), weights)
-    assert kept(functional, mlp(), torch.zeros_like(X), weights)  # no buffer, so nothing to show
-
-
-@every_engine
-@pytest.mark.filterwarnings("ignore:torch.func.vmap cannot run")
-def test_a_buffer_that_counts_passes_is_no_difference(engine):
-    def count(m, h):
-        m.passes += 1
-        m.unset *= 1
-        return h
-
-    model = mlp(count)
-    model[1].register_buffer("passes", torch.tensor(0))
-    model[1].register_buffer("unset", torch.tensor(torch.nan))
-    assert kept(engine, model, X) and model[1].passes == 0  # counted in the comparison, restored after it
-
-
-@pytest.mark.parametrize("options", [{"engine": "functional"}, {"microbatch_size": 1}, {}], ids=str)
-@pytest.mark.filterwarnings("ignore:torch.func.vmap cannot run")
-def test_no_step_is_taken_with_a_model_that_keeps_its_examples(options):
-    model = nn.Sequential(Averaging(), nn.Linear(3, 2)).double()
-    private = PrivateGradients(
-        model, squares, clip_norm=1.0, noise_multiplier=1.0, expected_batch_size=4, **options
-    )
-    private.backward(torch.zeros_like(X))  # shows nothing, and so is no check
-    for _ in range(2):
-        with pytest.raises(UnsupportedModelError, match="keep something of the examples"):
-            for row in X:  # as microbatches are given
-                private.accumulate(row[None])
-    assert not model[0].mean.any() and private.steps == 1
 
 
 @engines

@@ -61,6 +61,11 @@ class Functional:
         self._places = swapping.find(model)
         self._vectorized = vectorized
 
+    @property
+    def vectorized(self) -> bool:
+        """Whether rows run at once, by vmap, and not one after another."""
+        return self._vectorized
+
     def run(self, batch: Sequence[Any], *, per_unit: int = 1) -> FunctionalPass:
         """Compute the gradients of all units of a batch."""
         rows = count(batch)

@@ -12,7 +12,7 @@ order of payment     data that tells when it is read, beside its account (`audit
 budget count         an account that is asked until it refuses (`audit.order`)
 """
 
-from . import gradients, ledger, mechanisms, models, statistics, training
+from . import gradients, kept, ledger, mechanisms, models, statistics, training
 from .catalogue import Planted
 
 __all__ = ["CATALOGUE", "Planted"]
@@ -20,6 +20,7 @@ __all__ = ["CATALOGUE", "Planted"]
 CATALOGUE: tuple[Planted, ...] = (
     *training.BUGS,
     *gradients.BUGS,
+    *kept.BUGS,
     *mechanisms.BUGS,
     *statistics.BUGS,
     *models.BUGS,
