@@ -23,7 +23,8 @@ Not here   Which rows are in a batch (`sampling`): an event holds only for the s
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +35,7 @@ from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError, QueryFailedError, SfumatoError, UnsupportedUseError
 from sfumato.mechanisms.random import Generator, uniform_below
 from sfumato.training import distributed, fixing, rows, swapping
+from sfumato.training.barrier import Barrier, refuse_unsafe
 from sfumato.training.book_keeping import BookKeeping
 from sfumato.training.checking import Engine, refuse_other_routes, same_draws, self_check
 from sfumato.training.clipping import ClippedSums, Clipper, Clipping, CoordinateClipping, GradientPass
@@ -51,6 +53,8 @@ from sfumato.training.sums import Sums
 
 __all__ = ["Engines", "PrivateGradients"]
 
+
+T = TypeVar("T")
 
 _SIZES = 8  # of batches that recordings are made for, up to the expected one
 _ZEROS: Final = 2  # rows that a failure is repeated on: one would not show a batch axis
@@ -109,7 +113,7 @@ class PrivateGradients:
             raise InvalidParameterError(
                 "a noise source has a generator of its own: leave one of the two out."
             )
-        fixing.refuse_mixing(model)
+        refuse_unsafe(model)
         self._may_mix = any(hasattr(module, "running_mean") for module in model.modules())
         self._step = NoisyStep(
             clipping=_clipping(clip_norm, clipping), group_size=group_size, projections=projections
@@ -121,6 +125,7 @@ class PrivateGradients:
         self.parameters = dict(swapping.find(model).parameters)
         self._clipper = Clipper(self.step.clipping, self.parameters)
         self._model, self._loss = model, weighted(loss)
+        self._barrier = Barrier(model)
         self._noise = noise if noise is not None else IndependentNoise(generator)
         self._kind = Engines(engine)
         self._engine = self._make_engine()
@@ -216,7 +221,9 @@ class PrivateGradients:
     ) -> None:
         self._self_check(batch if checked_rows is None else rows.take(batch, slice(0, checked_rows)))
         if recorded is not None:
-            self._add(self._clipped(batch, per_unit, recorded))
+            with self._barrier.guarding():
+                found = self._clipped(batch, per_unit, recorded)
+            self._add(found)
             return
         if self.step.group_size > 1:
             batch, per_unit = self._grouped(batch, per_unit)
@@ -248,7 +255,7 @@ class PrivateGradients:
     def _try_zeros(self, batch: Sequence[Any]) -> None:
         """Run rows of zeros in the shape of a batch's: what fails on these may be told."""
         zeros = rows.padded(rows.take(batch, slice(0, 0)), _ZEROS)
-        with same_draws(self._model):
+        with same_draws(self._model), self._barrier.undoing():
             Functional(self._model, self._loss, vectorized=False).run(zeros)
 
     def finish(self) -> None:
@@ -278,7 +285,7 @@ class PrivateGradients:
         pieces = [(batch, per_unit) for _, batch, per_unit in self._pieces]
         self._clear()
         for batch, per_unit in pieces:
-            self._add(self._clipped(batch, per_unit))
+            self._add(self._barred(partial(self._clipped, batch, per_unit), batch))
 
     def _clear(self) -> None:
         self._sums.clear()
@@ -317,8 +324,10 @@ class PrivateGradients:
 
         Return whether the gradients of all these rows are finite: others contribute nothing.
         """
+        whole = (None, *batch)
         with same_draws(self._model):
-            return not isinstance(self._clipper.sums(self._pass((None, *batch), 1)), Tensor)
+            found = self._barred(lambda: self._clipper.sums(self._pass(whole, 1)), whole)
+            return not isinstance(found, Tensor)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint needs: the steps so far and the thresholds; no noise."""
@@ -344,10 +353,27 @@ class PrivateGradients:
             part = slice(begin * per_unit, (begin + size) * per_unit)
             piece = batch if size == units else rows.take(batch, part)
             try:
-                self._add(self._replay(piece, per_unit) or self._clipped(piece, per_unit))
+                self._add(self._barred(partial(self._piece, piece, per_unit, len(self._pieces)), piece))
                 begin += size
             except (torch.OutOfMemoryError, MemoryError) as error:
                 self._halve(size, error)
+
+    def _piece(self, batch: Sequence[Any], per_unit: int, earlier: int) -> ClippedSums:
+        del self._pieces[earlier:]  # what an attempt before left
+        return self._replay(batch, per_unit) or self._clipped(batch, per_unit)
+
+    def _barred(self, work: Callable[[], T], batch: Sequence[Any]) -> T:
+        """Do work that runs rows of a batch through the model, which may keep nothing of them."""
+        slow = isinstance(self._engine, Functional) and not self._engine.vectorized
+        return self._barrier.run(work, lambda: self._settle(batch), thorough=slow or None)
+
+    def _settle(self, batch: Sequence[Any]) -> None:
+        """Let the model fill its caches with rows of zeros, which it sees as the engine shows it rows."""
+        together = isinstance(self._engine, Projections)  # all other engines show one row at a time
+        count = _ZEROS + (rows.count(batch) == _ZEROS) if together else 1
+        zeros = rows.padded(rows.take(batch, slice(0, 0)), count)
+        with same_draws(self._model), swapping.as_written(), torch.no_grad():
+            self._loss(self._model, *zeros)
 
     def _units_at_once(self, batch: Sequence[Any], per_unit: int) -> int:
         if self.microbatch_size is not None:
@@ -356,7 +382,7 @@ class PrivateGradients:
             whole = isinstance(self._engine, Functional)  # it keeps a gradient for each row
             more = sum(p.numel() * p.element_size() for p in self.parameters.values()) if whole else 0
             try:
-                with same_draws(self._model):
+                with same_draws(self._model), self._barrier.undoing():
                     self._fitting = rows_that_fit(self._model, self._loss, batch, more=more)
             except (torch.OutOfMemoryError, MemoryError):
                 self._fitting = 1  # not even the few rows that it is measured on
@@ -426,6 +452,7 @@ class PrivateGradients:
             if not isinstance(self._engine, BookKeeping):
                 raise
             reason = error
+        self._barrier.rewind()
         engine = Functional(self._model, self._loss)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "torch.func.vmap cannot run")  # one warning is enough
@@ -470,10 +497,12 @@ class PrivateGradients:
                 "frozen or unfrozen. Set training up again after it."
             )
         with same_draws(self._model):
-            self._pass(rows.take(batch, slice(0, 1)), 1)  # settles which engine it is
-            refuse_other_routes(self._model, self._loss, batch)
+            self._barred(partial(self._pass, rows.take(batch, slice(0, 1)), 1), batch)  # settles the engine
+            with self._barrier.undoing():
+                refuse_other_routes(self._model, self._loss, batch)
         checked = isinstance(self._engine, Functional)
-        self._unchecked = not (checked or self_check(self._engine, self._model, self._loss, batch))
+        check = partial(self_check, self._engine, self._model, self._loss, batch)
+        self._unchecked = not (checked or self._barred(check, batch))
 
     def _expected_groups(self) -> float:
         """Return how many units, or groups where averages are clipped, a batch is expected to have."""

@@ -13,7 +13,7 @@ budget count         an account that is asked until it refuses (`audit.order`)
 records              how many results there are for one charge, and which are marked (`audit.records`)
 """
 
-from . import gradients, ledger, mechanisms, models, runs, statistics, training
+from . import gradients, kept, ledger, mechanisms, models, runs, statistics, training
 from .catalogue import Planted
 
 __all__ = ["CATALOGUE", "Planted"]
@@ -21,6 +21,7 @@ __all__ = ["CATALOGUE", "Planted"]
 CATALOGUE: tuple[Planted, ...] = (
     *training.BUGS,
     *gradients.BUGS,
+    *kept.BUGS,
     *mechanisms.BUGS,
     *statistics.BUGS,
     *models.BUGS,
