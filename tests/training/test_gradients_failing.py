@@ -520,3 +520,64 @@ def test_a_parameter_that_was_replaced_is_refused():
     model.a.weight = nn.Parameter(torch.zeros(1, 2))
     with pytest.raises(InvalidParameterError, match=r"'a.weight'.*replaced"):
         private.backward(*some(4))
+
+
+class Standardized(Two):
+    def forward(self, x):
+        return super().forward(x) / x.std(0).sum()
+
+
+class Normalized(Two):
+    def forward(self, x):
+        return super().forward(x / x.norm(dim=1, keepdim=True))
+
+
+@any_engine
+@pytest.mark.filterwarnings("ignore:std")
+def test_a_model_without_a_finite_gradient_on_any_row_alone_is_refused(engine):
+    private = private_of(model := Standardized(torch.float64), engine=engine, check=True)
+    with pytest.raises(UnsupportedModelError, match=r"deviation over the batch"):
+        private.backward(*some(6, dtype=torch.float64))
+    assert private.steps == 0 and all(p.grad is None for p in model.parameters())
+
+
+@any_engine
+def test_a_model_that_has_no_gradient_on_rows_of_zeros_is_trained(engine):
+    private = private_of(Normalized(torch.float64), engine=engine, check=True)
+    private.backward(*some(6, dtype=torch.float64))
+    assert private.steps == 1
+
+
+# --- a history that cannot be changed -----------------------------------------------------------------------
+
+
+def test_what_was_done_cannot_be_edited():
+    private = private_of(Two())
+    private.backward(*some(4))
+    for name, value in {"steps": 0, "history": (), "step": None, "bound": 0.0}.items():
+        with pytest.raises(AttributeError):
+            setattr(private, name, value)
+    private.noise_multiplier = 5.0  # of the steps to come
+    private.backward(*some(4))
+    assert private.history == ((1.0, 1), (5.0, 1)) and private.steps == 2
+
+
+def test_a_checkpoint_does_not_replace_steps_that_were_taken():
+    first, second = private_of(Two()), private_of(Two())
+    first.backward(*some(4))
+    second.load_state_dict(first.state_dict())
+    assert second.history == first.history
+    with pytest.raises(InvalidParameterError, match="took no step yet"):
+        first.load_state_dict(private_of(Two()).state_dict())
+    assert first.steps == 1
+
+
+def test_a_step_is_counted_with_the_noise_that_it_got():
+    class Raising(Silent):
+        def add_(self, sums, *, stddev, step):
+            super().add_(sums, stddev=stddev, step=step)
+            private.noise_multiplier = 100.0
+
+    private = private_of(Two(), noise=Raising())
+    private.backward(*some(4))
+    assert private.history == ((1.0, 1),)

@@ -284,5 +284,3 @@ def _owners_of(data: Any) -> Tensor | None:
     """Return who owns the rows, if the data itself says so: then examples are not what must be protected."""
     inner = data.train if hasattr(data, "train") and hasattr(data, "public_size") else data
     return getattr(inner, "user_ids", None)
-
-

@@ -32,7 +32,13 @@ from torch import Tensor, nn
 from sfumato import _check
 from sfumato.accounting.events import DpEvent
 from sfumato.accounting.guarantee import Relation
-from sfumato.errors import InvalidParameterError, QueryFailedError, SfumatoError, UnsupportedUseError
+from sfumato.errors import (
+    InvalidParameterError,
+    QueryFailedError,
+    SfumatoError,
+    UnsupportedModelError,
+    UnsupportedUseError,
+)
 from sfumato.mechanisms.random import Generator, uniform_below
 from sfumato.training import distributed, fixing, rows, swapping
 from sfumato.training.barrier import Barrier, refuse_unsafe
@@ -260,22 +266,23 @@ class PrivateGradients:
 
     def finish(self) -> None:
         """End a step: add noise to the accumulated sums, divide, set every `.grad`, and count the step."""
+        noise_multiplier = self.noise_multiplier  # read once: the step is counted with what it got
         try:
-            self._noised()
+            self._noised(noise_multiplier)
             # Asked only now, so that the device has had work until here.
             if not all(replay is None or replay.finite() for replay, _, _ in self._pieces):
                 self._guarded(self._again, self._pieces[0][1])
-                self._noised()
-            self._count()
+                self._noised(noise_multiplier)
+            self._count(noise_multiplier)
             self._adapt()
             self._sums.to_grad()
         finally:
             self._clear()
 
-    def _noised(self) -> None:
+    def _noised(self, noise_multiplier: float) -> None:
         sums = self._sums.flat()
         if distributed.is_first():  # before the shares are added up: so there is noise once, the same for all
-            self._noise.add_(sums, stddev=self.noise_multiplier * self.bound, step=self.steps)
+            self._noise.add_(sums, stddev=noise_multiplier * self.bound, step=self.steps)
         distributed.add_up_(sums)
         for total in sums:
             total.div_(self.expected_batch_size)
@@ -312,11 +319,10 @@ class PrivateGradients:
             own = torch.tensor(self._clipper.thresholds, dtype=torch.float64, device=device)
             self._clipper.load_state_dict({"thresholds": distributed.from_first(own).tolist()})
 
-    def _count(self) -> None:
-        *before, (noise, count) = self._history or ((self.noise_multiplier, 0),)
-        last = [(noise, count), (self.noise_multiplier, 1)]
-        if noise == self.noise_multiplier:
-            last = [(noise, count + 1)]
+    def _count(self, noise_multiplier: float) -> None:
+        *before, (noise, count) = self._history or ((noise_multiplier, 0),)
+        same = noise == noise_multiplier
+        last = [(noise, count + 1)] if same else [(noise, count), (noise_multiplier, 1)]
         self._history = (*before, *last)
 
     def rehearse(self, *batch: Any) -> bool:
@@ -339,6 +345,11 @@ class PrivateGradients:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a checkpoint. Noise goes on too: none of it is drawn again for another batch."""
+        if self._history:
+            raise InvalidParameterError(
+                "steps were taken already, and a checkpoint would replace the record of them. Load it into "
+                "PrivateGradients that took no step yet."
+            )
         self._clipper.load_state_dict(state["clipper"])
         self._clip_factor = float(state["clip_factor"])
         self._history = tuple((float(noise), int(count)) for noise, count in state["history"])
@@ -500,9 +511,32 @@ class PrivateGradients:
             self._barred(partial(self._pass, rows.take(batch, slice(0, 1)), 1), batch)  # settles the engine
             with self._barrier.undoing():
                 refuse_other_routes(self._model, self._loss, batch)
+        self._refuse_never_finite(batch)
         checked = isinstance(self._engine, Functional)
         check = partial(self_check, self._engine, self._model, self._loss, batch)
         self._unchecked = not (checked or self._barred(check, batch))
+
+    def _refuse_never_finite(self, batch: Sequence[Any]) -> None:
+        """Raise where no made-up row has a finite gradient: neither would any of the data's, all alone."""
+        if self._finite_somewhere(batch):
+            return
+        raise UnsupportedModelError(
+            "the gradient of a single row is not finite, whatever the row is: it was tried on rows of zeros, "
+            "of ones and of random numbers. Each row is learned from alone, so a model that divides by a "
+            "deviation over the batch has no gradient. Normalize within a row (GroupNorm, LayerNorm)."
+        )
+
+    def _finite_somewhere(self, batch: Sequence[Any]) -> bool:
+        weights, *own = rows.take(batch, slice(0, 1))
+        for made in rows.made_up(own):
+            try:
+                with same_draws(self._model), self._barrier.undoing():
+                    found = self._clipper.sums(self._engine.run((weights, *made)))
+            except Exception:  # such rows are no input of this model: they show nothing
+                return True
+            if not isinstance(found, Tensor):
+                return True
+        return False
 
     def _expected_groups(self) -> float:
         """Return how many units, or groups where averages are clipped, a batch is expected to have."""

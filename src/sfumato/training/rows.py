@@ -22,6 +22,7 @@ __all__ = [
     "cloned",
     "converted",
     "count",
+    "made_up",
     "mapped",
     "padded",
     "refilled",
@@ -134,3 +135,19 @@ def padded(batch: Any, rows: int) -> Any:
     """
     missing = rows - count(batch)
     return mapped(batch, lambda t: torch.cat([t, t.new_zeros((missing, *t.shape[1:]))]) if missing else t)
+
+
+def made_up(batch: Any) -> Iterator[Any]:
+    """Yield batches nested and shaped like this one that hold nothing of it: zeros, ones, random numbers.
+
+    >>> [b.tolist() for b in made_up(torch.tensor([7, 8]))]
+    [[0, 0], [1, 1], [1, 1]]
+    """
+    draws = torch.Generator().manual_seed(0)
+
+    def drawn(t: Tensor) -> Tensor:
+        random = torch.randn(t.shape, generator=draws).to(t)
+        return random if t.is_floating_point() else torch.ones_like(t)
+
+    for make in (torch.zeros_like, torch.ones_like, drawn):
+        yield mapped(batch, make)
