@@ -147,7 +147,7 @@ class Barrier:
         number, in the way that the model sees rows in `work`. The model keeps what that leaves, and `work`
         runs again from its beginning; now nothing may change.
         """
-        if settle is not None and any(map(is_lazy, chain(self._model.parameters(), self._model.buffers()))):
+        if settle is not None and not self._passes and self._is_lazy():
             settle()  # what a lazy layer makes of itself cannot be put back
         before = self.begin(thorough=thorough)
         with _undoing(before):
@@ -167,6 +167,9 @@ class Barrier:
         except NotPrivateError:
             self._undo(before)  # what rows of zeros left
             raise
+
+    def _is_lazy(self) -> bool:
+        return any(map(is_lazy, chain(self._model.parameters(), self._model.buffers())))
 
     def begin(self, *, thorough: bool | None = None) -> Quick | Thorough:
         """Return the state before a pass, for `end`: where a pass is no block of code."""
