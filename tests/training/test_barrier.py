@@ -261,6 +261,19 @@ def test_a_cache_gives_the_same_sums_whether_it_was_filled_before_or_not():
     assert torch.equal(*found)
 
 
+@slower
+def test_a_cache_of_a_model_that_refuses_zeros_is_filled_with_ones():
+    class Careful(Keyed):
+        def forward(self, x):
+            if not x.any():
+                raise ValueError("a length of 0")
+            return super().forward(x)
+
+    private = private_of(nn.Sequential(Careful(), nn.Linear(4, 2)))
+    private.backward(torch.randn(3, 5, 4))
+    assert private.steps == 1
+
+
 def test_work_runs_again_once_and_only_where_something_changed():
     model, done = nn.Sequential(Keyed()), []
     barrier = Barrier(model)

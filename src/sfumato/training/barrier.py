@@ -17,11 +17,12 @@ checked thoroughly (`watching` has both).
 """
 
 import secrets
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager, suppress
 from itertools import chain
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
+import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.spectral_norm import SpectralNorm
@@ -31,7 +32,7 @@ from sfumato.errors import NotPrivateError, UnsupportedModelError
 from sfumato.training import fixing
 from sfumato.training.watching import Kept, Quick, Thorough, Watch
 
-__all__ = ["Barrier", "refuse_rewriting", "refuse_unsafe"]
+__all__ = ["Barrier", "fill_caches", "refuse_rewriting", "refuse_unsafe"]
 
 T = TypeVar("T")
 
@@ -81,6 +82,20 @@ def _older(module: nn.Module) -> str | None:
     hooks = list(module._forward_pre_hooks.values())  # pyright: ignore[reportPrivateUsage]
     kinds = {"spectral_norm": SpectralNorm, "weight_norm": WeightNorm}
     return next((name for name, kind in kinds.items() for hook in hooks if isinstance(hook, kind)), None)
+
+
+def fill_caches(run: Callable[[Any], object], made_up: Iterable[Any]) -> None:
+    """Run the first of some made-up batches that a model takes: some refuse zeros, such as a length of 0.
+
+    >>> fill_caches(lambda length: 1 / length, [0, 1])
+    """
+    *attempts, last = made_up
+    with torch.no_grad():
+        for batch in attempts:
+            with suppress(Exception):  # of a made-up batch, so it tells nothing
+                run(batch)
+                return
+        run(last)
 
 
 class Barrier:

@@ -41,7 +41,7 @@ from sfumato.errors import (
 )
 from sfumato.mechanisms.random import Generator, uniform_below
 from sfumato.training import distributed, fixing, rows, swapping
-from sfumato.training.barrier import Barrier, refuse_unsafe
+from sfumato.training.barrier import Barrier, fill_caches, refuse_unsafe
 from sfumato.training.book_keeping import BookKeeping
 from sfumato.training.checking import Engine, refuse_other_routes, same_draws, self_check
 from sfumato.training.clipping import ClippedSums, Clipper, Clipping, CoordinateClipping, GradientPass
@@ -379,12 +379,12 @@ class PrivateGradients:
         return self._barrier.run(work, lambda: self._settle(batch), thorough=slow or None)
 
     def _settle(self, batch: Sequence[Any]) -> None:
-        """Let the model fill its caches with rows of zeros, which it sees as the engine shows it rows."""
+        """Let the model fill its caches with made-up rows, which it sees as the engine shows it rows."""
         together = isinstance(self._engine, Projections)  # all other engines show one row at a time
         count = _ZEROS + (rows.count(batch) == _ZEROS) if together else 1
-        zeros = rows.padded(rows.take(batch, slice(0, 0)), count)
-        with same_draws(self._model), swapping.as_written(), torch.no_grad():
-            self._loss(self._model, *zeros)
+        made_up = rows.made_up(rows.padded(rows.take(batch, slice(0, 0)), count))
+        with same_draws(self._model), swapping.as_written():
+            fill_caches(lambda made: self._loss(self._model, *made), made_up)
 
     def _units_at_once(self, batch: Sequence[Any], per_unit: int) -> int:
         if self.microbatch_size is not None:
