@@ -21,6 +21,7 @@ Not here   Trust in torch's vmap rules (or its loop over rows, where an operatio
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from threading import Lock
 from typing import Any, Final
 
 import torch
@@ -35,6 +36,8 @@ from sfumato.errors import UnsupportedUseError
 __all__ = ["Discreet", "Isolated", "cannot_run", "is_row", "rows_first", "steps_first"]
 
 _functorch: Final[Any] = torch._C._functorch  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue] - see Source
+_lock: Final = Lock()
+_isolations: Final[list[None]] = []  # those at work, on all threads
 
 
 def is_row(value: object) -> bool:
@@ -81,12 +84,10 @@ class Isolated:
         self.own_tensors = own_tensors
         self._level = 0
         self._mode = _Adapters(self)
-        self._compiling = False
 
     def __enter__(self) -> "Isolated":
         _load()
-        self._compiling = torch.compiler.is_compiling()
-        _set_flags(warn=False, compiling=True)
+        _set_flags(entering=True)
         self._level = _functorch._vmap_increment_nesting(self.count, "different")
         self._mode.__enter__()
         return self
@@ -94,7 +95,7 @@ class Isolated:
     def __exit__(self, *error: object) -> None:
         self._mode.__exit__(None, None, None)
         _functorch._vmap_decrement_nesting()
-        _set_flags(warn=True, compiling=self._compiling)
+        _set_flags(entering=False)
 
     def split(self, x: Tensor) -> Tensor:
         """Return [rows, ...] as the tensor of one row, [1, ...]."""
@@ -152,14 +153,19 @@ def _load() -> None:
     lazy_load_decompositions()
 
 
-def _set_flags(*, warn: bool, compiling: bool) -> None:
-    """Set two flags of torch.
+def _set_flags(*, entering: bool) -> None:
+    """Set two flags of torch for the length of all isolations of the process, on whatever threads.
 
     vmap warns where it loops over rows, which is no mistake of the user's. A model that asks whether it is
     being compiled skips shortcuts that look at values, such as "is the whole mask true?".
     """
-    _functorch._set_vmap_fallback_warning_enabled(warn)
-    torch.compiler._is_compiling_flag = compiling  # pyright: ignore[reportPrivateUsage]
+    with _lock:
+        if entering:
+            _isolations.append(None)
+        else:
+            _isolations.pop()
+        _functorch._set_vmap_fallback_warning_enabled(not _isolations)
+        torch.compiler._is_compiling_flag = bool(_isolations)  # pyright: ignore[reportPrivateUsage]
 
 
 class Discreet(TorchFunctionMode):

@@ -13,7 +13,7 @@ budget count         an account that is asked until it refuses (`audit.order`)
 records              how many results there are for one charge, and which are marked (`audit.records`)
 """
 
-from . import gradients, kept, ledger, mechanisms, models, runs, statistics, training
+from . import gradients, kept, ledger, mechanisms, models, rows, runs, statistics, training
 from .catalogue import Planted
 
 __all__ = ["CATALOGUE", "Planted"]
@@ -22,6 +22,7 @@ CATALOGUE: tuple[Planted, ...] = (
     *training.BUGS,
     *gradients.BUGS,
     *kept.BUGS,
+    *rows.BUGS,
     *mechanisms.BUGS,
     *statistics.BUGS,
     *models.BUGS,

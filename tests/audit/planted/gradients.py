@@ -121,9 +121,9 @@ def divide_by_the_batch(patch: pytest.MonkeyPatch) -> None:
         self._batch_size = max(1, len(batch[0]) // rows_per_unit)
         accumulate(self, *batch, rows_per_unit=rows_per_unit, row_weights=row_weights)
 
-    def _noised(self):
+    def _noised(self, noise_multiplier):
         sums = self._sums.flat()
-        self._noise.add_(sums, stddev=self.noise_multiplier * self.bound, step=self.steps)
+        self._noise.add_(sums, stddev=noise_multiplier * self.bound, step=self.steps)
         for total in sums:
             total.div_(self._batch_size)  # the mean over the batch, as optimizers are used to
 
@@ -249,7 +249,7 @@ def skip_empty_batches(patch: pytest.MonkeyPatch) -> None:
     def skipping(self):
         if self._sums._filled:
             return finish(self)
-        self._count()
+        self._count(self.noise_multiplier)
         for parameter in self.parameters.values():
             parameter.grad = torch.zeros_like(parameter)  # there is nothing to learn from this batch
 
@@ -268,7 +268,7 @@ def same_noise_after_resuming(patch: pytest.MonkeyPatch) -> None:
 
     def forgetting(self, state):
         load(self, state)
-        self.steps = 0  # "steps of this process"
+        self._history = ()  # "steps of this process"
 
     patch.setattr(PrivateGradients, "load_state_dict", forgetting)
 
@@ -347,7 +347,7 @@ def ranks_told_apart(seed: int, *, ranks: int = 4, canaries: int = 2000) -> bool
 
 
 def noise_shared_among_ranks(patch: pytest.MonkeyPatch) -> None:
-    def _noised(self):
+    def _noised(self, noise_multiplier):
         sums = self._sums.flat()
         stddev = self.noise_multiplier * self.bound / distributed.size()  # variances add up, not these
         self._noise.add_(sums, stddev=stddev, step=self.steps)

@@ -73,7 +73,7 @@ def forget_noise(patch: pytest.MonkeyPatch) -> None:
 
 
 def noise_for_the_mean(patch: pytest.MonkeyPatch) -> None:
-    def _noised(self):
+    def _noised(self, noise_multiplier):
         sums = self._sums.flat()
         stddev = self.noise_multiplier * self.bound / self.expected_batch_size  # divided again, below
         self._noise.add_(sums, stddev=stddev, step=self.steps)

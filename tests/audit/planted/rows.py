@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bugs of attribution: whose row it is. Each is attacked with models that sort, route and mix rows."""
+
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sfumato.audit.replay import check_sensitivity
+from sfumato.mechanisms.random import Generator
+from sfumato.testing import seeded
+from sfumato.training import PrivateGradients, isolation
+from sfumato.training.augmenting import Augmenter
+from sfumato.training.data import Units
+from sfumato.training.isolation import Isolated
+from sfumato.training.rules.linear import LinearOp
+from sfumato.training.tape import Tape
+
+from .catalogue import Planted, leaks
+
+__all__ = ["BUGS"]
+
+SLACK = 1.01  # float32 rounding
+ROWS = 24
+
+
+class Model(nn.Module):
+    """A model of two layers, with something done to the rows in between."""
+
+    def __init__(self, do: Callable[[nn.Module, Tensor], Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.head = nn.Linear(4, 6), nn.Linear(6, 3)
+        self.do = do
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.do(self, x))
+
+
+def _sorted(model: nn.Module, x: Tensor) -> Tensor:
+    order = x.sum(1).argsort()
+    return model.first(x[order])[order.argsort()].tanh()
+
+
+def _weakly_mixed(model: nn.Module, x: Tensor) -> Tensor:
+    return model.first(x + 0.05 * x.sum(0)).tanh()
+
+
+def _centered(model: nn.Module, x: Tensor) -> Tensor:
+    return model.first(x).tanh() - model.first(x).tanh().mean(0)
+
+
+def _gathered(model: nn.Module, x: Tensor) -> Tensor:
+    return model.first(x[x.sum(1).topk(len(x)).indices]).tanh()
+
+
+def _apart(model: nn.Module, x: Tensor) -> Tensor:
+    return model.first(x).tanh()
+
+
+MODELS = (_apart, _sorted, _weakly_mixed, _centered, _gathered)
+
+
+def rows(seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    scale = torch.tensor([0.3, 3.0])[torch.randint(2, (ROWS, 1), generator=generator)]
+    return scale * torch.randn(ROWS, 4, generator=generator)
+
+
+def moved_too_far(do: Callable[[nn.Module, Tensor], Tensor], seed: int, **options: object) -> bool:
+    """Take a step on neighbors with the same noise: does one row move what is released by too much?"""
+
+    def release(x: Tensor, generator: Generator) -> np.ndarray:
+        model = Model(do)
+        settings = {"clip_norm": 1.0, "noise_multiplier": 1.0, "expected_batch_size": 1.0, **options}
+        private = PrivateGradients(model, _loss, generator=generator, **settings)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            private.backward(x)
+        return torch.cat([p.grad.flatten() for p in model.parameters()]).numpy()
+
+    x = rows(seed)
+    large = 30 * torch.ones(1, 4)
+    pairs = ((x, x[1:]), (torch.cat([x, large]), x), (torch.cat([x, -large]), x))
+    return any(
+        leaks(lambda pair=pair: check_sensitivity(release, *pair, sensitivity=SLACK, generator=seeded(seed)))
+        for pair in pairs
+    )
+
+
+def _loss(model: nn.Module, x: Tensor) -> Tensor:
+    return F.cross_entropy(model(x), (x.sum(1) > 0).long(), reduction="none")
+
+
+def any_model(seed: int) -> bool:
+    return any(moved_too_far(do, seed) for do in MODELS)
+
+
+def run_the_plain_batch(patch: pytest.MonkeyPatch) -> None:
+    """Show a model all rows, as an ordinary pass does, and take row i of every operation for row i."""
+    patch.setattr(Isolated, "split", lambda self, x: x)
+    patch.setattr(Isolated, "join", lambda self, x: x)
+    patch.setattr(Isolated, "_rows", lambda self, found: found)
+    patch.setattr(isolation, "is_row", lambda value: False)
+    patch.setattr("sfumato.training.book_keeping.checked", lambda losses, rows: losses[None])
+    patch.setattr("sfumato.training.gradients.self_check", lambda *args: True)
+
+
+def rows_out_of_order(patch: pytest.MonkeyPatch) -> None:
+    """Note the inputs of operations in another order than their gradients."""
+    right = LinearOp.__init__
+    patch.setattr(LinearOp, "__init__", lambda self, x, *a, **o: right(self, x.roll(1, 0), *a, **o))
+    patch.setattr("sfumato.training.gradients.self_check", lambda *args: True)
+
+
+def an_adapter_that_mixes(patch: pytest.MonkeyPatch) -> None:
+    """Take losses of all rows in one kernel, and scale them by their sum."""
+    right = isolation._cross_entropy
+
+    def scaled(rows, function, input, target, *args, **kwargs):
+        losses = right(rows, function, input, target, *args, **kwargs)
+        return rows.on_batch(lambda: rows.join(losses) * rows.join(losses).square().sum(0) * 1e-3)
+
+    patch.setitem(isolation._ADAPTERS, F.cross_entropy, scaled)
+    patch.setattr("sfumato.training.gradients.self_check", lambda *args: True)
+
+
+def inputs_that_mix(patch: pytest.MonkeyPatch) -> None:
+    """Give rules an input that is centered over the batch."""
+    right = Tape.rows
+    patch.setattr(Tape, "rows", lambda self, x: right(self, x) - right(self, x).mean(0))
+    patch.setattr("sfumato.training.gradients.self_check", lambda *args: True)
+
+
+def augment_all_at_once(patch: pytest.MonkeyPatch) -> None:
+    """Show an augmentation the rows of all units."""
+    patch.setattr(
+        Augmenter, "__call__", lambda self, batch, *, rows_per_unit, seed: self._changed(batch, seed)
+    )
+
+
+def mixed_views(seed: int) -> bool:
+    """Mix the rows at even places: does the row of another unit show in a unit's?"""
+
+    def mixup(batch: tuple[Tensor, ...], generator: torch.Generator) -> tuple[Tensor, ...]:
+        x = batch[0].clone()
+        x[::2] = (x[::2] + x[::2].flip(0)) / 2
+        return (x, *batch[1:])
+
+    def release(x: Tensor, generator: Generator) -> np.ndarray:
+        return Units((x,), augment=mixup, views=2).take(torch.arange(4), generator).rows[0][:2].numpy()
+
+    x = rows(seed)[:4]
+    other = torch.cat([x[:3], 100 * torch.ones(1, 4)])
+    return leaks(lambda: check_sensitivity(release, x, other, sensitivity=1e-3, generator=seeded(seed)))
+
+
+BUGS = (
+    Planted(
+        name="rows-believed-to-stay-in-place",
+        bug="a model sees the whole batch, and row i of every operation is taken for row i of the data",
+        found_by="replay on neighbors",
+        plant=run_the_plain_batch,
+        audit=any_model,
+    ),
+    Planted(
+        name="rows-out-of-order",
+        bug="an operation pairs the input of one row with the gradient of another",
+        found_by="replay on neighbors",
+        plant=rows_out_of_order,
+        audit=any_model,
+    ),
+    Planted(
+        name="a-fast-path-that-mixes-rows",
+        bug="a function that is computed for all rows at once scales them by their sum",
+        found_by="replay on neighbors",
+        plant=an_adapter_that_mixes,
+        audit=any_model,
+    ),
+    Planted(
+        name="inputs-centered-over-the-batch",
+        bug="rules get inputs that depend on all rows",
+        found_by="replay on neighbors",
+        plant=inputs_that_mix,
+        audit=any_model,
+    ),
+    Planted(
+        name="views-mixed-across-units",
+        bug="an augmentation sees the rows of all units, and mixes them",
+        found_by="replay on neighbors",
+        plant=augment_all_at_once,
+        audit=mixed_views,
+    ),
+)
