@@ -14,6 +14,7 @@ from sfumato import _check
 from sfumato.accounting import events
 from sfumato.accounting.calibrate import calibrate, calibrate_count
 from sfumato.accounting.events import DpEvent
+from sfumato.accounting.extremes import in_floats
 from sfumato.accounting.guarantee import Guarantee, Relation
 from sfumato.accounting.price import Price, price
 from sfumato.errors import InvalidParameterError
@@ -57,6 +58,7 @@ class Plan:
         return self.price.guarantee(privacy_unit)
 
 
+@in_floats
 def plan(
     *,
     delta: float,

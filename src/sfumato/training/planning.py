@@ -72,7 +72,8 @@ def plan_run(
             raise InvalidParameterError("an epsilon means nothing without a delta: say delta, such as 1e-6.")
         if noise_multiplier is not None:
             return _stopped(run, epsilon, delta)
-        return run.calibrated(epsilon=epsilon, delta=delta)
+        planned = run.calibrated(epsilon=epsilon, delta=delta)
+        return planned if account is None else _admitted(planned, account, epsilon, delta)
     if noise_multiplier is not None:
         return run
     if account is None:
@@ -81,6 +82,25 @@ def plan_run(
             "from."
         )
     return run.scaled(distributed.first_decides(lambda: account.calibrate(run.scaled)))
+
+
+def _admitted(run: DpSgd, account: Account, epsilon: float, delta: float) -> DpSgd:
+    """Return a run with the little more noise that an account needs for what it said is left.
+
+    An account counts runs beside each other by the Gaussian that dominates them, and a run with few effective
+    steps is not quite a Gaussian. What asks for more than is left comes back as it is: the ledger refuses it.
+    """
+
+    def factor() -> float:
+        asks_too_much = epsilon > account.remaining().run_epsilon or delta > account.budget.delta
+        if run.relation is not account.relation or asks_too_much or account.admits(run):
+            return 1.0
+        return account.calibrate(run.scaled, bracket=(1.0, _MOST_EXTRA_NOISE))
+
+    return run.scaled(distributed.first_decides(factor))
+
+
+_MOST_EXTRA_NOISE = 4.0  # far more than any run needs; within 3% where noise multipliers are above 0.7
 
 
 def _sampling_rate(public_size: int, expected_batch_size: float) -> float:
