@@ -38,7 +38,7 @@ _LARGEST = 700.0  # e^700 is still a float64: a statement beyond it says nothing
 
 
 def statements(event: DpEvent, *, slack: float, relation: Relation) -> list[Statement]:
-    """Return (epsilon, delta) statements that a fixed plan of an event satisfies, with deltas from `slack` on.
+    """Return (epsilon, delta) statements that a fixed plan of an event satisfies, from delta `slack` on.
 
     The deltas are those of a Gaussian that meets the last statement, at epsilons from 0 on: a good choice
     makes `gaussian_mu` small, and any choice is sound.

@@ -359,7 +359,7 @@ def _require_relation(relation: Relation, terms: _Terms, what: str) -> None:
     if relation is not terms.relation:
         raise RelationMismatchError(
             f"{what} is stated for {relation.value} neighbors, but account {terms.name!r} counts "
-            f"{terms.relation.value} neighbors. Nothing was spent. Make the mechanism for "
+            f"{terms.relation.value} neighbors. Nothing was spent for it. Make the mechanism for "
             f"{terms.relation.value}, or use an account opened with {relation.value}."
         )
 
@@ -368,10 +368,10 @@ def _exceeded(purpose: str, asked: Charge, state: AccountState) -> BudgetExceede
     left, price = remaining(state), state.cost(asked.event_json)
     needs = _needs(state, asked.event_json)
     needs = min(needs, state.alone(asked.event_json)) if state.unused else needs
-    if math.isfinite(needs):
-        need = f"would take everything together to epsilon={round_up(needs):g}"
-    elif state.spent().delta + price.delta > state.filter.allowance.delta:
+    if price.delta > 0 and state.spent().delta + price.delta > state.filter.allowance.delta:
         need = f"has a delta of its own of {price.delta:g}, and {_round_down(left.delta):g} is left for those"
+    elif math.isfinite(needs):
+        need = f"would take everything together to epsilon={round_up(needs):g}"
     else:
         need = "does not fit beside what was released before"
     return BudgetExceededError(
