@@ -19,6 +19,17 @@ from sfumato.errors import InvalidParameterError, SfumatoError
 
 __all__ = ["in_floats", "too_extreme"]
 
+# What Python, numpy and scipy say where a number is out of their reach.
+_SAID_OF_EXTREMES = (
+    "math domain",
+    "different signs",
+    "Maximum allowed size",
+    "array is too big",
+    "cannot convert float",
+    "must be finite",
+    "is NaN",
+)
+
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
 
@@ -55,8 +66,8 @@ def in_floats(function: Callable[Arguments, Answer]) -> Callable[Arguments, Answ
         except (ArithmeticError, MemoryError) as error:
             raise too_extreme(error) from error
         except ValueError as error:
-            if "math domain" not in str(error) and "different signs" not in str(error):
-                raise
+            if not any(said in str(error) for said in _SAID_OF_EXTREMES):
+                raise  # a mistake in a function that the caller gave
             raise too_extreme(error) from error
 
     return computed

@@ -200,7 +200,10 @@ def _total_variation(parts: Sequence[Part]) -> float:
     total = 0.0
     for part in parts:
         (_, p), (_, q) = part.pair.masses(np.zeros(1))
-        total += part.count * (max(0.0, float(p - q)) + 4e-16)  # p - q is rounded at the scale of 1
+        difference = float(p - q)
+        if math.isnan(difference):  # a loss that is not finite: nothing is known
+            return math.inf
+        total += part.count * (max(0.0, difference) + 4e-16)  # p - q is rounded at the scale of 1
     return total
 
 

@@ -168,7 +168,7 @@ def _least_of_the_rest(event: DpEvent, delta: float, relation: Relation) -> tupl
     for accountant in (Accountant.RDP, Accountant.ZCDP, Accountant.OPTIMAL, Accountant.BASIC):
         try:
             found.append((_PRICERS[accountant](event, delta, relation)[1], accountant))
-        except UnsupportedEventError as refusal:
+        except (UnsupportedEventError, InvalidParameterError) as refusal:
             refusals.append(str(refusal))
     if not found:
         raise UnsupportedEventError(

@@ -83,6 +83,7 @@ class RdpCurve:
         _check.in_range(0, 1, delta=self.delta)
 
 
+@in_floats
 def curve(event: DpEvent, relation: Relation, orders: Array = ORDERS) -> RdpCurve:
     """Return the Rényi cost of an event at each order.
 

@@ -19,6 +19,7 @@ It is its turn when no lower byte is locked.
 import hashlib
 import os
 import struct
+import sys
 import tempfile
 import threading
 import time
@@ -28,10 +29,8 @@ from pathlib import Path
 
 from sfumato.ledger import _forks
 
-try:
+if sys.platform != "win32":
     import fcntl
-except ImportError:  # Windows
-    fcntl = None
 
 __all__ = ["turn"]
 
@@ -86,7 +85,7 @@ def turn(path: Path, *, seconds: float) -> Generator[bool]:
 
 
 def _open(path: Path) -> int | None:
-    if fcntl is None:
+    if sys.platform == "win32":
         return None
     name = hashlib.sha256(os.fsencode(os.path.realpath(path))).hexdigest()[:32]
     folder = Path(tempfile.gettempdir()) / f"sfumato-{os.getuid()}"
