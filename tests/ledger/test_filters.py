@@ -50,15 +50,20 @@ def _outcomes(event: events.DpEvent) -> list[tuple[float, float]]:
     return told + ([(delta, 0.0), (0.0, delta)] if delta else [])
 
 
-def _divergence(rule: Filter, choose: Choice, epsilon: float, depth: int = 9) -> float:
-    """Return the exact hockey-stick divergence of what an analyst sees who goes on while `rule` admits."""
+def _divergence(
+    rule: Filter, choose: Choice, epsilon: float | Callable[[Cost], float], depth: int = 9
+) -> float:
+    """Return the exact hockey-stick divergence of what an analyst sees who goes on while `rule` admits.
+
+    `epsilon` may be a reading: a function of what was spent when the analyst stopped.
+    """
 
     def from_here(p: float, q: float, spent: Cost, step: int) -> float:
         loss = math.inf if q == 0 else -math.inf if p == 0 else math.log(p / q)
         event = choose(loss, step) if step < depth else None
         after = total([spent, _price(rule, event)]) if event is not None else NOTHING
         if event is None or not rule.admits(after):
-            return max(0.0, p - math.exp(epsilon) * q)
+            return max(0.0, p - math.exp(epsilon(spent) if callable(epsilon) else epsilon) * q)
         return math.fsum(from_here(p * a, q * b, after, step + 1) for a, b in _outcomes(event))
 
     return from_here(1.0, 1.0, NOTHING, 0)
@@ -100,6 +105,31 @@ def test_no_adaptive_analyst_gets_more_than_the_budget(
 def test_a_rule_for_four_times_the_epsilon_is_caught(choose: Choice) -> None:
     wrong = _filter(2.4, 0.05, rule=1)
     assert _divergence(wrong, choose, 0.6) > 0.05  # the check above has power
+
+
+@pytest.mark.parametrize("choose", STRATEGIES)
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 0.05), (1.0, 0.1), (1.5, 0.04), (3.0, 0.2)])
+@pytest.mark.parametrize("rule", SHARES)
+def test_what_is_said_to_be_spent_holds_for_readers_who_choose_the_moment(
+    choose: Choice, epsilon: float, delta: float, rule: int
+) -> None:
+    honest = _filter(epsilon, delta, rule)
+    assert _divergence(honest, choose, honest.odometer) <= delta + 1e-12
+
+
+def test_an_odometer_that_reads_half_is_caught() -> None:
+    rule = _filter(1.5, 0.04)
+    found = [_divergence(rule, choose, lambda spent: rule.odometer(spent) / 2) for choose in STRATEGIES]
+    assert max(found) > 0.04
+
+
+def test_the_odometer_has_no_second_branch_for_very_little() -> None:
+    # Below a divergence of about delta^2 the total variation is below delta: older versions said 0.
+    rule = _filter(1.0, 1e-2, rule=1)
+    almost_nothing = Cost(renyi=1e-9, epsilon=math.inf, delta=0.0)
+    curve = rdp.RdpCurve(orders=np.array([rule.order]), values=np.array([1e-9]))
+    assert rdp.epsilon_of(curve, 5e-3) == 0
+    assert rule.odometer(almost_nothing) > 0.1
 
 
 def test_a_rule_that_forgets_the_deltas_is_caught() -> None:
