@@ -380,7 +380,7 @@ def test_the_filter_of_a_ledger_admits_both_and_counts_their_deltas():
     many = dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(0.01, Projected(2.0, 1000)), 500)
     cut = dp.SelfComposedDpEvent(Truncated(0.01, 260, 10_000, dp.GaussianDpEvent(2.0)), 500)
     for event in (many, cut):
-        cost = filters.cost(events.to_json(event), ADD_REMOVE, rule.order)
+        cost = filters.cost(events.to_json(event), ADD_REMOVE, rule)
         assert 0 < cost.delta <= 500 * rdp.SET_ASIDE and cost.epsilon == math.inf
         assert rule.admits(cost)
 

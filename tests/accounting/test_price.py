@@ -8,7 +8,7 @@ from sfumato.accounting import events, gaussian, pld, rdp
 from sfumato.accounting.guarantee import Guarantee, Relation, round_up
 from sfumato.accounting.price import Accountant, price, quick_epsilon
 from sfumato.errors import InvalidParameterError, SfumatoError, UnsupportedEventError
-from sfumato.ledger import filters
+from sfumato.ledger import Budget, filters
 
 ADD_REMOVE, REPLACE_ONE = Relation.ADD_REMOVE, Relation.REPLACE_ONE
 ZERO_OUT, REPLACE_LABEL = Relation.ZERO_OUT, Relation.REPLACE_LABEL
@@ -70,8 +70,10 @@ def test_a_sum_and_a_noisy_count_of_one_sample_are_one_gaussian_for_every_accoun
             for run in (run_of_both, run_of_one)
         )
         assert found == pytest.approx(expected, rel=1e-6)
-    costs = [filters.cost(events.to_json(run), relation, 8.0) for run in (run_of_both, run_of_one)]
+    rule = filters.Filter(budget=Budget(epsilon=3, delta=DELTA), order=8.0)
+    costs = [filters.cost(events.to_json(run), relation, rule) for run in (run_of_both, run_of_one)]
     assert costs[0].renyi == pytest.approx(costs[1].renyi, rel=1e-9)
+    assert costs[0].gaussian == pytest.approx(costs[1].gaussian, rel=1e-6)
     assert costs[0].delta == costs[1].delta == 0
     apart = dp.ComposedDpEvent([dp.PoissonSampledDpEvent(rate, dp.GaussianDpEvent(s)) for s in (1.5, 8.0)])
     assert price(run_of_both, delta=DELTA, relation=relation).epsilon != pytest.approx(

@@ -44,6 +44,15 @@ def test_sixteen_processes_overspend_by_exactly_nothing(location: str) -> None:
     assert Ledger(location, create=False).verify().overspent == ()
 
 
+@pytest.mark.parametrize(("processes", "releases"), [(16, 64), pytest.param(64, 512, marks=pytest.mark.slow)])
+def test_no_writer_of_many_starves(path: Path, processes: int, releases: int) -> None:
+    _open(str(path), epsilon=releases * EPSILON)
+    admitted = _work("contend", path, EPSILON, processes)["admitted"]
+    assert None not in admitted  # none ended with an error
+    assert sum(admitted) == releases
+    assert max(admitted) <= 2 * min(admitted)  # each came about as often as any other
+
+
 @pytest.mark.parametrize("kills", [25, pytest.param(200, marks=pytest.mark.slow)])
 def test_killed_processes_leave_a_ledger_that_verifies_and_never_under_counts(
     location: str, kills: int, tmp_path: Path

@@ -8,28 +8,30 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from dp_accounting import dp_event as dp
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfumato.accounting import events, rdp
 from sfumato.accounting.guarantee import Relation
+from sfumato.accounting.price import quick_epsilon
 from sfumato.errors import UnsupportedEventError
 from sfumato.ledger import Budget
 from sfumato.ledger.filters import Cost, Filter, choose_order, cost, total
+from sfumato.ledger.shares import CURRENT_RULE, SHARES
 
-NOTHING = Cost(renyi=0.0, epsilon=0.0, delta=0.0)
+NOTHING = Cost(renyi=0.0, epsilon=0.0, delta=0.0, gaussian=0.0)
 ADD_REMOVE = Relation.ADD_REMOVE
 
 Choice = Callable[[float, int], events.DpEvent | None]
 
 
-def _filter(epsilon: float, delta: float) -> Filter:
+def _filter(epsilon: float, delta: float, rule: int = CURRENT_RULE) -> Filter:
     budget = Budget(epsilon=epsilon, delta=delta)
-    return Filter(budget=budget, order=choose_order(budget))
+    return Filter(budget=budget, order=choose_order(budget, rule), rule=rule)
 
 
 def _price(rule: Filter, event: events.DpEvent, relation: Relation = ADD_REMOVE) -> Cost:
-    return cost(events.to_json(event), relation, rule.order)
+    return cost(events.to_json(event), relation, rule)
 
 
 # --- an exact adversary -----------------------------------------------------------------------------------
@@ -48,15 +50,20 @@ def _outcomes(event: events.DpEvent) -> list[tuple[float, float]]:
     return told + ([(delta, 0.0), (0.0, delta)] if delta else [])
 
 
-def _divergence(rule: Filter, choose: Choice, epsilon: float, depth: int = 9) -> float:
-    """Return the exact hockey-stick divergence of what an analyst sees who goes on while `rule` admits."""
+def _divergence(
+    rule: Filter, choose: Choice, epsilon: float | Callable[[Cost], float], depth: int = 9
+) -> float:
+    """Return the exact hockey-stick divergence of what an analyst sees who goes on while `rule` admits.
+
+    `epsilon` may be a reading: a function of what was spent when the analyst stopped.
+    """
 
     def from_here(p: float, q: float, spent: Cost, step: int) -> float:
         loss = math.inf if q == 0 else -math.inf if p == 0 else math.log(p / q)
         event = choose(loss, step) if step < depth else None
         after = total([spent, _price(rule, event)]) if event is not None else NOTHING
         if event is None or not rule.admits(after):
-            return max(0.0, p - math.exp(epsilon) * q)
+            return max(0.0, p - math.exp(epsilon(spent) if callable(epsilon) else epsilon) * q)
         return math.fsum(from_here(p * a, q * b, after, step + 1) for a, b in _outcomes(event))
 
     return from_here(1.0, 1.0, NOTHING, 0)
@@ -87,20 +94,49 @@ STRATEGIES = [_greedy(0.2), _greedy(0.35), _greedy(0.6), _leaky(0.3, 0.01), _lea
 
 @pytest.mark.parametrize("choose", STRATEGIES)
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 0.0), (0.5, 0.05), (1.0, 0.1), (1.5, 0.04)])
-def test_no_adaptive_analyst_gets_more_than_the_budget(choose: Choice, epsilon: float, delta: float) -> None:
-    assert _divergence(_filter(epsilon, delta), choose, epsilon) <= delta + 1e-12
+@pytest.mark.parametrize("rule", SHARES)
+def test_no_adaptive_analyst_gets_more_than_the_budget(
+    choose: Choice, epsilon: float, delta: float, rule: int
+) -> None:
+    assert _divergence(_filter(epsilon, delta, rule), choose, epsilon) <= delta + 1e-12
 
 
 @pytest.mark.parametrize("choose", STRATEGIES)
 def test_a_rule_for_four_times_the_epsilon_is_caught(choose: Choice) -> None:
-    wrong = _filter(2.4, 0.05)
+    wrong = _filter(2.4, 0.05, rule=1)
     assert _divergence(wrong, choose, 0.6) > 0.05  # the check above has power
+
+
+@pytest.mark.parametrize("choose", STRATEGIES)
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 0.05), (1.0, 0.1), (1.5, 0.04), (3.0, 0.2)])
+@pytest.mark.parametrize("rule", SHARES)
+def test_what_is_said_to_be_spent_holds_for_readers_who_choose_the_moment(
+    choose: Choice, epsilon: float, delta: float, rule: int
+) -> None:
+    honest = _filter(epsilon, delta, rule)
+    assert _divergence(honest, choose, honest.odometer) <= delta + 1e-12
+
+
+def test_an_odometer_that_reads_half_is_caught() -> None:
+    rule = _filter(1.5, 0.04)
+    found = [_divergence(rule, choose, lambda spent: rule.odometer(spent) / 2) for choose in STRATEGIES]
+    assert max(found) > 0.04
+
+
+def test_the_odometer_has_no_second_branch_for_very_little() -> None:
+    # Below a divergence of about delta^2 the total variation is below delta: older versions said 0.
+    rule = _filter(1.0, 1e-2, rule=1)
+    almost_nothing = Cost(renyi=1e-9, epsilon=math.inf, delta=0.0)
+    curve = rdp.RdpCurve(orders=np.array([rule.order]), values=np.array([1e-9]))
+    assert rdp.epsilon_of(curve, 5e-3) == 0
+    assert rule.odometer(almost_nothing) > 0.1
 
 
 def test_a_rule_that_forgets_the_deltas_is_caught() -> None:
     class Forgetful(Filter):
         def admits(self, spent: Cost) -> bool:
-            return super().admits(Cost(renyi=spent.renyi, epsilon=spent.epsilon, delta=0.0))
+            forgotten = Cost(renyi=spent.renyi, epsilon=spent.epsilon, delta=0.0)
+            return Filter.admits(self, forgotten)
 
     honest = _filter(0.5, 0.02)
     forgetful = Forgetful(budget=honest.budget, order=honest.order)
@@ -120,8 +156,9 @@ any_event = st.one_of(
 )
 
 
+@settings(deadline=None, max_examples=60)
 @given(st.lists(any_event, max_size=12), st.floats(0.1, 10), st.sampled_from([1e-3, 1e-6]))
-def test_what_is_admitted_is_within_the_budget_by_the_best_order_of_all(
+def test_what_is_admitted_is_within_the_budget_as_a_fixed_plan(
     offered: list[events.DpEvent], epsilon: float, delta: float
 ) -> None:
     rule, admitted, spent = _filter(epsilon, delta), [], NOTHING
@@ -132,19 +169,26 @@ def test_what_is_admitted_is_within_the_budget_by_the_best_order_of_all(
             spent = after
     everything = events.compose(*admitted)
     plain = math.fsum(_price(rule, event).epsilon for event in admitted)
-    assert min(plain, rdp.epsilon(everything, delta=delta, relation=ADD_REMOVE)) <= epsilon * (1 + 1e-9)
+    assert min(plain, quick_epsilon(everything, delta=delta, relation=ADD_REMOVE)) <= epsilon * (1 + 1e-4)
     assert rule.smallest_epsilon(spent) <= epsilon * (1 + 1e-9)
+    assert rule.odometer(spent) <= epsilon
     assert 0 <= rule.fraction(spent) <= 1
 
 
+@settings(deadline=None, max_examples=60)
 @given(st.lists(any_event, min_size=1, max_size=8), st.floats(0.1, 10), st.floats(0, 3))
 def test_what_a_budget_admits_a_raised_one_admits_too(
     offered: list[events.DpEvent], epsilon: float, more: float
 ) -> None:
     rule = _filter(epsilon, 1e-6)
-    raised = Filter(budget=Budget(epsilon=epsilon + more, delta=1e-6 * (1 + more)), order=rule.order)
-    spent = total(_price(rule, event) for event in offered)
-    assert raised.admits(spent) or not rule.admits(spent)
+    raised = Filter(
+        budget=Budget(epsilon=epsilon + more, delta=1e-6 * (1 + more)),
+        order=rule.order,
+        earlier=(rule.budget,),
+    )
+    spent, later = (total(_price(r, event) for event in offered) for r in (rule, raised))
+    assert later.gaussian <= spent.gaussian
+    assert raised.admits(later) or not rule.admits(spent)
 
 
 def test_ten_tenths_fit_in_one() -> None:
@@ -158,8 +202,9 @@ def test_many_gaussians_fit_where_basic_composition_has_no_answer() -> None:
     rule = _filter(3.0, 1e-6)
     one = _price(rule, dp.GaussianDpEvent(40.0))
     assert one.epsilon == math.inf
-    fitting = int(rule.allowance.renyi / one.renyi)
+    fitting = int(rule.allowance.gaussian / one.gaussian)
     assert fitting > 100
+    assert rule.allowance.renyi / one.renyi < 0.9 * fitting  # the Renyi count alone admits fewer
     assert rule.admits(total([one] * fitting))
     assert not rule.admits(total([one] * (fitting + 1)))
 
@@ -178,19 +223,21 @@ def test_a_gaussian_after_the_renyi_count_is_used_up_is_refused_although_pure_ev
     assert rule.admits(total([spent, _price(rule, events.PureDpEvent(0.1))]))
 
 
-def test_own_deltas_may_take_half_of_the_budget_and_no_more() -> None:
-    rule = _filter(1.0, 1e-6)
-    half = _price(rule, events.ApproximateDpEvent(0.1, 5e-7))
-    assert half.delta == 5e-7
-    assert rule.admits(half)
-    assert not rule.admits(total([half, _price(rule, events.ApproximateDpEvent(0.1, 1e-12))]))
+@pytest.mark.parametrize("rule_number", SHARES)
+def test_own_deltas_may_take_their_share_of_the_budget_and_no_more(rule_number: int) -> None:
+    rule = _filter(1.0, 1e-6, rule_number)
+    whole = rule.shares.own * 1e-6
+    share = _price(rule, events.ApproximateDpEvent(0.1, whole))
+    assert share.delta == whole
+    assert rule.admits(share)
+    assert not rule.admits(total([share, _price(rule, events.ApproximateDpEvent(0.1, 1e-12))]))
 
 
 def test_a_delta_counted_in_two_different_ways_is_charged_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     rule = _filter(1.0, 1e-2)
     monkeypatch.setattr("sfumato.accounting.composition.basic", lambda event, relation: (0.2, 3e-4))
     other = events.to_json(events.ApproximateDpEvent(0.12345, 1e-4))
-    assert cost(other, ADD_REMOVE, rule.order).delta == pytest.approx(4e-4)
+    assert cost(other, ADD_REMOVE, rule).delta == pytest.approx(4e-4)
 
 
 @pytest.mark.parametrize("delta", [0.0, 1e-6])
@@ -213,7 +260,7 @@ def test_a_refused_event_says_why() -> None:
 def test_an_accountant_that_answers_nan_gives_no_price(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sfumato.accounting.composition.basic", lambda event, relation: (math.nan, 0.0))
     with pytest.raises(UnsupportedEventError):
-        cost(events.to_json(events.PureDpEvent(0.54321)), ADD_REMOVE, None)
+        cost(events.to_json(events.PureDpEvent(0.54321)), ADD_REMOVE, _filter(1.0, 0.0))
 
 
 TINY = Budget(epsilon=1e-30, delta=1e-300)
@@ -234,7 +281,7 @@ def test_a_cost_too_small_for_a_float_is_not_free(event: events.DpEvent) -> None
     assert _price(rule, event).renyi > 0
     assert not rule.admits(_price(rule, dp.SelfComposedDpEvent(event, OFTEN)))
     # An order at which the budget has room by the Renyi count, and the lost costs would have fitted.
-    roomy = Filter(budget=Budget(epsilon=1e-3, delta=1e-2), order=1e6)
+    roomy = Filter(budget=Budget(epsilon=1e-3, delta=1e-2), order=1e6, rule=1)
     assert roomy.allowance.renyi > 0
     assert not roomy.admits(_price(roomy, dp.SelfComposedDpEvent(event, OFTEN)))
 
@@ -257,7 +304,7 @@ def test_what_has_no_epsilon_does_not_fit_in_the_largest_one() -> None:
 
 def test_the_order_is_close_to_the_best_for_gaussian_noise() -> None:
     for epsilon in (0.01, 0.1, 1.0, 3.0, 10.0, 50.0):
-        rule = _filter(epsilon, 1e-6)
+        rule = _filter(epsilon, 1e-6, rule=1)
         fine = 1 + np.geomspace(1e-2, 1e5, 4000)
         best = max(rdp.largest_rdp(epsilon=epsilon, delta=5e-7, order=float(a)) / a for a in fine)
         assert rule.order is not None

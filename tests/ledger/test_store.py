@@ -401,7 +401,7 @@ def test_a_ledger_on_a_read_only_place_can_be_read_but_not_spent_from() -> None:
     assert "folder cannot be written" in said["create"][1]
     for name in ("reserve", "migrate", "folder"):
         assert said[name][0] == "LedgerReadOnlyError", said
-        assert "Nothing was spent" in said[name][1]
+        assert "This call recorded nothing" in said[name][1]
 
 
 def test_a_read_only_postgresql_can_be_read_but_not_spent_from(postgresql_url: str) -> None:
@@ -411,7 +411,7 @@ def test_a_read_only_postgresql_can_be_read_but_not_spent_from(postgresql_url: s
     with engine.begin() as connection:
         connection.exec_driver_sql(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
     assert account.spent().epsilon == 0.25
-    with pytest.raises(LedgerReadOnlyError, match="Nothing was spent"):
+    with pytest.raises(LedgerReadOnlyError, match="This call recorded nothing"):
         account.reserve(PureDpEvent(0.1), purpose="p", relation=ADD_REMOVE)
     assert account.spent().epsilon == 0.25
 

@@ -1,25 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from sfumato.datasets import load, names
 from sfumato.errors import InvalidParameterError
 from sfumato.training.models import fitting
-from sfumato.training.recipes import delta_for, models_of, recipe
-
-
-@given(st.integers(1, 10**15))
-def test_delta_is_the_largest_power_of_ten_below_one_over_the_size(size):
-    delta = delta_for(size)
-    assert delta * size < 1 <= 10 * delta * size * (1 + 1e-12)
-    assert f"{delta:e}".startswith("1.000000e-")
-
-
-@pytest.mark.parametrize("size", [0, -1, 1.5])
-def test_a_size_that_is_none_is_refused(size):
-    with pytest.raises(InvalidParameterError, match="public_size"):
-        delta_for(size)
+from sfumato.training.recipes import models_of, recipe
 
 
 def test_every_data_set_has_a_recipe():

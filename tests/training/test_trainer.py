@@ -14,6 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from sfumato import Budget, Ledger
+from sfumato.accounting import default_delta
 from sfumato.errors import (
     BudgetExceededError,
     CalibrationError,
@@ -420,8 +421,7 @@ def test_a_plan_says_what_is_missing():
         plan_run(**sizes, epsilon=1, delta=1e-5)
     with pytest.raises(InvalidParameterError, match="epochs or steps"):
         plan_run(**sizes, epsilon=1, delta=1e-5, epochs=1, steps=1)
-    with pytest.raises(InvalidParameterError, match="delta"):
-        plan_run(**sizes, epsilon=1, steps=1)
+    assert plan_run(**sizes, epsilon=1, steps=1) == plan_run(**sizes, epsilon=1, steps=1, delta=1e-2)
     with pytest.raises(InvalidParameterError, match="how private"):
         plan_run(**sizes, delta=1e-5, steps=1)
     with pytest.raises(InvalidParameterError, match="at most public_size"):
@@ -429,9 +429,9 @@ def test_a_plan_says_what_is_missing():
     assert plan_run(**sizes, epochs=2.5, noise_multiplier=1.0).steps == 25
 
 
-def test_no_delta_and_no_size_are_assumed():
-    with pytest.raises(InvalidParameterError, match="say delta"):
-        train(linear(), (X, Y), public_size=40, expected_batch_size=4, steps=1, noise_multiplier=1.0)
+def test_no_size_is_assumed_and_delta_comes_from_the_public_size():
+    run = train(linear(), (X, Y), public_size=40, expected_batch_size=4, steps=1, noise_multiplier=1.0)
+    assert run.guarantee.delta == default_delta(40) == 1e-2
     with pytest.raises(InvalidParameterError, match="public_size"):
         train(linear(), (X, Y), expected_batch_size=4, steps=1, noise_multiplier=1.0, delta=1e-5)
     with pytest.raises(InvalidParameterError, match="public_size"):

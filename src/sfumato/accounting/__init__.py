@@ -6,6 +6,7 @@ modules: `composition` (basic, parallel, advanced, optimal), `zcdp`, `rdp`, `pld
 """
 
 from sfumato.accounting.calibrate import calibrate, calibrate_count
+from sfumato.accounting.default_delta import default_delta
 from sfumato.accounting.events import (
     ApproximateDpEvent,
     DiscreteGaussianDpEvent,
@@ -50,6 +51,7 @@ __all__ = [
     "calibrate_count",
     "coarsen",
     "compose",
+    "default_delta",
     "dp_sgd",
     "dp_sgd_schedule",
     "plan",

@@ -17,6 +17,7 @@ from scipy.optimize import root_scalar
 from sfumato import _check
 from sfumato.accounting import events
 from sfumato.accounting.events import DpEvent
+from sfumato.accounting.extremes import in_floats
 from sfumato.accounting.guarantee import Relation
 from sfumato.accounting.price import quick_epsilon
 from sfumato.errors import CalibrationError
@@ -28,6 +29,7 @@ TOLERANCE = 1e-5
 Value = TypeVar("Value", int, float)
 
 
+@in_floats
 def calibrate(
     make_event: Callable[[float], DpEvent],
     *,
@@ -51,6 +53,7 @@ def calibrate(
     return search(cost, epsilon=epsilon, bracket=bracket, cost_rises=cost_rises)
 
 
+@in_floats
 def search(
     cost: Callable[[float], float],
     *,
@@ -70,6 +73,7 @@ def search(
     return _meet(cost, epsilon, *near)
 
 
+@in_floats
 def calibrate_count(
     make_event: Callable[[int], DpEvent],
     *,

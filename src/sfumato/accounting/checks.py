@@ -4,10 +4,13 @@
 `accounting.events` re-exports `check` and `walk`.
 """
 
+import numbers
+import sys
 from collections.abc import Iterator
 from functools import singledispatch
 from typing import Any
 
+import attrs
 from dp_accounting import dp_event as dp
 from dp_accounting.dp_event import DpEvent
 
@@ -27,7 +30,7 @@ from sfumato.accounting.kinds import (
 )
 from sfumato.errors import InvalidParameterError, UnsupportedEventError
 
-__all__ = ["check", "walk"]
+__all__ = ["check", "require_plain_numbers", "walk"]
 
 
 @singledispatch
@@ -156,6 +159,24 @@ def _check_may_be_sampled(event: DpEvent) -> None:
             "unit that is absent, so it must not be sampled. Bound each unit's contribution, and state the "
             "noise relative to that bound: GaussianDpEvent(stddev / bound)."
         )
+
+
+def require_plain_numbers(event: DpEvent) -> None:
+    """Raise unless every number in an event is a float or a whole number that a float holds."""
+    for part in walk(event):
+        for field in attrs.fields(type(part)):
+            value = getattr(part, field.name)
+            if isinstance(value, numbers.Real) and not _is_plain(value):
+                raise InvalidParameterError(
+                    f"{field.name} of a {type(part).__name__} must be a float, or a whole number up to "
+                    f"1e308, but a {type(value).__name__} that is neither was given. Convert it with float()."
+                )
+
+
+def _is_plain(value: numbers.Real) -> bool:
+    if not isinstance(value, numbers.Integral):
+        return not isinstance(value, numbers.Rational)
+    return abs(int(value)) <= sys.float_info.max
 
 
 def walk(event: DpEvent) -> Iterator[DpEvent]:

@@ -28,6 +28,7 @@ from scipy.special import gammaln, logsumexp
 from sfumato import _check
 from sfumato.accounting import events
 from sfumato.accounting.events import DpEvent
+from sfumato.accounting.extremes import in_floats
 from sfumato.accounting.guarantee import Relation
 from sfumato.errors import UnsupportedEventError
 
@@ -48,6 +49,7 @@ _SLACK = 1e-9  # relative, on delta: covers the rounding of log-factorials up to
 _UNCHANGED = ((0.0, 0.0), (math.inf, 0.0))  # sampling neither improves on nothing nor on no privacy
 
 
+@in_floats
 def basic(event: DpEvent, relation: Relation) -> Statement:
     """Return the sum of the parts' epsilons and deltas.
 
@@ -59,6 +61,7 @@ def basic(event: DpEvent, relation: Relation) -> Statement:
     return epsilon, min(1.0, math.fsum(n * d for (_, d), n in parts))
 
 
+@in_floats
 def basic_epsilon(event: DpEvent, *, delta: float, relation: Relation) -> float:
     """Return the epsilon of basic composition, infinite where the parts' deltas exceed `delta`."""
     _check.in_range(0, 1, delta=delta)
@@ -66,6 +69,7 @@ def basic_epsilon(event: DpEvent, *, delta: float, relation: Relation) -> float:
     return epsilon if spent <= delta else math.inf
 
 
+@in_floats
 def advanced(epsilon: float, delta: float, count: int, slack: float) -> Statement:
     """Return what `count` uses of an (epsilon, delta)-DP mechanism have together, with `slack` more delta.
 
@@ -84,6 +88,7 @@ def advanced(epsilon: float, delta: float, count: int, slack: float) -> Statemen
     return _advanced([((epsilon, delta), count)], slack), min(1.0, count * delta + slack)
 
 
+@in_floats
 def advanced_epsilon(event: DpEvent, *, delta: float, relation: Relation) -> float:
     """Return the epsilon of advanced composition over different parts, never above basic composition's."""
     _check.probability(delta=delta)
@@ -93,6 +98,7 @@ def advanced_epsilon(event: DpEvent, *, delta: float, relation: Relation) -> flo
     return min(by_sum, _advanced(parts, slack)) if slack > 0 else by_sum
 
 
+@in_floats
 def optimal(epsilon: float, delta: float, count: int, *, target_delta: float) -> float:
     """Return the least epsilon that `count` uses of any (epsilon, delta)-DP mechanism have at `target_delta`.
 
@@ -110,6 +116,7 @@ def optimal(epsilon: float, delta: float, count: int, *, target_delta: float) ->
     return _optimal(epsilon, count, count * math.log1p(-delta), target_delta)
 
 
+@in_floats
 def optimal_epsilon(event: DpEvent, *, delta: float, relation: Relation) -> float:
     """Return the optimal composition of parts that all have one epsilon (their deltas may differ)."""
     _check.in_range(0, 1, delta=delta)
@@ -126,6 +133,7 @@ def optimal_epsilon(event: DpEvent, *, delta: float, relation: Relation) -> floa
     return _optimal(epsilons.pop(), sum(n for _, n in parts), log_kept, delta)
 
 
+@in_floats
 def amplify_poisson(epsilon: float, delta: float, sampling_rate: float) -> Statement:
     """Return what an add-remove statement becomes when each unit is in with chance `sampling_rate`.
 
@@ -136,6 +144,7 @@ def amplify_poisson(epsilon: float, delta: float, sampling_rate: float) -> State
     return _amplify(epsilon, delta, sampling_rate)
 
 
+@in_floats
 def amplify_fixed_size(epsilon: float, delta: float, source_size: int, sample_size: int) -> Statement:
     """Return what a replace-one statement becomes on a uniform sample of `sample_size` of `source_size`."""
     _check.count(source_size=source_size, sample_size=sample_size)

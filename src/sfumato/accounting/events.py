@@ -24,7 +24,8 @@ from dp_accounting import dp_event as dp
 from dp_accounting.dp_event import DpEvent
 
 from sfumato import _check
-from sfumato.accounting.checks import check, walk
+from sfumato.accounting.checks import check, require_plain_numbers, walk
+from sfumato.accounting.extremes import in_floats
 from sfumato.accounting.kinds import (
     ApproximateDpEvent,
     DiscreteGaussianDpEvent,
@@ -81,6 +82,7 @@ def compose(*parts: DpEvent) -> DpEvent:
     return repeated[0] if len(repeated) == 1 else dp.ComposedDpEvent(repeated)
 
 
+@in_floats
 def dp_sgd(*, noise_multiplier: float, sampling_rate: float, steps: int) -> DpEvent:
     """Return the event of `steps` Poisson-sampled Gaussian sums, as DP-SGD takes them.
 
@@ -93,6 +95,7 @@ def dp_sgd(*, noise_multiplier: float, sampling_rate: float, steps: int) -> DpEv
     return dp.SelfComposedDpEvent(step, steps)
 
 
+@in_floats
 def dp_sgd_schedule(schedule: Sequence[tuple[float, int]], *, sampling_rate: float) -> DpEvent:
     """Return the event of a run whose noise changes: `schedule` lists (noise_multiplier, steps).
 
@@ -106,6 +109,7 @@ def dp_sgd_schedule(schedule: Sequence[tuple[float, int]], *, sampling_rate: flo
     return compose(*(dp_sgd(noise_multiplier=s, sampling_rate=sampling_rate, steps=n) for s, n in coarse))
 
 
+@in_floats
 def coarsen(schedule: Sequence[tuple[float, int]], *, levels: int = 100) -> list[tuple[float, int]]:
     """Return a schedule of (noise_multiplier, steps) with at most `levels` noises, none above what it was.
 
@@ -147,6 +151,7 @@ def leaves(event: DpEvent, *, unwrap: bool = True) -> dict[DpEvent, int]:
     {PureDpEvent(epsilon=0.5): 4}
     """
     check(event)
+    require_plain_numbers(event)
     counted: dict[DpEvent, int] = {}
     _count(event, 1, counted, unwrap)
     return counted

@@ -21,6 +21,7 @@ from scipy.optimize import brentq
 from scipy.special import erfcx, erfinv, ndtr
 
 from sfumato import _check
+from sfumato.accounting.extremes import in_floats
 from sfumato.errors import InvalidParameterError
 
 __all__ = ["classic_stddev", "delta", "epsilon", "stddev_for"]
@@ -30,6 +31,7 @@ _SMALL_MU = 0.1  # below, two nearly equal numbers would be subtracted: integrat
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)
 
 
+@in_floats
 def delta(mu: float, epsilon: float) -> float:
     """Return the smallest delta for which the mechanism is (epsilon, delta)-DP.
 
@@ -44,6 +46,7 @@ def delta(mu: float, epsilon: float) -> float:
     return min(1.0, math.exp(_log_delta(mu, x)) * (1 + slack))
 
 
+@in_floats
 def epsilon(mu: float, delta: float) -> float:
     """Return the smallest epsilon for which the mechanism is (epsilon, delta)-DP.
 
@@ -64,6 +67,7 @@ def epsilon(mu: float, delta: float) -> float:
     return max(0.0, mu * (x + mu / 2) * (1 + 1e-14) + mu * 1e-13)
 
 
+@in_floats
 def stddev_for(epsilon: float, delta: float, sensitivity: float) -> float:
     """Return the least noise that makes a Gaussian mechanism (epsilon, delta)-DP.
 
@@ -85,6 +89,7 @@ def stddev_for(epsilon: float, delta: float, sensitivity: float) -> float:
     return sensitivity / mu * (1 + _SLACK)
 
 
+@in_floats
 def classic_stddev(epsilon: float, delta: float, sensitivity: float) -> float:
     """Return the textbook noise sqrt(2 ln(1.25 / delta)) * sensitivity / epsilon, for epsilon below 1 only.
 

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from sfumato import _check
 from sfumato.accounting import events
 from sfumato.accounting.calibrate import calibrate, calibrate_count
+from sfumato.accounting.default_delta import delta_or_default
 from sfumato.accounting.events import DpEvent
+from sfumato.accounting.extremes import in_floats
 from sfumato.accounting.guarantee import Guarantee, Relation
 from sfumato.accounting.price import Price, price
 from sfumato.errors import InvalidParameterError
@@ -57,9 +59,10 @@ class Plan:
         return self.price.guarantee(privacy_unit)
 
 
+@in_floats
 def plan(
     *,
-    delta: float,
+    delta: float | None = None,
     epsilon: float | None = None,
     noise_multiplier: float | None = None,
     sampling_rate: float | None = None,
@@ -72,13 +75,15 @@ def plan(
 ) -> Plan:
     """Find the one of epsilon, noise, sampling rate and steps that is not given; spend nothing.
 
-    The sampling rate may be told as `expected_batch_size / public_size`, the steps as `epochs`.
+    The sampling rate may be told as `expected_batch_size / public_size`, the steps as `epochs`. Without a
+    `delta`, `public_size` gives one (`default_delta`).
 
     >>> found = plan(epsilon=2, delta=1e-6, public_size=30_000, expected_batch_size=1024, epochs=20)
     >>> found.steps, round(found.noise_multiplier, 2)
     (586, 2.04)
     """
     relation = Relation.parse(relation)
+    delta = delta_or_default(delta, public_size)
     rate = _sampling_rate(sampling_rate, public_size, expected_batch_size)
     count = _steps(steps, epochs, rate)
     _one_unknown(epsilon=epsilon, noise_multiplier=noise_multiplier, sampling_rate=rate, steps=count)

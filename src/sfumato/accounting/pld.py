@@ -28,6 +28,7 @@ from sfumato import _check
 from sfumato.accounting import events
 from sfumato.accounting.dominating import all_symmetric, dominating
 from sfumato.accounting.events import DpEvent
+from sfumato.accounting.extremes import in_floats
 from sfumato.accounting.grid import Curve, Discrete, discretize
 from sfumato.accounting.guarantee import Relation
 from sfumato.accounting.saddle import (
@@ -48,6 +49,7 @@ CHEAP = 2**18  # cells of a second look
 FAR = 3.0  # log of the factor by which tails weigh more at the answer than at the saddle
 
 
+@in_floats
 def interval(event: DpEvent, *, delta: float, relation: Relation) -> tuple[float, float]:
     """Return certified (lower, upper) bounds on the epsilon of `event` at `delta`.
 
@@ -65,6 +67,7 @@ def is_tight(event: DpEvent, relation: Relation) -> bool:
     return all(pair.attained for e in private for pair in dominating(e, relation))
 
 
+@in_floats
 def upper_epsilon(event: DpEvent, *, delta: float, relation: Relation) -> float:
     """Return the upper bound alone, on a coarser grid: what a search for parameters needs."""
     return _worst_direction(event, delta, relation, certify=False)[1]
@@ -197,7 +200,10 @@ def _total_variation(parts: Sequence[Part]) -> float:
     total = 0.0
     for part in parts:
         (_, p), (_, q) = part.pair.masses(np.zeros(1))
-        total += part.count * (max(0.0, float(p - q)) + 4e-16)  # p - q is rounded at the scale of 1
+        difference = float(p - q)
+        if math.isnan(difference):  # a loss that is not finite: nothing is known
+            return math.inf
+        total += part.count * (max(0.0, difference) + 4e-16)  # p - q is rounded at the scale of 1
     return total
 
 

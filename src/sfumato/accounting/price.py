@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from sfumato import _check
 from sfumato.accounting import composition, events, gaussian, pld, rdp, zcdp
 from sfumato.accounting.events import DpEvent, ParallelDpEvent
+from sfumato.accounting.extremes import in_floats
 from sfumato.accounting.guarantee import Guarantee, Relation, round_up
 from sfumato.errors import InvalidParameterError, UnsupportedEventError
 
@@ -94,6 +95,7 @@ class Price:
         return f"epsilon {round_up(self.upper):g} at delta {self.delta:g} ({self.accountant.value})"
 
 
+@in_floats
 def price(
     event: DpEvent,
     *,
@@ -117,6 +119,7 @@ def price(
     return Price(lower=lower, upper=upper, delta=delta, relation=relation, accountant=accountant)
 
 
+@in_floats
 def quick_epsilon(event: DpEvent, *, delta: float, relation: Relation) -> float:
     """Return an upper bound on epsilon, good to about 1 part in 10,000, for searches that ask many times."""
 
@@ -165,7 +168,7 @@ def _least_of_the_rest(event: DpEvent, delta: float, relation: Relation) -> tupl
     for accountant in (Accountant.RDP, Accountant.ZCDP, Accountant.OPTIMAL, Accountant.BASIC):
         try:
             found.append((_PRICERS[accountant](event, delta, relation)[1], accountant))
-        except UnsupportedEventError as refusal:
+        except (UnsupportedEventError, InvalidParameterError) as refusal:
             refusals.append(str(refusal))
     if not found:
         raise UnsupportedEventError(

@@ -31,6 +31,7 @@ from dp_accounting import dp_event as dp
 from sfumato import _check
 from sfumato.accounting import composition, events, mixtures, perturbation, renyi, selection
 from sfumato.accounting.events import DpEvent
+from sfumato.accounting.extremes import in_floats
 from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError, UnsupportedEventError
 
@@ -82,6 +83,7 @@ class RdpCurve:
         _check.in_range(0, 1, delta=self.delta)
 
 
+@in_floats
 def curve(event: DpEvent, relation: Relation, orders: Array = ORDERS) -> RdpCurve:
     """Return the Rényi cost of an event at each order.
 
@@ -99,6 +101,7 @@ def curve(event: DpEvent, relation: Relation, orders: Array = ORDERS) -> RdpCurv
     return RdpCurve(orders=orders, values=values, delta=min(1.0, delta))
 
 
+@in_floats
 def epsilon_of(curve: RdpCurve, delta: float) -> float:
     """Return the best epsilon that a curve gives at `delta`; infinite where the curve's own delta is no less.
 
@@ -118,6 +121,7 @@ def epsilon_of(curve: RdpCurve, delta: float) -> float:
     return max(0.0, float(bounds.min()))
 
 
+@in_floats
 def epsilon(event: DpEvent, *, delta: float, relation: Relation) -> float:
     """Return the epsilon of an event at `delta`.
 
@@ -128,6 +132,23 @@ def epsilon(event: DpEvent, *, delta: float, relation: Relation) -> float:
     return epsilon_of(curve(event, relation), delta)
 
 
+@in_floats
+def epsilon_at(value: float, *, order: float, delta: float) -> float:
+    """Return the epsilon that a divergence of one order gives at `delta`, a straight line in the divergence.
+
+    Unlike `epsilon_of` it knows no bound by total variation, so that it also holds for a divergence that adds
+    up along the way, read at a moment chosen by looking at results (docs/decisions/0003-filter.md).
+
+    >>> round(epsilon_at(2.7, order=5.4, delta=1e-5), 3)
+    4.729
+    """
+    _check.non_negative(value=value)
+    _check.probability(delta=delta)
+    gain = float(_conversion(np.array(order), delta))
+    return max(0.0, value + gain + _ROUNDING * (value + abs(gain)))
+
+
+@in_floats
 def largest_rdp(*, epsilon: float, delta: float, order: float) -> float:
     """Return the most Rényi divergence at one order that still gives (epsilon, delta); 0 where none does.
 

@@ -23,6 +23,7 @@ from scipy.optimize import brentq
 from sfumato import _check
 from sfumato.accounting import composition, events
 from sfumato.accounting.events import DpEvent
+from sfumato.accounting.extremes import in_floats
 from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError, UnsupportedEventError
 
@@ -62,6 +63,7 @@ def epsilon_of(rho: float, delta: float) -> float:
     return max(0.0, divergence + gain + 1e-15 * (divergence + abs(gain)))
 
 
+@in_floats
 def epsilon(event: DpEvent, *, delta: float, relation: Relation) -> float:
     """Return the epsilon of an event at `delta`.
 

@@ -97,7 +97,7 @@ def plan_command(
     epsilon: Annotated[float | None, typer.Option(help="The epsilon to meet.")] = None,
     delta: Annotated[
         float | None,
-        typer.Option(help="The delta of the guarantee; with --public-size it defaults to public_size^-1.1."),
+        typer.Option(help="The delta of the guarantee; the largest power of ten below 1 / public_size."),
     ] = None,
     noise_multiplier: Annotated[float | None, typer.Option(help="Noise stddev over clip norm.")] = None,
     sampling_rate: Annotated[float | None, typer.Option(help="Chance that a unit is in one batch.")] = None,
@@ -126,19 +126,9 @@ def plan_command(
             found = ledger.plan_within(ledger_at, name, epsilon, delta, terms)
         else:
             parsed = Relation.parse(relation)
-            found = plan(epsilon=epsilon, delta=_delta(delta, public_size), relation=parsed, **terms)
+            found = plan(epsilon=epsilon, delta=delta, relation=parsed, **terms)
     title = "Plan: nothing is spent yet" if ledger_at is None else f"Plan that account {name!r} would admit"
     show_facts(title, _plan_facts(found), as_json=as_json)
-
-
-def _delta(delta: float | None, public_size: int | None) -> float:
-    if delta is not None:
-        return delta
-    if public_size is None:
-        raise InvalidParameterError(
-            "give --delta, well below one over the number of units; with --public-size it has a default."
-        )
-    return float(public_size) ** -1.1
 
 
 def _plan_facts(found: Plan) -> dict[str, Any]:

@@ -9,6 +9,7 @@ Settings   Come from the recipe of the method (`labels.recipes`); a flag that th
 from typing import Any
 
 from sfumato import _check
+from sfumato.accounting.default_delta import default_delta
 from sfumato.cli.settings import TrainSettings
 from sfumato.cli.show import show_facts, show_text, waiting
 from sfumato.datasets import Dataset, load
@@ -18,7 +19,6 @@ from sfumato.labels.recipes import METHODS, LabelRecipe, recipe
 from sfumato.labels.train import LabelRun, train
 from sfumato.ledger import Account, Ledger
 from sfumato.testing import seeded
-from sfumato.training.recipes import delta_for
 
 __all__ = ["run"]
 
@@ -80,7 +80,7 @@ def _account(settings: TrainSettings) -> Account | None:
 def _delta(settings: TrainSettings, data: Dataset, account: Account | None) -> float:
     if settings.delta is not None:
         return settings.delta
-    return delta_for(data.public_size) if account is None else account.budget.delta
+    return default_delta(data.public_size) if account is None else account.budget.delta
 
 
 def _trained(settings: TrainSettings, data: Dataset, made: LabelRecipe, account: Account | None) -> LabelRun:

@@ -150,6 +150,7 @@ def _account_facts(account: Account) -> dict[str, Any]:
         "budget_epsilon": account.budget.epsilon,
         "budget_delta": account.budget.delta,
         "spent_epsilon": account.spent().epsilon,
+        "largest_next_run_epsilon": remaining.run_epsilon,
         "largest_next_epsilon": remaining.epsilon,
         "releases": sum(release.spent for release in account.releases()),
     }

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from sfumato import _check
 from sfumato.accounting import Relation, round_up
+from sfumato.accounting.default_delta import default_delta
 from sfumato.audit.canaries import Canaries
 from sfumato.cli import label_run
 from sfumato.cli.settings import TrainSettings, keep, kept, read_config
@@ -26,7 +27,6 @@ from sfumato.testing import seeded
 from sfumato.training import Clipping, Runtime, TrainingRun, train
 from sfumato.training.checkpoint import RunFolder
 from sfumato.training.models import loss_for, model_for, score_for
-from sfumato.training.recipes import delta_for
 
 __all__ = ["run"]
 
@@ -90,7 +90,7 @@ def _account(settings: TrainSettings) -> Account | None:
 def _with_delta(settings: TrainSettings, data: Dataset, account: Account | None) -> TrainSettings:
     if settings.delta is not None:
         return settings
-    delta = delta_for(data.public_size) if account is None else account.budget.delta
+    delta = default_delta(data.public_size) if account is None else account.budget.delta
     return TrainSettings(delta=delta).over(settings)
 
 

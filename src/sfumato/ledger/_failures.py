@@ -2,8 +2,9 @@
 """What a database's error means for the person who uses the ledger.
 
 Guarantee  Whatever the database raises inside `explained` comes out as a `LedgerError` that says what
-           happened and what to do. The transaction was rolled back, or its end is unknown; in neither case
-           is a release that was reported as reserved lost.
+           happened and what to do, and does not say more about what was spent than is known. The transaction
+           was rolled back, or its end is unknown; in neither case is a release that was reported as reserved
+           lost.
 """
 
 from collections.abc import Callable, Generator
@@ -13,7 +14,11 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from sfumato.errors import LedgerCorruptError, LedgerError, LedgerReadOnlyError
 
-__all__ = ["explained"]
+__all__ = ["busy", "explained"]
+
+
+# Also true where a release was reserved, and perhaps run, before the call that failed.
+_UNCHANGED = "This call recorded nothing; what was reserved before stays spent."
 
 
 def _damaged(location: str, cause: str) -> LedgerError:
@@ -25,28 +30,28 @@ def _damaged(location: str, cause: str) -> LedgerError:
 
 def _read_only(location: str, cause: str) -> LedgerError:
     return LedgerReadOnlyError(
-        f"the ledger {location} cannot be written ({cause}). Nothing was spent. "
+        f"the ledger {location} cannot be written ({cause}). {_UNCHANGED} "
         "Make the file and its folder writable, or move the ledger to a place that is."
     )
 
 
-def _busy(location: str, cause: str) -> LedgerError:
+def busy(location: str, cause: str) -> LedgerError:
+    """Return the error for a ledger that another process holds."""
     return LedgerError(
-        f"the ledger {location} is held by another process ({cause}). Nothing was spent. "
+        f"the ledger {location} is held by another process ({cause}). {_UNCHANGED} "
         "Try again; if it stays so, end the process that holds it."
     )
 
 
 def _full(location: str, cause: str) -> LedgerError:
-    return LedgerError(
-        f"no space is left for the ledger {location} ({cause}). Nothing was spent. Free some space."
-    )
+    return LedgerError(f"no space is left for the ledger {location} ({cause}). {_UNCHANGED} Free some space.")
 
 
 def _unusable(location: str, cause: str) -> LedgerError:
     return LedgerError(
-        f"the ledger {location} could not be used ({cause}). If a reservation was under way, it may have "
-        "been recorded; the data was not touched. Check that the file or the server is there, and try again."
+        f"the ledger {location} could not be used ({cause}). What it was being asked to record may or may "
+        "not have been recorded. Check that the file or the server is there, and look at the account's "
+        "releases before you try again."
     )
 
 
@@ -60,8 +65,8 @@ _SQLITE: dict[str, Callable[[str, str], LedgerError]] = {
     "SQLITE_READONLY": _read_only,
     "SQLITE_PERM": _read_only,
     "SQLITE_AUTH": _read_only,
-    "SQLITE_BUSY": _busy,
-    "SQLITE_LOCKED": _busy,
+    "SQLITE_BUSY": busy,
+    "SQLITE_LOCKED": busy,
     "SQLITE_FULL": _full,
 }
 
@@ -69,9 +74,9 @@ _SQLITE: dict[str, Callable[[str, str], LedgerError]] = {
 _POSTGRESQL: dict[str, Callable[[str, str], LedgerError]] = {
     "25006": _read_only,  # read-only transaction or standby
     "42501": _read_only,  # insufficient privilege
-    "55P03": _busy,  # lock timeout
-    "40001": _busy,  # serialization failure
-    "40P01": _busy,  # deadlock
+    "55P03": busy,  # lock timeout
+    "40001": busy,  # serialization failure
+    "40P01": busy,  # deadlock
     "53100": _full,
     "42P01": _damaged,  # undefined table
     "42703": _damaged,  # undefined column
@@ -91,6 +96,8 @@ def explained(location: str) -> Generator[None]:
         if str(error.orig).startswith(_NOT_UTF_8):  # and goes on with the bytes themselves
             raise _damaged(location, "a text in it is not UTF-8") from None
         raise _explain(location, error.orig) from error
+    except UnicodeDecodeError:  # sqlite3 quotes a damaged schema in an error, and fails at that
+        raise _damaged(location, "a text in it is not UTF-8") from None
     except SQLAlchemyError as error:
         raise _unusable(location, type(error).__name__) from error
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from sfumato import _check
+from sfumato.accounting import gaussian
 from sfumato.accounting.calibrate import search
 from sfumato.accounting.events import DpEvent
 from sfumato.accounting.guarantee import Guarantee, Relation, round_up
@@ -31,7 +32,6 @@ from sfumato.ledger._words import line
 from sfumato.ledger.book import Accounts, Book
 from sfumato.ledger.budget import Budget, as_floats
 from sfumato.ledger.charge import Charge, Mechanism, Randomness
-from sfumato.ledger.filters import Cost
 from sfumato.ledger.state import AccountState, Grant, Progress, Release
 
 __all__ = ["Account", "Remaining", "Reservation"]
@@ -45,6 +45,7 @@ class Remaining:
     """What an account would still admit, as one more release. Each figure errs downwards (noise: upwards)."""
 
     epsilon: float  # the largest epsilon of a release of which nothing else is known
+    run_epsilon: float  # the largest epsilon, at the account's delta, of a Gaussian release or a DP-SGD run
     noise_multiplier: float  # the least of one Gaussian release; infinite where none fits
     delta: float  # what is left for releases with a delta of their own
     fraction: float  # of the filter that is left, 0 to 1
@@ -96,13 +97,12 @@ class Account:
         asked = charge.read(what, relation)
         terms = self._terms()
         _require_relation(asked.relation_or_raise(), terms, f"release {purpose!r}")
-        price = terms.price(asked)  # refuses what cannot be priced before anything is locked or written
+        # Prices are remembered: this one refuses what has none before anything is locked or written.
+        self._ask(lambda state: state.admits(asked.event_json))
 
         def admit(accounts: Accounts) -> None:
-            now = accounts[self.name]
-            spent = now.spent()
-            if not now.filter.admits(filters.total([spent, price])):
-                raise _exceeded(purpose, price, spent, now)
+            if not accounts[self.name].admits(asked.event_json):
+                raise _exceeded(purpose, asked, accounts[self.name])
 
         row = self._book.append(
             self.name,
@@ -157,8 +157,10 @@ class Account:
     def spent(self) -> Guarantee:
         """Return the smallest budget, at the account's delta, that all releases so far fit in.
 
-        It holds at whatever moment it is read, although releases were chosen by looking at earlier ones: the
-        order at which they are counted was fixed when the account was opened.
+        It holds at whatever moment it is read, also if releases and that moment were chosen by looking at
+        results: the order at which they are counted was fixed when the account was opened, and no part of the
+        bound is chosen afterwards. The price of that is a figure above the one of a fixed plan, which
+        `statement` shows beside it; it is never above the budget.
         """
         return self._ask(spent_guarantee)
 
@@ -172,8 +174,8 @@ class Account:
 
         A bare event is taken as made for the account's relation.
         """
-        price = self._price(what, self._terms())
-        return self._ask(lambda state: state.filter.admits(filters.total([state.spent(), price])))
+        asked = self._read(what, self._terms())
+        return self._ask(lambda state: state.admits(asked.event_json))
 
     def calibrate(
         self,
@@ -187,16 +189,14 @@ class Account:
         `make_event` returns a mechanism, or an event for the account's relation. The filter decides, so a
         release of that size fits even though it is chosen after seeing others.
         """
-        terms = self._terms()
-        rule, spent = self._ask(lambda state: (state.filter, state.spent()))
+        terms, state = self._terms(), self._state()
 
         def cost(value: float) -> float:
-            after = filters.total([spent, self._price(make_event(value), terms)])
-            needs = rule.smallest_epsilon(after)
-            # The two round differently in the last digit; the filter has the last word.
-            return needs if rule.admits(after) else max(needs, math.nextafter(rule.budget.epsilon, math.inf))
+            asked = self._read(make_event(value), terms).event_json
+            alone = state.alone(asked) if state.unused else math.inf
+            return alone if alone < math.inf else _needs(state, asked)
 
-        return search(cost, epsilon=rule.budget.epsilon, bracket=bracket, cost_rises=cost_rises)
+        return search(cost, epsilon=state.budget.epsilon, bracket=bracket, cost_rises=cost_rises)
 
     def event(self) -> DpEvent:
         """Return everything reserved and not refunded as one event, as `calibrate(given=...)` takes it."""
@@ -222,13 +222,13 @@ class Account:
         return self._book.ask(self.name, question)
 
     def _terms(self) -> "_Terms":
-        return self._ask(lambda state: _Terms(name=state.name, relation=state.relation, order=state.order))
+        return self._ask(lambda state: _Terms(name=state.name, relation=state.relation))
 
-    def _price(self, what: Mechanism | DpEvent, terms: "_Terms") -> Cost:
+    def _read(self, what: Mechanism | DpEvent, terms: "_Terms") -> Charge:
         asked = charge.read(what)
         if asked.relation is not None:
             _require_relation(asked.relation, terms, "what is asked about")
-        return terms.price(asked)
+        return asked
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -237,11 +237,6 @@ class _Terms:
 
     name: str
     relation: Relation
-    order: float | None
-
-    def price(self, asked: Charge) -> Cost:
-        """Price a charge for this account."""
-        return filters.cost(asked.event_json, self.relation, self.order)
 
 
 class Reservation:
@@ -304,9 +299,9 @@ class Reservation:
 
 
 def spent_guarantee(state: AccountState) -> Guarantee:
-    """Return the smallest budget that admits what an account has spent."""
+    """Return what an account has spent, as it holds at whatever moment it is read."""
     return Guarantee(
-        epsilon=state.filter.smallest_epsilon(state.spent()),
+        epsilon=state.filter.odometer(state.spent()),
         delta=state.budget.delta,
         relation=state.relation,
         privacy_unit=state.privacy_unit,
@@ -316,12 +311,44 @@ def spent_guarantee(state: AccountState) -> Guarantee:
 def remaining(state: AccountState, *, delta: float = 0.0) -> Remaining:
     """Return what an account would still admit."""
     spent, rule = state.spent(), state.filter
+    noise = _least_noise_multiplier(state)
     return Remaining(
         epsilon=rule.largest_epsilon(spent, delta=delta, relation=state.relation),
-        noise_multiplier=rule.least_noise_multiplier(spent, relation=state.relation),
+        run_epsilon=_run_epsilon(state, noise),
+        noise_multiplier=noise,
         delta=max(0.0, rule.allowance.delta - spent.delta),
-        fraction=1 - rule.fraction(spent),
+        fraction=1 - rule.fraction(spent) if state.kept else 0.0,
     )
+
+
+def _least_noise_multiplier(state: AccountState) -> float:
+    noise = state.filter.least_noise_multiplier(state.spent(), relation=state.relation)
+    if state.unused and state.budget.delta > 0:
+        alone = gaussian.stddev_for(state.budget.epsilon, state.budget.delta, float(state.relation.diameter))
+        return min(noise, alone * (1 + 1e-9))  # the price of this noise rounds up
+    return noise
+
+
+def _run_epsilon(state: AccountState, noise_multiplier: float) -> float:
+    """Return the epsilon, rounded down, of the Gaussian that is left: of all that is left where nothing was
+    used."""
+    if state.unused:
+        return state.budget.epsilon
+    if noise_multiplier == math.inf:
+        return 0.0
+    mu = state.relation.diameter / noise_multiplier
+    return gaussian.epsilon(mu, state.budget.delta) * (1 - 1e-9)
+
+
+def _needs(state: AccountState, asked: str) -> float:
+    """Return the epsilon of a budget that one more event would need; at most the account's just if it
+    fits."""
+    after = filters.total([state.spent(), state.cost(asked)])
+    needs = state.filter.smallest_epsilon(after)
+    # The two round differently in the last digit; the filter has the last word.
+    if state.filter.admits(after):
+        return min(needs, state.budget.epsilon)
+    return max(needs, math.nextafter(state.budget.epsilon, math.inf))
 
 
 def _round_down(value: float) -> float:
@@ -332,21 +359,39 @@ def _require_relation(relation: Relation, terms: _Terms, what: str) -> None:
     if relation is not terms.relation:
         raise RelationMismatchError(
             f"{what} is stated for {relation.value} neighbors, but account {terms.name!r} counts "
-            f"{terms.relation.value} neighbors. Nothing was spent. Make the mechanism for "
+            f"{terms.relation.value} neighbors. Nothing was spent for it. Make the mechanism for "
             f"{terms.relation.value}, or use an account opened with {relation.value}."
         )
 
 
-def _exceeded(purpose: str, price: Cost, spent: Cost, state: AccountState) -> BudgetExceededError:
-    left = remaining(state)
-    needs = state.filter.smallest_epsilon(filters.total([spent, price]))
-    if spent.delta + price.delta > state.filter.allowance.delta:
+def _exceeded(purpose: str, asked: Charge, state: AccountState) -> BudgetExceededError:
+    left, price = remaining(state), state.cost(asked.event_json)
+    needs = _needs(state, asked.event_json)
+    needs = min(needs, state.alone(asked.event_json)) if state.unused else needs
+    if price.delta > 0 and state.spent().delta + price.delta > state.filter.allowance.delta:
         need = f"has a delta of its own of {price.delta:g}, and {_round_down(left.delta):g} is left for those"
-    else:
+    elif math.isfinite(needs):
         need = f"would take everything together to epsilon={round_up(needs):g}"
+    else:
+        need = "does not fit beside what was released before"
     return BudgetExceededError(
-        f"release {purpose!r} {need}, but account {state.name!r} has a budget of {state.budget}. Left is one "
-        f"release of at most epsilon={_round_down(left.epsilon):g}, or of Gaussian noise with a noise "
-        f"multiplier of at least {round_up(left.noise_multiplier):g}. Ask for that, or add budget with "
-        "`sfumato ledger grant`. Nothing was spent, and the data was not touched."
+        f"release {purpose!r} {need}, but account {state.name!r} has a budget of {state.budget}. "
+        f"{_left(left, state)} or add budget with `sfumato ledger grant`. Nothing was spent for it, and the "
+        "data was not touched."
+    )
+
+
+def _left(left: Remaining, state: AccountState) -> str:
+    found: list[str] = []
+    if left.run_epsilon > 0 and state.budget.delta > 0:
+        found.append(
+            f"a DP-SGD run or a Gaussian release of at most epsilon={_round_down(left.run_epsilon):g} at "
+            f"delta={state.budget.delta:g} (noise multiplier of one Gaussian: "
+            f"{round_up(left.noise_multiplier):g})"
+        )
+    if left.epsilon > 0:
+        kind = "a release of any other kind" if found else "one release"
+        found.append(f"{kind} of at most epsilon={_round_down(left.epsilon):g} and delta=0")
+    return (
+        f"Left is {', or '.join(found)}. Ask for that," if found else "Nothing is left. Use another account,"
     )

@@ -4,7 +4,8 @@
 Guarantee  What a `writing` block did is either all there or not at all, and it is on disk when the block
            ends: a kill -9 or a power cut later loses nothing. Two `writing` blocks on one ledger never
            overlap, in any number of processes, so what is read inside one is still true when it commits.
-SQLite     BEGIN IMMEDIATE takes the only write lock before anything is read. Rollback journal, not WAL: the
+SQLite     Writers of one machine queue (`_queue`), so that none of many starves. BEGIN IMMEDIATE takes the
+           only write lock before anything is read. Rollback journal, not WAL: the
            ledger is one file, which can be copied whole between transactions, and it works where shared
            memory does not. In that mode synchronous=FULL does not sync the folder after a commit, so a power
            cut could bring the rollback journal back and undo a reservation; EXTRA does.
@@ -32,8 +33,8 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from sfumato.errors import InvalidParameterError, LedgerCorruptError, LedgerError, LedgerReadOnlyError
-from sfumato.ledger import _forks
-from sfumato.ledger._failures import explained
+from sfumato.ledger import _forks, _queue
+from sfumato.ledger._failures import busy, explained
 from sfumato.ledger.migrations import migrate
 
 __all__ = ["BUSY_SECONDS", "Backend", "find"]
@@ -174,17 +175,24 @@ class SqliteFile:
     @contextmanager
     def writing(self) -> Generator[Connection]:
         """See `Backend.writing`."""
-        with _forks.uncut(), explained(self.location), self._engine.connect() as plain:
-            connection = plain.execution_options(begin_immediate=True)
-            with connection.begin():
-                yield connection
+        with _queue.turn(self._path, seconds=BUSY_SECONDS) as came:
+            if not came:
+                raise busy(self.location, f"no turn to write in {BUSY_SECONDS:g} seconds")
+            with _forks.uncut(), explained(self.location), self._engine.connect() as plain:
+                connection = plain.execution_options(begin_immediate=True)
+                with connection.begin():
+                    yield connection
 
     upgrading = writing
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self._address, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
-        connection.execute("PRAGMA synchronous = EXTRA")
-        connection.execute("PRAGMA fullfsync = ON")  # macOS: a plain fsync stops at the drive's cache
+        try:
+            connection.execute("PRAGMA synchronous = EXTRA")
+            connection.execute("PRAGMA fullfsync = ON")  # macOS: a plain fsync stops at the drive's cache
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     def _cannot_create(self, error: Exception) -> LedgerError:

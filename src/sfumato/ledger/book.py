@@ -95,7 +95,7 @@ class Book:
         _require_end(now, remembered)
         if noted is not None:
             _require_contains(rows, noted)
-        overspent = tuple(a.name for a in accounts.values() if not a.filter.admits(a.spent()))
+        overspent = tuple(a.name for a in accounts.values() if not a.kept)
         return Verification(head=now, accounts=tuple(accounts), overspent=overspent)
 
     def _known(self, name: str) -> AccountState:

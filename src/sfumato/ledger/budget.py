@@ -14,6 +14,9 @@ from sfumato.errors import InvalidParameterError
 __all__ = ["Budget", "as_floats"]
 
 
+LEAST_DELTA = 1e-300  # shares of it are still floats with all their digits
+
+
 def as_floats(**values: float) -> tuple[float, ...]:
     """Return the numbers as floats; raise `InvalidParameterError` for a whole number that no float holds."""
     try:
@@ -42,6 +45,11 @@ class Budget:
             raise InvalidParameterError(
                 f"delta must be below 1, but {self.delta!r} was given: at delta=1 nothing is promised. "
                 "Choose far less than one over the number of units."
+            )
+        if 0 < self.delta < LEAST_DELTA:
+            raise InvalidParameterError(
+                f"delta must be 0, or at least {LEAST_DELTA:g}, because an account divides it. Use 0 for "
+                "pure differential privacy."
             )
         # An integer and the float equal to it must write the same row.
         epsilon, delta = as_floats(epsilon=self.epsilon, delta=self.delta)

@@ -18,6 +18,7 @@ from sfumato.ledger.account import Account
 from sfumato.ledger.book import Accounts, Book, Verification
 from sfumato.ledger.budget import Budget
 from sfumato.ledger.journal import Head
+from sfumato.ledger.shares import CURRENT_RULE
 from sfumato.ledger.state import AccountState
 from sfumato.ledger.store import Store
 
@@ -113,6 +114,7 @@ class Ledger:
             "epsilon": budget.epsilon,
             "delta": budget.delta,
             "order": filters.choose_order(budget),
+            "rule": CURRENT_RULE,
         }
 
         def admit(accounts: Accounts) -> None:

@@ -68,10 +68,15 @@ def _admit_claims(connection: Connection) -> None:
     """Change no table: rows of the kind "claim" may follow, which older versions would call corrupt."""
 
 
+def _let_accounts_name_their_rule(connection: Connection) -> None:
+    """Change no table: from here on an opening row may name a rule, which older versions would not follow."""
+
+
 MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     _create_the_journal,
     _remember_the_head_and_refuse_changes,
     _admit_claims,
+    _let_accounts_name_their_rule,
 )
 CURRENT_VERSION = len(MIGRATIONS)
 

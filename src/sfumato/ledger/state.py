@@ -29,6 +29,7 @@ from sfumato.ledger import filters
 from sfumato.ledger.budget import Budget
 from sfumato.ledger.filters import Cost, Filter
 from sfumato.ledger.journal import Row
+from sfumato.ledger.shares import SHARES
 from sfumato.ledger.tally import Tally
 
 __all__ = ["AccountState", "Grant", "Progress", "Release", "apply"]
@@ -115,8 +116,10 @@ class AccountState:
     opening_budget: Budget
     budget: Budget
     order: float | None
+    rule: int
     opened_by: str
     opened_at: str
+    earlier: tuple[Budget, ...] = ()  # the budgets before each grant
     grants: list[Grant] = field(default_factory=list[Grant])
     releases: dict[int, Release] = field(default_factory=dict[int, Release])
     _tally: Tally = field(default_factory=Tally)  # of every release that counts and is not in _unpriced
@@ -126,11 +129,38 @@ class AccountState:
     @property
     def filter(self) -> Filter:
         """The rule that admits."""
-        return Filter(budget=self.budget, order=self.order)
+        return Filter(budget=self.budget, order=self.order, rule=self.rule, earlier=self.earlier)
 
     def cost(self, event_json: str) -> Cost:
         """Price one event for this account."""
-        return filters.cost(event_json, self.relation, self.order)
+        return filters.cost(event_json, self.relation, self.filter)
+
+    def alone(self, event_json: str) -> float:
+        """Return the epsilon of an event that is the only one of this account."""
+        return filters.alone(event_json, self.relation, self.budget.delta)
+
+    @property
+    def unused(self) -> bool:
+        """Whether no release counts: then no result was seen, and the next event is a plan fixed
+        beforehand."""
+        return not any(release.spent for release in self.releases.values())
+
+    def admits(self, event_json: str) -> bool:
+        """Whether one more event would keep the guarantee."""
+        if self.filter.admits(filters.total([self.spent(), self.cost(event_json)])):
+            return True
+        return self.unused and self._within(self.alone(event_json))
+
+    @property
+    def kept(self) -> bool:
+        """Whether what was admitted so far is within the budget."""
+        if self.filter.admits(self.spent()):
+            return True
+        counted = [release for release in self.releases.values() if release.spent]
+        return len(counted) == 1 and self._within(self.alone(counted[0].event_json))
+
+    def _within(self, epsilon: float) -> bool:
+        return epsilon <= self.budget.epsilon
 
     def spent(self) -> Cost:
         """Add up everything reserved and not refunded."""
@@ -152,6 +182,14 @@ class AccountState:
             _unpriced=dict(self._unpriced),
             _refundable=dict(self._refundable),
         )
+
+    def granted(self, grant: Grant) -> None:
+        """Raise the budget. What was admitted is priced anew, because a share of more is a smaller share."""
+        self.earlier = (*self.earlier, self.budget)
+        self.budget = self.budget.raised(epsilon=grant.epsilon, delta=grant.delta)
+        self.grants.append(grant)
+        self._tally, self._refundable = Tally(), {}
+        self._unpriced = {number: release for number, release in self.releases.items() if release.spent}
 
     def reserved(self, release: Release) -> None:
         """Count one more release."""
@@ -205,16 +243,28 @@ def _open(row: Row, accounts: dict[str, AccountState]) -> None:
         opening_budget=budget,
         budget=budget,
         order=terms["order"],
+        rule=_rule(row, terms),
         opened_by=row.person,
         opened_at=row.written_at,
     )
 
 
+def _rule(row: Row, terms: dict[str, object]) -> int:
+    rule = terms.get("rule", 1)  # accounts opened by early versions say none
+    if not isinstance(rule, int) or rule < 1:
+        raise _senseless(row, "it names no rule")
+    if rule not in SHARES:
+        raise LedgerVersionError(
+            f"account {row.account!r} was opened by sfumato {row.code_version} with a rule that this version "
+            "does not know. Nothing more is spent before it can: upgrade sfumato."
+        )
+    return rule
+
+
 def _grant(row: Row, accounts: dict[str, AccountState]) -> None:
     account = accounts[row.account]
     terms = json.loads(row.terms)
-    account.budget = account.budget.raised(epsilon=terms["epsilon"], delta=terms["delta"])
-    account.grants.append(
+    account.granted(
         Grant(
             epsilon=terms["epsilon"],
             delta=terms["delta"],

@@ -17,7 +17,6 @@ from typing import Any
 
 from sfumato.accounting.guarantee import Guarantee, round_up
 from sfumato.errors import UnsupportedEventError
-from sfumato.ledger import filters
 from sfumato.ledger._words import code_version
 from sfumato.ledger.journal import Head
 from sfumato.ledger.state import AccountState, Grant, Progress, Release
@@ -47,6 +46,7 @@ class Statement:
     head: Head
     guarantee: Guarantee
     order: float | None
+    theorem: str
     spent_epsilon: float
     fraction: float
     fixed_plan: FixedPlan | None
@@ -98,7 +98,7 @@ class Statement:
         by = f", order {self.order:g}" if self.order is not None else ""
         return (
             f"All releases from this account, past and future, together satisfy {self.guarantee}, also where "
-            f"a release was chosen after seeing earlier ones. Theorem: {filters.THEOREM}{by}. So far "
+            f"a release was chosen after seeing earlier ones. Theorem: {self.theorem}{by}. So far "
             f"{counted} of {len(self.releases)} reservations count. They use "
             f"{round_up(100 * self.fraction, 3):g}% of what the filter allows; taken alone, they have "
             f"epsilon {round_up(self.spent_epsilon):g} by the same theorem."
@@ -153,7 +153,7 @@ class Statement:
                 "delta": self.guarantee.delta,
                 "relation": self.guarantee.relation.value,
                 "privacy_unit": self.guarantee.privacy_unit,
-                "theorem": filters.THEOREM,
+                "theorem": self.theorem,
                 "order": self.order,
             },
             "spent": {
@@ -186,7 +186,8 @@ def write(state: AccountState, *, head: Head, location: str) -> Statement:
             privacy_unit=state.privacy_unit,
         ),
         order=state.order,
-        spent_epsilon=state.filter.smallest_epsilon(spent),
+        theorem=state.filter.shares.theorem,
+        spent_epsilon=state.filter.odometer(spent),
         fraction=state.filter.fraction(spent),
         fixed_plan=_fixed_plan(state),
         grants=tuple(state.grants),

@@ -46,12 +46,13 @@ class Tally:
     ...     tally.add(Cost(renyi=math.inf, epsilon=epsilon, delta=0.0))
     >>> tally.remove(Cost(renyi=math.inf, epsilon=1e300, delta=0.0))
     >>> tally.total()
-    Cost(renyi=inf, epsilon=0.25, delta=0.0)
+    Cost(renyi=inf, epsilon=0.25, delta=0.0, gaussian=inf)
     """
 
     _renyi: _Sum = field(default_factory=_Sum)
     _epsilon: _Sum = field(default_factory=_Sum)
     _delta: _Sum = field(default_factory=_Sum)
+    _gaussian: _Sum = field(default_factory=_Sum)
 
     def add(self, cost: Cost) -> None:
         """Count one more cost."""
@@ -63,9 +64,15 @@ class Tally:
 
     def total(self) -> Cost:
         """Return the sum."""
-        return Cost(renyi=self._renyi.rounded(), epsilon=self._epsilon.rounded(), delta=self._delta.rounded())
+        return Cost(
+            renyi=self._renyi.rounded(),
+            epsilon=self._epsilon.rounded(),
+            delta=self._delta.rounded(),
+            gaussian=self._gaussian.rounded(),
+        )
 
     def _change(self, cost: Cost, sign: int) -> None:
         self._renyi.change(cost.renyi, sign)
         self._epsilon.change(cost.epsilon, sign)
         self._delta.change(cost.delta, sign)
+        self._gaussian.change(cost.gaussian, sign)

@@ -7,7 +7,7 @@ Promise    `train` forms batches by Poisson sampling at `expected_batch_size / p
 Stopping   With `epsilon` and `noise_multiplier` the run ends before the first step that would exceed epsilon.
            That step is known beforehand: nothing adaptive is needed.
 Account    With an account and neither of the two, the run takes all that the account has left.
-Not here   A default for delta: whoever makes the claim must choose it.
+Delta      That of the account, where there is one; else the default for the public size (`default_delta`).
 """
 
 import os
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from sfumato import _check
+from sfumato.accounting.default_delta import delta_or_default
 from sfumato.accounting.guarantee import Relation
 from sfumato.errors import CalibrationError, InvalidParameterError
 from sfumato.ledger.account import Account
@@ -68,11 +69,11 @@ def plan_run(
         relation=Relation.parse(relation),
     )
     if epsilon is not None:
-        if delta is None:
-            raise InvalidParameterError("an epsilon means nothing without a delta: say delta, such as 1e-6.")
+        delta = _delta(delta, public_size, account)
         if noise_multiplier is not None:
             return _stopped(run, epsilon, delta)
-        return run.calibrated(epsilon=epsilon, delta=delta)
+        planned = run.calibrated(epsilon=epsilon, delta=delta)
+        return planned if account is None else _admitted(planned, account, epsilon, delta)
     if noise_multiplier is not None:
         return run
     if account is None:
@@ -81,6 +82,31 @@ def plan_run(
             "from."
         )
     return run.scaled(distributed.first_decides(lambda: account.calibrate(run.scaled)))
+
+
+def _delta(delta: float | None, public_size: int, account: Account | None) -> float:
+    if delta is None and account is not None:
+        return distributed.first_decides(lambda: account.budget.delta)
+    return delta_or_default(delta, public_size)
+
+
+def _admitted(run: DpSgd, account: Account, epsilon: float, delta: float) -> DpSgd:
+    """Return a run with the little more noise that an account needs for what it said is left.
+
+    An account counts runs beside each other by the Gaussian that dominates them, and a run with few effective
+    steps is not quite a Gaussian. What asks for more than is left comes back as it is: the ledger refuses it.
+    """
+
+    def factor() -> float:
+        asks_too_much = epsilon > account.remaining().run_epsilon or delta > account.budget.delta
+        if run.relation is not account.relation or asks_too_much or account.admits(run):
+            return 1.0
+        return account.calibrate(run.scaled, bracket=(1.0, _MOST_EXTRA_NOISE))
+
+    return run.scaled(distributed.first_decides(factor))
+
+
+_MOST_EXTRA_NOISE = 4.0  # far more than any run needs; within 3% where noise multipliers are above 0.7
 
 
 def _sampling_rate(public_size: int, expected_batch_size: float) -> float:
@@ -157,7 +183,8 @@ def train(
 ) -> TrainingRun:
     """Train a model to a budget by DP-SGD, in place; return the run with its guarantee.
 
-    `clip_norm` is 1 unless said; every other argument is that of `Trainer` or of `plan_run`.
+    `clip_norm` is 1 unless said; `delta` is the account's, or else the largest power of ten below
+    1 / `public_size`; every other argument is that of `Trainer` or of `plan_run`.
 
     >>> import torch
     >>> data = torch.zeros(100, 2), torch.zeros(100, dtype=torch.int64)
@@ -168,8 +195,10 @@ def train(
     """
     runtime = runtime if runtime is not None else Runtime()
     distributed.join(runtime.device_for(model), timeout=runtime.timeout)
+    size = _public_size(data, public_size)
+    delta = _delta(delta, size, account)
     mechanism = _planned(
-        public_size=_public_size(data, public_size),
+        public_size=size,
         expected_batch_size=expected_batch_size,
         epochs=epochs,
         steps=steps,

@@ -11,10 +11,9 @@ Claims     Batch size, epochs and clip norm decide the noise; learning rate, mom
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sfumato import _check
 from sfumato.errors import InvalidParameterError
 
-__all__ = ["Recipe", "delta_for", "models_of", "recipe"]
+__all__ = ["Recipe", "models_of", "recipe"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,14 +105,3 @@ def recipe(data: str, model: str) -> Recipe:
             f"no model {model!r} for the data set {data!r}. Use one of: {', '.join(models_of(data))}."
         )
     return _RECIPES[data][model]
-
-
-def delta_for(public_size: int) -> float:
-    """Return the largest power of ten below one over the number of units.
-
-    >>> delta_for(1437), delta_for(1000), delta_for(1)
-    (0.0001, 0.0001, 0.1)
-    """
-    _check.count(public_size=public_size)
-    power = len(str(public_size))  # 10 ** (digits - 1) <= size < 10 ** digits
-    return float(f"1e-{power}")

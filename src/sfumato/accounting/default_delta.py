@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The delta of a guarantee for which none was given: one rule for plans, training, labels and the command
+line.
+
+Guarantee  `default_delta(public_size)` is the largest power of ten below one over the number of units. It is
+           never guessed from data: without a public size there is no default, and the caller must give a
+           delta.
+Unit       The number of units that may be known. A delta near 1 / size would allow a mechanism that publishes
+           one unit at random, so size times the default is always below 1.
+Not here   The delta of an account: a run that is charged to one uses the account's.
+"""
+
+from sfumato import _check
+from sfumato.errors import InvalidParameterError
+
+__all__ = ["default_delta", "delta_or_default"]
+
+
+def default_delta(public_size: int) -> float:
+    """Return the largest power of ten below one over the number of units.
+
+    >>> default_delta(1437), default_delta(1000), default_delta(1)
+    (0.0001, 0.0001, 0.1)
+    """
+    _check.count(public_size=public_size)
+    if public_size >= 10**300:
+        raise InvalidParameterError("public_size must be below 1e300. Give the number of units, or a delta.")
+    power = len(str(public_size))  # 10 ** (digits - 1) <= size < 10 ** digits
+    return float(f"1e-{power}")
+
+
+def delta_or_default(delta: float | None, public_size: int | None) -> float:
+    """Return the delta that was given, or the default for a public size; raise where there is neither.
+
+    >>> delta_or_default(None, 60_000), delta_or_default(1e-6, 60_000)
+    (1e-05, 1e-06)
+    """
+    if delta is not None:
+        return delta
+    if public_size is None:
+        raise InvalidParameterError(
+            "an epsilon means nothing without a delta. Give delta, well below one over the number of units; "
+            "with public_size it has a default."
+        )
+    return default_delta(public_size)
