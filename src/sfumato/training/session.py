@@ -123,11 +123,9 @@ class Session:
             return self.private.rehearse(*tree.mapped(zeros, _ones_if_whole))
 
     def _needs_zeros(self) -> bool:
-        """Whether steps add rows of zeros to batches, or compare with them."""
+        """Whether steps add rows of zeros to batches."""
         recorded = self._runtime.compile or self._runtime.cuda_graphs
-        compared = any(True for _ in self.model.buffers())
-        grouped = self.mechanism.step.group_size > 1
-        return recorded or compared or grouped or self._canaried is not None
+        return recorded or self.mechanism.step.group_size > 1 or self._canaried is not None
 
     def require_alike(self, settings: Mapping[str, str]) -> None:
         """Raise unless all ranks were started with the settings that bound what one unit does."""
