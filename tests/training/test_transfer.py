@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from sfumato.errors import InvalidParameterError, UnsupportedModelError
+from sfumato.errors import InvalidParameterError, NotPrivateError, UnsupportedModelError
 from sfumato.testing import seeded
 from sfumato.training import PrivateGradients, add_lora, cached_features, train
 
@@ -28,11 +28,35 @@ def test_features_are_those_of_each_row_in_evaluation_mode_and_the_rest_stays():
     assert torch.equal(nested[1]["y"][0], Y)
 
 
-def test_a_network_that_is_trainable_or_mixes_rows_has_no_cached_features():
+class ByValue(nn.Module):
+    def forward(self, x):
+        return x * 2 if float(x.sum()) > 0 else x - x.mean(0)
+
+
+class Counting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("total", torch.zeros(4))
+
+    def forward(self, x):
+        self.total += x.sum(0)
+        return x + self.total
+
+
+@pytest.mark.parametrize("network", [Whitened, ByValue])
+def test_features_of_a_row_are_those_that_it_has_alone(network):
+    features, _ = cached_features(network(), (X, Y), batch_size=7)
+    assert torch.allclose(features, torch.cat([network()(row[None]) for row in X]))
+
+
+def test_a_network_that_keeps_rows_has_no_cached_features():
+    with pytest.raises(NotPrivateError, match="total"):
+        cached_features(Counting(), (X, Y), batch_size=7)
+
+
+def test_a_network_that_is_trainable_or_returns_no_rows_has_no_cached_features():
     with pytest.raises(UnsupportedModelError, match="requires_grad_"):
         cached_features(nn.Linear(4, 2), (X, Y))
-    with pytest.raises(UnsupportedModelError, match="other rows are beside it"):
-        cached_features(Whitened(), (X, Y))
     no_statistics = nn.BatchNorm1d(4, affine=False, track_running_stats=False)
     with pytest.raises((UnsupportedModelError, ValueError)):
         cached_features(no_statistics, (X, Y))

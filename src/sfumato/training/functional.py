@@ -117,11 +117,3 @@ class Functional:
         with self._places.swapped(parameters):
             single = take(row, None)  # type: ignore[arg-type]  # None adds an axis: a batch of this row alone
             return checked(self._loss(self._model, *single), 1)[0]
-
-
-def losses_one_by_one(model: nn.Module, loss: Loss, batch: Sequence[Any]) -> Tensor:
-    """Return each row's loss when it is alone in its batch: what mixes rows shows in the difference."""
-    rows = count(batch)
-    with torch.no_grad():
-        each = [checked(loss(model, *take(batch, slice(i, i + 1))), 1)[0] for i in range(rows)]
-    return torch.stack(each) if each else next(tensors(batch)).new_zeros(0)

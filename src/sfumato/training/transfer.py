@@ -2,27 +2,28 @@
 """Transfer learning: features of a frozen network, computed once and trained on as if they were the data.
 
 Guarantee  Row i of the features depends on row i of the data and on public weights alone, so a model trained
-           on them has the guarantee that it would have on the data itself, for the same units. A network that
-           is trainable is refused, and so is one whose output for a row changes with the rows beside it.
-Public     The weights must not come from the data that is to be protected.
-Private    The features are as private as the data.
+           on them has the guarantee that it would have on the data itself, for the same units. The network
+           sees one row at a time (`isolation`) and must keep nothing of it (`barrier`). One that is trainable
+           is refused.
+Edge cases The weights must be public: not learned from the data that is to be protected. The features are as
+           private as the data.
 """
 
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from sfumato import _check
-from sfumato.errors import InvalidParameterError, UnsupportedModelError
+from sfumato.errors import InvalidParameterError, SfumatoError, UnsupportedModelError
 from sfumato.training import rows, tree
+from sfumato.training.augmenting import quietly
+from sfumato.training.barrier import Barrier, refuse_unsafe
 from sfumato.training.data import RowSource, moved, open_rows
+from sfumato.training.isolation import Isolated
 from sfumato.training.modes import evaluating
 
 __all__ = ["cached_features"]
-
-_TRIED: Final = 4  # rows that are run together and alone
-_ROUNDING: Final = 1e-3  # relative; kernels round differently for other sizes of a batch
 
 
 @torch.no_grad()
@@ -42,40 +43,44 @@ def cached_features(backbone: nn.Module, data: Any, *, batch_size: int = 256) ->
             "backbone.requires_grad_(False); its weights must be public, not learned from this data."
         )
     source = open_rows(data)
+    barrier = Barrier(backbone)
     with evaluating(backbone):
-        parts = [_part(backbone, source, i) for i in torch.arange(len(source)).split(batch_size)]
+        refuse_unsafe(backbone)
+        parts = [_part(backbone, barrier, source, i) for i in torch.arange(len(source)).split(batch_size)]
         return tree.zipped(parts, torch.cat)
 
 
-def _part(backbone: nn.Module, source: RowSource, index: Tensor) -> tuple[Any, ...]:
+def _part(backbone: nn.Module, barrier: Barrier, source: RowSource, index: Tensor) -> tuple[Any, ...]:
     if not len(index):
         raise InvalidParameterError("the data has no rows, so it has no features.")
     first, *rest = source.take(index)
-    found = _run(backbone, first)
-    if index[0] == 0:
-        _refuse_mixing(backbone, first, found)
-    return (found, *rest)
-
-
-def _run(backbone: nn.Module, x: Any) -> Tensor:
     device = next((t.device for t in (*backbone.parameters(), *backbone.buffers())), torch.device("cpu"))
-    found = backbone(moved(x, device))
-    if not isinstance(found, Tensor) or found.dim() < 1 or found.shape[0] != rows.count(x):
+    x = moved(first, device)
+    zeros = rows.padded(rows.take(x, slice(0, 0)), 1)
+    found = barrier.run(lambda: _features(backbone, x), lambda: backbone(zeros))
+    return (found.cpu(), *rest)
+
+
+def _features(backbone: nn.Module, x: Any) -> Tensor:
+    """Return the features of each row alone: of all rows at once, or one after another where that fails."""
+    isolated = Isolated(rows.count(x), own_tensors=True)
+    try:
+        with isolated:
+            return isolated.join(_one(backbone(tree.mapped(x, isolated.split)))[0])
+    except (SfumatoError, torch.OutOfMemoryError, MemoryError):
+        raise
+    except Exception:
+        pass  # out of the handler: what is raised there may quote a row, and would be chained
+    return quietly(
+        "the network",
+        lambda: torch.cat([_one(backbone(rows.take(x, slice(i, i + 1)))) for i in range(rows.count(x))]),
+    )
+
+
+def _one(found: Any) -> Tensor:
+    if not isinstance(found, Tensor) or found.dim() < 1 or found.shape[0] != 1:
         raise UnsupportedModelError(
             "the network must return one tensor, with one row for each row of the data. Take the part of it "
             "that does."
         )
-    return found.cpu()
-
-
-def _refuse_mixing(backbone: nn.Module, x: Any, found: Tensor) -> None:
-    """Compare some rows with what they give alone; whatever mixes shows there."""
-    for i in range(min(_TRIED, len(found))):
-        alone = _run(backbone, rows.take(x, slice(i, i + 1)))[0].double().nan_to_num()
-        beside = found[i].double().nan_to_num()
-        if not (alone - beside).norm() <= _ROUNDING * beside.norm() + _ROUNDING:
-            raise UnsupportedModelError(
-                "the network gives a row other features when other rows are beside it, so one example would "
-                "reach into the features of others. Use layers that keep rows apart; batch norm must have "
-                "running statistics."
-            )
+    return found
