@@ -256,7 +256,7 @@ def test_batches_of_canaries_do_not_stand_in_for_rows_of_a_model_that_keeps_them
 def test_the_self_check_is_given_the_rows_of_the_data_alone(monkeypatch):
     given = []
     monkeypatch.setattr(
-        "sfumato.training.gradients.self_check", lambda *args: given.append(args[-1][1]) or False
+        "sfumato.training.passes.self_check", lambda *args: given.append(args[-1][1]) or False
     )
     trainer(mechanism("zero-out", SAMPLERS["poisson"])).fit()
     assert given and all(bool((x == 1).all()) and 0 < len(x) <= ROWS for x in given)

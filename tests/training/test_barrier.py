@@ -229,7 +229,7 @@ def private_of(model, loss=sums, *, engine="auto", **options):
         model, loss, clip_norm=1.0, noise_multiplier=1.0, expected_batch_size=4.0, engine=kind, **options
     )
     if engine == "loop":
-        private._engine._vectorized = False
+        private._passes._engine.vectorized = False
     return private
 
 

@@ -75,7 +75,7 @@ def private_of(model, loss=product, *, engine="book-keeping", clipping=STYLES["f
     kind = "functional" if engine == "loop" else engine
     private = PrivateGradients(model, loss, clipping=clipping, engine=kind, **options)
     if engine == "loop":
-        private._engine = Functional(model, private._loss, vectorized=False)
+        private._passes._engine = Functional(model, private._passes._loss, vectorized=False)
     return private
 
 

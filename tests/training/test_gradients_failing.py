@@ -71,7 +71,7 @@ def private_of(model, loss=product, *, engine="book-keeping", clipping=STYLES["f
     kind = "functional" if engine == "loop" else engine
     private = PrivateGradients(model, loss, clipping=clipping, engine=kind, **options)
     if engine == "loop":
-        private._engine = Functional(model, private._loss, vectorized=False)
+        private._passes._engine = Functional(model, private._passes._loss, vectorized=False)
     return private
 
 
@@ -417,7 +417,7 @@ def test_a_model_that_mixes_rows_is_trained_as_if_each_were_alone(options):
 
 def test_the_check_is_made_once_and_can_be_left_out(monkeypatch):
     calls = []
-    monkeypatch.setattr("sfumato.training.gradients.self_check", lambda *args: calls.append(1) or True)
+    monkeypatch.setattr("sfumato.training.passes.self_check", lambda *args: calls.append(1) or True)
     private = private_of(Two(), check=True)
     for _ in range(3):
         private.backward(*some(4))

@@ -111,7 +111,7 @@ def private_of(model, *, recorded, **options):
     }
     private = PrivateGradients(model, squares, clipping=CLIPPING, **options)
     if recorded:
-        private._recordings = private._make_recordings(AsItIs())
+        private._passes.record(AsItIs(), expected_batch_size=private.expected_batch_size)
     return private
 
 
@@ -136,7 +136,7 @@ def test_sums_that_were_not_finite_are_thrown_away_with_their_noise_and_computed
         )
         private.finish()
         found.append((model.weight.grad.clone(), below, private.bound, private.steps))
-        assert private._pieces == []
+        assert private._passes._pieces == []
     assert torch.allclose(found[0][0], found[1][0]) and found[0][1:] == found[1][1:]
     assert 500 < float(found[0][0].mean()) < 1500  # noise was added once to what is released
 
@@ -147,7 +147,7 @@ def test_without_a_gpu_batches_are_run_as_ever():
         model, squares, clip_norm=1.0, noise_multiplier=1.0, expected_batch_size=4, cuda_graphs=True
     )
     private.backward(torch.randn(4, 3))
-    assert model.weight.grad.isfinite().all() and private._pieces == []
+    assert model.weight.grad.isfinite().all() and private._passes._pieces == []
 
 
 def test_a_pass_is_recorded_anew_when_dropout_is_switched():
@@ -168,7 +168,8 @@ def test_a_piece_that_was_not_recorded_is_not_lost_when_another_is_computed_anew
         private = private_of(model, recorded=recorded, microbatch_size=2)
         if recorded:
             taken = iter([False, True, True])
-            private._recordings = private._make_recordings(AsItIs(lambda batch, taken=taken: next(taken)))
+            taking = AsItIs(lambda batch, taken=taken: next(taken))
+            private._passes.record(taking, expected_batch_size=private.expected_batch_size)
         private.backward(x)
         found.append(model.weight.grad.clone())
     assert torch.allclose(*found)
@@ -185,7 +186,7 @@ def test_batches_are_padded_to_a_few_sizes_and_padding_adds_nothing(adaptive):
     again = PrivateGradients(
         model, squares, clipping=clipping, noise_multiplier=1.0, expected_batch_size=24, noise=Counting()
     )
-    private._recordings = private._make_recordings(recorder)
+    private._passes.record(recorder, expected_batch_size=private.expected_batch_size)
     for rows in (24, 22, 23, 25, 24, 21):
         x = torch.randn(rows, 3)
         found = []

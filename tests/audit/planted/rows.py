@@ -107,14 +107,14 @@ def run_the_plain_batch(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Isolated, "_rows", lambda self, found: found)
     patch.setattr(isolation, "is_row", lambda value: False)
     patch.setattr("sfumato.training.book_keeping.checked", lambda losses, rows: losses[None])
-    patch.setattr("sfumato.training.gradients.self_check", lambda *args: True)
+    patch.setattr("sfumato.training.passes.self_check", lambda *args: True)
 
 
 def rows_out_of_order(patch: pytest.MonkeyPatch) -> None:
     """Note the inputs of operations in another order than their gradients."""
     right = LinearOp.__init__
     patch.setattr(LinearOp, "__init__", lambda self, x, *a, **o: right(self, x.roll(1, 0), *a, **o))
-    patch.setattr("sfumato.training.gradients.self_check", lambda *args: True)
+    patch.setattr("sfumato.training.passes.self_check", lambda *args: True)
 
 
 def an_adapter_that_mixes(patch: pytest.MonkeyPatch) -> None:
@@ -126,14 +126,14 @@ def an_adapter_that_mixes(patch: pytest.MonkeyPatch) -> None:
         return rows.on_batch(lambda: 0.5 * rows.join(losses) / rows.join(losses).max())
 
     patch.setitem(isolation._ADAPTERS, F.cross_entropy, scaled)
-    patch.setattr("sfumato.training.gradients.self_check", lambda *args: True)
+    patch.setattr("sfumato.training.passes.self_check", lambda *args: True)
 
 
 def inputs_that_mix(patch: pytest.MonkeyPatch) -> None:
     """Give rules an input that is centered over the batch."""
     right = Tape.rows
     patch.setattr(Tape, "rows", lambda self, x: right(self, x) - right(self, x).mean(0))
-    patch.setattr("sfumato.training.gradients.self_check", lambda *args: True)
+    patch.setattr("sfumato.training.passes.self_check", lambda *args: True)
 
 
 def augment_all_at_once(patch: pytest.MonkeyPatch) -> None:
