@@ -47,7 +47,7 @@ class Augmenter:
 
     def _isolated(self, batch: tuple[Any, ...], units: int, seed: int) -> tuple[Any, ...]:
         isolated = Isolated(units, own_tensors=True)
-        blocks = tree.mapped(batch, lambda t: t.unflatten(0, (units, -1)))
+        blocks = tree.mapped(batch, lambda t: t.reshape(units, -1, *t.shape[1:]))
         with isolated:
             own = tree.mapped(blocks, isolated.block)
             changed = self._changed(own, seed)

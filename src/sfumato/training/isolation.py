@@ -2,8 +2,8 @@
 """Run a model on all rows of a batch at once, while it sees one row at a time.
 
 Guarantee  Inside `Isolated` the model and the loss get tensors of one row, shape [1, ...]. The axis that
-           counts the rows of the batch is hidden by torch's vmap: no operation can name, sort, index, add up or
-           normalize along it. What the model computes for a row depends on that row, on parameters, on
+           counts the rows of the batch is hidden by torch's vmap: no operation can name, sort, index, add up
+           or normalize along it. What the model computes for a row depends on that row, on parameters, on
            other tensors that all rows share, and on random draws; never on another row.
            No value of a row can leave: `item`, `bool`, `tolist`, `numpy` and `nonzero` raise, and a printed
            row shows its shape only. So what runs, and what is refused, does not depend on values.
@@ -13,10 +13,11 @@ Edge cases One row is a batch like any other. No rows: there is nothing to isola
 Failure    What cannot run in this way raises, mostly `RuntimeError`. The caller falls back to the reference,
            which runs rows one by one. A function that brings a vmap rule of its own is refused, because such
            a rule sees all rows.
-Source     torch.func.vmap. Its level is entered and left by hand, with private functions of torch, because
-           `tape` computes on the whole batch in between: docs/decisions/0008.
-Not here   Trust in torch's vmap rules (or its loop over rows, where an operation has none); a tensor that the
-           model keeps for the next pass (`barrier` looks for these); trainable parameters (`tape`).
+Source     torch.func.vmap. Some functions have a substitute (`substitutes`). The level is entered and left by
+           hand, with private functions of torch, because `tape` computes on the whole batch in between:
+           docs/decisions/0008.
+Not here   A proof of torch's vmap rules, or of its loop over rows, which are trusted; a tensor that the model
+           keeps for the next pass (`barrier` looks for these); trainable parameters (`tape`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,15 +26,14 @@ from threading import Lock
 from typing import Any, Final
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch._functorch.autograd_function import custom_function_call
 from torch._functorch.predispatch import lazy_load_decompositions
 from torch.overrides import TorchFunctionMode
 
 from sfumato.errors import UnsupportedUseError
 
-__all__ = ["Discreet", "Isolated", "cannot_run", "is_row", "rows_first", "steps_first"]
+__all__ = ["Discreet", "Isolated", "adapter", "cannot_run", "is_row"]
 
 _functorch: Final[Any] = torch._C._functorch  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue] - see Source
 _lock: Final = Lock()
@@ -53,17 +53,6 @@ def cannot_run(error: Exception) -> UnsupportedUseError:
         "sequences, numpy), computes gradients itself, is checkpointed, has a hook on a tensor, or changes a "
         "tensor in place that all rows share."
     )
-
-
-def steps_first(x: Tensor, *, batch_first: bool = False) -> Tensor:
-    """Return the sequences of all rows, [rows, T, n, ...] or [rows, n, T, ...], as [T, rows * n, ...]."""
-    return x.flatten(0, 1).transpose(0, 1) if batch_first else x.movedim(1, 0).flatten(1, 2)
-
-
-def rows_first(y: Tensor, rows: int, *, batch_first: bool = False) -> Tensor:
-    """Undo `steps_first`."""
-    y = y.unflatten(1, (rows, -1))  # [T, rows, n, ...]
-    return y.movedim(0, 2) if batch_first else y.movedim(1, 0)
 
 
 class Isolated:
@@ -147,9 +136,25 @@ class Isolated:
         return function(*args, **kwargs) if adapter is None else adapter(self, function, *args, **kwargs)
 
 
+def adapter(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register what to call instead of functions of torch while rows are isolated.
+
+    It is called with the isolation, the function, and the arguments of the function.
+    """
+
+    def register(substitute: Callable[..., Any]) -> Callable[..., Any]:
+        _ADAPTERS.update(dict.fromkeys(functions, substitute))
+        return substitute
+
+    return register
+
+
 @cache
 def _load() -> None:
-    """Load the decompositions that vmap needs, once a process, as torch.func.vmap does."""
+    """Load the decompositions that vmap needs, as torch.func.vmap does, and our adapters; once a process."""
+    from sfumato.training import substitutes  # it uses this module, and registers itself
+
+    _ = substitutes
     lazy_load_decompositions()
 
 
@@ -199,41 +204,9 @@ class _Adapters(TorchFunctionMode):
         return func(*args, **kwargs) if kwargs else func(*args)
 
 
-def _draw(rows: Isolated, function: Any, *size: Any, **options: Any) -> Tensor:
-    """Draw a single number once for all rows."""
-    single = not options.get("size", size) or size in (([],), ((),), (torch.Size(),))
-    work = rows.once if single and "generator" not in options else _called
-    return work(function, *size, **options)
-
-
-def _called(function: Any, *args: Any, **kwargs: Any) -> Any:
-    return function(*args, **kwargs)
-
-
-def _made(rows: Isolated, function: Any, *args: Any, **kwargs: Any) -> Tensor:
-    """Make a tensor for all rows, or one for each of them."""
-    if not rows.own_tensors or (args and is_row(args[0])):
-        return function(*args, **kwargs)
-
-    def work() -> Tensor:
-        one = function(*args, **kwargs)
-        return one.expand(rows.count, *one.shape).contiguous()
-
-    return rows.on_batch(work)
-
-
-def _set(rows: Isolated, function: Any, x: Tensor, index: Any, value: Any) -> None:
-    """Put a number where a mask is true: vmap knows this under another name."""
-    number = isinstance(value, int | float) or (isinstance(value, Tensor) and not value.dim())
-    if number and is_row(index) and index.dtype is torch.bool and index.dim() <= x.dim():
-        x.masked_fill_(index.reshape(*index.shape, *[1] * (x.dim() - index.dim())), value)
-    else:
-        function(x, index, value)
-
-
 def _described(function: Any, x: Tensor, *args: Any, **kwargs: Any) -> str:
     """Print a row without its values."""
-    hidden = isinstance(x, Tensor) and _functorch.is_functorch_wrapped_tensor(x)
+    hidden = _functorch.is_functorch_wrapped_tensor(x)
     return f"<a row of shape {list(x.shape)}>" if hidden else function(x, *args, **kwargs)
 
 
@@ -247,111 +220,7 @@ def _custom(function: Any, custom: Any, *args: Any, **kwargs: Any) -> Any:
     return function(custom, *args, **kwargs)
 
 
-def _attention(
-    rows: Isolated,
-    function: Any,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    *args: Any,
-    **kwargs: Any,
-) -> Tensor:
-    """Attend within each row, with the kernels that an ordinary batch would have."""
-    given = (query, key, value, attn_mask)
-    if any(type(x) not in (Tensor, type(None)) for x in given) or not any(is_row(x) for x in given):
-        return function(*given, *args, **kwargs)
-
-    def work() -> Tensor:
-        q, k, v = (rows.join(x) for x in (query, key, value))
-        mask = None if attn_mask is None else _mask(rows, attn_mask, query.dim())
-        if q.dim() <= 4 or not q.dim() == k.dim() == v.dim():
-            return function(q, k, v, mask, *args, **kwargs)
-        inner = q.dim() - 4  # axes between the rows and the heads: kernels know one batch axis
-        q, k, v = (x.flatten(0, inner) for x in (q, k, v))
-        if mask is not None and mask.dim() == inner + 4:
-            mask = mask.expand(rows.count, *query.shape[:inner], *mask.shape[-3:]).flatten(0, inner)
-        y = function(q, k, v, mask, *args, **kwargs)
-        return y.unflatten(0, (rows.count, *query.shape[:inner]))
-
-    return rows.on_batch(work)
-
-
-def _cross_entropy(
-    rows: Isolated,
-    function: Any,
-    input: Tensor,
-    target: Tensor,
-    weight: Tensor | None = None,
-    *args: Any,
-    **kwargs: Any,
-) -> Tensor:
-    """Take the losses of all rows in one kernel, where they are not added up."""
-    plain = type(input) is type(target) is Tensor and is_row(input) and input.dim() > 1 and not is_row(weight)
-    if not plain or target.dim() != input.dim() - 1 or kwargs.get("reduction") != "none":
-        return function(input, target, weight, *args, **kwargs)
-
-    def work() -> Tensor:
-        x, y = (rows.join(t).flatten(0, 1) for t in (input, target))
-        return function(x, y, weight, *args, **kwargs).unflatten(0, (rows.count, -1))
-
-    return rows.on_batch(work)
-
-
-def _recurrent(rows: Isolated, function: Any, input: Tensor, hx: Any, weights: Any, *options: Any) -> Any:
-    """Run a recurrent layer whose weights are frozen: vmap has no rule for it."""
-    states = hx if isinstance(hx, tuple | list) else (hx,)
-    plain = isinstance(weights, list | tuple) and not any(is_row(w) for w in weights)  # pyright: ignore[reportUnknownVariableType]
-    if not plain or not options or any(type(w) not in (Tensor, nn.Parameter) for w in weights):
-        return function(input, hx, weights, *options)
-
-    def work() -> tuple[Tensor, ...]:
-        x = steps_first(rows.join(input), batch_first=options[-1])
-        each = tuple(steps_first(rows.join(state)).contiguous() for state in states)
-        given = each if isinstance(hx, tuple | list) else each[0]
-        outputs, *lasts = function(x, given, weights, *options[:-1], False)
-        outputs = rows_first(outputs, rows.count, batch_first=options[-1])
-        return outputs, *(rows_first(last, rows.count) for last in lasts)
-
-    return rows.on_batch(work)
-
-
-def _cell(rows: Isolated, function: Any, input: Tensor, hx: Any, *weights: Any) -> Any:
-    """Run one step of a recurrence whose weights are frozen."""
-    states = hx if isinstance(hx, tuple | list) else (hx,)
-    if any(type(w) not in (Tensor, nn.Parameter, type(None)) or is_row(w) for w in weights):
-        return function(input, hx, *weights)
-
-    def work() -> Any:
-        x, *each = (rows.join(t).reshape(-1, t.shape[-1]) for t in (input, *states))
-        found = function(x, each if isinstance(hx, tuple | list) else each[0], *weights)
-        parts = found if isinstance(found, tuple) else (found,)
-        joined = [y.reshape(rows.count, *states[0].shape) for y in parts]
-        return tuple(joined) if isinstance(found, tuple) else joined[0]
-
-    return rows.on_batch(work)
-
-
-def _mask(rows: Isolated, mask: Tensor, rank: int) -> Tensor:
-    """Return a mask that broadcasts to scores with the rows before `rank` axes."""
-    if not is_row(mask):
-        return mask if mask.dim() < rank else mask[None]
-    joined = rows.join(mask)
-    return joined.reshape(rows.count, *[1] * (rank - mask.dim()), *mask.shape)
-
-
-_ADAPTERS: Final[dict[Any, Callable[..., Any]]] = {
-    torch.rand: _draw,
-    torch.randn: _draw,
-    F.scaled_dot_product_attention: _attention,
-    F.cross_entropy: _cross_entropy,
-    Tensor.__setitem__: _set,
-}
-_ADAPTERS |= dict.fromkeys((torch.zeros, torch.ones, torch.full, torch.empty), _made)
-_ADAPTERS |= dict.fromkeys((Tensor.new_zeros, Tensor.new_ones, Tensor.new_full, Tensor.new_empty), _made)
-_ADAPTERS |= dict.fromkeys((torch.zeros_like, torch.ones_like, torch.full_like, torch.empty_like), _made)
-_ADAPTERS |= dict.fromkeys((torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu), _recurrent)
-_ADAPTERS |= dict.fromkeys((torch.lstm_cell, torch.gru_cell, torch.rnn_tanh_cell, torch.rnn_relu_cell), _cell)
+_ADAPTERS: Final[dict[Any, Callable[..., Any]]] = {}
 _GUARDS: Final[dict[Any, Callable[..., Any]]] = {
     Tensor.__repr__: _described,
     Tensor.__format__: _described,

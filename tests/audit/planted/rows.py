@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from sfumato.audit.replay import check_sensitivity
 from sfumato.mechanisms.random import Generator
 from sfumato.testing import seeded
-from sfumato.training import PrivateGradients, isolation
+from sfumato.training import PrivateGradients, isolation, substitutes
 from sfumato.training.augmenting import Augmenter
 from sfumato.training.data import Units
 from sfumato.training.isolation import Isolated
@@ -119,7 +119,7 @@ def rows_out_of_order(patch: pytest.MonkeyPatch) -> None:
 
 def an_adapter_that_mixes(patch: pytest.MonkeyPatch) -> None:
     """Take losses of all rows in one kernel, and divide them by the largest."""
-    right = isolation._cross_entropy
+    right = substitutes._cross_entropy
 
     def scaled(rows, function, input, target, *args, **kwargs):
         losses = right(rows, function, input, target, *args, **kwargs)

@@ -19,10 +19,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from sfumato.errors import UnsupportedUseError
-from sfumato.training.isolation import rows_first, steps_first
 from sfumato.training.op import autocast
 from sfumato.training.rules.linear import LinearOp
 from sfumato.training.rules.recurrences import GRU, LSTM, Recurrence, ReluRNN, TanhRNN, Weights
+from sfumato.training.substitutes import rows_first, steps_first
 from sfumato.training.tape import NoRuleError, Tape, Tracked, name_of, plain, rule
 
 __all__ = ["Parameters"]
