@@ -308,6 +308,23 @@ def test_batches_and_outputs_of_hugging_face_work():
         same(module, clipped_loop(module, len(batch["labels"]), alone), 8)
 
 
+def test_a_criterion_may_call_the_module_on_the_row_that_it_sees():
+    module, data = data_of("mlp")
+
+    def smooth(out, x, y):
+        return LOSS(out, y) + (module(x + 0.1) - out).square().sum(1)
+
+    module, optimizer, criterion, loader, _ = private(module, data, criterion=smooth)
+    for x, y in loader:
+        criterion(module(x), x, y).backward()
+        optimizer.step()
+
+        def alone(m, i, x=x, y=y):
+            return smooth(m(x[i : i + 1]), x[i : i + 1], y[i : i + 1])
+
+        same(module, clipped_loop(module, len(x), alone), 8)
+
+
 # --- evaluation -------------------------------------------------------------------------------------------
 
 

@@ -66,10 +66,8 @@ class PrivateCriterion:
         """Return the mean loss of the rows, on which `backward` may be called in training."""
         if not (self._module.training and torch.is_grad_enabled()):
             return self._evaluated((args, kwargs))
-        batch = self._steps.batch_at_hand()
-        value, call = batch.call_criterion(args, kwargs)
         anchor = torch.zeros((), requires_grad=True)
-        loss = _Loss.apply(anchor, value, batch, call)
+        loss = _Loss.apply(anchor, *self._steps.call_criterion(args, kwargs))
         assert isinstance(loss, Tensor)
         return loss
 

@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 from sfumato.errors import BudgetExceededError, InvalidParameterError
 from sfumato.mechanisms import random
 from sfumato.training.adapters import optimizer_copies, processes
-from sfumato.training.adapters.calls import BatchCalls
+from sfumato.training.adapters.calls import BatchCalls, LossCall
 from sfumato.training.adapters.nesting import row_count
 from sfumato.training.adapters.passes import Passes
 from sfumato.training.gradients import PrivateGradients
@@ -158,6 +158,15 @@ class PrivateSteps:
         """Run the module on the rows of the batch at hand."""
         with self._quietly():  # a module may call itself
             return self.batch_at_hand().call_module(args, kwargs)
+
+    def call_criterion(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Tensor, BatchCalls, LossCall]:
+        """Return the mean loss of the rows, to look at, and the batch and the call that it came from."""
+        batch = self.batch_at_hand()
+        with self._quietly():  # a criterion may call the module
+            shown, call = batch.call_criterion(args, kwargs)
+        return shown, batch, call
 
     def _loss(self, model: nn.Module, *batch: Any) -> Tensor:
         """Return the loss of each row: what the loop did, done again."""
