@@ -5,8 +5,8 @@ Guarantee  `recorded` has each row's own gradient of the sum of the losses that 
            criterion have seen each row alone. `loss` computes the same losses again, for any rows of the
            batch: with it the reference engine takes over where a call could not run in isolation.
 Unit       One row of the loader's batch. Several calls over the same rows add up, before clipping.
-Edge cases A batch without rows: the module runs on one row of zeros, so that outputs have their shapes, and
-           no row of it is handed out. The loss is 0.
+Edge cases A batch without rows: the module runs on one row that is made up, so that outputs have their
+           shapes, and no row of it is handed out. The loss is 0.
 """
 
 import itertools
@@ -22,6 +22,7 @@ from sfumato.training import tree
 from sfumato.training.adapters.handed_out import HandedOut, Output
 from sfumato.training.adapters.nesting import Withheld, changed, is_constant, refuse_unsplit
 from sfumato.training.adapters.passes import Autocast, Passes
+from sfumato.training.barrier import fill_caches
 from sfumato.training.book_keeping import BookKeepingPass
 from sfumato.training.clipping import GradientPass
 from sfumato.training.isolation import Isolated
@@ -94,7 +95,7 @@ class BatchCalls:
         """Run the module on the rows, and hand out copies of its outputs."""
         call = _Call(self._known((args, kwargs), "the module"), Autocast(self._passes.device))
         if not self.rows:
-            outputs = changed(_on_zeros(call, self._forward), _without_rows)
+            outputs = changed(_on_any(call, self._forward), _without_rows)
         elif (outputs := self._isolated(lambda one: self._rows_of(call, one), call)) is None:
             outputs = changed(self._seen(call), _plain)
         self._calls.append(call)
@@ -196,7 +197,7 @@ class BatchCalls:
         function = self._criterion if isinstance(call, LossCall) else self._forward
         try:
             found, tape = self._passes.isolated(
-                self.rows, self._memory, work, lambda: _on_zeros(call, function)
+                self.rows, self._memory, work, lambda: _on_any(call, function)
             )
         except NotPrivateError:
             raise
@@ -236,7 +237,9 @@ class BatchCalls:
 
         A warning comes with the step, from the engine that takes over.
         """
-        found = self._passes.plainly(run, lambda: _on_zeros(call, function))
+        found = self._passes.plainly(
+            run, settle=lambda: _on_any(call, function), zeros=lambda: _on_zeros(call, function)
+        )
         self._passes.isolates = False
         return found
 
@@ -290,14 +293,40 @@ def _without_rows(leaf: Any) -> Any:
     return Output(none)
 
 
-def _on_zeros(call: _Call, function: Function) -> Any:
-    """Call a function on one row of zeros, in the shape of the call's."""
+def _blank(call: _Call) -> list[Tensor]:
+    """Return zeros in the shape of one row of each tensor and each output that a call is given."""
+    found: list[Tensor] = []
 
-    def zeros(tensor: Tensor) -> Tensor:
-        return tensor.new_zeros((1, *tensor.shape[1:]))
+    def zeros(leaf: Any) -> None:
+        if isinstance(leaf, Output):
+            found.append(leaf.zeros())
+        elif isinstance(leaf, Tensor):
+            found.append(leaf.new_zeros((1, *leaf.shape[1:])))
+
+    changed(call.given, zeros)
+    return found
+
+
+def _on_zeros(call: _Call, function: Function) -> Any:
+    """Call a function on one row of zeros."""
+    return _on_made_up(call, function, _blank(call))
+
+
+def _on_made_up(call: _Call, function: Function, row: Sequence[Tensor]) -> Any:
+    left = iter(row)
+
+    def following(leaf: Any) -> Tensor:
+        return next(left)
 
     with torch.no_grad():
-        return call.run(function, zeros, Output.zeros)
+        return call.run(function, following, following)
+
+
+def _on_any(call: _Call, function: Function) -> Any:
+    """Call a function on the first of some made-up rows that it takes: some refuse zeros."""
+    found: list[Any] = []
+    fill_caches(lambda row: found.append(_on_made_up(call, function, row)), rows_of.made_up(_blank(call)))
+    return found[0]
 
 
 def _outputs(given: Any) -> list[Output]:

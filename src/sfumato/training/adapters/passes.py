@@ -80,13 +80,15 @@ class Passes:
     ) -> tuple[T, Tape]:
         """Do work on isolated rows; return what it returns, and the tape of it.
 
-        `settle` does the same on rows of zeros, to fill caches that depend on shapes alone.
+        `settle` does the same on made-up rows, to fill caches that depend on shapes alone.
         """
         self._refuse_mixing()
         return self._barrier.run(lambda: self._recorded(rows, memory, work), settle)
 
-    def plainly(self, work: Callable[[], T], settle: Callable[[], object]) -> T:
-        """Do work on the rows of a batch, without gradients."""
+    def plainly(
+        self, work: Callable[[], T], *, settle: Callable[[], object], zeros: Callable[[], object]
+    ) -> T:
+        """Do work on the rows of a batch, without gradients. `zeros` does the same on rows of zeros."""
         self._refuse_mixing()
         with torch.no_grad(), swapping.as_written():
             try:
@@ -97,7 +99,7 @@ class Passes:
             except Exception as error:
                 failure = type(error).__name__
             # Out of the handler: there, whatever is raised would be chained to what must not be told.
-            settle()
+            zeros()
         raise QueryFailedError(
             f"the module or the criterion failed on the rows of a batch ({failure}), and does not fail on "
             "rows of zeros. What it said is left out, as it may quote private values. Check what is asked of "
