@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """How do I train a network? Per-example gradients, clipping, sampling, trainer, distributed."""
 
+from sfumato.training.adapters.make_private import (
+    Privacy,
+    PrivateParts,
+    make_private,
+    make_private_with_epsilon,
+)
 from sfumato.training.checkpoint import CheckpointError
 from sfumato.training.clipping import AdaptiveClip, Clipping, CoordinateClipping, Scaling
-from sfumato.training.compat import Privacy, PrivateParts, make_private, make_private_with_epsilon
 from sfumato.training.distributed import OtherRankError
 from sfumato.training.fixing import fix
 from sfumato.training.gradients import Engines, PrivateGradients

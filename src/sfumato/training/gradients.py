@@ -211,6 +211,10 @@ class PrivateGradients:
             batch, per_unit = self._grouped(batch, per_unit)
         self._passes.run(batch, per_unit, self._add)
 
+    def forget(self) -> None:
+        """Drop what was accumulated since the last step: it was never released."""
+        self._clear()
+
     def _guarded(self, work: Callable[[], None], batch: Sequence[Any]) -> None:
         """Do work on private rows. Where it fails nothing is left of the step, and no message quotes one."""
         try:

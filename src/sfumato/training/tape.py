@@ -328,6 +328,10 @@ class Tape:
 
     # --- the backward pass -------------------------------------------------------------------------------
 
+    def take_over(self, other: "Tape") -> None:
+        """Take over what another tape noted of a call on the same rows, before the backward pass of both."""
+        self._noted += other._noted
+
     def backward(self, losses: Tensor) -> None:
         """Give every operation the gradient of its output under the sum of `losses`."""
         waiting = [noted for noted in self._noted if noted.edge is not None]

@@ -13,7 +13,7 @@ budget count         an account that is asked until it refuses (`audit.order`)
 records              how many results there are for one charge, and which are marked (`audit.records`)
 """
 
-from . import gradients, kept, ledger, mechanisms, models, rows, runs, statistics, training
+from . import gradients, kept, ledger, loops, mechanisms, models, rows, runs, statistics, training
 from .catalogue import Planted
 
 __all__ = ["CATALOGUE", "Planted"]
@@ -23,6 +23,7 @@ CATALOGUE: tuple[Planted, ...] = (
     *gradients.BUGS,
     *kept.BUGS,
     *rows.BUGS,
+    *loops.BUGS,
     *mechanisms.BUGS,
     *statistics.BUGS,
     *models.BUGS,

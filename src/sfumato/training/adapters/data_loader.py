@@ -2,15 +2,16 @@
 """A torch DataLoader whose batches are Poisson samples.
 
 Guarantee  Each step's sample holds each unit with the stated sampling rate, independently of all else, and
-           is handed over in `batches_per_step` batches that have no unit in common. A batch may be empty:
-           it then has the structure of any other, with no rows.
-Same       Data set, `collate_fn` and workers are those of the loader that is replaced.
-Refused    A loader that decides by itself which rows come together, or leaves rows out: its batches are not
-           the ones that are accounted for.
+           is handed over in `batches_per_step` batches that have no unit in common. No row is read before the
+           first loop begins, which is when a run that is paid for has begun.
+Edge cases A batch may be empty: it then has the structure of any other, with no rows.
+           Data set, `collate_fn` and workers are those of the loader that is replaced.
+Failure    A loader that decides by itself which rows come together, or leaves rows out, is refused: its
+           batches are not the ones that are accounted for.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 from torch import Tensor
@@ -32,16 +33,16 @@ __all__ = ["BatchWatcher", "PoissonBatches", "PoissonLoader", "refuse_other_batc
 class BatchWatcher(Protocol):
     """Who must know which batch the loop has at hand."""
 
-    def begin(self) -> None:
-        """A loop over the loader begins."""
+    def begin(self) -> int:
+        """Begin a loop over the loader; return its number."""
         ...
 
-    def hand_over(self, sample: int, batch: Any) -> None:
-        """A batch, which is part of a sample, is handed over."""
+    def hand_over(self, loop: int, place: int, batch: Any) -> None:
+        """Take up a batch, the `place`-th of its sample."""
         ...
 
-    def end(self) -> None:
-        """The loop over the loader has ended."""
+    def end(self, loop: int) -> None:
+        """End a loop over the loader."""
         ...
 
 
@@ -125,10 +126,11 @@ class PoissonLoader(DataLoader[Any]):
         watcher: BatchWatcher,
     ) -> None:
         workers = loader.num_workers > 0
+        collate = _Collate(loader)
         super().__init__(
             loader.dataset,
             batch_sampler=batches,  # type: ignore[arg-type]  # lists of numbers are all that is asked of one
-            collate_fn=_Collate(loader),
+            collate_fn=collate,
             num_workers=loader.num_workers,
             pin_memory=loader.pin_memory,
             timeout=loader.timeout,
@@ -140,16 +142,21 @@ class PoissonLoader(DataLoader[Any]):
         )
         self._batches_per_step = batches_per_step
         self._watcher = watcher
-        self._samples = 0
+        self._blank = collate
+
+    def __reduce__(self) -> NoReturn:
+        raise InvalidParameterError(
+            "a private data_loader cannot be copied or saved: a copy would draw samples that nobody counts. "
+            "Call make_private for each loop."
+        )
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # any iterator serves a loop
-        self._watcher.begin()
-        for place, batch in enumerate(super().__iter__()):
-            if place % self._batches_per_step == 0:
-                self._samples += 1
-            self._watcher.hand_over(self._samples, batch)
+        loop = self._watcher.begin()
+        self._blank.prepare(self.dataset)
+        for number, batch in enumerate(super().__iter__()):
+            self._watcher.hand_over(loop, number % self._batches_per_step, batch)
             yield batch
-        self._watcher.end()
+        self._watcher.end(loop)
 
 
 class _Collate:
@@ -157,9 +164,17 @@ class _Collate:
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         self._collate = loader.collate_fn
-        if not len(loader.dataset):  # type: ignore[arg-type]  # has a length: it is no IterableDataset
-            raise InvalidParameterError("the data set has no rows, so nobody knows what a batch looks like.")
-        self._empty = _emptied(self._checked([loader.dataset[0]]))
+        self._empty: Any = None
+
+    def prepare(self, dataset: Any) -> None:
+        """Find out what a batch looks like, for those without rows."""
+        if self._empty is not None:
+            return
+        if not len(dataset):
+            raise InvalidParameterError(
+                "the data set has no rows, so it is not known what a batch looks like."
+            )
+        self._empty = _emptied(self._checked([dataset[0]]))
 
     def __call__(self, examples: list[Any]) -> Any:
         return self._checked(examples) if examples else self._empty

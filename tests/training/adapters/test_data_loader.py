@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 from collections import namedtuple
+from itertools import islice
 
 import pytest
 import torch
-import torch.nn.functional as F
 from scipy.stats import binomtest
 from torch import nn
 from torch.utils.data import (
@@ -20,7 +20,10 @@ from torch.utils.data import (
 
 from sfumato.errors import InvalidParameterError
 from sfumato.testing import seeded
-from sfumato.training.compat import make_private
+from sfumato.training import make_private
+from sfumato.training.tree import tensors as tensors_in
+
+from .loops import LOSS
 
 ALPHA = 1e-6
 DATA = TensorDataset(torch.arange(40.0)[:, None], torch.zeros(40, dtype=torch.int64))
@@ -54,6 +57,7 @@ def parts_of(loader, **more):
     return make_private(
         module=module,
         optimizer=torch.optim.SGD(module.parameters(), lr=0.0),
+        criterion=LOSS,
         data_loader=loader,
         noise_multiplier=1.0,
         max_grad_norm=1.0,
@@ -63,19 +67,20 @@ def parts_of(loader, **more):
     )
 
 
-def drawn(loader, optimizer, epochs=1):
+def drawn(parts, epochs=1):
     """The rows of each batch, with the step that belongs to it."""
     for _ in range(epochs):
-        for x, _y in loader:
-            optimizer.step()
+        for x, y in parts.data_loader:
+            parts.criterion(parts.module(x), y).backward()
+            parts.optimizer.step()
             yield x.flatten().tolist()
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_each_row_is_in_each_batch_independently_at_the_stated_rate(shuffle):
-    _, optimizer, loader, privacy = parts_of(DataLoader(DATA, batch_size=8, shuffle=shuffle))
-    batches = list(drawn(loader, optimizer, epochs=100))
-    assert len(batches) == 500 and privacy.steps == 500
+    parts = parts_of(DataLoader(DATA, batch_size=8, shuffle=shuffle))
+    batches = list(drawn(parts, epochs=100))
+    assert len(batches) == 500 and parts.privacy.steps == 500
     counts = torch.tensor([len(batch) for batch in batches]).double()
     assert binomtest(int(counts.sum()), 500 * 40, 0.2).pvalue > ALPHA
     assert 4 < counts.var() < 9.5  # of a binomial: 6.4; of batches of one size: 0
@@ -87,8 +92,8 @@ def test_each_row_is_in_each_batch_independently_at_the_stated_rate(shuffle):
 
 
 def test_no_sample_is_drawn_twice():
-    _, optimizer, loader, _ = parts_of(DataLoader(DATA, batch_size=8))
-    epochs = [list(drawn(loader, optimizer)) for _ in range(3)]
+    parts = parts_of(DataLoader(DATA, batch_size=8))
+    epochs = [list(drawn(parts)) for _ in range(3)]
     assert len({tuple(batch) for epoch in epochs for batch in epoch}) == 15
 
 
@@ -97,7 +102,7 @@ def test_workers_hand_over_the_same_batches():
     settings = {"num_workers": 1, "prefetch_factor": 3, "persistent_workers": True}
     working = parts_of(DataLoader(DATA, batch_size=8, **settings))
     assert working.data_loader.num_workers == 1 and working.data_loader.prefetch_factor == 3
-    batches = [list(drawn(parts.data_loader, parts.optimizer, epochs=2)) for parts in (plain, working)]
+    batches = [list(drawn(parts, epochs=2)) for parts in (plain, working)]
     assert batches[0] == batches[1]
 
 
@@ -120,8 +125,6 @@ def test_the_epoch_is_as_long_as_the_public_size_says():
     ids=["tuple", "dict", "nested"],
 )
 def test_an_empty_batch_has_the_structure_of_any_other(row, shapes):
-    from sfumato.training.listening import tensors_in
-
     loader = parts_of(DataLoader(Rows(row), batch_size=8), expected_batch_size=1e-9).data_loader
     filled = next(iter(DataLoader(Rows(row), batch_size=8)))
     loader = iter(loader)
@@ -132,21 +135,42 @@ def test_an_empty_batch_has_the_structure_of_any_other(row, shapes):
     assert not isinstance(batch, dict) or batch["text"] == []
 
 
+def test_a_module_that_cannot_run_without_rows_never_has_to():
+    class Reshaping(nn.Linear):
+        def forward(self, x):
+            assert len(x) and x.abs().sum() > 0  # it refuses zeros, too
+            return super().forward(x.reshape(-1, x.numel() // len(x)))
+
+    module, optimizer, criterion, loader, privacy = parts_of(
+        DataLoader(DATA, batch_size=8), expected_batch_size=1e-9, module=Reshaping(1, 2)
+    )
+    x, y = next(iter(loader))
+    criterion(module(x), y).backward()
+    optimizer.step()
+    assert privacy.steps == 1
+
+
 def test_an_empty_batch_is_a_step_of_noise_alone():
-    module, optimizer, loader, privacy = parts_of(DataLoader(DATA, batch_size=8), expected_batch_size=1e-9)
+    module, optimizer, criterion, loader, privacy = parts_of(
+        DataLoader(DATA, batch_size=8), expected_batch_size=1e-9
+    )
     for (x, y), _ in zip(loader, range(3), strict=False):
         assert len(x) == 0
         optimizer.zero_grad()
-        F.cross_entropy(module(x), y).backward()
+        out = module(x)
+        assert out.shape == (0, 2)
+        loss = criterion(out, y)
+        loss.backward()
         optimizer.step()
+        assert loss.item() == 0
         assert all(p.grad.isfinite().all() and p.grad.any() for p in module.parameters())
     assert privacy.steps == 3
 
 
 def test_an_empty_batch_may_not_be_skipped():
-    _, _, loader, _ = parts_of(DataLoader(DATA, batch_size=8), expected_batch_size=1e-9)
-    with pytest.raises(InvalidParameterError, match="empty and was skipped"):
-        for _x, _y in loader:
+    loader = parts_of(DataLoader(DATA, batch_size=8), expected_batch_size=1e-9).data_loader
+    with pytest.raises(InvalidParameterError, match="an empty batch is a step"):
+        for _x, _ in islice(loader, 5):
             continue
 
 
@@ -212,4 +236,4 @@ def test_an_empty_batch_may_not_be_skipped():
 )
 def test_loaders_with_other_ideas_are_refused(make, says):
     with pytest.raises(InvalidParameterError, match=says):
-        parts_of(make())
+        next(iter(parts_of(make()).data_loader))

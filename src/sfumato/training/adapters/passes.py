@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How calls of a private module and its criterion are run on the rows of a batch.
+
+Guarantee  `isolated` runs a call while each row is alone and every use of a parameter is noted on a tape.
+           `plainly` runs it on the whole batch without gradients: what comes out is for the user's eyes, and
+           no gradient is ever computed from it. Both leave module and criterion as they were, or raise
+           `NotPrivateError` (`barrier`).
+Failure    What cannot run in isolation raises `UnsupportedUseError`. No message quotes a row: an error of the
+           module's or the criterion's own is raised as it is only where rows of zeros raise it as well.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+import torch
+from torch import nn
+
+from sfumato.errors import QueryFailedError, SfumatoError, UnsupportedUseError
+from sfumato.training import fixing, swapping
+from sfumato.training.barrier import Barrier
+from sfumato.training.functional import hooks_on_gradients
+from sfumato.training.isolation import Isolated, cannot_run
+from sfumato.training.op import Memory
+from sfumato.training.rows import Grouping
+from sfumato.training.tape import Tape, Tracked
+
+__all__ = ["Autocast", "Passes"]
+
+T = TypeVar("T")
+_TOLD: Final = (SfumatoError, MemoryError, torch.OutOfMemoryError)  # errors that quote no row
+
+
+class Autocast:
+    """The state of autocast when a call was made, to be had again for the same call."""
+
+    def __init__(self, device: torch.device) -> None:
+        kind = device.type
+        self._settings = kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
+
+    def again(self) -> torch.autocast:
+        """Return a context with that state."""
+        device, dtype, enabled = self._settings
+        return torch.autocast(device, dtype, enabled)
+
+
+class _Watched(nn.Module):
+    """Both that must keep nothing of rows."""
+
+    def __init__(self, module: nn.Module, criterion: Any) -> None:
+        super().__init__()
+        self.module = module
+        self.criterion = criterion
+
+
+class Passes:
+    """Runs calls of one module and its criterion."""
+
+    def __init__(self, module: nn.Module, criterion: Any) -> None:
+        self.may_release = True  # whether operations may let go of their inputs on the way (`tape`)
+        self.isolates = True  # whether everything so far could run in isolation
+        self._own_tensors = False  # whether the module writes rows into tensors that it makes
+        self._module = module
+        self._places = swapping.find(module)
+        self._tracked = {name: Tracked.of(p, name) for name, p in self._places.parameters.items()}
+        self._barrier = Barrier(_Watched(module, criterion))
+        self._may_mix = any(hasattr(part, "running_mean") for part in module.modules())
+
+    @property
+    def parameters(self) -> Mapping[str, nn.Parameter]:
+        """What is trained."""
+        return self._places.parameters
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the first parameter that is trained."""
+        return next(iter(self._places.parameters.values())).device
+
+    def isolated(
+        self, rows: int, memory: Memory, work: Callable[[Isolated], T], settle: Callable[[], object]
+    ) -> tuple[T, Tape]:
+        """Do work on isolated rows; return what it returns, and the tape of it.
+
+        `settle` does the same on made-up rows, to fill caches that depend on shapes alone.
+        """
+        self._refuse_mixing()
+        return self._barrier.run(lambda: self._recorded(rows, memory, work), settle)
+
+    def plainly(
+        self, work: Callable[[], T], *, settle: Callable[[], object], zeros: Callable[[], object]
+    ) -> T:
+        """Do work on the rows of a batch, without gradients. `zeros` does the same on rows of zeros."""
+        self._refuse_mixing()
+        with torch.no_grad(), swapping.as_written():
+            try:
+                return self._barrier.run(work, settle, thorough=True)
+            except _TOLD as error:
+                error.__cause__ = error.__context__ = None
+                raise
+            except Exception as error:
+                failure = type(error).__name__
+            # Out of the handler: there, whatever is raised would be chained to what must not be told.
+            zeros()
+        raise QueryFailedError(
+            f"the module or the criterion failed on the rows of a batch ({failure}), and does not fail on "
+            "rows of zeros. What it said is left out, as it may quote private values. Check what is asked of "
+            "rows: whole-number labels in 0 ... classes - 1, token numbers below the size of the vocabulary, "
+            "inputs of the kind and range that the module is made for."
+        )
+
+    def _refuse_mixing(self) -> None:
+        if self._may_mix:  # it depends on the mode, which may have changed
+            fixing.refuse_mixing(self._module)
+
+    def _recorded(self, rows: int, memory: Memory, work: Callable[[Isolated], T]) -> tuple[T, Tape]:
+        try:
+            return self._attempted(rows, memory, work)
+        except (SfumatoError, MemoryError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:
+            refused = cannot_run(error)
+        # Out of the handler: what torch says may quote a value, and must not be chained.
+        if self._own_tensors:
+            raise refused
+        self._own_tensors = True
+        try:
+            return self._recorded(rows, memory, work)
+        except UnsupportedUseError:
+            self._own_tensors = False
+            raise
+
+    def _attempted(self, rows: int, memory: Memory, work: Callable[[Isolated], T]) -> tuple[T, Tape]:
+        if hooks_on_gradients(self._module):
+            raise UnsupportedUseError(
+                "a module has a hook on its gradients, which has to see each row alone."
+            )
+        isolated = Isolated(rows, own_tensors=self._own_tensors)
+        tape = Tape(Grouping(units=rows), isolated, memory, may_release=self.may_release)
+        self._put(tape)
+        try:
+            with torch.enable_grad(), self._places.swapped(self._tracked), isolated:
+                found = work(isolated)
+            if tape.refused is not None:  # operators take a TypeError for "try the other way round"
+                raise tape.refused
+            return found, tape
+        except Exception:
+            if tape.refused is not None:
+                raise tape.refused from None
+            raise
+        finally:
+            for tracked in self._tracked.values():
+                del tracked.tape  # it holds the activations of this batch
+
+    def _put(self, tape: Tape) -> None:
+        for name, tracked in self._tracked.items():
+            if tracked.stale:
+                self._tracked[name] = tracked = Tracked.of(tracked.parameter, name)
+            tracked.tape = tape
