@@ -4,13 +4,13 @@ import torch.nn.functional as F
 from torch import nn
 
 from sfumato.training.adapters.calls import BatchCalls
-from sfumato.training.adapters.passes import Passes
+from sfumato.training.adapters.runner import Runner
 
 from .loops import LOSS, clipped_loop, data_of, first_batch, mlp, private, same
 
 
 def calls_over(module, x, y, criterion=LOSS):
-    batch = BatchCalls(len(x), Passes(module, criterion), module.forward, criterion)
+    batch = BatchCalls(len(x), Runner(module, criterion), module.forward, criterion)
     out = batch.call_module((x,), {})
     _, first = batch.call_criterion((out, y), {})
     _, second = batch.call_criterion((out, y), {})

@@ -21,7 +21,7 @@ from sfumato.training import rows as rows_of
 from sfumato.training import tree
 from sfumato.training.adapters.handed_out import HandedOut, Output
 from sfumato.training.adapters.nesting import Withheld, changed, is_constant, refuse_unsplit
-from sfumato.training.adapters.passes import Autocast, Passes
+from sfumato.training.adapters.runner import Autocast, Runner
 from sfumato.training.barrier import fill_caches
 from sfumato.training.book_keeping import BookKeepingPass
 from sfumato.training.clipping import GradientPass
@@ -79,10 +79,10 @@ class LossCall(_Call):
 class BatchCalls:
     """All calls over one batch of the loader, in order."""
 
-    def __init__(self, rows: int, passes: Passes, forward: Function, criterion: Function) -> None:
+    def __init__(self, rows: int, runner: Runner, forward: Function, criterion: Function) -> None:
         self.rows = rows
         self.closed = False  # whether its gradient was computed
-        self._passes, self._forward, self._criterion = passes, forward, criterion
+        self._runner, self._forward, self._criterion = runner, forward, criterion
         self._memory = Memory(_KEEP)
         self._calls: list[_Call] = []
         self._tapes: list[Tape] = []
@@ -93,7 +93,7 @@ class BatchCalls:
 
     def call_module(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the module on the rows, and hand out copies of its outputs."""
-        call = _Call(self._known((args, kwargs), "the module"), Autocast(self._passes.device))
+        call = _Call(self._known((args, kwargs), "the module"), Autocast(self._runner.device))
         if not self.rows:
             outputs = changed(_on_any(call, self._forward), _without_rows)
         elif (outputs := self._isolated(lambda one: self._rows_of(call, one), call)) is None:
@@ -104,13 +104,13 @@ class BatchCalls:
 
     def call_criterion(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, LossCall]:
         """Return the mean loss of the rows, to look at, and the call that it came from."""
-        call = LossCall(self._known((args, kwargs), "the criterion"), Autocast(self._passes.device))
+        call = LossCall(self._known((args, kwargs), "the criterion"), Autocast(self._runner.device))
         if not _outputs(call.given):
             raise InvalidParameterError(
                 "the criterion is given no output of the module for this batch. Call it with what the module "
                 "returned, as it is: criterion(module(x), y)."
             )
-        shown = torch.zeros((), device=self._passes.device)
+        shown = torch.zeros((), device=self._runner.device)
         if self.rows:
             call.losses = self._isolated(lambda one: self._losses_of(call, one), call)
             shown = self._mean(call) if call.losses is None else call.losses.detach().mean()
@@ -139,7 +139,7 @@ class BatchCalls:
             call.refuse_changed()
         taken = [call for call in self._needed() if isinstance(call, LossCall)]
         losses = [call.losses for call in taken if call.losses is not None]
-        if len(losses) < len(taken) or not self._passes.isolates:
+        if len(losses) < len(taken) or not self._runner.isolates:
             return None
         first, *others = self._tapes
         for tape in others:
@@ -147,14 +147,14 @@ class BatchCalls:
         try:
             first.backward(torch.stack(losses).sum(0))
         except NotPassedError:
-            self._passes.may_release = False
+            self._runner.may_release = False
             return None
         except UnsupportedUseError:
-            self._passes.isolates = False
+            self._runner.isolates = False
             return None
         except torch.OutOfMemoryError:  # in pieces they may fit
             return None
-        return BookKeepingPass(first, self._passes.parameters)
+        return BookKeepingPass(first, self._runner.parameters)
 
     def close(self) -> None:
         """Let go of everything: the batch is done."""
@@ -192,11 +192,11 @@ class BatchCalls:
 
     def _isolated(self, work: Callable[[Isolated], Any], call: _Call) -> Any:
         """Do work on isolated rows; return None where that is not possible."""
-        if not self._passes.isolates:
+        if not self._runner.isolates:
             return None
         function = self._criterion if isinstance(call, LossCall) else self._forward
         try:
-            found, tape = self._passes.isolated(
+            found, tape = self._runner.isolated(
                 self.rows, self._memory, work, lambda: _on_any(call, function)
             )
         except NotPrivateError:
@@ -237,10 +237,10 @@ class BatchCalls:
 
         A warning comes with the step, from the engine that takes over.
         """
-        found = self._passes.plainly(
+        found = self._runner.plainly(
             run, settle=lambda: _on_any(call, function), zeros=lambda: _on_zeros(call, function)
         )
-        self._passes.isolates = False
+        self._runner.isolates = False
         return found
 
     # --- outputs -----------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from sfumato.mechanisms import random
 from sfumato.training.adapters import optimizer_copies, processes
 from sfumato.training.adapters.calls import BatchCalls, LossCall
 from sfumato.training.adapters.nesting import row_count
-from sfumato.training.adapters.passes import Passes
+from sfumato.training.adapters.runner import Runner
 from sfumato.training.gradients import PrivateGradients
 from sfumato.training.mechanism import NoisyStep
 from sfumato.training.paying import Payment
@@ -59,7 +59,7 @@ class PrivateSteps:
             generator=generator,
         )
         self._forward, self._criterion = forward, criterion
-        self._passes = Passes(module, criterion)
+        self._runner = Runner(module, criterion)
         self._frozen = [p for p in module.parameters() if not p.requires_grad]
         self._batches_per_step, self._planned_steps = batches_per_step, planned_steps
         self._payment: Payment | None = None
@@ -105,7 +105,7 @@ class PrivateSteps:
             self._refuse_early()
             self._add_up()
         self._place = place
-        self._batch = BatchCalls(row_count(batch), self._passes, self._forward, self._criterion)
+        self._batch = BatchCalls(row_count(batch), self._runner, self._forward, self._criterion)
 
     def end(self, loop: int) -> None:
         """End a loop over the loader."""
@@ -229,7 +229,7 @@ class PrivateSteps:
             )
 
     def _refuse_unfrozen(self, optimizer: Optimizer) -> None:
-        ours = {id(p) for p in self._passes.parameters.values()}
+        ours = {id(p) for p in self._runner.parameters.values()}
         trained = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
         if any(p.requires_grad for p in self._frozen) or any(id(p) not in ours for p in trained):
             raise InvalidParameterError(

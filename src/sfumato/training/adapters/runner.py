@@ -24,7 +24,7 @@ from sfumato.training.op import Memory
 from sfumato.training.rows import Grouping
 from sfumato.training.tape import Tape, Tracked
 
-__all__ = ["Autocast", "Passes"]
+__all__ = ["Autocast", "Runner"]
 
 T = TypeVar("T")
 _TOLD: Final = (SfumatoError, MemoryError, torch.OutOfMemoryError)  # errors that quote no row
@@ -52,7 +52,7 @@ class _Watched(nn.Module):
         self.criterion = criterion
 
 
-class Passes:
+class Runner:
     """Runs calls of one module and its criterion."""
 
     def __init__(self, module: nn.Module, criterion: Any) -> None:

@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch import nn
 
-from sfumato.training.adapters.passes import Autocast
+from sfumato.training.adapters.runner import Autocast
 
 from .loops import clipped_sum, data_of, first_batch, private, same
 
