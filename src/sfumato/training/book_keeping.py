@@ -113,6 +113,7 @@ class BookKeeping:
         self._loss = loss
         self._keep_bytes = keep_bytes
         self._places = swapping.find(model)
+        self._modules = list(model.modules())
         self._tracked = {name: Tracked.of(p, name) for name, p in self._places.parameters.items()}
         self._may_release = True
         self._own_tensors = False  # whether the model writes rows into tensors that it makes
@@ -151,7 +152,7 @@ class BookKeeping:
 
     def _forward(self, tape: Tape, isolated: Isolated, batch: Sequence[Any]) -> Tensor:
         """Return the loss of each row: [rows]."""
-        if hooks_on_gradients(self._model):
+        if hooks_on_gradients(self._modules):
             raise UnsupportedUseError(
                 "a module has a hook on its gradients, which has to see each row alone."
             )

@@ -9,7 +9,7 @@ Vmap       Where it has no rule (values that decide what is computed, functions 
 """
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -52,11 +52,11 @@ class FunctionalPass:
         return self._gradients[name]
 
 
-def hooks_on_gradients(model: nn.Module) -> bool:
+def hooks_on_gradients(modules: Iterable[nn.Module]) -> bool:
     """Whether a module has a hook on its gradients, which only ordinary autograd calls."""
     return any(
         module._backward_hooks or module._backward_pre_hooks  # pyright: ignore[reportPrivateUsage]
-        for module in model.modules()
+        for module in modules
     )
 
 
@@ -80,7 +80,7 @@ class Functional:
     def _per_row(self, parameters: dict[str, Tensor], batch: Sequence[Any], rows: int) -> dict[str, Tensor]:
         if not rows:
             return {name: p.new_zeros((0, *p.shape)) for name, p in parameters.items()}
-        if not self.vectorized or hooks_on_gradients(self._model):  # which vmap would not call
+        if not self.vectorized or hooks_on_gradients(self._model.modules()):  # which vmap would not call
             return self._one_by_one(batch, rows)
 
         def flat_loss(parameters: dict[str, Tensor], parts: Sequence[Tensor]) -> Tensor:

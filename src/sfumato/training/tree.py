@@ -14,6 +14,7 @@ import copy
 from collections import UserDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import fields, is_dataclass
+from functools import cache
 from typing import Any, cast
 
 from torch import Tensor
@@ -27,15 +28,24 @@ def parts(value: Any) -> list[Any] | None:
     >>> parts({"a": 1, "b": [2]}), parts((1, None)), parts("text")
     ([1, [2]], [1, None], None)
     """
-    if isinstance(value, Tensor):
+    kind = _kind(type(value))
+    if kind is None:
         return None
-    if isinstance(value, Mapping):  # first: a ModelOutput is a dataclass too, whose absent fields are no keys
-        return list(cast("Mapping[Any, Any]", value).values())
-    if isinstance(value, tuple | list):
-        return list(cast("Sequence[Any]", value))
-    if _is_record(value):
-        return [getattr(value, field.name) for field in fields(value)]
-    return None
+    if kind is Mapping:
+        return list(value.values())
+    return list(value) if kind is Sequence else [getattr(value, field.name) for field in fields(value)]
+
+
+@cache
+def _kind(of: type) -> Any:
+    """Return what values of a type are: `Mapping`, `Sequence`, `object` for a dataclass; None for a leaf."""
+    if issubclass(of, Tensor):
+        return None
+    if issubclass(of, Mapping):  # first: a ModelOutput is a dataclass too, whose absent fields are no keys
+        return Mapping
+    if issubclass(of, tuple | list):
+        return Sequence
+    return object if is_dataclass(of) else None
 
 
 def rebuilt(value: Any, new: Iterable[Any]) -> Any:
@@ -68,10 +78,6 @@ def _rebuilt_mapping(value: Mapping[Any, Any], new: Iterable[Any]) -> Any:
     for key, part in list(named):
         changed[key] = part
     return changed
-
-
-def _is_record(value: Any) -> bool:
-    return is_dataclass(value) and not isinstance(value, type)
 
 
 def leaves(value: Any) -> Iterator[Any]:
