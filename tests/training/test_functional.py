@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from sfumato.errors import InvalidParameterError
-from sfumato.training.functional import Functional, losses_one_by_one
+from sfumato.training.functional import Functional
 
 both = pytest.mark.parametrize("vectorized", [True, False])
 any_shape = settings(
@@ -172,10 +172,3 @@ def test_the_model_is_left_as_it_was(vectorized, fails):
         assert fails
     assert {name: id(p) for name, p in model.named_parameters()} == before
     assert all(p.grad is None for p in model.parameters())
-
-
-def test_losses_one_by_one_are_those_of_rows_alone():
-    model, x = mlp(Doing(lambda h: h - h.mean(0))), torch.randn(3, 3).double()
-    alone = torch.cat([squares(model, x[i : i + 1]) for i in range(3)])
-    assert torch.equal(losses_one_by_one(model, squares, (x,)), alone)
-    assert losses_one_by_one(model, squares, (x[:0],)).shape == (0,)
