@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from sfumato.errors import InvalidParameterError, QueryFailedError, SfumatoError
+from sfumato.errors import InvalidParameterError, QueryFailedError, SfumatoError, UnsupportedUseError
 from sfumato.training import rows, tree
 from sfumato.training.isolation import Isolated
 
@@ -39,6 +39,8 @@ class Augmenter:
         if self._at_once:
             try:
                 return self._isolated(batch, units, seed)
+            except UnsupportedUseError:
+                self._at_once = False  # it would mix rows, or catches an error that any row may cause
             except (SfumatoError, torch.OutOfMemoryError, MemoryError):
                 raise
             except Exception:
@@ -46,7 +48,7 @@ class Augmenter:
         return quietly("augment", lambda: self._one_by_one(batch, units, seed))
 
     def _isolated(self, batch: tuple[Any, ...], units: int, seed: int) -> tuple[Any, ...]:
-        isolated = Isolated(units, own_tensors=True)
+        isolated = Isolated(units, own_tensors=True, generators=True)
         blocks = tree.mapped(batch, lambda t: t.reshape(units, -1, *t.shape[1:]))
         with isolated:
             own = tree.mapped(blocks, isolated.block)

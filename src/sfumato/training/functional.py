@@ -89,8 +89,10 @@ class Functional:
         # Dropout and its kin draw anew for each row, as they do in a batch.
         mapped = torch.func.vmap(torch.func.grad(flat_loss), in_dims=(None, 0), randomness="different")
         try:
-            with Discreet():
-                return mapped(parameters, tuple(tensors(batch)))  # flat: vmap does not know all containers
+            with Discreet() as mode:
+                found = mapped(parameters, tuple(tensors(batch)))  # flat: vmap does not know all containers
+            mode.refuse_caught()
+            return found
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, NotImplementedError, UnsupportedUseError):

@@ -6,27 +6,33 @@ Guarantee  Inside `Isolated` the model and the loss get tensors of one row, shap
            or normalize along it. What the model computes for a row depends on that row, on parameters, on
            other tensors that all rows share, and on random draws; never on another row.
            No value of a row can leave: `item`, `bool`, `tolist`, `numpy` and `nonzero` raise, and a printed
-           row shows its shape only. So what runs, and what is refused, does not depend on values.
+           row shows its shape only. A function that fails on values (a matrix that is not positive, an index
+           out of range) fails for all rows at once, so a model that catches such an error is refused.
 Edge cases One row is a batch like any other. No rows: there is nothing to isolate; do not enter.
            A single random number (`torch.rand([])`, which decides whether a layer is dropped) is drawn once
            for all rows. All other draws are independent for each row, as in an ordinary batch.
 Failure    What cannot run in this way raises, mostly `RuntimeError`. The caller falls back to the reference,
-           which runs rows one by one. A function that brings a vmap rule of its own is refused, because such
-           a rule sees all rows.
+           which runs rows one by one. Refused is what sees all rows, or knows the place of one: a vmap rule
+           of somebody's own, hooks on saved tensors, a generator of random numbers that is handed over (from
+           a fixed seed, a row's draw would depend on how many rows come before it), and memory that is
+           resized or handed on.
 Source     torch.func.vmap. Some functions have a substitute (`substitutes`). The level is entered and left by
            hand, with private functions of torch, because `tape` computes on the whole batch in between:
            docs/decisions/0008.
-Not here   A proof of torch's vmap rules, or of its loop over rows, which are trusted; a tensor that the model
-           keeps for the next pass (`barrier` looks for these); trainable parameters (`tape`).
+Not here   A proof of torch's vmap rules, or of its loop over rows, which are trusted; `torch.manual_seed` in a
+           forward pass, which gives each place in the batch a fixed draw; errors that scripted code raises
+           and the model catches; a tensor that the model keeps for the next pass (`barrier` looks for
+           these); trainable parameters (`tape`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from threading import Lock
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import torch
 from torch import Tensor
+from torch._C._functorch import TransformType
 from torch._functorch.autograd_function import custom_function_call
 from torch._functorch.predispatch import lazy_load_decompositions
 from torch.overrides import TorchFunctionMode
@@ -36,8 +42,10 @@ from sfumato.errors import UnsupportedUseError
 __all__ = ["Discreet", "Isolated", "adapter", "cannot_run", "is_row"]
 
 _functorch: Final[Any] = torch._C._functorch  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue] - see Source
+_HOOKS: Final = "Hooks on saved tensors see all rows of a batch."
 _lock: Final = Lock()
 _isolations: Final[list[None]] = []  # those at work, on all threads
+_discreet: Final[list[None]] = []  # modes at work, on all threads
 
 
 def is_row(value: object) -> bool:
@@ -59,7 +67,8 @@ class Isolated:
     """A context in which rows are isolated.
 
     With `own_tensors`, each row gets tensors of its own from `torch.zeros` and its kin, so that a model may
-    write rows into them in place. They take memory, so it is not the default.
+    write rows into them in place. They take memory, so it is not the default. With `generators`, functions
+    may draw from a generator that they are handed; its seed must be another one in every pass.
 
     >>> with Isolated(3) as rows:
     ...     row = rows.split(torch.tensor([1.0, 2.0, 3.0]))
@@ -68,14 +77,16 @@ class Isolated:
     (torch.Size([1]), tensor([1., 2., 3.]))
     """
 
-    def __init__(self, count: int, *, own_tensors: bool = False) -> None:
+    def __init__(self, count: int, *, own_tensors: bool = False, generators: bool = False) -> None:
         self.count = count
         self.own_tensors = own_tensors
         self._level = 0
-        self._mode = _Adapters(self)
+        self._mode = _Adapters(self, generators=generators)
 
     def __enter__(self) -> "Isolated":
         _load()
+        self._hooks = torch.autograd.graph.disable_saved_tensors_hooks(_HOOKS)
+        self._hooks.__enter__()
         _set_flags(entering=True)
         self._level = _functorch._vmap_increment_nesting(self.count, "different")
         self._mode.__enter__()
@@ -85,6 +96,9 @@ class Isolated:
         self._mode.__exit__(None, None, None)
         _functorch._vmap_decrement_nesting()
         _set_flags(entering=False)
+        self._hooks.__exit__(None, None, None)
+        if not any(error):
+            self._mode.refuse_caught()
 
     def split(self, x: Tensor) -> Tensor:
         """Return [rows, ...] as the tensor of one row, [1, ...]."""
@@ -174,34 +188,66 @@ def _set_flags(*, entering: bool) -> None:
 
 
 class Discreet(TorchFunctionMode):
-    """Sees every call of a function of torch: values of rows are not printed, own vmap rules are refused."""
+    """Sees every call of a function of torch: what would show values, or all rows, is replaced or refused."""
+
+    def __init__(self, *, generators: bool = False) -> None:
+        super().__init__()
+        self._generators = generators
+        self._failed = False
+
+    def __enter__(self) -> Self:
+        _watch_rules()
+        with _lock:
+            _discreet.append(None)
+        return super().__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        with _lock:
+            _discreet.pop()
 
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        try:
+            return self._called(func, args, kwargs or {})
+        except (TypeError, AttributeError):  # of types and shapes only; operators catch these themselves
+            raise
+        except Exception:
+            self._failed = True
+            raise
+
+    def _called(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        if not self._generators and kwargs.get("generator") is not None:
+            raise UnsupportedUseError(
+                "the model draws from a generator of its own. From a fixed seed, what a row gets would "
+                "depend on its place in the batch. Draw without `generator`, or use engine='functional'."
+            )
         guard = _GUARDS.get(func)
-        if guard is not None:
-            return guard(func, *args, **(kwargs or {}))
-        return func(*args, **kwargs) if kwargs else func(*args)
+        return func(*args, **kwargs) if guard is None else guard(func, *args, **kwargs)
+
+    def refuse_caught(self) -> None:
+        """Raise if a function failed, though the model went on: call it where a pass has come to its end."""
+        if self._failed:
+            raise UnsupportedUseError(
+                "the model or the loss catches an error of torch and goes on. Such an error comes for all "
+                "rows at once, though one of them may have caused it. Use a function that does not raise "
+                "(torch.linalg.cholesky_ex), or engine='functional'."
+            )
 
 
-class _Adapters(TorchFunctionMode):
+class _Adapters(Discreet):
     """Sees every call of a function of torch while rows are isolated."""
 
-    def __init__(self, rows: Isolated) -> None:
-        super().__init__()
+    def __init__(self, rows: Isolated, *, generators: bool) -> None:
+        super().__init__(generators=generators)
         self._rows = rows
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+    def _called(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         adapter = _ADAPTERS.get(func)
-        if adapter is not None and self._rows.is_current:
-            return adapter(self._rows, func, *args, **(kwargs or {}))
-        guard = _GUARDS.get(func)
-        if guard is not None:
-            return guard(func, *args, **(kwargs or {}))
-        return func(*args, **kwargs) if kwargs else func(*args)
+        if adapter is not None and self._rows.is_current and kwargs.get("generator") is None:
+            return adapter(self._rows, func, *args, **kwargs)
+        return super()._called(func, args, kwargs)
 
 
 def _described(function: Any, x: Tensor, *args: Any, **kwargs: Any) -> str:
@@ -210,19 +256,37 @@ def _described(function: Any, x: Tensor, *args: Any, **kwargs: Any) -> str:
     return f"<a row of shape {list(x.shape)}>" if hidden else function(x, *args, **kwargs)
 
 
-def _custom(function: Any, custom: Any, *args: Any, **kwargs: Any) -> Any:
-    """Refuse functions that come with a rule for batches of their own."""
-    if custom.vmap is not torch.autograd.Function.vmap:
-        raise UnsupportedUseError(
-            f"the function {custom.__name__!r} has a vmap rule of its own, which sees all rows of a batch "
-            "and may mix them. Use generate_vmap_rule=True, or engine='functional'."
-        )
-    return function(custom, *args, **kwargs)
+@cache
+def _watch_rules() -> None:
+    """Refuse functions that come with a rule for batches of their own, in forward and in backward passes.
+
+    Backward passes do not see modes, so torch's table of such functions is where to look; once a process.
+    """
+    table: dict[Any, Callable[..., Any]] = custom_function_call.functorch_table  # pyright: ignore[reportAttributeAccessIssue]
+    run = table[TransformType.Vmap]
+
+    def watched(interpreter: Any, custom: Any, *args: Any, **kwargs: Any) -> Any:
+        if _discreet and custom.vmap is not torch.autograd.Function.vmap:
+            raise UnsupportedUseError(
+                f"the function {custom.__name__!r} has a vmap rule of its own, which sees all rows of a "
+                "batch and may mix them. Use generate_vmap_rule=True, or engine='functional'."
+            )
+        return run(interpreter, custom, *args, **kwargs)
+
+    table[TransformType.Vmap] = watched
+
+
+def _memory(function: Any, x: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Refuse functions that show memory as it lies, which may be another row's."""
+    raise UnsupportedUseError(
+        f"{function.__name__!r} changes which memory a tensor has, and may show another row's. Make a new "
+        "tensor, or use engine='functional'."
+    )
 
 
 _ADAPTERS: Final[dict[Any, Callable[..., Any]]] = {}
 _GUARDS: Final[dict[Any, Callable[..., Any]]] = {
     Tensor.__repr__: _described,
     Tensor.__format__: _described,
-    custom_function_call: _custom,
+    **dict.fromkeys((Tensor.resize_, Tensor.resize_as_), _memory),
 }

@@ -32,7 +32,7 @@ def rows_first(y: Tensor, rows: int, *, batch_first: bool = False) -> Tensor:
 def _draw(rows: Isolated, function: Any, *size: Any, **options: Any) -> Tensor:
     """Draw a single number once for all rows."""
     single = not options.get("size", size) or size in (([],), ((),), (torch.Size(),))
-    work = rows.once if single and "generator" not in options else _called
+    work = rows.once if single else _called
     return work(function, *size, **options)
 
 
@@ -80,13 +80,16 @@ def _attention(
 ) -> Tensor:
     """Attend within each row, with the kernels that an ordinary batch would have."""
     given = (query, key, value, attn_mask)
-    if any(type(x) not in (Tensor, type(None)) for x in given) or not any(is_row(x) for x in given):
+    plain = all(type(x) in (Tensor, type(None)) for x in given) and any(is_row(x) for x in given)
+    # With fewer axes in one of them, its rows would be lined up with the heads of another.
+    alike = query.dim() == key.dim() == value.dim() >= (0 if attn_mask is None else attn_mask.dim())
+    if not plain or not alike:
         return function(*given, *args, **kwargs)
 
     def work() -> Tensor:
         q, k, v = (rows.join(x) for x in (query, key, value))
         mask = None if attn_mask is None else _mask(rows, attn_mask, query.dim())
-        if q.dim() <= 4 or not q.dim() == k.dim() == v.dim():
+        if q.dim() <= 4:
             return function(q, k, v, mask, *args, **kwargs)
         inner = q.dim() - 4  # axes between the rows and the heads: kernels know one batch axis
         q, k, v = (x.flatten(0, inner) for x in (q, k, v))

@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from sfumato.errors import NotPrivateError, UnsupportedUseError
-from sfumato.training.isolation import Isolated, is_row
+from sfumato.training.isolation import Discreet, Isolated, is_row
 from sfumato.training.op import Memory, Op
 from sfumato.training.rows import Grouping
 
@@ -338,7 +338,9 @@ class Tape:
         for noted in waiting:
             noted.check()
         edges = [noted.edge for noted in waiting if losses.requires_grad]
-        found = torch.autograd.grad(losses.sum(), edges, allow_unused=True) if edges else ()  # type: ignore[arg-type]
+        with Discreet() as mode:  # a function of the user's may have a backward of its own, in Python
+            found = torch.autograd.grad(losses.sum(), edges, allow_unused=True) if edges else ()  # type: ignore[arg-type]
+        mode.refuse_caught()
         grads = found or [None] * len(waiting)
         for noted, grad in zip(waiting, grads, strict=True):
             if grad is not None:  # an unused output moves no loss

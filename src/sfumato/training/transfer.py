@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from sfumato import _check
-from sfumato.errors import InvalidParameterError, SfumatoError, UnsupportedModelError
+from sfumato.errors import InvalidParameterError, SfumatoError, UnsupportedModelError, UnsupportedUseError
 from sfumato.training import rows, tree
 from sfumato.training.augmenting import quietly
 from sfumato.training.barrier import Barrier, refuse_unsafe
@@ -67,6 +67,8 @@ def _features(backbone: nn.Module, x: Any) -> Tensor:
     try:
         with isolated:
             return isolated.join(_one(backbone(tree.mapped(x, isolated.split)))[0])
+    except UnsupportedUseError:
+        pass
     except (SfumatoError, torch.OutOfMemoryError, MemoryError):
         raise
     except Exception:

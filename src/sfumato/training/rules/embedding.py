@@ -238,7 +238,10 @@ def _embedding_bag(
     if mode == "mean":
         scales = scales / scales.new_zeros(count).index_add_(0, bags, scales)[bags].clamp(min=1)
     elif per_sample_weights is not None:
-        scales = scales * tape.rows(per_sample_weights).detach().flatten()
+        given = tape.rows(per_sample_weights)
+        if given.requires_grad:  # a gradient flows on through them
+            raise NoRuleError
+        scales = scales * given.flatten()
     options: Any = {"mode": "sum", "include_last_offset": False}
     starts = torch.searchsorted(bags, torch.arange(count, device=bags.device))
     y = F.embedding_bag(tokens, plain(weight), starts, per_sample_weights=scales, **options)
@@ -255,5 +258,6 @@ def _bags(input: Tensor, offsets: Tensor | None) -> tuple[Tensor, Tensor, int]:
     rows, length = input.shape  # [rows, tokens], offsets [rows, bags]
     place = torch.arange(length, device=input.device).expand(rows, length).contiguous()
     within = torch.searchsorted(offsets.to(place.dtype).contiguous(), place, right=True) - 1
+    within = within.clamp(min=0)  # before the first offset, where torch fails: not a bag of the row before
     first = torch.arange(rows, device=input.device)[:, None] * offsets.shape[1]
     return input.flatten(), (within + first).flatten(), rows * offsets.shape[1]
