@@ -225,6 +225,24 @@ def test_gradients_through_weights_of_samples_in_a_bag_are_not_lost(agrees):
     agrees(Weighted().double(), lambda model, x: model(x), data().double())
 
 
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN, nn.LSTMCell, nn.GRUCell, nn.RNNCell])
+def test_a_trainable_first_state_of_a_frozen_recurrence_is_seen(agrees, layer):
+    cell, pair = issubclass(layer, nn.RNNCellBase), layer in (nn.LSTM, nn.LSTMCell)
+
+    class Started(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(1)
+            self.layer = layer(5, 4).requires_grad_(False)
+            self.first = nn.Parameter(torch.randn(1, 4) if cell else torch.randn(1, 1, 4))
+
+        def forward(self, x):
+            found = self.layer(x if cell else x[None], (self.first, self.first) if pair else self.first)
+            return (found[0] if isinstance(found, tuple) else found).reshape(1, -1).square().sum(1)
+
+    agrees(Started().double(), lambda model, x: torch.cat([model(r) for r in x.split(1)]), data().double())
+
+
 def _caught(x):
     try:
         torch.linalg.cholesky(torch.eye(2) * x[0, 0])

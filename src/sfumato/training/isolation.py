@@ -19,9 +19,9 @@ Failure    What cannot run in this way raises, mostly `RuntimeError`. The caller
 Source     torch.func.vmap. Some functions have a substitute (`substitutes`). The level is entered and left by
            hand, with private functions of torch, because `tape` computes on the whole batch in between:
            docs/decisions/0008.
-Not here   A proof of torch's vmap rules, or of its loop over rows, which are trusted; `torch.manual_seed` in a
-           forward pass, which gives each place in the batch a fixed draw; errors that scripted code raises
-           and the model catches; a tensor that the model keeps for the next pass (`barrier` looks for
+Not here   A proof of torch's vmap rules, or of its loop over rows, which are trusted; `torch.manual_seed`
+           in a forward pass, which gives each place in the batch a fixed draw; errors that scripted code
+           raises and the model catches; a tensor that the model keeps for the next pass (`barrier` looks for
            these); trainable parameters (`tape`).
 """
 

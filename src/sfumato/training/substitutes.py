@@ -136,14 +136,15 @@ def _recurrent(rows: Isolated, function: Any, input: Tensor, hx: Any, weights: A
     """Run a recurrent layer whose weights are frozen: vmap has no rule for it."""
     states = hx if isinstance(hx, tuple | list) else (hx,)
     plain = isinstance(weights, list | tuple) and not any(is_row(w) for w in weights)  # pyright: ignore[reportUnknownVariableType]
-    if not plain or not options or any(type(w) not in (Tensor, nn.Parameter) for w in weights):
+    given = (input, *states, *weights) if plain else ()
+    if not options or not given or any(type(w) not in (Tensor, nn.Parameter) for w in given):
         return function(input, hx, weights, *options)
 
     def work() -> tuple[Tensor, ...]:
         x = steps_first(rows.join(input), batch_first=options[-1])
         each = tuple(steps_first(rows.join(state)).contiguous() for state in states)
-        given = each if isinstance(hx, tuple | list) else each[0]
-        outputs, *lasts = function(x, given, weights, *options[:-1], False)
+        start = each if isinstance(hx, tuple | list) else each[0]
+        outputs, *lasts = function(x, start, weights, *options[:-1], False)
         outputs = rows_first(outputs, rows.count, batch_first=options[-1])
         return outputs, *(rows_first(last, rows.count) for last in lasts)
 
@@ -154,7 +155,8 @@ def _recurrent(rows: Isolated, function: Any, input: Tensor, hx: Any, weights: A
 def _cell(rows: Isolated, function: Any, input: Tensor, hx: Any, *weights: Any) -> Any:
     """Run one step of a recurrence whose weights are frozen."""
     states = hx if isinstance(hx, tuple | list) else (hx,)
-    if any(type(w) not in (Tensor, nn.Parameter, type(None)) or is_row(w) for w in weights):
+    given = (input, *states, *weights)
+    if any(type(w) not in (Tensor, nn.Parameter, type(None)) for w in given) or any(map(is_row, weights)):
         return function(input, hx, *weights)
 
     def work() -> Any:
