@@ -153,7 +153,13 @@ def _seeded(h, x):
     return h * (torch.rand(h.shape, generator=torch.Generator().manual_seed(3)) - 0.5) * 10
 
 
+def _set_seed(h, x):
+    torch.manual_seed(3)
+    return h * (torch.rand(h.shape) - 0.5) * 10
+
+
 ROUTES = {
+    "a fixed seed (4.1)": _set_seed,
     "hooks on saved tensors (2.8)": _hooked,
     "a generator with a fixed seed (4.1)": _seeded,
     "a vmap rule in a backward pass (2.4)": lambda h, x: Outer.apply(h),
@@ -167,6 +173,19 @@ ROUTES = {
 )
 def test_what_sees_all_rows_or_the_place_of_one_runs_row_by_row(route, engine):
     assert moved(lambda: Model(ROUTES[route]), data(), engine=engine) <= 1 + SLACK
+
+
+@falls_back
+def test_a_seed_that_a_model_takes_from_a_row_does_not_stay_behind():
+    seeds = []
+
+    def from_row(h, x):
+        seeds.append(int(1000 * float(x.sum().abs())))
+        torch.manual_seed(seeds[-1])
+        return h
+
+    clipped_sum(Model(from_row), data())
+    assert len(seeds) >= ROWS and torch.initial_seed() not in seeds
 
 
 def test_memory_that_may_be_another_rows_is_refused():  # a row moved the sum by 2.9

@@ -91,7 +91,7 @@ class Functional:
         try:
             with Discreet() as mode:
                 found = mapped(parameters, tuple(tensors(batch)))  # flat: vmap does not know all containers
-            mode.refuse_caught()
+            mode.refuse_routes()
             return found
         except torch.OutOfMemoryError:
             raise
@@ -108,6 +108,16 @@ class Functional:
         return {name: torch.stack(found) for name, found in zip(names, zip(*each, strict=True), strict=True)}
 
     def _alone(self, row: Sequence[Any]) -> list[Tensor]:
+        seed = torch.initial_seed()
+        try:
+            return self._gradients(row)
+        finally:
+            if (
+                torch.initial_seed() != seed
+            ):  # it may be of this row, and would decide what the next one draws
+                torch.seed()
+
+    def _gradients(self, row: Sequence[Any]) -> list[Tensor]:
         with torch.enable_grad():
             losses = checked(self._loss(self._model, *row), 1)
         parameters = list(self._places.parameters.values())

@@ -19,8 +19,8 @@ Failure    What cannot run in this way raises, mostly `RuntimeError`. The caller
 Source     torch.func.vmap. Some functions have a substitute (`substitutes`). The level is entered and left by
            hand, with private functions of torch, because `tape` computes on the whole batch in between:
            docs/decisions/0008.
-Not here   A proof of torch's vmap rules, or of its loop over rows, which are trusted; `torch.manual_seed`
-           in a forward pass, which gives each place in the batch a fixed draw; errors that scripted code
+Not here   A proof of torch's vmap rules, or of its loop over rows, which are trusted; a model
+           that sets torch's seed within `fork_rng`, or to the seed that it has; errors that scripted code
            raises and the model catches; a tensor that the model keeps for the next pass (`barrier` looks for
            these); trainable parameters (`tape`).
 """
@@ -98,7 +98,7 @@ class Isolated:
         _set_flags(entering=False)
         self._hooks.__exit__(None, None, None)
         if not any(error):
-            self._mode.refuse_caught()
+            self._mode.refuse_routes()
 
     def split(self, x: Tensor) -> Tensor:
         """Return [rows, ...] as the tensor of one row, [1, ...]."""
@@ -194,9 +194,11 @@ class Discreet(TorchFunctionMode):
         super().__init__()
         self._generators = generators
         self._failed = False
+        self._seed = 0
 
     def __enter__(self) -> Self:
         _watch_rules()
+        self._seed = torch.initial_seed()
         with _lock:
             _discreet.append(None)
         return super().__enter__()
@@ -226,8 +228,17 @@ class Discreet(TorchFunctionMode):
         guard = _GUARDS.get(func)
         return func(*args, **kwargs) if guard is None else guard(func, *args, **kwargs)
 
-    def refuse_caught(self) -> None:
-        """Raise if a function failed, though the model went on: call it where a pass has come to its end."""
+    def refuse_routes(self) -> None:
+        """Raise if a function failed, though the model went on, or if the model set the seed.
+
+        Call it where a pass has come to its end.
+        """
+        if torch.initial_seed() != self._seed:
+            torch.seed()  # another than the model's, so that it is seen again
+            raise UnsupportedUseError(
+                "the model or the loss sets the seed of torch's random numbers. From a fixed seed, what a "
+                "row gets would depend on its place in the batch. Set seeds between steps only."
+            )
         if self._failed:
             raise UnsupportedUseError(
                 "the model or the loss catches an error of torch and goes on. Such an error comes for all "

@@ -340,7 +340,7 @@ class Tape:
         edges = [noted.edge for noted in waiting if losses.requires_grad]
         with Discreet() as mode:  # a function of the user's may have a backward of its own, in Python
             found = torch.autograd.grad(losses.sum(), edges, allow_unused=True) if edges else ()  # type: ignore[arg-type]
-        mode.refuse_caught()
+        mode.refuse_routes()
         grads = found or [None] * len(waiting)
         for noted, grad in zip(waiting, grads, strict=True):
             if grad is not None:  # an unused output moves no loss
