@@ -11,6 +11,7 @@ from torch import nn
 
 from sfumato.errors import UnsupportedUseError
 from sfumato.training.augmenting import Augmenter
+from sfumato.training.book_keeping import BookKeeping
 from sfumato.training.clipping import Clipping
 from sfumato.training.gradients import PrivateGradients
 from sfumato.training.isolation import Isolated
@@ -282,3 +283,34 @@ def test_an_error_that_a_frozen_network_catches_changes_no_other_features():
             return _caught(x)
 
     assert torch.equal(_features(Network(), data()), torch.cat([_caught(row) for row in data().split(1)]))
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda x: torch.argwhere(x > -1e9).to(x).sum(),
+        lambda x: x.repeat_interleave((x[0] > -1e9).long(), 1),
+        lambda x: torch.repeat_interleave((x[0] > -1e9).long()).to(x).sum(),
+        lambda x: x.masked_select(x > -1e9),
+        lambda x: x.unique().sum(),
+        lambda x: (x[0] > 0).long().bincount(minlength=2).to(x).sum(),
+    ],
+)
+def test_sizes_that_values_decide_are_refused_also_where_all_rows_agree(use):
+    model = nn.Linear(5, 2)
+    with pytest.raises(UnsupportedUseError):
+        BookKeeping(model, lambda m, x: m(x).sum(1) * use(x).sum()).run((torch.ones(4, 5),))
+
+
+def test_repetitions_that_are_the_same_for_all_rows_agree(agrees):
+    def repeated(model, x):
+        return model(x.repeat_interleave(2, 1)[:, :5]).square().sum(1)
+
+    agrees(nn.Linear(5, 2).double(), repeated, data().double())
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
+def test_a_scripted_module_is_run_row_by_row():
+    model = nn.Sequential(nn.Linear(5, 4), torch.jit.script(nn.Tanh()))
+    with pytest.raises(UnsupportedUseError, match="scripted"):
+        BookKeeping(model, lambda m, x: m(x).sum(1)).run((data(),))

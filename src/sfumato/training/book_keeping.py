@@ -20,7 +20,7 @@ from torch import Tensor
 
 from sfumato.errors import SfumatoError, UnsupportedUseError
 from sfumato.training import rules, swapping
-from sfumato.training.functional import hooks_on_gradients
+from sfumato.training.functional import needs_autograd
 from sfumato.training.isolation import Isolated, cannot_run
 from sfumato.training.losses import Loss, checked
 from sfumato.training.op import Memory, Op
@@ -152,9 +152,9 @@ class BookKeeping:
 
     def _forward(self, tape: Tape, isolated: Isolated, batch: Sequence[Any]) -> Tensor:
         """Return the loss of each row: [rows]."""
-        if hooks_on_gradients(self._modules):
+        if needs_autograd(self._modules):
             raise UnsupportedUseError(
-                "a module has a hook on its gradients, which has to see each row alone."
+                "a module is scripted, or has a hook on its gradients, which has to see each row alone."
             )
         self._put(tape)
         try:

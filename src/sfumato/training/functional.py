@@ -22,7 +22,7 @@ from sfumato.training.losses import Loss, checked
 from sfumato.training.op import squared_norm, weighted_sum
 from sfumato.training.rows import Grouping, count, refilled, take, tensors
 
-__all__ = ["Functional", "FunctionalPass", "hooks_on_gradients"]
+__all__ = ["Functional", "FunctionalPass", "needs_autograd"]
 
 
 class FunctionalPass:
@@ -52,10 +52,15 @@ class FunctionalPass:
         return self._gradients[name]
 
 
-def hooks_on_gradients(modules: Iterable[nn.Module]) -> bool:
-    """Whether a module has a hook on its gradients, which only ordinary autograd calls."""
+def needs_autograd(modules: Iterable[nn.Module]) -> bool:
+    """Whether a module has a hook on its gradients, which only autograd calls, or is scripted.
+
+    What a scripted module calls, and the errors that it catches, are not seen from Python.
+    """
     return any(
-        module._backward_hooks or module._backward_pre_hooks  # pyright: ignore[reportPrivateUsage]
+        module._backward_hooks  # pyright: ignore[reportPrivateUsage]
+        or module._backward_pre_hooks  # pyright: ignore[reportPrivateUsage]
+        or isinstance(module, torch.jit.ScriptModule)
         for module in modules
     )
 
@@ -80,7 +85,7 @@ class Functional:
     def _per_row(self, parameters: dict[str, Tensor], batch: Sequence[Any], rows: int) -> dict[str, Tensor]:
         if not rows:
             return {name: p.new_zeros((0, *p.shape)) for name, p in parameters.items()}
-        if not self.vectorized or hooks_on_gradients(self._model.modules()):  # which vmap would not call
+        if not self.vectorized or needs_autograd(self._model.modules()):  # which vmap would not call
             return self._one_by_one(batch, rows)
 
         def flat_loss(parameters: dict[str, Tensor], parts: Sequence[Tensor]) -> Tensor:

@@ -295,9 +295,38 @@ def _memory(function: Any, x: Tensor, *args: Any, **kwargs: Any) -> Any:
     )
 
 
+def _sized_by_values(function: Any, *args: Any, **kwargs: Any) -> Any:
+    """Refuse functions whose result has as many entries as values say: only equal numbers would be run."""
+    if not any(is_row(value) for value in (*args, *kwargs.values())):
+        return function(*args, **kwargs)
+    raise UnsupportedUseError(
+        f"the size of what {function.__name__!r} returns depends on values, so rows cannot be run at once. "
+        "Use a mask and torch.where, or engine='functional'."
+    )
+
+
+def _repeated(function: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+    """Refuse repetitions that rows decide: `repeats` is the first argument after the tensor, or alone."""
+    repeats = args[0] if args else kwargs.get("repeats", x)
+    return (_sized_by_values if is_row(repeats) else _called)(function, x, *args, **kwargs)
+
+
+def _called(function: Any, *args: Any, **kwargs: Any) -> Any:
+    return function(*args, **kwargs)
+
+
 _ADAPTERS: Final[dict[Any, Callable[..., Any]]] = {}
+_SIZED_BY_VALUES: Final = (
+    *(torch.argwhere, Tensor.argwhere, torch.nonzero, Tensor.nonzero),
+    *(torch.masked_select, Tensor.masked_select, torch.unique, Tensor.unique),
+    *(torch.unique_consecutive, Tensor.unique_consecutive, torch.bincount, Tensor.bincount),
+)
 _GUARDS: Final[dict[Any, Callable[..., Any]]] = {
     Tensor.__repr__: _described,
     Tensor.__format__: _described,
     **dict.fromkeys((Tensor.resize_, Tensor.resize_as_), _memory),
+    **dict.fromkeys(_SIZED_BY_VALUES, _sized_by_values),
+    torch.repeat_interleave: _repeated,
+    Tensor.repeat_interleave: _repeated,
+    torch.quantize_per_tensor_dynamic: _sized_by_values,
 }

@@ -13,6 +13,7 @@ Shapes     Each shape is recorded once. Batches of any other size are padded to 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final, Protocol
 
 import torch
@@ -127,4 +128,4 @@ class Recordings:
         return per_unit, shapes, cast, modes, tree.structure(batch)
 
     def _pointers(self) -> tuple[int, ...]:
-        return tuple(p.data_ptr() for p in self._model.parameters())
+        return tuple(t.data_ptr() for t in chain(self._model.parameters(), self._model.buffers()))

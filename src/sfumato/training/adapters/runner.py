@@ -18,7 +18,7 @@ from torch import nn
 from sfumato.errors import QueryFailedError, SfumatoError, UnsupportedUseError
 from sfumato.training import fixing, swapping
 from sfumato.training.barrier import Barrier
-from sfumato.training.functional import hooks_on_gradients
+from sfumato.training.functional import needs_autograd
 from sfumato.training.isolation import Isolated, cannot_run
 from sfumato.training.op import Memory
 from sfumato.training.rows import Grouping
@@ -129,7 +129,7 @@ class Runner:
             raise
 
     def _attempted(self, rows: int, memory: Memory, work: Callable[[Isolated], T]) -> tuple[T, Tape]:
-        if hooks_on_gradients(self._module):
+        if needs_autograd(self._module.modules()):
             raise UnsupportedUseError(
                 "a module has a hook on its gradients, which has to see each row alone."
             )
