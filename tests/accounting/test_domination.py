@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 from dp_accounting import dp_event as dp
+from scipy.special import ndtri_exp
 
 from sfumato.accounting import events, gaussian
 from sfumato.accounting.domination import gaussian_mu, statements
@@ -69,3 +70,10 @@ def test_what_reveals_nothing_is_a_gaussian_of_nothing() -> None:
 def test_more_statements_never_need_a_larger_gaussian() -> None:
     few = [(2.0, 1e-6), (0.5, 0.1)]
     assert gaussian_mu([*few, (1.2, 1e-3)], slack=1e-6) < gaussian_mu(few, slack=1e-6)
+
+
+@pytest.mark.parametrize("epsilon", [20.0, 36.0, 37.0, 40.0, 100.0, 600.0])
+def test_a_large_epsilon_has_the_mu_of_its_randomized_response(epsilon: float) -> None:
+    # It lies with probability 1 / (1 + e^epsilon), which 1 - x in float64 does not know beyond epsilon 37.
+    exact = -2 * float(ndtri_exp(-np.logaddexp(0.0, epsilon)))
+    assert exact <= gaussian_mu([(epsilon, 0.0)], slack=0.0) <= exact * (1 + 1e-8)

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sfumato.accounting.events import PureDpEvent
-from sfumato.ledger import Account, Ledger, filters
+from sfumato.errors import BudgetExceededError
+from sfumato.ledger import Account, Budget, Ledger, filters
 from sfumato.ledger.filters import Cost
 from sfumato.ledger.tally import Tally
 
@@ -76,3 +78,24 @@ def test_a_reserve_adds_up_no_earlier_release_again(new_account: Callable[..., A
     assert (asked.hits + asked.misses) - (
         before.hits + before.misses
     ) == 5  # two new ones, each asked for twice, one read back
+
+
+@pytest.mark.parametrize("name", ["add", "_change"])
+def test_an_interrupt_while_costs_are_added_up_forgets_no_release(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account = Ledger(tmp_path / "ledger.db").open(
+        "data", privacy_unit="example", budget=Budget(epsilon=1, delta=0)
+    )
+    account.reserve(PureDpEvent(1.0), purpose="all of it", relation="add-remove")
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr(Tally, name, _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            account.spent()
+    assert account.spent().epsilon == 1
+    with pytest.raises(BudgetExceededError):
+        account.reserve(PureDpEvent(1.0), purpose="again", relation="add-remove")
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt

@@ -13,7 +13,7 @@ from sfumato import Budget, Ledger
 from sfumato.errors import InvalidParameterError
 from sfumato.ledger.state import Progress
 from sfumato.testing import seeded
-from sfumato.training import Clipping, DpSgd, NoisyStep, PoissonSampling, Trainer
+from sfumato.training import Clipping, DpSgd, NoisyStep, PoissonSampling, Trainer, undoing
 from sfumato.training.checkpoint import RunFolder
 
 X = torch.randn(40, 3, generator=torch.Generator().manual_seed(1))
@@ -193,6 +193,23 @@ def test_a_second_interrupt_does_not_keep_weights_that_nobody_paid_for(tmp_path,
     held = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)
     assert interrupts and agree(model.state_dict(), held["model"])
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_second_interrupt_before_anything_was_undone_is_kept_out_too(tmp_path, monkeypatch):
+    model, _, trainer = made(tmp_path / "run", stop=KeyboardInterrupt())
+    main, interrupts = undoing.threading.main_thread, []
+
+    def interrupted_again():
+        if len(interrupts) < 2:
+            interrupts.append(1)
+            raise KeyboardInterrupt
+        return main()
+
+    monkeypatch.setattr(undoing.threading, "main_thread", interrupted_again)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.fit()
+    held = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)
+    assert len(interrupts) == 2 and agree(model.state_dict(), held["model"])
 
 
 def test_where_the_checkpoint_is_gone_memory_goes_back_to_the_start(tmp_path):

@@ -30,6 +30,7 @@ __all__ = ["Statement", "gaussian_mu", "statements"]
 
 Statement = tuple[float, float]  # (epsilon, delta)
 _ROUNDING = 1e-9  # relative and absolute; the inverse normal distribution is good to about 1e-14
+_LAST_DIGIT = 4e-16  # of numbers near 1; of e^z it is this times z
 _POINTS = 24  # statements between epsilon 0 and the last: mu is then within about 1 in 100 of the best
 # Of the Gaussian's total variation: events are often a little less revealing there, and mu is decided by how
 # well the point where epsilon reaches 0 is met.
@@ -81,11 +82,18 @@ def gaussian_mu(proven: Sequence[Statement], *, slack: float) -> float:
     log_x = _corners(known[:, 0], known[:, 1])
     log_scale = math.log1p(-slack)
     # The most that a test with false alarms x finds, as the statements allow, less what the slack explains.
-    found = np.min(known[:, 1, None] + np.exp(known[:, 0, None] + log_x[None, :]), axis=0) - slack
-    counts = found > 0
+    allowed = np.min(known[:, 1, None] + np.exp(known[:, 0, None] + log_x[None, :]), axis=0)
+    counts = allowed > slack
+    found, log_x = allowed[counts], log_x[counts]
+    lost = _LAST_DIGIT * (1 + float(known[:, 0].max()))
     with np.errstate(divide="ignore"):
-        log_found = np.minimum(np.log(found[counts]) - log_scale, -1e-16)
-    needed = ndtri_exp(log_found) - ndtri_exp(log_x[counts] - log_scale)
+        log_found = np.log(found - slack) - log_scale
+        # Left of the diagonal it misses at least x, which may be smaller than the last digit of 1 - found.
+        log_missed = np.maximum(np.log(np.maximum(1 - found - lost, 0.0)), log_x) - log_scale
+    quantile = np.where(
+        found > 0.5, -ndtri_exp(np.minimum(log_missed, 0.0)), ndtri_exp(np.minimum(log_found, 0.0))
+    )
+    needed = quantile - ndtri_exp(np.minimum(log_x - log_scale, 0.0))
     worst = float(np.max(needed, initial=0.0))
     return worst * (1 + _ROUNDING) + _ROUNDING
 

@@ -160,7 +160,8 @@ class Account:
         It holds at whatever moment it is read, also if releases and that moment were chosen by looking at
         results: the order at which they are counted was fixed when the account was opened, and no part of the
         bound is chosen afterwards. The price of that is a figure above the one of a fixed plan, which
-        `statement` shows beside it; it is never above the budget.
+        `statement` shows beside it; it is never above the budget. After grants, figures that were read under
+        different budgets hold together at the sum of these budgets' deltas.
         """
         return self._ask(spent_guarantee)
 

@@ -13,7 +13,6 @@ Speed      What is spent is a running sum (`tally`), and an event is priced when
 
 import json
 from collections.abc import Callable
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -163,12 +162,18 @@ class AccountState:
         return epsilon <= self.budget.epsilon
 
     def spent(self) -> Cost:
-        """Add up everything reserved and not refunded."""
+        """Add up everything reserved and not refunded.
+
+        An interrupt from the keyboard comes between any two calls, and this object lives on after it. So a
+        sum is finished before it takes the place of the last one, and until then its release is unpriced.
+        """
         for number, release in list(self._unpriced.items()):
             cost = self._cost_of(release)
+            tally, refundable = self._tally.copy(), release.progress is Progress.RESERVED
+            tally.add(cost)
+            self._tally = tally  # from here on no call: nothing comes between these lines
             del self._unpriced[number]
-            self._tally.add(cost)
-            if release.progress is Progress.RESERVED:
+            if refundable:
                 self._refundable[number] = cost
         return self._tally.total()
 
@@ -178,7 +183,7 @@ class AccountState:
             self,
             grants=list(self.grants),
             releases=dict(self.releases),
-            _tally=deepcopy(self._tally),
+            _tally=self._tally.copy(),
             _unpriced=dict(self._unpriced),
             _refundable=dict(self._refundable),
         )

@@ -7,7 +7,7 @@ How        Every float is a whole multiple of the smallest one, 2^-1074, and who
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sfumato.ledger.filters import Cost
 
@@ -61,6 +61,10 @@ class Tally:
     def remove(self, cost: Cost) -> None:
         """Take a cost away that was added before."""
         self._change(cost, -1)
+
+    def copy(self) -> "Tally":
+        """Return the same sum, which later costs do not change."""
+        return Tally(*(replace(part) for part in (self._renyi, self._epsilon, self._delta, self._gaussian)))
 
     def total(self) -> Cost:
         """Return the sum."""

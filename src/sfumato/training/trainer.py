@@ -127,9 +127,8 @@ class Trainer:
         self._clip_factors = clip_factors(clip_schedule, mechanism.steps)
         self._ema_decay, self._denoiser = ema_decay, denoiser
         denoising.require(denoiser, mechanism)
-        self._audit, self._generator = audit, generator
+        self._audit, self._generator, self._account = audit, generator, account
         self._canaried = self._planted()  # what cannot be audited is refused at once
-        self._account = account
         self._payment = Payment(account, mechanism, purpose=purpose, generator=generator)
         self._delta = stating.delta_of(delta, account)
         self._privacy_unit = stating.privacy_unit_of(privacy_unit, account, by_owner=self._units.by_owner)
@@ -179,11 +178,14 @@ class Trainer:
         with self._alone(resume=resume):
             session, self._settled = self._session(), False
             self._claims = None if self._folder is None else Claims(self._payment, self._folder)
-            with undone_on_failure(session, published=self._published, kept=lambda: self._settled):
+
+            def work() -> TrainingRun:
                 (self._resume if resume else self._start)(session)
                 session.open()
                 self._take_steps(session)
                 return self._finish(session)
+
+            return undone_on_failure(work, session, published=self._published, kept=lambda: self._settled)
 
     def _take_steps(self, session: Session) -> None:
         shown = self._progress and distributed.is_first()

@@ -13,7 +13,7 @@ import signal
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
 
@@ -22,22 +22,30 @@ from sfumato.training.session import Session
 
 __all__ = ["undone_on_failure"]
 
+Result = TypeVar("Result")
 
-@contextmanager
+
 def undone_on_failure(
-    session: Session, *, published: Callable[[], Any], kept: Callable[[], bool]
-) -> Generator[None]:
-    """Take back what a session did if the block fails, unless `kept()`.
+    work: Callable[[], Result], session: Session, *, published: Callable[[], Any], kept: Callable[[], bool]
+) -> Result:
+    """Return what `work` returns; where it fails, take back what a session did, unless `kept()`.
 
     `published()` returns the state to go back to; None, or a failure of its own, means the start.
     """
     start = tree.mapped(session.parts(), _held)
     try:
-        yield
+        return work()
     except BaseException:
-        with _uninterrupted():
-            if not kept():
-                _go_back(session, start, published)
+        # Interrupts come at calls. There is none before the inner `try`, so the second one is caught too. (A
+        # context manager would be called to leave its block, and an interrupt there would skip all of this.)
+        while True:
+            try:
+                with _uninterrupted():
+                    if not kept():
+                        _go_back(session, start, published)
+                break
+            except KeyboardInterrupt:
+                continue
         raise
 
 
