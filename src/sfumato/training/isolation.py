@@ -25,7 +25,8 @@ Not here   A proof of torch's vmap rules, or of its loop over rows, which are tr
            these); trainable parameters (`tape`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from threading import Lock
 from typing import Any, Final, Self
@@ -85,18 +86,18 @@ class Isolated:
 
     def __enter__(self) -> "Isolated":
         _load()
-        self._hooks = torch.autograd.graph.disable_saved_tensors_hooks(_HOOKS)
-        self._hooks.__enter__()
-        _set_flags(entering=True)
-        self._level = _functorch._vmap_increment_nesting(self.count, "different")
-        self._mode.__enter__()
+        with ExitStack() as ways_back:  # also where an interrupt comes in between
+            ways_back.enter_context(torch.autograd.graph.disable_saved_tensors_hooks(_HOOKS))
+            ways_back.enter_context(_flags_set())
+            depth = _functorch.get_dynamic_layer_stack_depth()
+            ways_back.callback(_functorch.pop_dynamic_layer_stack_and_undo_to_depth, depth)
+            self._level = _functorch._vmap_increment_nesting(self.count, "different")
+            ways_back.enter_context(self._mode)
+            self._ways_back = ways_back.pop_all()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._mode.__exit__(None, None, None)
-        _functorch._vmap_decrement_nesting()
-        _set_flags(entering=False)
-        self._hooks.__exit__(None, None, None)
+        self._ways_back.close()
         if not any(error):
             self._mode.refuse_routes()
 
@@ -172,17 +173,24 @@ def _load() -> None:
     lazy_load_decompositions()
 
 
-def _set_flags(*, entering: bool) -> None:
+@contextmanager
+def _flags_set() -> Generator[None]:
     """Set two flags of torch for the length of all isolations of the process, on whatever threads.
 
     vmap warns where it loops over rows, which is no mistake of the user's. A model that asks whether it is
     being compiled skips shortcuts that look at values, such as "is the whole mask true?".
     """
+    try:
+        _isolations.append(None)
+        _set_flags()
+        yield
+    finally:
+        _isolations.pop()
+        _set_flags()
+
+
+def _set_flags() -> None:
     with _lock:
-        if entering:
-            _isolations.append(None)
-        else:
-            _isolations.pop()
         _functorch._set_vmap_fallback_warning_enabled(not _isolations)
         torch.compiler._is_compiling_flag = bool(_isolations)  # pyright: ignore[reportPrivateUsage]
 
