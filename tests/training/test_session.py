@@ -88,3 +88,22 @@ def test_a_network_that_refuses_zeros_is_refused_where_steps_need_them(make, opt
     with pytest.raises(RuntimeError, match="Length of all samples"):
         trainer(make(), account, **options).fit()
     assert not any(release.spent for release in account.releases())
+
+
+class WithNorm(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.norm, self.out = nn.BatchNorm1d(3), nn.Linear(3, 2)
+
+    def forward(self, x, lengths):
+        return self.out(self.norm(x.mean(1)))
+
+
+def test_a_part_that_is_held_in_evaluation_mode_stays_in_it():
+    model = WithNorm()
+    model.norm.eval()
+    trained = trainer(model).fit().model
+    assert trained.training and not trained.norm.training
+    assert torch.equal(trained.norm.running_mean, torch.zeros(3))
+    assert not torch.equal(trained.out.weight, WithNorm().out.weight)

@@ -165,8 +165,11 @@ class Barrier:
         if settle is not None and not self._passes and self._is_lazy():
             settle()  # what a lazy layer makes of itself cannot be put back
         before = self.begin(thorough=thorough)
-        with _undoing(before):
+        try:
             found = work()
+        except BaseException:
+            _put_back_all(before)
+            raise
         changes = before.changes()
         if not changes:
             self._keep(before)

@@ -25,8 +25,7 @@ Not here   A proof of torch's vmap rules, or of its loop over rows, which are tr
            these); trainable parameters (`tape`).
 """
 
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from threading import Lock
 from typing import Any, Final, Self
@@ -86,20 +85,35 @@ class Isolated:
 
     def __enter__(self) -> "Isolated":
         _load()
-        with ExitStack() as ways_back:  # also where an interrupt comes in between
-            ways_back.enter_context(torch.autograd.graph.disable_saved_tensors_hooks(_HOOKS))
-            ways_back.enter_context(_flags_set())
-            depth = _functorch.get_dynamic_layer_stack_depth()
-            ways_back.callback(_functorch.pop_dynamic_layer_stack_and_undo_to_depth, depth)
+        self._hooks = torch.autograd.graph.disable_saved_tensors_hooks(_HOOKS)
+        self._depth = _functorch.get_dynamic_layer_stack_depth()
+        self._hooks.__enter__()
+        _isolations.append(None)
+        try:
+            _set_flags()
             self._level = _functorch._vmap_increment_nesting(self.count, "different")
-            ways_back.enter_context(self._mode)
-            self._ways_back = ways_back.pop_all()
+            self._mode.__enter__()
+        except BaseException:  # an interrupt, too, must leave nothing open
+            self._leave()
+            raise
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._ways_back.close()
+        try:
+            self._mode.__exit__(None, None, None)
+        finally:
+            self._leave()
         if not any(error):
             self._mode.refuse_routes()
+
+    def _leave(self) -> None:
+        try:
+            while _functorch.get_dynamic_layer_stack_depth() > self._depth:
+                _functorch._vmap_decrement_nesting()
+        finally:
+            _isolations.pop()
+            _set_flags()
+            self._hooks.__exit__(None, None, None)
 
     def split(self, x: Tensor) -> Tensor:
         """Return [rows, ...] as the tensor of one row, [1, ...]."""
@@ -159,6 +173,7 @@ def adapter(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any
 
     def register(substitute: Callable[..., Any]) -> Callable[..., Any]:
         _ADAPTERS.update(dict.fromkeys(functions, substitute))
+        _SPECIAL.update(functions)
         return substitute
 
     return register
@@ -173,23 +188,12 @@ def _load() -> None:
     lazy_load_decompositions()
 
 
-@contextmanager
-def _flags_set() -> Generator[None]:
+def _set_flags() -> None:
     """Set two flags of torch for the length of all isolations of the process, on whatever threads.
 
     vmap warns where it loops over rows, which is no mistake of the user's. A model that asks whether it is
     being compiled skips shortcuts that look at values, such as "is the whole mask true?".
     """
-    try:
-        _isolations.append(None)
-        _set_flags()
-        yield
-    finally:
-        _isolations.pop()
-        _set_flags()
-
-
-def _set_flags() -> None:
     with _lock:
         _functorch._set_vmap_fallback_warning_enabled(not _isolations)
         torch.compiler._is_compiling_flag = bool(_isolations)  # pyright: ignore[reportPrivateUsage]
@@ -220,6 +224,8 @@ class Discreet(TorchFunctionMode):
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         try:
+            if not kwargs and func not in _SPECIAL:
+                return func(*args)
             return self._called(func, args, kwargs or {})
         except (TypeError, AttributeError):  # of types and shapes only; operators catch these themselves
             raise
@@ -338,3 +344,4 @@ _GUARDS: Final[dict[Any, Callable[..., Any]]] = {
     Tensor.repeat_interleave: _repeated,
     torch.quantize_per_tensor_dynamic: _sized_by_values,
 }
+_SPECIAL: Final[set[Any]] = set(_GUARDS)  # with `_ADAPTERS`: all that is not simply called

@@ -73,6 +73,8 @@ class Session:
         device: torch.device,
     ) -> None:
         self.model, self.units, self.mechanism, self.private = model, units, mechanism, private
+        # Parts that the user holds in evaluation mode inside of a model in training mode stay there.
+        self._held = [part for part in model.modules() if not part.training] if model.training else []
         self.optimizer, self.schedule, self.average = optimizer, schedule, average
         self.step = 0
         self.history: list[Metrics] = []
@@ -106,11 +108,16 @@ class Session:
         blank = self.units.blank(_REHEARSED)
         if blank is None:
             return
-        self.model.train()
+        self._to_training()
         with self._runtime.forward(self._device):
             finite = self._rehearsed(moved(blank, self._device))
         if self._canaried is not None:
             self._canaried.require(finite=finite)
+
+    def _to_training(self) -> None:
+        self.model.train()
+        for part in self._held:
+            part.training = False
 
     def _rehearsed(self, zeros: tuple[Any, ...]) -> bool:
         try:
@@ -169,7 +176,7 @@ class Session:
         self.step += 1
 
     def _prepare(self) -> None:
-        self.model.train()
+        self._to_training()
         self.private.noise_multiplier = self.mechanism.noise_multiplier(self.step)
         if self._clip_factors is not None:
             self.private.scale_clipping(self._clip_factors[self.step])

@@ -89,8 +89,11 @@ def leaves(value: Any) -> Iterator[Any]:
     inner = parts(value)
     if inner is None:
         yield value
-    else:
-        for part in inner:
+        return
+    for part in inner:
+        if part is None or type(part) is Tensor:  # most are: saves a generator
+            yield part
+        else:
             yield from leaves(part)
 
 
