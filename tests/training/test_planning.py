@@ -60,3 +60,10 @@ def test_no_noise_is_added_to_a_run_that_fits_as_planned(account: Account) -> No
     _train(account, 1, "first")
     run = plan_run(**SIZES, clipping=CLIPPING, account=account, epsilon=1)
     assert run.noise_multiplier(0) == pytest.approx(plan(epsilon=1, delta=1e-5, **SIZES).noise_multiplier)
+
+
+def test_an_account_that_is_used_up_says_so_by_its_name(account: Account) -> None:
+    _train(account, 3, "all")
+    with pytest.raises(BudgetExceededError, match=r"account 'a' has too little left.*Grant more budget"):
+        plan_run(**SIZES, clipping=CLIPPING, account=account)
+    assert len(account.releases()) == 1

@@ -1,4 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
+import array
+import io
+
 import pytest
 import torch
 
@@ -82,3 +85,20 @@ def test_rows_of_vmap_that_are_kept_anywhere_are_found_at_some_passes():
         with barrier.guarding():
             torch.func.vmap(model)(X)
             ELSEWHERE.clear()
+
+
+@pytest.mark.parametrize(
+    ("make", "keep"),
+    [
+        (io.StringIO, lambda kept, x: kept.write(str(x.sum().item()))),
+        (io.BytesIO, lambda kept, x: kept.write(b"777")),
+        (lambda: array.array("d"), lambda kept, x: kept.append(777.0)),
+    ],
+)
+def test_objects_that_show_nothing_of_what_they_hold_are_compared_as_they_would_be_saved(make, keep):
+    model = Part(lambda m, x: keep(m.kept, x))
+    model.kept = make()
+    refused = pytest.raises(NotPrivateError, match=r"\['kept'\].*could not be put back in \['kept'\]")
+    with refused as error, Barrier(model).guarding(thorough=True):
+        model(X)
+    assert "777" not in str(error.value)

@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 from sfumato import _check
 from sfumato.accounting.default_delta import delta_or_default
 from sfumato.accounting.guarantee import Relation
-from sfumato.errors import CalibrationError, InvalidParameterError
+from sfumato.errors import BudgetExceededError, CalibrationError, InvalidParameterError
 from sfumato.ledger.account import Account
 from sfumato.mechanisms.random import Generator
 from sfumato.training import distributed
@@ -81,7 +81,20 @@ def plan_run(
             "say how private the run must be: epsilon=..., or noise_multiplier=..., or an account to spend "
             "from."
         )
-    return run.scaled(distributed.first_decides(lambda: account.calibrate(run.scaled)))
+    return run.scaled(distributed.first_decides(lambda: _fitting(run, account)))
+
+
+def _fitting(run: DpSgd, account: Account, bracket: tuple[float, float] = (1e-3, 1e6)) -> float:
+    """Return the factor of the noise with which a run fits what an account has left."""
+    try:
+        return account.calibrate(run.scaled, bracket=bracket)
+    except CalibrationError:
+        left = account.remaining().run_epsilon
+    raise BudgetExceededError(
+        f"account {account.name!r} has too little left for this run: the largest that it admits has "
+        f"epsilon={left:g}, and no noise makes these steps so cheap. Grant more budget, take fewer steps, or "
+        "lower the expected batch size. Nothing was reserved for this run."
+    )
 
 
 def _delta(delta: float | None, public_size: int, account: Account | None) -> float:
@@ -101,7 +114,7 @@ def _admitted(run: DpSgd, account: Account, epsilon: float, delta: float) -> DpS
         asks_too_much = epsilon > account.remaining().run_epsilon or delta > account.budget.delta
         if run.relation is not account.relation or asks_too_much or account.admits(run):
             return 1.0
-        return account.calibrate(run.scaled, bracket=(1.0, _MOST_EXTRA_NOISE))
+        return _fitting(run, account, (1.0, _MOST_EXTRA_NOISE))
 
     return run.scaled(distributed.first_decides(factor))
 

@@ -88,6 +88,7 @@ class Snapshot:
         self.tensors: list[tuple[str, Tensor]] = []
         self.arrays: list[tuple[str, np.ndarray[Any, Any] | bytearray]] = []
         self.modules: list[tuple[str, nn.Module]] = []
+        self.closed: list[tuple[str, Any]] = []  # objects that show nothing of what they hold
         self._seen: dict[int, Any] = {id(model): model}
         self._functions: list[tuple[str, Any]] = []
         self._waiting: deque[tuple[str, Any]] = deque([("", model)])
@@ -178,6 +179,8 @@ class Snapshot:
             self._hold(Holder(name, own, dict, _write_dict))
         if _slots(value):
             self._hold(Holder(name, value, _read_slots, _write_slots))
+        elif not isinstance(own, dict) or not own:
+            self.closed.append((name, value))
 
     def _hold(self, holder: Holder) -> None:
         self.holders.append(holder)

@@ -13,6 +13,7 @@ vmap left anywhere in the process.
 import copy
 import gc
 import pickle
+import warnings
 from collections.abc import Callable
 from itertools import chain
 from operator import attrgetter, call, itemgetter
@@ -142,6 +143,7 @@ class Thorough:
         self._marks = watch.marks()
         self._values = Values(self._snapshot.tensors, self._snapshot.arrays, keep_bytes=keep_bytes)
         self._extra = {name: _extra_state(name, module) for name, module in self._stateful()}
+        self._closed = [_written(value) for _, value in self._snapshot.closed]
         self._alive = _rows_alive() if everywhere else None
 
     def _stateful(self) -> list[tuple[str, nn.Module]]:
@@ -155,6 +157,7 @@ class Thorough:
             *self._values.changes(),
             *self._rewritten(),
             *self._extra_changes(),
+            *self._closed_changes(),
         ]
         if not found:
             self._snapshot.put_back()
@@ -173,6 +176,10 @@ class Thorough:
             if not _same_state(self._extra[name], module.get_extra_state())
         ]
 
+    def _closed_changes(self) -> list[str]:
+        pairs = zip(self._closed, self._snapshot.closed, strict=True)
+        return [name for before, (name, value) in pairs if _written(value) != before]
+
     def _left_elsewhere(self) -> list[str]:
         if self._alive is None or not _rows_alive() - self._alive:
             return []
@@ -187,7 +194,7 @@ class Thorough:
         for name, module in self._stateful():
             if not _same_state(self._extra[name], module.get_extra_state()):
                 module.set_extra_state(copy.deepcopy(self._extra[name]))
-        return [*lost, *self._extra_changes()]
+        return [*lost, *self._extra_changes(), *self._closed_changes()]
 
     def kept(self) -> "Kept":
         """Return copies of what no step changes, for quick comparisons to come."""
@@ -215,6 +222,16 @@ def _extra_state(name: str, module: nn.Module) -> Any:
             f"the extra state of {name or 'the model'} cannot be copied, so it cannot be compared before and "
             "after a private pass. Let get_extra_state return tensors and plain values."
         ) from None
+
+
+def _written(value: Any) -> bytes | None:
+    """Return what an object would leave in a file with the model; None where it cannot be written."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return pickle.dumps(value)
+    except Exception:
+        return None
 
 
 def _same_state(before: Any, now: Any) -> bool:
