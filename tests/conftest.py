@@ -4,6 +4,12 @@
 import os
 
 import torch
+from hypothesis import settings
+
+settings.register_profile(
+    "sfumato", deadline=None
+)  # no test depends on the clock: machines are busy at times
+settings.load_profile("sfumato")
 
 if not torch.cuda.is_available():
     # Triton decides when it is first imported whether its kernels are compiled, or run by its interpreter.
