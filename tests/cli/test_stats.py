@@ -73,6 +73,32 @@ def test_quantiles_histograms_bounds_and_keys_are_lists(says):
     assert sorted(found["value"]) == ["Oslo", "Rome"]
 
 
+def test_the_share_of_rows_left_out_can_be_asked_for(says, tmp_path):
+    (tmp_path / "visits.csv").write_text("\n".join(["who,cost", *(f"{i // 4},1" for i in range(8000))]))
+    ask = "stats visits.csv left-out-share --privacy-unit who --epsilon 2"
+    said = json.loads(says(f"{ask} --most-rows 6 --json")[1])
+    assert said["value"] == pytest.approx(0.75, abs=0.05) and said["from"] <= said["value"] <= said["to"]
+    assert "at most 6 rows of each who count" in said["notes"]
+    assert "at most 10 row(s) of each who" in says(f"{ask} --plan")[1]
+    for wrong, words in {
+        f"{ask} --most-rows 1": "above the contribution bound",
+        f"{ask} --bounds 0 1": "takes no bounds",
+        ask.replace("share", "share cost"): "leave the column out",
+        "stats visits.csv left-out-share --epsilon 2": "no row is left out",
+        "stats visits.csv mean cost --bounds 0 1 --epsilon 2 --most-rows 3": "takes no most_rows",
+    }.items():
+        code, _, err = says(wrong)
+        assert code == 2 and words in " ".join(err.split())
+
+
+def test_a_count_says_what_it_counts(says, tmp_path):
+    (tmp_path / "visits.csv").write_text("\n".join(["who,cost", *(f"{i // 4},1" for i in range(800))]))
+    said = json.loads(says("stats visits.csv count --privacy-unit who --epsilon 5 --json")[1])
+    assert said["value"] == pytest.approx(200, abs=10)
+    assert said["notes"] == ["at most 1 row of each who counts"]
+    assert "number of units (who)" in says("stats visits.csv count --privacy-unit who --epsilon 5")[1]
+
+
 def test_an_answer_is_charged_to_the_account_and_a_plan_is_not(says, tmp_path):
     ledger = Ledger(tmp_path / "l.db")
     account = ledger.open("people", privacy_unit="client_id", budget=Budget(epsilon=1, delta=1e-6))

@@ -149,15 +149,25 @@ class Query(Generic[Value]):
 
     def _computed(self, promised: Guarantee, generator: Generator | None) -> Release[Value]:
         answer = _answered(self.question, self.data, generator)
-        note = study_note(generator)
+        said = (_bound_note(self.data), study_note(generator))
         return Release(
             name=self.question.name,
             value=answer.value,
             interval=answer.interval,
             guarantee=promised,
             event=self.question.event(),
-            notes=answer.notes if note is None else (*answer.notes, note),
+            notes=(*answer.notes, *(note for note in said if note is not None)),
         )
+
+
+def _bound_note(data: Any) -> str | None:
+    """Say how much of a unit counts, where it may have more."""
+    if data.privacy_unit == "row":
+        return None
+    bound, counted = data.contribution_bound, getattr(data, "counted", "row")
+    if bound == 1:
+        return f"at most 1 {counted} of each {data.privacy_unit} counts"
+    return f"at most {bound} {counted}s of each {data.privacy_unit} count"
 
 
 def _answered(question: Question[Value], data: Any, generator: Generator | None) -> Answer[Value]:

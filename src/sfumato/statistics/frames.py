@@ -7,7 +7,9 @@ Promise    A schema is public, but pandas chooses types by looking at the values
            without it.
 Numbers    Whole numbers are float64, as all others, and where keys are asked for, those of them count that
            are whole. Above 2^53 they need a type that can be missing: pandas' "Int64".
-Unit       A unit that is a number is compared as text: float64 would take some for one another.
+Unit       Units that are whole numbers stay whole, also where a missing one has made floats of them: float64
+           would take some for one another. One that is no whole number among whole ones decides that all are
+           floats; which rows of the others count does not change with it (`draws`).
 Objects    Any other mixture of objects is text, value by value, as are categories: one that has no text in
            UTF-8 (half of a surrogate pair, other bytes, an object that fails) is missing, and fails nothing.
            A column of objects has no type of its own. Where one row is of another kind than all others, or
@@ -37,7 +39,7 @@ def is_pandas(source: Any) -> bool:
 def read_alike(source: Any, *, unit: str | None = None) -> Any:
     """Return a pandas frame with the types that it would have if no value were missing or out of range.
 
-    Numbers become float64. The column of the unit, and any source that is no pandas frame, stay as they are.
+    Numbers become float64, and units that are whole numbers int64. Any other source stays as it is.
 
     >>> import pandas as pd
     >>> frame = pd.DataFrame({"ill": [True, None], "age": [40, 50], "coins": [1, 10**400]})
@@ -52,9 +54,20 @@ def read_alike(source: Any, *, unit: str | None = None) -> Any:
             frame[name] = _plain(source[name])
         elif str(kind) in ("object", "category") or str(kind).startswith("str"):
             frame[name] = _texts(source[name])
-        elif str(kind).startswith(("int", "uint")) and name != unit:
+        elif name == unit:
+            frame[name] = _units(source[name])
+        elif str(kind).startswith(("int", "uint")):
             frame[name] = source[name].astype("float64")
     return frame
+
+
+def _units(column: Any) -> Any:
+    """Return units that are whole numbers of 64 bits as such, missing or not; any others as they are."""
+    if not isinstance(column.dtype, np.dtype) or column.dtype.kind not in "fiu":
+        return column
+    known = column.to_numpy()[~np.isnan(column.to_numpy())]
+    fit = (known >= -(2.0**63)) & (known < 2.0**63) & (known == np.rint(known))
+    return column.astype("Int64") if bool(fit.all()) else column
 
 
 def _plain(column: Any) -> Any:
