@@ -21,5 +21,5 @@ def main() -> None:
     try:
         app()
     except SfumatoError as error:
-        show_error(str(error))
+        show_error(getattr(error, "in_options", None) or str(error))
         sys.exit(2)
