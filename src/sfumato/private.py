@@ -25,11 +25,12 @@ import numpy as np
 
 from sfumato import statistics
 from sfumato.accounting.guarantee import Guarantee, Relation
-from sfumato.errors import InvalidParameterError, QueryFailedError
+from sfumato.errors import ColumnTypeError, InvalidParameterError, QueryFailedError
 from sfumato.ledger import Account, Budget, Ledger
 from sfumato.ledger.statement import Statement
 from sfumato.statistics.asking import Query
 from sfumato.statistics.release import Release
+from sfumato.statistics.schema import Types, no_numbers
 from sfumato.statistics.table_columns import TableRows
 from sfumato.statistics.tables import PrivateTable, private_table
 
@@ -167,7 +168,7 @@ class PrivateData:
         *,
         features: Sequence[str],
         target: str,
-        classes: int | None,
+        classes: int | Sequence[Any] | None,
         public_size: int,
         expected_batch_size: float,
         epsilon: float | None = None,
@@ -188,7 +189,8 @@ class PrivateData:
         """Train a torch model on columns of numbers, in place; return the run (`sfumato.train`).
 
         `features` come as one float32 row, `target` as a label from 0 to `classes` - 1: rows with any other
-        are left out. Without classes (None) it comes as float32. A unit is an owner of up to
+        are left out. `classes` may also list the labels themselves, of any type, and their places in the list
+        are learned; without classes (None) the target comes as float32. A unit is an owner of up to
         `contribution_bound` rows. For anything else build a `Trainer` with `account=data.account`.
         """
         from sfumato import training
@@ -249,7 +251,8 @@ def fit(
 ) -> Estimator:
     """Return a copy of an estimator, or a pipeline, fitted to a table for its unit; charged, if it can be.
 
-    `features` are all columns of numbers but the target and the unit, unless they are named.
+    `features` are all columns of numbers but the target and the unit, unless they are named. A target of
+    classes may be of any type that the estimator's `classes` have; rows with another label are left out.
     """
     from sklearn.base import clone
 
@@ -260,9 +263,11 @@ def fit(
             f"estimators protect one row, but a unit of this data may have {table.contribution_bound}. Open "
             "it with contribution_bound=1, or ask for statistics."
         )
-    rows = _Later(table, _features(table, features, target), target)
     model: Any = clone(estimator)  # type: ignore[type-var]  # whatever scikit-learn can copy
-    for step in private_steps(model):  # refuses what would learn without paying
+    steps = private_steps(model)  # refuses what would learn without paying
+    classes = next((step.public_classes() for step in steps if step.public_classes() is not None), None)
+    rows = _Later(table, _features(table, features, target), target, classes)
+    for step in steps:
         step.set_params(**_terms(step, table, account, purpose))
     return model.fit(rows.features()) if target is None else model.fit(rows.features(), rows.target())
 
@@ -281,28 +286,38 @@ def _features(table: PrivateTable, features: Sequence[str] | None, target: str |
         return tuple(features)
     named: list[str] = []
     for name in table.schema:
-        with suppress(InvalidParameterError):  # a column that is no number
+        with suppress(ColumnTypeError):
             named += [table[name].name] if name not in (target, table.owned.unit) else []
+    if not named:
+        raise no_numbers(list(table.schema))
     return tuple(named)
 
 
 class _Later:
     """Rows that are read when an estimator first asks for them, which is after it has paid."""
 
-    def __init__(self, table: PrivateTable, features: tuple[str, ...], target: str | None) -> None:
-        self._rows = table.rows(*features, *([] if target is None else [target]))
+    def __init__(
+        self, table: PrivateTable, features: tuple[str, ...], target: str | None, classes: Any
+    ) -> None:
+        labels = None if classes is None or target is None else classes.tolist()
+        self._rows = table.rows(*features, *([] if target is None else [target]), classes=labels)
+        self._classes = None if labels is None else classes
         self._width = len(features)
         self._read: Any = None
 
     def features(self) -> "_Part":
         """Return X."""
-        return _Part(self, slice(0, self._width))
+        return _Part(lambda: self._matrix()[:, : self._width])
 
     def target(self) -> "_Part":
-        """Return y."""
-        return _Part(self, self._width)
+        """Return y: numbers, or labels."""
+        return _Part(self._labels)
 
-    def matrix(self) -> Any:
+    def _labels(self) -> Any:
+        column = self._matrix()[:, self._width]
+        return column if self._classes is None else self._classes[column.astype(np.intp)]
+
+    def _matrix(self) -> Any:
         """Read all rows, once."""
         if self._read is None:
             batches = list(self._rows.batches())
@@ -314,21 +329,26 @@ class _Later:
 class _Part:
     """Some columns of rows that are read later, as numpy and scikit-learn take them."""
 
-    def __init__(self, later: _Later, columns: slice | int) -> None:
-        self._later, self._columns = later, columns
+    def __init__(self, read: Callable[[], Any]) -> None:
+        self._read = read
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        return np.array(self._later.matrix()[:, self._columns], dtype=dtype)
+        return np.array(self._read(), dtype=dtype)
 
 
-def _deferred(table: PrivateTable, features: tuple[str, ...], target: str, classes: int | None) -> Any:
+def _deferred(
+    table: PrivateTable, features: tuple[str, ...], target: str, classes: int | Sequence[Any] | None
+) -> Any:
     """Return the rows of a table as a training run takes them, once it is paid for."""
     import torch
 
     from sfumato.training.data import Deferred
 
     label = torch.float32 if classes is None else torch.int64
-    rows = table.rows(*features, target)
+    if classes is None or isinstance(classes, int):
+        rows = table.rows(*features, target)
+    else:
+        rows, classes = table.rows(*features, target, classes=classes), len(classes)
     return Deferred(
         blank=(torch.zeros(0, len(features)), torch.zeros(0, dtype=label)),
         read=lambda: _read(rows, classes),
@@ -367,13 +387,14 @@ def open(
     budget: Budget | None = None,
     ledger: Ledger | str | os.PathLike[str] | None = None,
     relation: Relation | str | None = None,
-    types: Any = None,
+    types: Types | None = None,
     table: str | None = None,
     engine: Any = None,
 ) -> PrivateData:
     """Open private data: the unit and the budget are stated here, once, for everything that is asked of it.
 
-    `data` is whatever `statistics.private_table` takes: a path, a frame, a database, an Ibis table.
+    `data` is whatever `statistics.private_table` takes: a path, a frame, a database, an Ibis table. `types`
+    declares what columns are, `{"age": "number"}`: in a CSV file every other one is text.
     `privacy_unit` names the column that says whose a row is; None: each row is a unit. `budget` is needed
     for a new account; one that is in the `ledger` already has its own.
 

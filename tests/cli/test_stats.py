@@ -6,6 +6,7 @@ import pytest
 from sfumato import Budget, Ledger, cli
 
 ROWS = 2000
+AGE = "--type age=number"
 
 
 @pytest.fixture
@@ -44,31 +45,40 @@ def says(monkeypatch, capsys, tmp_path):
     ],
 )
 def test_a_statistic_is_near_the_truth_and_carries_its_guarantee(says, asked, expected, within):
-    code, out, err = says(f"stats people.csv {asked} --epsilon 2 --privacy-unit client_id --json")
+    code, out, err = says(f"stats people.csv {asked} {AGE} --epsilon 2 --privacy-unit client_id --json")
     assert code == 0, err
     said = json.loads(out)
     assert said["value"] == pytest.approx(expected, abs=within)
     assert said["epsilon"] <= 2 and said["privacy_unit"] == "client_id"
 
 
+def test_the_rows_that_have_a_value_of_any_type_are_counted(says):
+    for column in ("city", "client_id"):
+        code, out, err = says(f"stats people.csv count {column} --epsilon 9 --privacy-unit client_id --json")
+        assert code == 0, err
+        assert json.loads(out)["value"] == pytest.approx(ROWS, abs=9)
+
+
 def test_quantiles_histograms_bounds_and_keys_are_lists(says):
     assert (
         len(
             json.loads(
-                says("stats people.csv quantiles age --q 0.1 --q 0.9 --bounds 0 99 --epsilon 2 --json")[1]
+                says(
+                    f"stats people.csv quantiles age {AGE} --q 0.1 --q 0.9 --bounds 0 99 --epsilon 2 --json"
+                )[1]
             )["value"]
         )
         == 2
     )
     bins = json.loads(
-        says("stats people.csv histogram age --edge 0 --edge 50 --edge 99 --epsilon 2 --json")[1]
+        says(f"stats people.csv histogram age {AGE} --edge 0 --edge 50 --edge 99 --epsilon 2 --json")[1]
     )
     assert [line.split(":")[0] for line in bins["value"]] == ["0 to 50", "50 to 99"]
     cities = json.loads(
         says("stats people.csv histogram city --category Rome --category Lima --epsilon 2 --json")[1]
     )
     assert int(cities["value"][0].split(": ")[1]) == pytest.approx(1500, abs=20)
-    assert len(json.loads(says("stats people.csv bounds age --epsilon 2 --json")[1])["value"]) == 2
+    assert len(json.loads(says(f"stats people.csv bounds age {AGE} --epsilon 2 --json")[1])["value"]) == 2
     found = json.loads(says("stats people.csv keys city --epsilon 2 --delta 1e-6 --json")[1])
     assert sorted(found["value"]) == ["Oslo", "Rome"]
 
@@ -76,7 +86,8 @@ def test_quantiles_histograms_bounds_and_keys_are_lists(says):
 def test_an_answer_is_charged_to_the_account_and_a_plan_is_not(says, tmp_path):
     ledger = Ledger(tmp_path / "l.db")
     account = ledger.open("people", privacy_unit="client_id", budget=Budget(epsilon=1, delta=1e-6))
-    ask = "stats people.csv mean age --bounds 0 100 --privacy-unit client_id --ledger l.db --account people"
+    ask = f"stats people.csv mean age {AGE} --bounds 0 100 --privacy-unit client_id"
+    ask += " --ledger l.db --account people"
     assert says(f"{ask} --epsilon 0.75 --plan")[0] == 0 and not account.releases()
     assert says(f"{ask} --epsilon 0.75 --purpose report")[0] == 0
     assert [release.purpose for release in account.releases()] == ["report"]
@@ -99,14 +110,14 @@ def test_an_answer_is_charged_to_the_account_and_a_plan_is_not(says, tmp_path):
     ],
 )
 def test_what_makes_no_sense_is_one_paragraph(says, asked, said):
-    code, out, err = says(f"stats people.csv {asked} --epsilon 1")
+    code, out, err = says(f"stats people.csv {asked} {AGE} --epsilon 1")
     assert code == 2 and not out and said in " ".join(err.split())
 
 
 def test_a_model_is_fitted_charged_and_written(says, tmp_path):
     account = Ledger(tmp_path / "l.db").open("p", privacy_unit="client_id", budget=Budget(epsilon=9, delta=0))
     model = "logistic-regression --clip-norm 100 --label 0 --label 1"
-    ask = f"fit people.csv {model} --target default --feature age"
+    ask = f"fit people.csv {model} --target default --feature age {AGE}"
     code, out, err = says(
         f"{ask} --epsilon 5 --privacy-unit client_id --ledger l.db --account p --out model.json --json"
     )
@@ -120,7 +131,8 @@ def test_a_model_is_fitted_charged_and_written(says, tmp_path):
 def test_a_line_is_fitted_without_an_account(says):
     bounds = "--feature-bounds 0 100 --target-bounds 0 5000"
     code, out, err = says(
-        f"fit people.csv theil-sen --target income --feature age {bounds} --epsilon 5 --json"
+        f"fit people.csv theil-sen --target income --type income=number --feature age {AGE} {bounds} "
+        "--epsilon 5 --json"
     )
     assert code == 0, err
     assert json.loads(out)["coefficients"][0] == pytest.approx(37, abs=8)
@@ -132,6 +144,8 @@ def test_a_line_is_fitted_without_an_account(says):
         ("logistic-regression --target default", "needs --clip-norm, --label"),
         ("theil-sen --target income --feature age", "needs --feature-bounds, --target-bounds"),
         ("tukey-em --target income --clip-norm 1", "takes no clip_norm"),
+        ("tukey-em --target income", "needs --delta: public, not read from the data, such as --delta 1e-6"),
+        ("ada-ssp --target income --delta 0", "needs --delta, --clip-norm, --target-bounds"),
     ],
 )
 def test_a_fit_without_its_public_facts_is_one_paragraph(says, asked, said):

@@ -26,7 +26,8 @@ def main() -> None:
     try:
         sys.exit(root.main(prog_name="sfumato", standalone_mode=False))
     except SfumatoError as error:
-        show_error(in_options(str(error), options_of(root, sys.argv[1:])))
+        said = getattr(error, "in_options", None) or str(error)
+        show_error(in_options(said, options_of(root, sys.argv[1:])))
     except click.UsageError as error:
         if not error.format_message():  # nothing was asked, and the help has been shown
             sys.exit(2)

@@ -18,6 +18,7 @@ __all__ = [
     "PrivacyUnit",
     "Relations",
     "Source",
+    "Typed",
 ]
 
 Delta = Annotated[float, typer.Option(help="The delta of the guarantee, strictly between 0 and 1.")]
@@ -43,6 +44,16 @@ Source = Annotated[
         help="A CSV or Parquet file (* for many), or DATABASE_URL#TABLE.",
         show_default=False,
         metavar="SOURCE",
+    ),
+]
+Typed = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--type",
+        help="The type of a column, such as age=number, or a TOML file of types; repeat for more. "
+        "Types: number, integer, text, boolean, date, timestamp. Columns of a CSV file are text otherwise.",
+        metavar="COLUMN=TYPE",
+        show_default=False,
     ),
 ]
 PrivacyUnit = Annotated[

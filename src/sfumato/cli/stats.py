@@ -7,11 +7,11 @@ from typing import Annotated, Any
 import typer
 
 from sfumato.accounting import Relation
-from sfumato.cli.options import AccountName, ChargedTo, Json, PrivacyUnit, Relations, Source
+from sfumato.cli.options import AccountName, ChargedTo, Json, PrivacyUnit, Relations, Source, Typed
 from sfumato.cli.show import show_facts, waiting
 from sfumato.errors import InvalidParameterError
 
-__all__ = ["charged", "command", "opened", "promised"]
+__all__ = ["charged", "command", "named_values", "opened", "promised"]
 
 
 class Statistic(StrEnum):
@@ -49,6 +49,7 @@ def command(
         bool, typer.Option("--population", help="The interval of a mean covers sampling, too.")
     ] = False,
     public_size: Annotated[int | None, typer.Option(help="The number of rows, if it is public.")] = None,
+    type_of: Typed = None,
     privacy_unit: PrivacyUnit = None,
     contribution_bound: Annotated[int, typer.Option(help="The most rows of one unit that count.")] = 1,
     relation: Relations = Relation.ADD_REMOVE.value,
@@ -69,7 +70,8 @@ def command(
     }
     terms = {"epsilon": epsilon, "delta": delta, "relation": Relation.parse(relation)}
     said = {name: value for name, value in given.items() if value is not None}
-    query = _query(opened(source, privacy_unit, contribution_bound), statistic, column, terms, said)
+    table = opened(source, privacy_unit, contribution_bound, type_of)
+    query = _query(table, statistic, column, terms, said)
     payer = charged(ledger, account)
     if plan:
         show_facts(
@@ -81,14 +83,42 @@ def command(
     show_facts(found.name, _facts(found), as_json=as_json)
 
 
-def opened(source: str, privacy_unit: str | None, contribution_bound: int) -> Any:
+def opened(source: str, privacy_unit: str | None, contribution_bound: int, type_of: list[str] | None) -> Any:
     """Return the private table of a file, or of a database with the name of a table behind a '#'."""
     from sfumato.statistics import private_table
 
     where, _, table = source.partition("#")
     return private_table(
-        where, privacy_unit=privacy_unit, contribution_bound=contribution_bound, table=table or None
+        where,
+        privacy_unit=privacy_unit,
+        contribution_bound=contribution_bound,
+        types=_types(type_of or []),
+        table=table or None,
     )
+
+
+def _types(given: list[str]) -> dict[str, str]:
+    """Return types by column, from COLUMN=TYPE and from TOML files; what is said later holds."""
+    from sfumato.statistics.schema import read_types
+
+    found: dict[str, str] = {}
+    for each in given:
+        name, equals, kind = each.rpartition("=")
+        if not equals and not each.endswith(".toml"):
+            raise InvalidParameterError(
+                f"--type {each} declares nothing: give COLUMN=TYPE, such as --type age=number, or a file of "
+                "types that ends in .toml."
+            )
+        found |= {name: kind} if equals else read_types(each)
+    return found
+
+
+def named_values(table: Any, column: str, texts: tuple[str, ...]) -> tuple[Any, ...]:
+    """Return what the texts of options mean as values of a column, by its type."""
+    from sfumato.statistics.schema import from_text
+
+    kind = table.type_of(column)
+    return tuple(from_text(text, kind, name=column) for text in texts)
 
 
 def charged(ledger: str | None, account: str | None) -> Any:
@@ -120,7 +150,9 @@ def _query(
     kind, extra = _question(statistic, said)
     if unknown := sorted(set(said) - set(kind.__dataclass_fields__) - {"qs"}):
         raise InvalidParameterError(f"{statistic.value} takes no {', '.join(unknown)}: leave it out.")
-    data = table.categories(column) if "categories" in said else table[column]
+    data = _data(table, statistic, column, said)
+    if "categories" in said:
+        extra = extra | {"categories": named_values(table, column, said["categories"])}
     missing = [
         name for name in ("bounds", "edges") if name in kind.__dataclass_fields__ and name not in extra
     ]
@@ -131,6 +163,13 @@ def _query(
         )
     bound = table.contribution_bound
     return Query(kind(**terms, **extra, column=column, contribution_bound=bound), data)
+
+
+def _data(table: Any, statistic: Statistic, column: str, said: dict[str, Any]) -> Any:
+    """Return what is asked about: categories, whether there is a value, or numbers; refused by the type."""
+    if "categories" in said:
+        return table.categories(column)
+    return table.present(column) if statistic is Statistic.COUNT else table[column]
 
 
 def _of_table(

@@ -95,6 +95,10 @@ class PrivateEstimator(BaseEstimator):
         """Return what one fit costs, from the parameters alone; raises where one of them makes no sense."""
         raise NotImplementedError
 
+    def public_classes(self) -> npt.NDArray[Any] | None:
+        """Return the labels that y may have, in order; None where y is a number, or there is none."""
+        return None
+
     def _learn(self, X: Any, y: Any, *, generator: Generator) -> None:
         """Compute from data that was paid for, and store the results: names that end in "_"."""
         raise NotImplementedError

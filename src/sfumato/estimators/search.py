@@ -135,6 +135,11 @@ class Search(MetaEstimatorMixin, PrivateEstimator):
         self.validation = validation
         self.row_score = row_score
 
+    def public_classes(self) -> npt.NDArray[Any] | None:
+        """Return the labels that y may have: those of the estimator."""
+        found = [step.public_classes() for step in private_steps(self.estimator)]
+        return next((classes for classes in found if classes is not None), None)
+
     # --- what it costs ------------------------------------------------------------------------------------
 
     def event(self) -> DpEvent:

@@ -89,6 +89,9 @@ class Query(Generic[Value]):
                 f"the question is made for units of at most {self.question.contribution_bound} rows, but the "
                 f"data's contribution_bound is {self.data.contribution_bound}. Make both the same."
             )
+        categories = getattr(self.question, "categories", None)
+        if categories is not None:  # by the schema, before anything is paid
+            self.data.require_fitting(categories)
 
     @property
     def guarantee(self) -> Guarantee:

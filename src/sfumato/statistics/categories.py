@@ -22,8 +22,9 @@ import numpy.typing as npt
 
 from sfumato.errors import InvalidParameterError
 from sfumato.statistics.columns import ArrayColumn, column_of, is_missing, name_of, objects_of
+from sfumato.statistics.schema import plain_type_of, unfitting
 
-__all__ = ["ArrayCategories", "Categories", "categories_of", "require_fitting"]
+__all__ = ["ArrayCategories", "Categories", "categories_of"]
 
 Counts = npt.NDArray[np.int64]
 Written = tuple[type[Any], str, Hashable]
@@ -48,6 +49,10 @@ class Categories(Protocol):
         """The most rows one unit has."""
         ...
 
+    def require_fitting(self, categories: Sequence[Hashable]) -> None:
+        """Refuse categories that are not of the type of the column, which is public."""
+        ...
+
     def tally(self, categories: Sequence[Hashable]) -> Counts:
         """Count the rows of each of these categories; what is none of them is not counted."""
         ...
@@ -65,6 +70,13 @@ class ArrayCategories:
     name: str = "values"
     privacy_unit: str = "row"
     contribution_bound: int = 1
+    kind: str | None = None  # the type that the array has (`schema`); None: each row has one of its own
+
+    def require_fitting(self, categories: Sequence[Hashable]) -> None:
+        """Refuse texts for a column of another type, and anything else for a column of text."""
+        textual = self.kind == "text"
+        if self.kind is not None and any(isinstance(each, str) != textual for each in categories):
+            raise unfitting(self.name, self.kind, categories, what="category")
 
     def tally(self, categories: Sequence[Hashable]) -> Counts:
         """Count the rows of each of these categories."""
@@ -115,14 +127,7 @@ def categories_of(
     kept = column_of(places, owners=owners, contribution_bound=contribution_bound, privacy_unit=privacy_unit)
     rows = cast(ArrayColumn, kept).values.astype(np.int64)
     counted = _counted([known[row] for row in rows], named)
-    return ArrayCategories(counted, named, kept.privacy_unit, contribution_bound)
-
-
-def require_fitting(data: Any, categories: Sequence[Hashable]) -> None:
-    """Refuse categories that a table cannot compare with its column; memory compares anything."""
-    check = getattr(data, "require_fitting", None)
-    if check is not None:
-        check(categories)
+    return ArrayCategories(counted, named, kept.privacy_unit, contribution_bound, plain_type_of(values))
 
 
 def _written(value: Any) -> Written:

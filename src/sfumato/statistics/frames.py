@@ -11,10 +11,14 @@ Unit       A unit that is a number is compared as text: float64 would take some 
 Objects    Any other mixture of objects is text, value by value, as are categories: one that has no text in
            UTF-8 (half of a surrogate pair, other bytes, an object that fails) is missing, and fails nothing.
            A column of objects has no type of its own. Where one row is of another kind than all others, or
-           the only one that is not missing, it decides what the column is; `types` settles that.
+           the only one that is not missing, it decides what the column is, unless a type is declared for it.
+Declared   A column with a declared type is read value by value, by that type (`schema`), whatever type it has
+           in pandas: no row then decides how another one is read.
 Not here   Nullable types, polars and pyarrow tell nothing of this kind.
 """
 
+import sys
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -22,11 +26,13 @@ import numpy as np
 
 from sfumato.mechanisms import inputs
 from sfumato.statistics.columns import is_missing, quietly
+from sfumato.statistics.schema import TYPES
 
 __all__ = ["is_pandas", "read_alike"]
 
 _NUMBERS = ("integer", "mixed-integer-float")  # pandas' words
 _INT64 = range(-(2**63), 2**63)
+_LARGEST = int(sys.float_info.max)
 
 
 def is_pandas(source: Any) -> bool:
@@ -34,10 +40,11 @@ def is_pandas(source: Any) -> bool:
     return type(source).__module__.split(".")[0] == "pandas" and hasattr(source, "columns")
 
 
-def read_alike(source: Any, *, unit: str | None = None) -> Any:
+def read_alike(source: Any, *, unit: str | None = None, types: Mapping[str, str] | None = None) -> Any:
     """Return a pandas frame with the types that it would have if no value were missing or out of range.
 
     Numbers become float64. The column of the unit, and any source that is no pandas frame, stay as they are.
+    Objects of a column whose type is declared, in `types`, become text, and are read by that type later.
 
     >>> import pandas as pd
     >>> frame = pd.DataFrame({"ill": [True, None], "age": [40, 50], "coins": [1, 10**400]})
@@ -46,15 +53,34 @@ def read_alike(source: Any, *, unit: str | None = None) -> Any:
     """
     if not (is_pandas(source) and source.columns.is_unique):
         return source
-    frame = source.copy(deep=False)
+    frame, types = source.copy(deep=False), types or {}
     for name, kind in source.dtypes.items():
-        if str(kind) == "object" and name != unit:
+        if str(kind) == "object" and name in types:
+            textual = types[name] in ("text", TYPES["text"])
+            frame[name] = _texts(source[name], _text if textual else _cell)
+        elif str(kind) == "object" and name != unit:
             frame[name] = _plain(source[name])
         elif str(kind) in ("object", "category") or str(kind).startswith("str"):
             frame[name] = _texts(source[name])
-        elif str(kind).startswith(("int", "uint")) and name != unit:
+        elif str(kind).startswith(("int", "uint")) and name != unit and name not in types:
             frame[name] = source[name].astype("float64")
     return frame
+
+
+def _text(value: Any) -> str:
+    text = value.decode() if isinstance(value, bytes) else str(value)
+    text.encode()  # half of a surrogate pair fails here
+    return text
+
+
+def _cell(value: Any) -> str:
+    """Return a value as a CSV file would have it, for an engine to read as the declared type."""
+    if isinstance(value, bool | np.bool_):
+        return str(int(value))
+    if isinstance(value, int) and not -_LARGEST <= value <= _LARGEST:
+        return "inf" if value > 0 else "-inf"
+    whole = isinstance(value, float) and value.is_integer()
+    return str(int(value)) if whole else _text(value)
 
 
 def _plain(column: Any) -> Any:
@@ -71,13 +97,7 @@ def _plain(column: Any) -> Any:
     return _texts(column)
 
 
-def _texts(column: Any) -> Any:
+def _texts(column: Any, written: Callable[[Any], str] = _text) -> Any:
     """Return a column of objects as text."""
-    texts = [None if is_missing(value) else quietly(partial(_text, value)) for value in column]
+    texts = [None if is_missing(value) else quietly(partial(written, value)) for value in column]
     return type(column)(texts, index=column.index, dtype="string")
-
-
-def _text(value: Any) -> str:
-    text = value.decode() if isinstance(value, bytes) else str(value)
-    text.encode()  # half of a surrogate pair fails here
-    return text

@@ -21,6 +21,7 @@ from sfumato.statistics.columns import Bounds
 from sfumato.statistics.group_questions import GroupCount, GroupMean, GroupSum, Key, Value, Whole
 from sfumato.statistics.keys import key_columns
 from sfumato.statistics.owned_rows import Expression, OwnedRows, described, shown
+from sfumato.statistics.schema import plain_type, unfitting
 from sfumato.statistics.table_columns import fits, numeric
 
 __all__ = ["Groups", "groups_of"]
@@ -140,17 +141,17 @@ class Groups:
 def groups_of(owned: OwnedRows, columns: Sequence[str], keys: Sequence[Any]) -> Groups:
     """Return groups, checked against the schema."""
     kinds = [value.type() for value in key_columns(owned, columns).values()]
-    known = tuple(_key(key, kinds) for key in keys)
+    known = tuple(_key(key, columns, kinds) for key in keys)
     if not known or len(set(known)) < len(known):
         raise InvalidParameterError("keys must name at least one key, and none twice.")
     return Groups(owned, tuple(columns), known)
 
 
-def _key(key: Any, kinds: Sequence[Any]) -> Key:
+def _key(key: Any, columns: Sequence[str], kinds: Sequence[Any]) -> Key:
     parts = (key,) if len(kinds) == 1 else key
     if not (isinstance(parts, tuple) and len(parts) == len(kinds)):
         raise InvalidParameterError(f"key {key!r} must be a tuple of {len(kinds)}: one part for each column.")
-    for part, kind in zip(parts, kinds, strict=True):
+    for part, column, kind in zip(parts, columns, kinds, strict=True):
         if not fits(part, kind, whole=True):
-            raise InvalidParameterError(f"key {part!r} is not of its column's type, {kind}.")
+            raise unfitting(column, plain_type(kind), [part], what="key")
     return parts

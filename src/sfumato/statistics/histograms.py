@@ -35,7 +35,7 @@ from sfumato.ledger.account import Account
 from sfumato.mechanisms import inputs
 from sfumato.mechanisms.random import Generator, words
 from sfumato.statistics.asking import Answer, Query
-from sfumato.statistics.categories import Categories, categories_of, require_fitting
+from sfumato.statistics.categories import Categories, categories_of
 from sfumato.statistics.columns import Column, column_of, is_missing
 from sfumato.statistics.intervals import Law, around, whole_half_width
 from sfumato.statistics.noise import Kind, WholeNoise, l2_of_counts
@@ -283,8 +283,6 @@ def histogram(
     by_bin = edges is not None
     data = column_of(values) if by_bin else categories_of(values)
     kind = BinCounts if by_bin else CategoryCounts
-    if categories is not None:
-        require_fitting(data, tuple(categories))
     domain: dict[str, Any] = {"edges": tuple(edges)} if by_bin else {"categories": tuple(categories or ())}
     question = kind(
         epsilon=epsilon,

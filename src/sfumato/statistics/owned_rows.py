@@ -42,7 +42,6 @@ class OwnedRows:
     engine: Any  # an Ibis backend
     unit: str | None
     contribution_bound: int
-    texts_may_be_numbers: bool  # as in a CSV file, which has no types
     floats_may_be_whole: bool = False  # as in a pandas frame, where one missing value makes floats of them
 
     @property

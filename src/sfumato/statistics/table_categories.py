@@ -21,6 +21,7 @@ from sfumato.statistics.categories import Counts
 from sfumato.statistics.collations import told_apart
 from sfumato.statistics.guards import dated
 from sfumato.statistics.owned_rows import Expression, OwnedRows, described, shown
+from sfumato.statistics.schema import plain_type, unfitting
 from sfumato.statistics.table_columns import column, fits
 
 __all__ = ["TableCategories"]
@@ -64,11 +65,8 @@ class TableCategories:
         """Refuse categories that are not of the column's type: an engine would cast each row to compare."""
         kind = _category(self.owned, self.name).type()
         if not all(fits(category, kind, whole=False) for category in categories):
-            typed = ", or open it with types={...}" if self.owned.texts_may_be_numbers else ""
-            raise InvalidParameterError(
-                f"the categories of column {self.name!r} must be of its type, {kind}: text, numbers, true or "
-                f"false, or dates. Name them as such, or make the column one of these first{typed}."
-            )
+            named = str(kind) if kind.is_decimal() else plain_type(kind)
+            raise unfitting(self.name, named, categories, what="category")
 
     def plan(self) -> str:
         """Return the query for the rows that count."""

@@ -4,9 +4,8 @@
 Promise    Opening a source reads its schema (names and types), which is public, and no row. What an engine
            says when that fails is not passed on: it may quote what it read.
 CSV        A CSV file has no types, and guessing them from its rows would make the schema depend on the data.
-           So the first line names the columns and every column is text; `types` says which are something
-           else, and a text is read as a number where one is wanted. A text that does not fit its type is
-           missing.
+           So the first line names the columns and every column is text; `types` declares which are something
+           else (`schema`). A text that does not fit its declared type is missing.
 Lines      A row is one line, and every line is read alone: it ends where a line ends (CR, LF or both), also
            within quotes. A quote that is not closed would else swallow the lines of others. A line that is no
            row (too few fields, too many, text after a closing quote, not UTF-8, longer than 2 MiB) is left
@@ -35,18 +34,20 @@ from pathlib import Path
 from typing import Any
 
 from sfumato.errors import InvalidParameterError, SfumatoError
+from sfumato.statistics.schema import declared
 
 __all__ = ["opened"]
 
 _LONGEST_LINE = 2**21  # bytes; DuckDB's own limit
-Opened = tuple[Any, Any, bool]  # an Ibis table, its engine, and whether its texts may be numbers
+Opened = tuple[Any, Any]  # an Ibis table, and its engine
 
 
-def opened(source: Any, *, engine: Any, table: str | None, types: Mapping[str, str] | None) -> Opened:
-    """Return the table that a source is, in its engine."""
+def opened(source: Any, *, engine: Any, table: str | None, types: Mapping[str, str]) -> Opened:
+    """Return the table that a source is, with the declared types, in its engine."""
     _require_ibis()
     try:
-        return _typed(_trusted(_opened(source, engine, table)), types)
+        found, backend = _trusted(_opened(source, engine, table))
+        return declared(found, types, engine=backend.name), backend
     except SfumatoError:
         raise
     except Exception:  # of an engine or a file: its words may quote what it read, and its class tell of it
@@ -74,7 +75,7 @@ def _opened(source: Any, engine: Any, table: str | None) -> Opened:
     if isinstance(source, ibis.Table):
         if engine is not None:
             raise InvalidParameterError("an Ibis table has an engine of its own: leave engine= out.")
-        return source, source.get_backend(), False
+        return source, source.get_backend()
     return _of_frame(source, engine)
 
 
@@ -111,7 +112,7 @@ def _of_database(url: str, table: str, engine: Any) -> Opened:
             "a URL is connected to by itself: leave engine= out, or give an Ibis table."
         )
     connected = ibis.connect(url)
-    return connected.table(table), connected, False
+    return connected.table(table), connected
 
 
 def _of_file(path: str, engine: Any) -> Opened:
@@ -126,7 +127,7 @@ def _of_file(path: str, engine: Any) -> Opened:
 
 def _of_parquet(path: str, engine: Any) -> Opened:
     readers = {"duckdb": _duckdb_parquet, "pyspark": _spark_parquet}
-    return readers.get(engine.name, _plain_parquet)(path, engine), engine, False
+    return readers.get(engine.name, _plain_parquet)(path, engine), engine
 
 
 def _plain_parquet(path: str, engine: Any) -> Any:
@@ -163,7 +164,7 @@ def _of_csv(separator: str) -> Callable[[str, Any], Opened]:
                 f"a CSV file is read by DuckDB or Spark, not by {engine.name}, whose reader may guess types "
                 "from rows. Leave engine= out, or convert the file to Parquet."
             )
-        return engine.table(view), engine, True
+        return engine.table(view), engine
 
     return read
 
@@ -266,17 +267,4 @@ def _of_frame(frame: Any, engine: Any) -> Opened:
         )
     connected = _duckdb()
     connected.con.register("frame", frame)
-    return connected.table("frame"), connected, False
-
-
-def _typed(found: Opened, types: Mapping[str, str] | None) -> Opened:
-    table, engine, texts = found
-    if types is None:
-        return found
-    unknown = [name for name in types if name not in table.columns]
-    if unknown:
-        raise InvalidParameterError(
-            f"types names columns that are not there: {', '.join(unknown)}. "
-            f"The table has: {', '.join(table.columns)}."
-        )
-    return table.mutate(**{name: table[name].try_cast(kind) for name, kind in types.items()}), engine, texts
+    return connected.table("frame"), connected

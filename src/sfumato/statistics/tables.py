@@ -13,7 +13,7 @@ Public     The schema is: names and types of columns. The number of rows is not,
 Not here   What may be asked: `groups`, `keys`, and every question of columns and rows.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any
@@ -28,6 +28,7 @@ from sfumato.statistics.groups import Groups, groups_of
 from sfumato.statistics.keys import KeyDiscovery, Keyed
 from sfumato.statistics.owned_rows import OwnedRows, shown
 from sfumato.statistics.row_wise import require_row_wise
+from sfumato.statistics.schema import Types, read_types
 from sfumato.statistics.table_categories import TableCategories
 from sfumato.statistics.table_columns import TableColumn, TableRows, column, numeric
 from sfumato.statistics.table_sources import opened
@@ -62,6 +63,10 @@ class PrivateTable:
             kinds[unit] = "float64"
         return kinds
 
+    def type_of(self, name: str) -> Any:
+        """Return the Ibis type of a column."""
+        return column(self.owned, name).type()
+
     def __dir__(self) -> list[str]:
         return shown(self, "owned")
 
@@ -82,13 +87,26 @@ class PrivateTable:
         column(self.owned, name)
         return TableCategories(self.owned, name)
 
-    def rows(self, *names: str) -> TableRows:
-        """Return several columns of numbers, for questions of rows."""
+    def present(self, name: str) -> TableColumn:
+        """Return a column of any type as one of numbers: 1 where it has a value. To count those rows."""
+        import ibis
+
+        known = ibis.ifelse(column(self.owned, name).notnull(), 1.0, ibis.null("float64"))
+        added = f"{name} has a value"  # a column beside it: it may be that of the unit
+        expression = self.owned.expression.mutate(**{added: known})
+        return TableColumn(replace(self.owned, expression=expression), added)
+
+    def rows(self, *names: str, classes: Sequence[Any] | None = None) -> TableRows:
+        """Return several columns of numbers, for questions of rows.
+
+        With `classes` the last column is a label of any type, and is the place of its class among them: rows
+        with another label are left out.
+        """
         if not names or len(set(names)) < len(names):
             raise InvalidParameterError("name one or more columns, each once: table.rows('age', 'income').")
-        for name in names:
-            numeric(self.owned, name)
-        return TableRows(self.owned, names)
+        rows = TableRows(self.owned, names, None if classes is None else tuple(classes))
+        rows.require_fitting()
+        return rows
 
     def filter(self, *predicates: Any) -> "PrivateTable":
         """Return the rows for which all predicates hold: Ibis expressions of one row, or functions to them.
@@ -182,7 +200,7 @@ def private_table(
     *,
     privacy_unit: str | None = None,
     contribution_bound: int = 1,
-    types: Mapping[str, str] | None = None,
+    types: Types | None = None,
     table: str | None = None,
     engine: Any = None,
 ) -> PrivateTable:
@@ -190,9 +208,10 @@ def private_table(
 
     `source` is a path to CSV or Parquet (`*` for many files), a pandas, polars or pyarrow frame, an Ibis
     table, or the URL of a database, of which `table` is then the name of a table. `privacy_unit` names the
-    column that says whose a row is; None, or "row", means that each row is a unit of its own. `types` gives
-    types to columns of a source that has none. `engine` is an Ibis backend that reads a path in place of
-    DuckDB.
+    column that says whose a row is; None, or "row", means that each row is a unit of its own. `types` has
+    the types of columns, `{"age": "number", "since": "date"}`, or is the path of a TOML file that has them;
+    a column of a CSV file is text unless its type is declared (`schema`). `engine` is an Ibis backend that
+    reads a path in place of DuckDB.
 
     >>> import pandas as pd
     >>> visits = pd.DataFrame({"patient": ["a", "a", "b"], "cost": [10.0, 30.0, 20.0]})
@@ -205,8 +224,9 @@ def private_table(
             "contribution_bound is about units that own several rows: say whose they are with "
             "privacy_unit=..."
         )
-    alike = read_alike(source, unit=privacy_unit)
-    expression, backend, texts = opened(alike, engine=engine, table=table, types=types)
+    known = read_types(types)
+    alike = read_alike(source, unit=privacy_unit, types=known)
+    expression, backend = opened(alike, engine=engine, table=table, types=known)
     require_row_wise(expression, engine=backend.name)
     unit = _unit(privacy_unit, expression.columns)
     owned = OwnedRows(
@@ -214,7 +234,6 @@ def private_table(
         engine=backend,
         unit=unit,
         contribution_bound=contribution_bound,
-        texts_may_be_numbers=texts,
         floats_may_be_whole=is_pandas(source),
     )
     if unit is not None:

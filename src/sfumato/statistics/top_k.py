@@ -29,7 +29,7 @@ from sfumato.ledger.account import Account
 from sfumato.mechanisms.random import Generator
 from sfumato.mechanisms.selection import Exponential, PermuteAndFlip
 from sfumato.statistics.asking import Answer, Query
-from sfumato.statistics.categories import Categories, categories_of, require_fitting
+from sfumato.statistics.categories import Categories, categories_of
 from sfumato.statistics.histograms import checked_categories
 from sfumato.statistics.release import Release
 from sfumato.statistics.terms import Terms
@@ -123,7 +123,6 @@ def top_k(
     ('tea', 'coffee')
     """
     data = categories_of(values)
-    require_fitting(data, tuple(categories))
     question = TopK(
         k=k,
         categories=tuple(categories),
