@@ -34,6 +34,7 @@ from sfumato.accounting.price import price
 from sfumato.errors import InvalidParameterError, QueryFailedError, SfumatoError
 from sfumato.estimators.reading import Floats, entries_of, matrix_of
 from sfumato.ledger.account import Account
+from sfumato.ledger.recorded import record_note
 from sfumato.mechanisms.random import Generator, SeededGenerator, resolve, study_note
 
 __all__ = ["EPSILONS", "Floats", "PrivateEstimator", "guarantee_of"]
@@ -119,8 +120,9 @@ class PrivateEstimator(BaseEstimator):
             purpose, relation = self.purpose or self._name(), promised.relation
             with self.account.spend(event, purpose=purpose, relation=relation, generator=generator):
                 self._learn_quietly(X, y, generator)
-        note = study_note(generator)
-        self.event_, self.guarantee_, self.notes_ = event, promised, () if note is None else (note,)
+        said = (study_note(generator), record_note(self.account))
+        self.event_, self.guarantee_ = event, promised
+        self.notes_ = tuple(note for note in said if note is not None)
         return self
 
     def _check_common(self) -> None:

@@ -62,6 +62,11 @@ class Account:
         return f"<Account {self.name!r} of {self._book.location}>"
 
     @property
+    def temporary(self) -> bool:
+        """Whether its ledger is removed when nobody holds it any more (`Ledger.temporary`)."""
+        return self._book.temporary
+
+    @property
     def privacy_unit(self) -> str:
         """Who is protected."""
         return self._ask(lambda state: state.privacy_unit)

@@ -44,6 +44,7 @@ class Book:
     def __init__(self, store: Store, person: str) -> None:
         self._store = store
         self._person = person
+        self.temporary = False  # whether it is removed when nobody holds it any more
         self.renew()
         _forks.renewed_in_child(self)
 
