@@ -54,7 +54,7 @@ def _require_known(settings: TrainSettings) -> None:
         )
     _check.positive(epsilon=settings.epsilon)
     if settings.delta is not None:
-        _check.probability(delta=settings.delta)
+        _check.delta(delta=settings.delta)
 
 
 def _method(settings: TrainSettings, data: Dataset) -> tuple[str, str | None]:

@@ -7,12 +7,15 @@ from typing import Annotated, Any
 import typer
 
 from sfumato.accounting import Plan, Relation, dp_sgd, plan
+from sfumato.accounting.default_delta import delta_note
 from sfumato.cli.options import DEFAULT_LEDGER, Json, LedgerAt, Name, Relations
 from sfumato.cli.show import show_facts, show_list, show_text, waiting
 from sfumato.errors import InvalidParameterError
 from sfumato.ledger import Account, Budget, Ledger, Release
 
 __all__ = ["app", "plan_within"]
+
+_ANY_DELTA = 1e-6  # of a plan of which only the sizes are read
 
 app = typer.Typer(help="The durable record of what was spent.", no_args_is_help=True)
 
@@ -35,7 +38,9 @@ def init(
         budget=Budget(epsilon=epsilon, delta=delta),
         relation=Relation.parse(relation),
     )
-    show_facts(f"Account {name!r}", _account_facts(account), as_json=as_json)
+    note = delta_note(delta)
+    facts = _account_facts(account) | ({} if note is None else {"notes": [note]})
+    show_facts(f"Account {name!r}", facts, as_json=as_json)
 
 
 @app.command()
@@ -119,15 +124,14 @@ def plan_within(
             "leave out --epsilon, --delta and --noise-multiplier."
         )
     account = _existing(ledger).account(name)
-    budget = account.budget
     # A first plan without noise of its own reads the sizes; then the account's filter decides the noise.
     trial: dict[str, Any] = terms | {"noise_multiplier": 1.0}
-    sizes = plan(delta=budget.delta or 0.5, relation=account.relation, **trial)
+    sizes = plan(delta=_ANY_DELTA, relation=account.relation, **trial)
     noise = account.calibrate(
         lambda s: dp_sgd(noise_multiplier=s, sampling_rate=sizes.sampling_rate, steps=sizes.steps)
     )
     return plan(
-        delta=budget.delta,
+        delta=account.budget.delta,
         noise_multiplier=noise,
         sampling_rate=sizes.sampling_rate,
         steps=sizes.steps,

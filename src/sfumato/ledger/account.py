@@ -154,7 +154,10 @@ class Account:
         terms = json.dumps({"epsilon": epsilon, "delta": delta}, sort_keys=True)
 
         def admit(accounts: Accounts) -> None:
-            accounts[self.name].budget.raised(epsilon=epsilon, delta=delta)  # refuses what makes no sense
+            # Both refuse what makes no sense.
+            raised = accounts[self.name].budget.raised(epsilon=epsilon, delta=delta)
+            if delta > 0:
+                _check.delta(delta=raised.delta)
 
         self._book.append(self.name, "grant", admit, purpose=reason, terms=terms)
         return self.budget

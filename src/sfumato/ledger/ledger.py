@@ -14,6 +14,7 @@ import tempfile
 import weakref
 from pathlib import Path
 
+from sfumato import _check
 from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError, LedgerError, RelationMismatchError
 from sfumato.ledger import _words, filters
@@ -127,6 +128,8 @@ class Ledger:
                 f"account {name!r} is new in {self.location}, so it needs a budget, but {budget!r} was "
                 "given. Give budget=Budget(epsilon=..., delta=...)."
             )
+        if budget.delta > 0:  # not in `Budget`: an account that was opened with more can still be read
+            _check.delta(delta=budget.delta)
         terms = {
             "privacy_unit": privacy_unit,
             "epsilon": budget.epsilon,

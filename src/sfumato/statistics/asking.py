@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from sfumato.accounting import composition
+from sfumato.accounting.default_delta import delta_note
 from sfumato.accounting.events import DpEvent
 from sfumato.accounting.guarantee import Guarantee, Relation, round_up
 from sfumato.accounting.price import price
@@ -156,7 +157,7 @@ class Query(Generic[Value]):
         self, promised: Guarantee, generator: Generator | None, account: Account | None
     ) -> Release[Value]:
         answer = _answered(self.question, self.data, generator)
-        said = (study_note(generator), record_note(account))
+        said = (study_note(generator), record_note(account), delta_note(promised.delta))
         return Release(
             name=self.question.name,
             value=answer.value,

@@ -123,7 +123,7 @@ class KeyDiscovery:
 
     def __post_init__(self) -> None:
         _check.positive(epsilon=self.epsilon)
-        _check.probability(delta=self.delta)
+        _check.delta(delta=self.delta)
         _check.count(contribution_bound=self.contribution_bound)
         inputs.check_relation(self.relation)
 

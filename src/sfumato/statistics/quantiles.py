@@ -81,7 +81,7 @@ class _Ranked:
     def __post_init__(self) -> None:
         _check.positive(epsilon=self.epsilon)
         if self.delta != 0:
-            _check.probability(delta=self.delta)
+            _check.delta(delta=self.delta)
         _check.count(contribution_bound=self.contribution_bound)
         _check.text(column=self.column)
         object.__setattr__(self, "relation", Relation.parse(self.relation))

@@ -212,7 +212,7 @@ def make_private_with_epsilon(
     )
     settings.check()
     _check.positive(target_epsilon=target_epsilon)
-    _check.probability(target_delta=target_delta)
+    _check.delta(target_delta=target_delta)
     steps = settings.planned(epochs, None)
     assert steps is not None
     run = settings.run(1.0, steps).calibrated(epsilon=target_epsilon, delta=target_delta)
