@@ -221,8 +221,19 @@ class Account:
 
     def statement(self) -> statement.Statement:
         """Return what an auditor needs to know: `print` it, or take `to_json()`."""
-        head, state = self._book.account(self.name)
-        return statement.write(state, head=head, location=self._book.location)
+        head, state, others = self._book.account_among_others(self.name)
+        return statement.write(
+            state, head=head, location=self._book.location, others=others, recorded=not self.temporary
+        )
+
+    def costs(self) -> list[Guarantee]:
+        """Return what each of `releases()` costs on its own, in the same order; refunded ones cost nothing.
+
+        At delta 0 where it is one mechanism that has an epsilon at delta 0, and at the account's delta
+        otherwise. What all cost together is `spent()`.
+        """
+        state = self._state()
+        return [state.own_cost(release) for release in state.releases.values()]
 
     def _state(self) -> AccountState:
         return self._book.account(self.name)[1]
@@ -263,6 +274,11 @@ class Reservation:
     def release(self) -> Release:
         """What the ledger knows of it now."""
         return self._book.ask(self._account, lambda state: state.releases[self.number])
+
+    @property
+    def release_number(self) -> int:
+        """Its place among the account's releases, from 1 on, as statements print it."""
+        return self._book.ask(self._account, lambda state: list(state.releases).index(self.number) + 1)
 
     def begin(self, *, claim: str = "") -> None:
         """Record that data may be touched from now on: no refund any more.
