@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command `sfumato fit`: a small private model of a file or a database."""
 
-import json
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from sfumato import _json
 from sfumato.accounting import Relation
 from sfumato.cli.options import AccountName, ChargedTo, Json, PrivacyUnit, Relations, Source
+from sfumato.cli.releases import model_facts, require_place
 from sfumato.cli.show import show_facts, waiting
-from sfumato.cli.stats import charged, opened, promised
+from sfumato.cli.stats import charged, opened
 from sfumato.errors import InvalidParameterError
 
 __all__ = ["command"]
@@ -63,13 +64,14 @@ def command(
     }
     said = {name: value for name, value in given.items() if value is not None}
     payer = charged(ledger, account)
+    require_place(out)
     estimator = _estimator(model, {"epsilon": epsilon, "relation": relation} | said)
     with waiting("Fitting"):
         fitted = _fitted(source, privacy_unit, payer, estimator, target, feature, purpose)
-    facts = _facts(fitted)
-    if out is not None:
-        Path(out).write_text(json.dumps(facts, indent=2) + "\n")
+    facts = _facts(fitted) | model_facts(fitted.guarantee_, payer, fitted.notes_)
     show_facts(f"{model.value}: {target}", facts, as_json=as_json)
+    if out is not None:
+        Path(out).write_text(_json.dumps(facts) + "\n", encoding="utf-8")
 
 
 def _estimator(model: Model, said: dict[str, Any]) -> Any:
@@ -118,11 +120,12 @@ def _fitted(
 
 def _facts(fitted: Any) -> dict[str, Any]:
     if getattr(fitted, "failed_", False):
-        return {"coefficients": "failed"} | promised(fitted.guarantee_)
+        return {"outcome": "failed", "coefficients": None, "intercept": None}
     return {
+        "outcome": "released",
         "coefficients": [float(value) for value in fitted.coef_.ravel()],
         "intercept": [float(value) for value in _flat(fitted.intercept_)],
-    } | promised(fitted.guarantee_)
+    }
 
 
 def _flat(value: Any) -> list[Any]:

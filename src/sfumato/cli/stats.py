@@ -8,10 +8,11 @@ import typer
 
 from sfumato.accounting import Relation
 from sfumato.cli.options import AccountName, ChargedTo, Json, PrivacyUnit, Relations, Source
+from sfumato.cli.releases import require_place, show_release, write_release
 from sfumato.cli.show import show_facts, waiting
 from sfumato.errors import InvalidParameterError
 
-__all__ = ["charged", "command", "opened", "promised"]
+__all__ = ["charged", "command", "opened"]
 
 
 class Statistic(StrEnum):
@@ -56,6 +57,7 @@ def command(
     account: AccountName = None,
     purpose: Annotated[str | None, typer.Option(help="Why; it is recorded.")] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Say what would be done and spent, and stop.")] = False,
+    out: Annotated[str | None, typer.Option(help="Write the answer here, too: a .json or .csv file.")] = None,
     as_json: Json = False,
 ) -> None:
     """Publish a statistic of private data, with its guarantee and how far it may be off."""
@@ -72,13 +74,14 @@ def command(
     query = _query(opened(source, privacy_unit, contribution_bound), statistic, column, terms, said)
     payer = charged(ledger, account)
     if plan:
-        show_facts(
-            "Nothing is spent yet", {"plan": query.plan()} | promised(query.guarantee), as_json=as_json
-        )
+        told = {"plan": query.plan(), "guarantee": query.guarantee.to_dict()}
+        show_facts("Nothing is spent yet", told, as_json=as_json)
         return
+    require_place(out, suffixes=(".json", ".csv"))
     with waiting("Computing"):
         found = query.release(account=payer, purpose=purpose)
-    show_facts(found.name, _facts(found), as_json=as_json)
+    show_release(found, as_json=as_json)
+    write_release(found, out)
 
 
 def opened(source: str, privacy_unit: str | None, contribution_bound: int) -> Any:
@@ -98,16 +101,6 @@ def charged(ledger: str | None, account: str | None) -> Any:
     if (ledger is None) != (account is None):
         raise InvalidParameterError("give both --ledger and --account to charge an account, or neither.")
     return None if ledger is None or account is None else Ledger(ledger, create=False).account(account)
-
-
-def promised(guarantee: Any) -> dict[str, Any]:
-    """Return a guarantee as named values."""
-    return {
-        "epsilon": guarantee.epsilon,
-        "delta": guarantee.delta,
-        "relation": guarantee.relation.value,
-        "privacy_unit": guarantee.privacy_unit,
-    }
 
 
 def _query(
@@ -166,23 +159,3 @@ def _question(statistic: Statistic, said: dict[str, Any]) -> tuple[Any, dict[str
         Statistic.BOUNDS: s.AutomaticBounds,
     }
     return kinds[statistic], said
-
-
-def _facts(found: Any) -> dict[str, Any]:
-    facts: dict[str, Any] = {"value": _plain(found.value)}
-    interval = found.interval
-    if interval is not None and not isinstance(interval, tuple):
-        facts |= {"from": interval.lower, "to": interval.upper, "level": interval.level}
-        facts["covers"] = [part.value for part in interval.covers]
-    return facts | promised(found.guarantee) | ({"notes": list(found.notes)} if found.notes else {})
-
-
-def _plain(value: Any) -> Any:
-    if value is None:
-        return "failed"
-    if hasattr(value, "counts"):
-        labels = value.categories or [
-            f"{a:g} to {b:g}" for a, b in zip(value.edges, value.edges[1:], strict=False)
-        ]
-        return [f"{label}: {count}" for label, count in zip(labels, value.counts, strict=True)]
-    return list(value) if isinstance(value, tuple) else value
