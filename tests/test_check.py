@@ -17,6 +17,7 @@ CASES = [
     (_check.non_negative, [0, -0.0, 5], [-1e-300, math.inf]),
     (_check.finite, [-5, 0, 1e308, 10**400], [math.inf, -math.inf]),
     (_check.probability, [0.5, 1e-300], [0, 1, -0.1, 1.1]),
+    (_check.delta, [0.1, 1e-300], [0, 1, 0.11, 0.5]),
     (_check.rate, [1, 0.5, 1e-9], [0, 1.5, -1]),
     (_check.count, [1, np.int64(7), 10**30], [0, -1, 1.0, 2.5]),
 ]

@@ -62,6 +62,26 @@ def probability(**values: float) -> None:
             raise _fail(name, value, "a number strictly between 0 and 1")
 
 
+LARGEST_DELTA = 0.1  # the default for a handful of units; above it a guarantee promises next to nothing
+
+
+def delta(**values: float) -> None:
+    """Require the delta of a guarantee to buy: above 0, and small enough to promise something.
+
+    >>> delta(delta=0.5)
+    Traceback (most recent call last):
+    sfumato.errors.InvalidParameterError: delta must be at most 0.1, but 0.5 was given. ...
+    """
+    probability(**values)
+    for name, value in values.items():
+        if not value <= LARGEST_DELTA:
+            raise InvalidParameterError(
+                f"{name} must be at most {LARGEST_DELTA:g}, but {value!r} was given. It is the chance that "
+                "the guarantee fails altogether: choose far less than one over the number of people, such "
+                "as 1e-6."
+            )
+
+
 def rate(**values: float) -> None:
     """Require a number above 0 and at most 1, as a sampling rate must be."""
     for name, value in values.items():

@@ -7,18 +7,14 @@ Guarantee  Whatever is asked through the door is charged to one account before i
 Unit       A row, or a column that names the unit of each row. Of one unit at most `contribution_bound` rows
            ever count. Estimators take one row a unit, so `fit` needs a bound of 1.
 Ledger     A file or a database keeps the account. Without one it lasts as long as the object: the budget
-           holds, and nothing is left behind.
+           holds, nothing is left behind, and every release says that it was not recorded.
 Rows       No row is read before it is paid for: whether rows can be read at all may tell what they hold.
 """
 
 import os
-import shutil
-import tempfile
-import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import wraps
-from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
@@ -414,23 +410,11 @@ def open(
         table=table,
         engine=engine,
     )
+    account = _ledger(ledger).open(name, privacy_unit=rows.privacy_unit, budget=budget, relation=relation)
+    return PrivateData(rows, account)
+
+
+def _ledger(ledger: Ledger | str | os.PathLike[str] | None) -> Ledger:
     if ledger is None:
-        return PrivateData(rows, _passing(name, rows.privacy_unit, budget, relation))
-    kept = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
-    return PrivateData(
-        rows, kept.open(name, privacy_unit=rows.privacy_unit, budget=budget, relation=relation)
-    )
-
-
-def _passing(name: str, privacy_unit: str, budget: Budget | None, relation: Relation | str | None) -> Account:
-    """Return an account that goes when nobody holds it any more."""
-    folder = tempfile.mkdtemp(prefix="sfumato-")
-    ledger = Ledger(Path(folder) / "ledger.db")
-    account = ledger.open(name, privacy_unit=privacy_unit, budget=budget, relation=relation)
-    weakref.finalize(account, _clean_up, folder, os.getpid())
-    return account
-
-
-def _clean_up(folder: str, process: int) -> None:
-    if os.getpid() == process:  # a forked process that ends must not take its parent's ledger along
-        shutil.rmtree(folder, ignore_errors=True)
+        return Ledger.temporary()
+    return ledger if isinstance(ledger, Ledger) else Ledger(ledger)

@@ -498,10 +498,12 @@ def test_commands_refuse_in_the_same_words_and_charge_nothing(says, sources, sou
             "of numbers; or, if its texts are numbers, declare that: --type income=number"
         ),
         ("stats", where, "histogram", "children", "--category", "one"): (
-            "error: 'one' cannot be a value of column 'children', whose type is integer."
+            "error: 'one' cannot be a value of column 'children', whose type is integer. Give values of "
+            "that type, or declare another type for the column."
         ),
         ("fit", where, "logistic-regression", *target, "--clip-norm", "1"): (
-            "error: 'a' cannot be a value of column 'children', whose type is integer."
+            "error: 'a' cannot be a value of column 'children', whose type is integer. Give values of "
+            "that type, or declare another type for the column."
         ),
     }
     for words, said in refused.items():

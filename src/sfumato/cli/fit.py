@@ -2,17 +2,18 @@
 """The command `sfumato fit`: a small private model of a file or a database."""
 
 import inspect
-import json
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from sfumato import _json
 from sfumato.accounting import Relation
 from sfumato.cli.options import AccountName, ChargedTo, Json, PrivacyUnit, Relations, Source, Typed
+from sfumato.cli.releases import model_facts, require_place
 from sfumato.cli.show import show_facts, waiting
-from sfumato.cli.stats import charged, named_values, opened, promised
+from sfumato.cli.stats import charged, named_values, opened
 from sfumato.errors import InvalidParameterError
 
 __all__ = ["command"]
@@ -70,6 +71,7 @@ def command(
     }
     said = {name: value for name, value in given.items() if value is not None}
     payer = charged(ledger, account)
+    require_place(out)
     kind = _kind(model, {"epsilon": epsilon, "relation": relation} | said)
     table = opened(source, privacy_unit, 1, type_of)
     if label:
@@ -79,10 +81,10 @@ def command(
         fitted = fit(
             table, estimator, target=target, features=feature or None, account=payer, purpose=purpose
         )
-    facts = _facts(fitted)
-    if out is not None:
-        Path(out).write_text(json.dumps(facts, indent=2) + "\n")
+    facts = _facts(fitted) | model_facts(fitted.guarantee_, payer, fitted.notes_)
     show_facts(f"{model.value}: {target}", facts, as_json=as_json)
+    if out is not None:
+        Path(out).write_text(_json.dumps(facts) + "\n", encoding="utf-8")
 
 
 def _kind(model: Model, said: dict[str, Any]) -> Any:
@@ -116,16 +118,13 @@ def _needed(kind: Any) -> list[str]:
 
 def _facts(fitted: Any) -> dict[str, Any]:
     if getattr(fitted, "failed_", False):
-        return {"coefficients": "failed"} | promised(fitted.guarantee_)
+        return {"outcome": "failed", "coefficients": None, "intercept": None}
     classes = getattr(fitted, "classes_", None)
-    return (
-        ({} if classes is None else {"classes": classes.tolist()})
-        | {
-            "coefficients": [float(value) for value in fitted.coef_.ravel()],
-            "intercept": [float(value) for value in _flat(fitted.intercept_)],
-        }
-        | promised(fitted.guarantee_)
-    )
+    return ({} if classes is None else {"classes": classes.tolist()}) | {
+        "outcome": "released",
+        "coefficients": [float(value) for value in fitted.coef_.ravel()],
+        "intercept": [float(value) for value in _flat(fitted.intercept_)],
+    }
 
 
 def _flat(value: Any) -> list[Any]:

@@ -21,7 +21,7 @@ __all__ = [
     "Typed",
 ]
 
-Delta = Annotated[float, typer.Option(help="The delta of the guarantee, strictly between 0 and 1.")]
+Delta = Annotated[float, typer.Option(help="The delta of the guarantee, above 0 and at most 0.1.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Relations = Annotated[
     str, typer.Option("--relation", help="Neighbors: " + ", ".join(r.value for r in Relation) + ".")

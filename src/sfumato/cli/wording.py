@@ -66,5 +66,7 @@ def _said(text: str, options: Mapping[str, str]) -> str:
             text = re.sub(rf"(?<![\w.-]){word}(?![\w-])", flag, text)
         else:  # a word of English, too: only where it is what the sentence is about
             text = re.sub(rf"(?<![\w-]){word}(?= must\b)", flag, text)
-            text = re.sub(rf"\b([Gg]ive|[Nn]eeds|[Ss]et|[Ll]eave|takes no) {word}(?![\w-])", rf"\1 {flag}", text)
+            text = re.sub(
+                rf"\b([Gg]ive|[Nn]eeds|[Ss]et|[Ll]eave|takes no) {word}(?![\w-])", rf"\1 {flag}", text
+            )
     return text

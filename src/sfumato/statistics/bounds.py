@@ -30,7 +30,7 @@ from sfumato.statistics.asking import Answer, Query
 from sfumato.statistics.columns import Bounds, Column, column_of
 from sfumato.statistics.intervals import whole_half_width
 from sfumato.statistics.noise import Kind, WholeNoise, l2_of_counts
-from sfumato.statistics.release import Release
+from sfumato.statistics.release import Parts, Release
 from sfumato.statistics.terms import Terms
 
 __all__ = ["AutomaticBounds", "bounds"]
@@ -97,7 +97,8 @@ class AutomaticBounds(Terms):
         full = np.flatnonzero(noisy >= self.threshold)
         if full.size == 0:
             return Answer(value=None, notes=("failed: no bin has rows enough for this epsilon",))
-        return Answer(value=(float(self.edges[full[0]]), float(self.edges[full[-1] + 1])))
+        found = float(self.edges[full[0]]), float(self.edges[full[-1] + 1])
+        return Answer(value=found, parts=Parts(labels={"bound": ("lower", "upper")}, numbers=found))
 
     def _growths(self) -> int:
         ratio = math.log(self.largest) - math.log(self.smallest)

@@ -42,6 +42,7 @@ from sfumato.mechanisms.random import Generator
 from sfumato.statistics.asking import Answer
 from sfumato.statistics.collations import told_apart
 from sfumato.statistics.owned_rows import Expression, OwnedRows, described
+from sfumato.statistics.release import Parts, key_labels
 from sfumato.statistics.table_columns import column
 
 __all__ = ["KeyDiscovery", "KeyThreshold", "Keyed", "key_columns"]
@@ -122,7 +123,7 @@ class KeyDiscovery:
 
     def __post_init__(self) -> None:
         _check.positive(epsilon=self.epsilon)
-        _check.probability(delta=self.delta)
+        _check.delta(delta=self.delta)
         _check.count(contribution_bound=self.contribution_bound)
         inputs.check_relation(self.relation)
 
@@ -153,7 +154,10 @@ class KeyDiscovery:
         note = (
             f"a key that {mechanism.threshold + 1} {data.privacy_unit}(s) have is named more often than not"
         )
-        return Answer(value=sorted(named), notes=(note,))
+        found = sorted(named)
+        keys = [(key,) for key in found] if len(self.columns) == 1 else found
+        parts = Parts(labels=key_labels(self.columns, keys), numbers=None)
+        return Answer(value=found, notes=(note,), parts=parts)
 
     def plan(self, data: "Keyed") -> str:
         """Return the query, and what is done with its rows."""

@@ -198,7 +198,8 @@ def from_text(text: str, kind: Any, *, name: str) -> Any:
         found = _READ[plain_type(kind)](text)
     if found is None:
         raise InvalidParameterError(
-            f"{text!r} cannot be a value of column {name!r}, whose type is {plain_type(kind)}."
+            f"{text!r} cannot be a value of column {name!r}, whose type is {plain_type(kind)}. Give "
+            "values of that type, or declare another type for the column."
         )
     return found
 

@@ -68,6 +68,8 @@ def _opened(source: Any, engine: Any, table: str | None) -> Opened:
         return _of_database(source, table, engine)
     if table is not None:
         raise InvalidParameterError("table= names a table of a database, whose URL must then be the source.")
+    if isinstance(source, str) and source.startswith(("postgresql://", "postgres://", "duckdb://")):
+        raise InvalidParameterError("a database has several tables: name the one you want with table=...")
     if isinstance(source, str | os.PathLike):
         return _of_file(os.fspath(source), engine or _duckdb())
     import ibis
@@ -118,11 +120,17 @@ def _of_database(url: str, table: str, engine: Any) -> Opened:
 def _of_file(path: str, engine: Any) -> Opened:
     for ending, read in _READERS.items():
         if path.removesuffix(".gz").endswith(ending):
+            _require_there(path)
             return read(path, engine)
     raise InvalidParameterError(
         f"{path!r} does not end in {', '.join(_READERS)}, so its format is not known. Convert it, or open it "
         "with Ibis and give the Ibis table; a database needs table=..."
     )
+
+
+def _require_there(path: str) -> None:
+    if "://" not in path and not os.path.exists(path) and not glob.glob(path, recursive=True):
+        raise InvalidParameterError(f"there is no file {path!r}. Check the name and the folder.")
 
 
 def _of_parquet(path: str, engine: Any) -> Opened:

@@ -31,7 +31,7 @@ from sfumato.mechanisms.selection import Exponential, PermuteAndFlip
 from sfumato.statistics.asking import Answer, Query
 from sfumato.statistics.categories import Categories, categories_of
 from sfumato.statistics.histograms import checked_categories
-from sfumato.statistics.release import Release
+from sfumato.statistics.release import Parts, Release
 from sfumato.statistics.terms import Terms
 
 __all__ = ["TopK", "top_k"]
@@ -76,7 +76,8 @@ class TopK(Terms):
             place = selection.release(scores, generator=generator)
             chosen.append(left.pop(place))
             scores.pop(place)
-        return Answer(value=tuple(chosen))
+        parts = Parts(labels={"rank": tuple(range(1, self.k + 1)), "category": tuple(chosen)}, numbers=None)
+        return Answer(value=tuple(chosen), parts=parts)
 
     def _selection(self) -> Exponential | PermuteAndFlip:
         kind = PermuteAndFlip if self.delta == 0 else Exponential

@@ -420,6 +420,8 @@ def test_an_account_is_charged_once_for_the_planned_run_before_the_first_batch(t
         train(parts, 1)
     assert parts.privacy.event() == account.event()
     assert "seeded" in str(account.statement())
+    assert parts.privacy.record_note is None
+    assert "not recorded" in private(*data_of("mlp"), noise_multiplier=2.0).privacy.record_note
 
 
 def test_a_run_that_an_account_does_not_admit_changes_nothing(tmp_path):
