@@ -473,8 +473,7 @@ TOLD = [
 
 def number_in(value):
     """Return the number of an answer, of a count by its category too."""
-    first = value[0] if isinstance(value, list) else value
-    return float(first.split(": ")[-1]) if isinstance(first, str) else float(first)
+    return value[0]["value"] if isinstance(value, list) else value
 
 
 @pytest.mark.parametrize("source", FILES)
