@@ -68,6 +68,7 @@ def test_a_table_says_accuracy_guarantee_and_how_delta_was_chosen(sfumato_says):
     assert (
         "Delta was not given: 0.001 is the largest power of ten below one over the public size, 455." in words
     )
+    assert "Not recorded in a ledger: nothing adds its cost" in words and "│ recorded │ False │" in words
     assert "hyper-parameter tuning is not charged" in words
 
 
