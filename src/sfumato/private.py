@@ -265,6 +265,8 @@ def fit(
     rows = _Later(table, _features(table, features, target), target, classes)
     for step in steps:
         step.set_params(**_terms(step, table, account, purpose))
+    if any(Relation.parse(step.relation).replaces for step in steps):
+        rows.keep_all()
     return model.fit(rows.features()) if target is None else model.fit(rows.features(), rows.target())
 
 
@@ -299,7 +301,18 @@ class _Later:
         self._rows = table.rows(*features, *([] if target is None else [target]), classes=labels)
         self._classes = None if labels is None else classes
         self._width = len(features)
+        self._all = False
         self._read: Any = None
+
+    def keep_all(self) -> None:
+        """Keep rows with missing values, as NaN: their number is public where a neighbor replaces one."""
+        if not self._rows.has_every_row():
+            raise InvalidParameterError(
+                "where neighbors replace a row, the number of rows is public, but how many a filter leaves, "
+                "or how many units have one, is not. Fit with relation='add-remove', or make a table without "
+                "a filter, of one row a unit, and open it without privacy_unit."
+            )
+        self._all = True
 
     def features(self) -> "_Part":
         """Return X."""
@@ -311,12 +324,19 @@ class _Later:
 
     def _labels(self) -> Any:
         column = self._matrix()[:, self._width]
-        return column if self._classes is None else self._classes[column.astype(np.intp)]
+        if self._classes is None:
+            return column
+        if not self._all:
+            return self._classes[column.astype(np.intp)]
+        known = ~np.isnan(column)
+        labels = np.full(len(column), None, dtype=object)  # which is no class
+        labels[known] = self._classes[column[known].astype(np.intp)]
+        return labels
 
     def _matrix(self) -> Any:
         """Read all rows, once."""
         if self._read is None:
-            batches = list(self._rows.batches())
+            batches = list(self._rows.every_batch() if self._all else self._rows.batches())
             width = len(self._rows.names)
             self._read = np.concatenate(batches) if batches else np.zeros((0, width))
         return self._read

@@ -126,7 +126,7 @@ def test_what_is_raw_is_not_offered_and_says_so(table):
         table: {"owned"},
         table.owned: {"expression", "engine", "kept", "row", "table", "batches"},
         table["cost"]: {"owned", "moments", "histogram", "ordered"},
-        table.rows("cost"): {"owned", "batches", "read"},
+        table.rows("cost"): {"owned", "batches", "every_batch", "read"},
         table.categories("ward"): {"owned", "tally", "tallies"},
         groups: {"owned", "compute", "totals"},
     }
@@ -137,7 +137,7 @@ def test_what_is_raw_is_not_offered_and_says_so(table):
     assert offered == {
         "categories", "columns", "contribution_bound", "count", "filter", "floats_may_be_whole", "group_by",
         "keys", "mean", "mutate", "name", "names", "plan", "privacy_unit", "require_fitting", "rows",
-        "classes", "present", "schema", "sql", "sum", "type_of", "unit",
+        "classes", "has_every_row", "present", "schema", "sql", "sum", "type_of", "unit",
     }  # fmt: skip
     for method in (type(table["cost"]).ordered, type(table.rows("cost")).read, type(table.owned).batches):
         assert "Raw: not a release" in method.__doc__

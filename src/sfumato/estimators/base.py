@@ -24,7 +24,6 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import DataConversionWarning
-from sklearn.utils.validation import validate_data
 
 from sfumato import _check
 from sfumato.accounting import composition
@@ -33,7 +32,7 @@ from sfumato.accounting.events import DpEvent
 from sfumato.accounting.guarantee import Guarantee, Relation
 from sfumato.accounting.price import price
 from sfumato.errors import InvalidParameterError, QueryFailedError, SfumatoError
-from sfumato.estimators.reading import Floats, entries_of, matrix_of
+from sfumato.estimators.reading import Floats, entries_of, matrix_of, same_features
 from sfumato.ledger.account import Account
 from sfumato.ledger.recorded import record_note
 from sfumato.mechanisms.random import Generator, SeededGenerator, resolve, study_note
@@ -180,20 +179,8 @@ class PrivateEstimator(BaseEstimator):
         Values are not looked at: NaN and infinities are still in it, and NaN for what is no number.
         """
         rows = matrix_of(X, flat=self._FLAT)
-        self._same_features(X, rows, reset)
+        same_features(self, X, rows, reset=reset)
         return rows
-
-    def _same_features(self, X: Any, rows: Floats, reset: bool) -> None:
-        """Note the number and the names of the features, or compare: neither reads a value."""
-        problem = ""
-        try:
-            check: Any = validate_data  # its annotations know no arrays
-            named = X if len(getattr(X, "shape", ())) == 2 else rows  # a frame has names of features
-            check(self, named, reset=reset, skip_check_array=True)
-        except ValueError as error:
-            problem = str(error)
-        if problem:
-            raise InvalidParameterError(problem)
 
     def _column(self, y: Any, *, rows: int) -> npt.NDArray[Any]:
         """Return y as one column of as many entries as there are rows, of whatever type."""

@@ -167,11 +167,24 @@ class TableRows:
         return described(self, *self.names)
 
     def __dir__(self) -> list[str]:
-        return shown(self, "batches", "owned", "read")
+        return shown(self, "batches", "every_batch", "owned", "read")
 
     def batches(self) -> Iterator[Floats]:
         """Yield all rows without missing values, some at a time: [rows, columns]. Raw: not a release."""
-        for batch in self.owned.batches(self._values()):
+        yield from self._matrices(self._values())
+
+    def every_batch(self) -> Iterator[Floats]:
+        """Yield the rows of a table that `has_every_row`, NaN for a missing value. Raw: not a release."""
+        yield from self._matrices(self.owned.expression.select(**self._named()))
+
+    def has_every_row(self) -> bool:
+        """Whether no row was left out because of what is in it, so that their number is that of the table."""
+        import ibis.expr.operations as ops
+
+        return self.owned.unit is None and not self.owned.expression.op().find((ops.Filter, ops.DropNull))
+
+    def _matrices(self, rows: Expression) -> Iterator[Floats]:
+        for batch in self.owned.batches(rows):
             yield np.column_stack([column.to_numpy(zero_copy_only=False) for column in batch.columns])
 
     def read(self) -> tuple[Floats, npt.NDArray[np.int64] | None]:
