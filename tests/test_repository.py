@@ -129,21 +129,12 @@ def test_torch_is_pinned_to_one_version_everywhere():
 
 
 IMPORT = """
-import json, sys, time
-start = time.perf_counter()
+import json, sys
 import sfumato
-seconds = time.perf_counter() - start
-heavy = sorted({"torch", "scipy", "sqlalchemy"} & set(sys.modules))
-print(json.dumps({"seconds": seconds, "heavy": heavy}))
+print(json.dumps(sorted({"torch", "scipy", "sqlalchemy", "pandas", "sklearn", "ibis"} & set(sys.modules))))
 """
 
 
-def fresh_import() -> dict[str, object]:
-    command = [sys.executable, "-c", IMPORT]
-    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-
-
-def test_importing_sfumato_is_quick_and_loads_nothing_heavy():
-    runs = [fresh_import() for _ in range(3)]
-    assert [run["heavy"] for run in runs] == [[], [], []]
-    assert min(float(str(run["seconds"])) for run in runs) < 1.0  # the best of three: the machine may be busy
+def test_importing_sfumato_loads_nothing_heavy():
+    ran = subprocess.run([sys.executable, "-c", IMPORT], check=True, capture_output=True, text=True)
+    assert json.loads(ran.stdout) == []

@@ -52,12 +52,22 @@ def test_the_first_passes_and_powers_of_two_are_thorough_and_others_are_drawn(mo
             made.append(barrier._passes)
 
     monkeypatch.setattr(barriers, "Thorough", Thorough)
-    monkeypatch.setattr(barriers.secrets, "randbelow", lambda most: 0 if barrier._passes == 21 else 1)
+    monkeypatch.setattr(barriers.secrets, "randbelow", lambda most: 0 if barrier._passes == 20 else 1)
     barrier = Barrier(Part())
     for _ in range(40):
         with barrier.guarding():
             pass
     assert made == [1, 2, 3, 4, 8, 16, 21, 32]
+
+
+def test_a_replay_takes_the_place_of_work_unless_a_thorough_look_is_due(monkeypatch):
+    monkeypatch.setattr(barriers.secrets, "randbelow", lambda most: 0 if barrier._passes == 20 else 1)
+    barrier = Barrier(Part())
+    done = [barrier.run(lambda: "worked", replay=lambda: "replayed") for _ in range(40)]
+    assert [place for place, how in enumerate(done, 1) if how == "worked"] == [1, 2, 3, 4, 8, 16, 21, 32]
+    assert barrier.run(lambda: "worked", replay=lambda: None) == "worked"  # nothing was recorded
+    with pytest.raises(NotPrivateError):
+        barrier.run(lambda: setattr(barrier._model, "count", 5), replay=lambda: None)
 
 
 def test_what_is_changed_between_passes_is_nobodys_business():

@@ -80,16 +80,24 @@ class Recordings:
         """Whether a batch can be recorded."""
         return self._recorder.takes(batch)
 
-    def replay(self, batch: Sequence[Any], per_unit: int) -> Replay:
-        """Start computing the clipped sums of a batch. The next replay overwrites them."""
+    def replay(self, batch: Sequence[Any], per_unit: int, *, record: bool = True) -> Replay | None:
+        """Start computing the clipped sums of a batch. The next replay overwrites them.
+
+        Without `record`, None where no recording fits: then none of the model's own code is run.
+        """
         batch, padding = self._rounded(batch, per_unit)
-        total, sums = self._found(batch, per_unit).replay(batch)
+        found = self._found(batch, per_unit, record=record)
+        if found is None:
+            return None
+        total, sums = found.replay(batch)
         return Replay(sums=sums, total=total.clone(), padding=padding)
 
-    def _found(self, batch: Sequence[Any], per_unit: int) -> _Recorded:
+    def _found(self, batch: Sequence[Any], per_unit: int, *, record: bool) -> _Recorded | None:
         key = self._key(batch, per_unit)
         found = self._recorded.pop(key, None)
         if found is None or found.pointers != self._pointers():
+            if not record:
+                return None
             recorded = self._recorder.record(lambda given: self._pass(given, per_unit), batch)
             found = _Recorded(recorded, self._pointers())
         self._recorded[key] = found  # last: the one that was used longest ago goes first
