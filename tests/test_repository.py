@@ -13,6 +13,7 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 import yaml
 
@@ -65,6 +66,13 @@ def lacks_docstring(value: object, name: str) -> bool:
         return False  # a constant or an alias: the module's docstring speaks for it
     own = value.__dict__.get("__doc__") if inspect.isclass(value) else value.__doc__
     return not own or own.startswith(f"{name}(")  # a dataclass without one gets its signature
+
+
+def test_no_property_has_a_deadline():
+    """A deadline would make a test depend on the clock, and fail on a busy machine."""
+    assert hypothesis.settings.default is not None and hypothesis.settings.default.deadline is None
+    limited = re.compile(r"deadlin[e]=(?!None)")
+    assert [relative(path) for path in texts(ROOT / "tests") if limited.search(path.read_text())] == []
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=relative)

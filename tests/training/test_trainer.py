@@ -488,6 +488,16 @@ def test_a_run_is_one_release_of_its_account(account):
     assert (again["recorded"], again["account"], again["release_number"]) == (True, "clients", 1)
 
 
+@pytest.mark.parametrize("make", [FastGenerator, lambda: FastGenerator(1), lambda: seeded(1)])
+def test_noise_that_is_not_secure_is_marked_in_the_ledger(account, make):
+    paid = {"account": account, "privacy_unit": "client", "delta": None}
+    fit((X, Y), run_of([(9.0, 1)]), purpose="secure", generator=None, **paid)
+    assert not account.statement().seeded
+    fit((X, Y), run_of([(9.0, 1)]), purpose="study", generator=make(), **paid)
+    assert [release.seeded for release in account.releases()] == [False, True]
+    assert account.statement().seeded
+
+
 def test_an_exception_while_training_leaves_the_run_spent(account):
     calls = []
 
