@@ -361,7 +361,7 @@ def _deferred(
     from sfumato.training.data import Deferred
 
     label = torch.float32 if classes is None else torch.int64
-    if classes is None or isinstance(classes, int):
+    if classes is None or isinstance(classes, int | np.integer):
         rows = table.rows(*features, target)
     else:
         rows, classes = table.rows(*features, target, classes=classes), len(classes)
