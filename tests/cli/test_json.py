@@ -15,6 +15,7 @@ from sfumato.cli import label_run
 from sfumato.cli.app import app
 
 RUN = "train digits --model linear --epsilon 2 --epochs 1 --expected-batch-size 100"
+TYPED = "--type age=number --type income=number"
 LINE = "--target income --feature age --feature-bounds 0 100 --target-bounds 0 5000"
 CHARGED = "--privacy-unit client_id --ledger ledger.db --account people"
 # In this order: what a command shows was made by those before it.
@@ -22,8 +23,8 @@ COMMANDS = {
     "ledger init": "people --privacy-unit client_id --epsilon 9 --delta 1e-6",
     "account": "--noise-multiplier 1.1 --sampling-rate 0.01 --steps 10 --delta 1e-5",
     "plan": "--epsilon 3 --public-size 60000 --expected-batch-size 1024 --epochs 1",
-    "stats": f"people.csv histogram age --edge 0 --edge 50 --edge 99 --epsilon 1 {CHARGED}",
-    "fit": f"people.csv theil-sen {LINE} --epsilon 1 {CHARGED}",
+    "stats": f"people.csv histogram age {TYPED} --edge 0 --edge 50 --edge 99 --epsilon 1 {CHARGED}",
+    "fit": f"people.csv theil-sen {TYPED} {LINE} --epsilon 1 {CHARGED}",
     "train": f"{RUN.removeprefix('train ')} --audit 100 --folder run",
     "audit": "run",
     "ledger show": "people",
@@ -33,7 +34,7 @@ COMMANDS = {
 }
 MORE = [
     "stats people.csv count --epsilon 1 --plan",
-    "stats people.csv quantiles age --q 0.1 --q 0.9 --bounds 0 99 --epsilon 1",
+    f"stats people.csv quantiles age {TYPED} --q 0.1 --q 0.9 --bounds 0 99 --epsilon 1",
     "train digits --private labels --method randomized-response --epsilon 2",
     "ledger show",
 ]

@@ -23,7 +23,7 @@ _OTHERS = {
     "features": "feature",
     "types": "type",
 }
-_PHRASES = {"table=...": "#TABLE behind it"}  # advice that has no option
+_PHRASES = {"table=...": "#TABLE behind its address"}  # advice that has no option
 _QUOTED = re.compile(r"""('[^']*'|"[^"]*"|`[^`]*`)""")
 
 

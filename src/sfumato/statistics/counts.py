@@ -170,6 +170,7 @@ def count(
       interval: ... (95%, noise)
       (1, 0)-differential privacy for one row, add-remove neighbors
       for study only: the noise was seeded
+      not recorded in a ledger: nothing adds its cost to that of other releases
     """
     data = column_of(values)
     question = Count(

@@ -69,7 +69,9 @@ def _opened(source: Any, engine: Any, table: str | None) -> Opened:
     if table is not None:
         raise InvalidParameterError("table= names a table of a database, whose URL must then be the source.")
     if isinstance(source, str) and source.startswith(("postgresql://", "postgres://", "duckdb://")):
-        raise InvalidParameterError("a database has several tables: name the one you want with table=...")
+        raise InvalidParameterError(
+            "a database has several tables. Give the name of the one you want: table=..."
+        )
     if isinstance(source, str | os.PathLike):
         return _of_file(os.fspath(source), engine or _duckdb())
     import ibis
@@ -130,7 +132,7 @@ def _of_file(path: str, engine: Any) -> Opened:
 
 def _require_there(path: str) -> None:
     if "://" not in path and not os.path.exists(path) and not glob.glob(path, recursive=True):
-        raise InvalidParameterError(f"there is no file {path!r}. Check the name and the folder.")
+        raise InvalidParameterError(f"there is no file {path!r}. Give the path of one that exists.")
 
 
 def _of_parquet(path: str, engine: Any) -> Opened:
