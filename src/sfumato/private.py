@@ -309,8 +309,9 @@ class _Later:
         if not self._rows.has_every_row():
             raise InvalidParameterError(
                 "where neighbors replace a row, the number of rows is public, but how many a filter leaves, "
-                "or how many units have one, is not. Fit with relation='add-remove', or make a table without "
-                "a filter, of one row a unit, and open it without privacy_unit."
+                "how many units have one, or how many lines of a CSV file can be read, is not. Fit with "
+                "relation='add-remove', or make a Parquet file or a table without a filter, of one row a "
+                "unit, and open it without privacy_unit."
             )
         self._all = True
 
@@ -352,6 +353,17 @@ class _Part:
         return np.array(self._read(), dtype=dtype)
 
 
+def _required(classes: Any) -> list[Any]:
+    """Return the labels of classes, if they are a list of different ones."""
+    listed = isinstance(classes, list | tuple | np.ndarray)
+    if not listed or len(classes) < 2 or len(set(map(str, classes))) < len(classes):
+        raise InvalidParameterError(
+            "classes must be a number of classes, or a list of two or more different labels, in order: "
+            "classes=['no', 'yes']."
+        )
+    return list(classes)
+
+
 def _deferred(
     table: PrivateTable, features: tuple[str, ...], target: str, classes: int | Sequence[Any] | None
 ) -> Any:
@@ -361,10 +373,11 @@ def _deferred(
     from sfumato.training.data import Deferred
 
     label = torch.float32 if classes is None else torch.int64
-    if classes is None or isinstance(classes, int | np.integer):
+    if classes is None or (isinstance(classes, int | np.integer) and not isinstance(classes, bool)):
         rows = table.rows(*features, target)
     else:
-        rows, classes = table.rows(*features, target, classes=classes), len(classes)
+        labels = _required(classes)
+        rows, classes = table.rows(*features, target, classes=labels), len(labels)
     return Deferred(
         blank=(torch.zeros(0, len(features)), torch.zeros(0, dtype=label)),
         read=lambda: _read(rows, classes),

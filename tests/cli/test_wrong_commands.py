@@ -112,6 +112,10 @@ WRONG = {
     f"{FIT} noisy-stats --target city {LINE}": "city",
     f"{FIT} forest --target default --epsilon 1": "'forest' is not one of",
     f"{FIT} {LOGISTIC} --out nofolder/model.json": "nofolder",
+    f"{FIT} {LOGISTIC} --relation replace-one": "lines of a CSV file",
+    f"{FIT} {LOGISTIC} --out people.csv": "is the file of the data",
+    f"{STATS} count --epsilon 1 --out people.csv": "is the file of the data",
+    f"{STATS} histogram age --category {'9' * 400} --epsilon 1": "cannot be a value of column 'age'",
     # training and audits
     f"{TRAIN} --epsilon 1 --clip-norm -1": "--clip-norm must be",
     f"{TRAIN} --epsilon 0": "--epsilon must be",

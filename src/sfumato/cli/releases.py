@@ -39,11 +39,14 @@ def write_release(found: Any, out: str | None) -> None:
         (found.to_csv if Path(out).suffix.lower() == ".csv" else found.to_json)(out)
 
 
-def require_place(out: str | None, *, suffixes: tuple[str, ...] = ()) -> None:
-    """Raise where a file could not be written, before what is to be in it is paid for."""
+def require_place(out: str | None, *, suffixes: tuple[str, ...], others: tuple[str | None, ...]) -> None:
+    """Raise where a file could not be written, or is one of `others`, before what goes there is paid for."""
     if out is None:
         return
     place = Path(out)
+    kept = [Path(other) for other in others if other is not None and Path(other).is_file()]
+    if place.exists() and any(place.samefile(other) for other in kept):
+        raise InvalidParameterError(f"--out {out!r} is the file of the data or of the ledger. Give another.")
     if suffixes and place.suffix.lower() not in suffixes:
         raise InvalidParameterError(f"--out must end in {' or '.join(suffixes)}, but {out!r} was given.")
     before = place.exists()

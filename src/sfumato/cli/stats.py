@@ -79,7 +79,7 @@ def command(
         told = {"plan": query.plan(), "guarantee": query.guarantee.to_dict()}
         show_facts("Nothing is spent yet", told, as_json=as_json)
         return
-    require_place(out, suffixes=(".json", ".csv"))
+    require_place(out, suffixes=(".json", ".csv"), others=(source, ledger))
     with waiting("Computing"):
         found = query.release(account=payer, purpose=purpose)
     show_release(found, as_json=as_json)

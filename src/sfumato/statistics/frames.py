@@ -44,7 +44,8 @@ def read_alike(source: Any, *, unit: str | None = None, types: Mapping[str, str]
     """Return a pandas frame with the types that it would have if no value were missing or out of range.
 
     Numbers become float64. The column of the unit, and any source that is no pandas frame, stay as they are.
-    Objects of a column whose type is declared, in `types`, become text, and are read by that type later.
+    Values of a column whose type is declared, in `types`, become text and are read by that type later, unless
+    pandas has them in a type of that kind: what type it has may depend on one value.
 
     >>> import pandas as pd
     >>> frame = pd.DataFrame({"ill": [True, None], "age": [40, 50], "coins": [1, 10**400]})
@@ -55,9 +56,9 @@ def read_alike(source: Any, *, unit: str | None = None, types: Mapping[str, str]
         return source
     frame, types = source.copy(deep=False), types or {}
     for name, kind in source.dtypes.items():
-        if str(kind) == "object" and name in types:
+        if name in types and not _reads_alike(str(kind), types[name]):
             textual = types[name] in ("text", TYPES["text"])
-            frame[name] = _texts(source[name], _text if textual else _cell)
+            frame[name] = _texts(source[name], _named if textual else _cell)
         elif str(kind) == "object" and name != unit:
             frame[name] = _plain(source[name])
         elif str(kind) in ("object", "category") or str(kind).startswith("str"):
@@ -65,6 +66,29 @@ def read_alike(source: Any, *, unit: str | None = None, types: Mapping[str, str]
         elif str(kind).startswith(("int", "uint")) and name != unit and name not in types:
             frame[name] = source[name].astype("float64")
     return frame
+
+
+def _reads_alike(kind: str, declared: str) -> bool:
+    """Whether an engine reads a pandas type as the declared one just as it reads the values one by one."""
+    number = kind.lower().startswith(("int", "uint", "float", "bool"))
+    by_kind = {
+        "number": number,
+        "float": number,
+        "integer": number and not kind.lower().startswith("bool"),
+        "int": number and not kind.lower().startswith("bool"),
+        "bool": kind.lower().startswith("bool"),
+        "date": kind.startswith("datetime64") and "," not in kind,
+        "timestamp": kind.startswith("datetime64") and "," not in kind,
+    }
+    return next((so for start, so in by_kind.items() if declared.startswith(start)), False)
+
+
+def _named(value: Any) -> str:
+    """Return a value as text, alike whatever type pandas has it in: 1.0 is written as 1, True as true."""
+    if isinstance(value, bool | np.bool_):
+        return str(bool(value)).lower()
+    whole = isinstance(value, float | np.floating) and float(value).is_integer()
+    return str(int(value)) if whole else _text(value)
 
 
 def _text(value: Any) -> str:
@@ -79,7 +103,7 @@ def _cell(value: Any) -> str:
         return str(int(value))
     if isinstance(value, int) and not -_LARGEST <= value <= _LARGEST:
         return "inf" if value > 0 else "-inf"
-    whole = isinstance(value, float) and value.is_integer()
+    whole = isinstance(value, float | np.floating) and float(value).is_integer()
     return str(int(value)) if whole else _text(value)
 
 

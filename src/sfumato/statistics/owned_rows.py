@@ -26,7 +26,7 @@ from typing import Any
 from sfumato.statistics.collations import told_apart
 from sfumato.statistics.guards import guarded
 
-__all__ = ["OwnedRows", "described", "number", "shown"]
+__all__ = ["OwnedRows", "described", "is_known", "number", "shown"]
 
 Expression = Any  # Ibis is imported only when a table is made
 Batch = Any  # a pyarrow.RecordBatch
@@ -42,6 +42,7 @@ class OwnedRows:
     engine: Any  # an Ibis backend
     unit: str | None
     contribution_bound: int
+    lines_left_out: bool = False  # as in a CSV file, where a line that is no row is none
     floats_may_be_whole: bool = False  # as in a pandas frame, where one missing value makes floats of them
 
     @property
@@ -68,7 +69,7 @@ class OwnedRows:
         """
         owner = {} if self.unit is None else {_UNIT: self.owner(self.unit)}
         rows = self.expression.select(**owner, **values)
-        rows = rows.filter(reduce(and_, (_is_known(rows[name]) for name in rows.columns)))
+        rows = rows.filter(reduce(and_, (is_known(rows[name]) for name in rows.columns)))
         if only is not None:
             rows = rows.filter(*only(rows))
         if self.unit is None:
@@ -79,6 +80,8 @@ class OwnedRows:
         """Return who owns each row, as they are told apart; refused where that cannot be done."""
         owner = self.expression[unit]
         kind = owner.type()
+        if self.floats_may_be_whole and kind.is_floating():
+            return _written(owner)  # one missing number made floats of all, and they are who they were
         if (self.floats_may_be_whole and kind.is_numeric()) or kind.is_temporal():
             return owner.cast("string")  # Python has no date beyond the year 9999
         return told_apart(owner, engine=self.engine.name)
@@ -162,13 +165,22 @@ def number(value: float) -> Expression:
     return ibis.literal(repr(float(value))).cast("float64")
 
 
+def _written(value: Expression) -> Expression:
+    """Return floats as text; whole ones as whole numbers are written."""
+    import ibis
+
+    whole = ibis.ifelse(value.try_cast("int64").cast("float64") == value, value.try_cast("int64"), None)
+    return ibis.coalesce(whole.cast("string"), value.cast("string"))
+
+
 def _hash(value: Expression) -> Expression:
     kind = value.type()
     every_engine_hashes = kind.is_int64() or kind.is_int32() or kind.is_float64() or kind.is_string()
     return value.hash() if every_engine_hashes else value.cast("string").hash()
 
 
-def _is_known(value: Expression) -> Expression:
+def is_known(value: Expression) -> Expression:
+    """Return whether a value is there: neither null nor NaN."""
     # Both: Spark says that null is not NaN, DuckDB that it is unknown.
     known = value.notnull()
     return known & ~value.isnan() if value.type().is_floating() else known

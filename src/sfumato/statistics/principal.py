@@ -97,7 +97,8 @@ class PrincipalComponents(Scattered):
         mean, covariance = sums.moments()
         noise = sums.covariance_stddevs() * np.outer(self.units, self.units)
         found = _components(covariance * np.outer(self.units, self.units), self.components)
-        level = 2 * math.sqrt(float((noise**2).sum() / len(noise)))
+        largest = float(noise.max())  # whose square may be beyond float64
+        level = 2 * largest * math.sqrt(float(((noise / largest) ** 2).sum() / len(noise)))
         value = _with(found, self.origin + mean * self.units, level)
         return Answer(value=value, notes=_NO_INTERVAL, parts=value.parts(self.columns))
 

@@ -194,7 +194,7 @@ def plain_type_of(values: Any) -> str | None:
 def from_text(text: str, kind: Any, *, name: str) -> Any:
     """Return what a text that names a value of a column means, by the type of the column."""
     found: Any = None
-    with contextlib.suppress(KeyError, ValueError):
+    with contextlib.suppress(KeyError, ValueError, OverflowError):
         found = _READ[plain_type(kind)](text)
     if found is None:
         raise InvalidParameterError(
@@ -210,7 +210,7 @@ def _number(text: str) -> int | float | None:
 
 
 def _boolean(text: str) -> bool | None:
-    return {"true": True, "false": False, "1": True, "0": False}.get(text.lower())
+    return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}.get(text.lower())
 
 
 _READ = {"text": str, "number": _number, "integer": int, "boolean": _boolean, "date": date.fromisoformat}

@@ -181,7 +181,8 @@ class TableRows:
         """Whether no row was left out because of what is in it, so that their number is that of the table."""
         import ibis.expr.operations as ops
 
-        return self.owned.unit is None and not self.owned.expression.op().find((ops.Filter, ops.DropNull))
+        left_out = self.owned.lines_left_out or self.owned.expression.op().find((ops.Filter, ops.DropNull))
+        return self.owned.unit is None and not left_out
 
     def _matrices(self, rows: Expression) -> Iterator[Floats]:
         for batch in self.owned.batches(rows):
@@ -253,7 +254,8 @@ def _class(label: Any, kind: Any) -> Expression | None:
 
     plain = label.item() if isinstance(label, np.generic) else label
     if kind.is_decimal() or kind.is_floating():
-        return number(plain) if isinstance(plain, int | float) else None
+        found = number(plain) if isinstance(plain, int | float) else None
+        return found.cast("float32") if found is not None and kind.is_float32() else found
     if kind.is_integer() and isinstance(plain, float) and plain.is_integer():
         plain = int(plain)
     if kind.is_boolean() and plain in (0, 1):

@@ -36,9 +36,10 @@ from typing import Any
 from sfumato.errors import InvalidParameterError, SfumatoError
 from sfumato.statistics.schema import declared
 
-__all__ = ["opened"]
+__all__ = ["is_lines", "opened"]
 
 _LONGEST_LINE = 2**21  # bytes; DuckDB's own limit
+_LINES = (".csv", ".tsv")
 Opened = tuple[Any, Any]  # an Ibis table, and its engine
 
 
@@ -56,6 +57,15 @@ def opened(source: Any, *, engine: Any, table: str | None, types: Mapping[str, s
         "the source could not be opened as a table. Give the path of a CSV or Parquet file, a "
         "pandas, polars or pyarrow frame, an Ibis table, or the URL of a database with table=..."
     )
+
+
+def is_lines(source: Any) -> bool:
+    """Whether a source is text, one row a line, where a line that is no row is left out.
+
+    >>> is_lines("people.csv.gz"), is_lines("people.parquet")
+    (True, False)
+    """
+    return isinstance(source, str | os.PathLike) and os.fspath(source).removesuffix(".gz").endswith(_LINES)
 
 
 def _require_ibis() -> None:

@@ -26,12 +26,12 @@ from sfumato.statistics.frames import is_pandas, read_alike
 from sfumato.statistics.group_questions import RowCount
 from sfumato.statistics.groups import Groups, groups_of
 from sfumato.statistics.keys import KeyDiscovery, Keyed
-from sfumato.statistics.owned_rows import OwnedRows, shown
+from sfumato.statistics.owned_rows import OwnedRows, is_known, shown
 from sfumato.statistics.row_wise import require_row_wise
 from sfumato.statistics.schema import Types, read_types
 from sfumato.statistics.table_categories import TableCategories
 from sfumato.statistics.table_columns import TableColumn, TableRows, column, numeric
-from sfumato.statistics.table_sources import opened
+from sfumato.statistics.table_sources import is_lines, opened
 
 __all__ = ["PrivateTable", "private_table"]
 
@@ -91,7 +91,7 @@ class PrivateTable:
         """Return a column of any type as one of numbers: 1 where it has a value. To count those rows."""
         import ibis
 
-        known = ibis.ifelse(column(self.owned, name).notnull(), 1.0, ibis.null("float64"))
+        known = ibis.ifelse(is_known(column(self.owned, name)), 1.0, ibis.null("float64"))
         added = f"{name} has a value"  # a column beside it: it may be that of the unit
         expression = self.owned.expression.mutate(**{added: known})
         return TableColumn(replace(self.owned, expression=expression), added)
@@ -234,6 +234,7 @@ def private_table(
         engine=backend,
         unit=unit,
         contribution_bound=contribution_bound,
+        lines_left_out=is_lines(source),
         floats_may_be_whole=is_pandas(source),
     )
     if unit is not None:
