@@ -105,6 +105,43 @@ def bounds(**values: tuple[float, float]) -> None:
             )
 
 
+WIDEST = 1e280  # size of bounds: sums of so large numbers stay in float64
+_FINEST = 2.0**-40  # of a bound: a smaller standard deviation could be lost beside it in float64
+
+
+def summable(**values: tuple[float, float]) -> None:
+    """Require bounds between which values can be added up: of at most 1e280 in size.
+
+    >>> summable(bounds=(0.0, 1e300))
+    Traceback (most recent call last):
+    sfumato.errors.InvalidParameterError: bounds must be a pair of numbers of at most 1e+280 in size, but ...
+    """
+    bounds(**values)
+    for name, value in values.items():
+        if not max(abs(bound) for bound in value) <= WIDEST:
+            raise _fail(name, value, f"a pair of numbers of at most {WIDEST:g} in size")
+
+
+def squarable(**values: tuple[float, float]) -> None:
+    """Require bounds between which values, and their distances, can be squared: 1e-100 to 1e100."""
+    bounds(**values)
+    for name, (lower, upper) in values.items():
+        if not (max(abs(lower), abs(upper)) <= _SCALES[1] and upper - lower >= _SCALES[0]):
+            raise _fail(
+                name,
+                (lower, upper),
+                f"a pair of numbers of at most {_SCALES[1]:g} in size and at least {_SCALES[0]:g} apart, as "
+                "their squares are computed",
+            )
+
+
+def resolvable(value: float, *, within: tuple[float, float], name: str = "stddev") -> None:
+    """Require a standard deviation that float64 can tell from zero beside any number within bounds."""
+    largest = max(abs(bound) for bound in within)
+    if not value >= largest * _FINEST:
+        raise _fail(name, value, f"at least {largest * _FINEST:g}: float64 has no finer steps there")
+
+
 def text(**values: str) -> None:
     """Require a string with something in it."""
     for name, value in values.items():

@@ -38,6 +38,7 @@ __all__ = ["AutomaticBounds", "bounds"]
 Floats = npt.NDArray[np.float64]
 
 _MOST_BINS = 10_000
+_FARTHEST = 1e290  # that the largest edge is from the smallest: what is computed between them stays finite
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,6 +64,11 @@ class AutomaticBounds(Terms):
                 f"bins must grow: base={self.base!r} must be above 1, and smallest={self.smallest!r} below "
                 f"largest={self.largest!r}."
             )
+        if not self.largest / self.smallest <= _FARTHEST:
+            raise InvalidParameterError(
+                f"largest={self.largest!r} must be at most {_FARTHEST:g} times smallest={self.smallest!r}: "
+                "edges between them would leave float64."
+            )
         if self._growths() > _MOST_BINS / 2 - 1:
             raise InvalidParameterError(
                 f"these are more than {_MOST_BINS} bins. Use a larger base, or a smaller range."
@@ -76,8 +82,7 @@ class AutomaticBounds(Terms):
     @property
     def edges(self) -> Floats:
         """Return the edges of the bins."""
-        sizes = self.smallest * self.base ** np.arange(self._growths() + 1)
-        sizes[-1] = self.largest
+        sizes = np.append(self.smallest * self.base ** np.arange(self._growths()), self.largest)
         return np.concatenate([-sizes[::-1], [0.0], sizes])
 
     @property

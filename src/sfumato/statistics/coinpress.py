@@ -107,8 +107,9 @@ class CoinPressMeans(Concentrated):
         if not self.bounds or len(self.bounds) != len(self.stddev):
             raise InvalidParameterError("bounds and stddev must have one entry for each column.")
         for bounds, stddev in zip(self.bounds, self.stddev, strict=True):
-            _check.bounds(bounds=bounds)
+            _check.squarable(bounds=bounds)
             _check.scale(stddev=stddev)
+            _check.resolvable(stddev, within=bounds)
 
     @property
     def name(self) -> str:

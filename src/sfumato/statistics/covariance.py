@@ -65,7 +65,7 @@ class Scattered(Concentrated):
         if self.clip_norm is not None:
             _check.scale(clip_norm=self.clip_norm)
         for pair in self.bounds or ():
-            _check.bounds(bounds=pair)
+            _check.squarable(bounds=pair)
         if self.bounds is not None and len(self.bounds) != len(self.columns):
             raise InvalidParameterError(
                 f"{len(self.bounds)} bounds were given for {len(self.columns)} columns."

@@ -132,7 +132,7 @@ class GroupSum(Terms):
 
     def __post_init__(self) -> None:
         Terms.__post_init__(self)
-        _check.bounds(bounds=self.bounds)
+        _check.summable(bounds=self.bounds)
 
     @property
     def name(self) -> str:

@@ -82,7 +82,8 @@ class PrincipalComponents(Scattered):
         mean, covariance = sums.moments()
         noise = sums.covariance_stddevs() * np.outer(self.units, self.units)
         found = _components(covariance * np.outer(self.units, self.units), self.components)
-        level = 2 * math.sqrt(float((noise**2).sum() / len(noise)))
+        largest = float(noise.max())  # whose square may be beyond float64
+        level = 2 * largest * math.sqrt(float(((noise / largest) ** 2).sum() / len(noise)))
         return Answer(value=_with(found, self.origin + mean * self.units, level), notes=_NO_INTERVAL)
 
 

@@ -26,6 +26,7 @@ import numpy.typing as npt
 
 from sfumato.errors import InvalidParameterError, QueryFailedError
 from sfumato.statistics.columns import MOST_ROWS, STEPS, Bounds, Counts, Floats, Moments
+from sfumato.statistics.leaving import portable
 from sfumato.statistics.owned_rows import Expression, OwnedRows, described, number, shown
 
 __all__ = [
@@ -169,7 +170,7 @@ class TableRows:
     def read(self) -> tuple[Floats, npt.NDArray[np.int64] | None]:
         """Return all rows, and the number of each one's owner if a column says whose. Raw: not a release."""
         parts, owners = list[Floats](), list[Any]()
-        for batch in self.owned.batches(self._kept()):
+        for batch in self.owned.batches(self._with_owners()):
             columns = [batch.column(name).to_numpy(zero_copy_only=False) for name in self._named()]
             parts.append(np.column_stack(columns))
             owners += [] if self.owned.unit is None else batch.column("unit").to_pylist()
@@ -187,6 +188,12 @@ class TableRows:
 
     def _kept(self) -> Expression:
         return self.owned.kept(self._named())
+
+    def _with_owners(self) -> Expression:
+        kept = self._kept()
+        if self.owned.unit is None:
+            return kept
+        return kept.mutate(unit=portable(kept["unit"], engine=self.owned.engine.name))
 
     def _values(self) -> Expression:
         return self._kept().select(*self._named())

@@ -66,7 +66,7 @@ class FirstAbove(Terms):
         _check.finite(threshold=self.threshold)
         _check.count(max_answers=self.max_answers)
         for pair in self.ranges:
-            _check.bounds(range=pair)
+            _check.summable(range=pair)
         if not self.ranges:
             raise InvalidParameterError("ranges must name at least one range: [(lower, upper), ...].")
         if self.delta != 0:
