@@ -131,7 +131,8 @@ def decimal(text: str) -> Any:
     import ibis
     import ibis.expr.datatypes as dt
 
-    return ibis.literal(text).cast(dt.Decimal())
+    literal: Any = ibis.literal(text)
+    return literal.cast(dt.Decimal())
 
 
 # --- dates ------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ budget count         an account that is asked until it refuses (`audit.order`)
 records              how many results there are for one charge, and which are marked (`audit.records`)
 """
 
-from . import gradients, kept, ledger, loops, mechanisms, models, rows, runs, statistics, training
+from . import gradients, kept, ledger, loops, mechanisms, models, poison, rows, runs, statistics, training
 from .catalogue import Planted
 
 __all__ = ["CATALOGUE", "Planted"]
@@ -26,6 +26,7 @@ CATALOGUE: tuple[Planted, ...] = (
     *loops.BUGS,
     *mechanisms.BUGS,
     *statistics.BUGS,
+    *poison.BUGS,
     *models.BUGS,
     *ledger.BUGS,
     *runs.BUGS,
