@@ -43,6 +43,33 @@ def test_bounds_are_a_finite_rising_pair(pair):
         _check.bounds(bounds=pair)
 
 
+@pytest.mark.parametrize(("pair", "sums", "squares"), [
+    ((0, 1), True, True),
+    ((-1e100, 1e100), True, True),
+    ((0, 1e101), True, False),
+    ((0, 1e-100), True, True),
+    ((0, 1e-101), True, False),
+    ((-1e280, 0), True, False),
+    ((0, 1e281), False, False),
+])  # fmt: skip
+def test_bounds_of_sums_and_of_squares_stay_in_float64(pair, sums, squares):
+    for check, passes in ((_check.summable, sums), (_check.squarable, squares)):
+        if passes:
+            check(bounds=pair)
+            continue
+        with pytest.raises(InvalidParameterError, match="bounds must be a pair of numbers of at most"):
+            check(bounds=pair)
+    for check in (_check.summable, _check.squarable):
+        with pytest.raises(InvalidParameterError, match="bounds must be a pair"):
+            check(bounds=(1, 0))
+
+
+def test_a_standard_deviation_is_not_lost_beside_its_bounds():
+    _check.resolvable(1.0, within=(-1e12, 1e12))
+    with pytest.raises(InvalidParameterError, match=r"^stddev must be at least 90.9"):
+        _check.resolvable(1.0, within=(-1e14, 0))
+
+
 @pytest.mark.parametrize("text", ["", "  ", None, 3])
 def test_text_says_something(text):
     _check.text(name="x")

@@ -66,7 +66,7 @@ QUESTIONS = {
 class Purse:
     """An account that pays for everything, and says that it did."""
 
-    name, privacy_unit, charged = "purse", "row", False
+    name, privacy_unit, temporary, charged = "purse", "row", True, False
 
     @contextmanager
     def spend(self, question, *, purpose, generator):

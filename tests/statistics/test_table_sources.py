@@ -241,3 +241,26 @@ def test_why_a_source_cannot_be_opened_is_not_told(tmp_path):
         said.add(str(failure.value))
         assert failure.value.__context__ is None
     assert len(said) == 1 and "Error" not in said.pop()
+
+
+def test_times_in_milliseconds_are_not_read_from_parquet_files_in_which_one_could_stop_a_query(tmp_path):
+    coarse = pa.timestamp("ms")
+    within = pa.struct([("t", coarse), ("n", pa.int64())])
+    table = pa.table(
+        {
+            "x": [1.0, 2.0],
+            "fine": pa.array([0, 1], type=pa.int64()).view(pa.timestamp("us")),
+            "coarse": pa.array([0, 2**63 - 1], type=pa.int64()).view(coarse),
+            "zoned": pa.array([0, 2**63 - 1], type=pa.int64()).view(pa.timestamp("ms", "UTC")),
+            "within": pa.array([{"t": None, "n": 1}] * 2, type=within),
+            "listed": pa.array([[None], []], type=pa.list_(coarse)),
+            "clock": pa.array([0, 1], type=pa.int32()).view(pa.time32("ms")),
+            "y": [3.0, 4.0],
+        }
+    )
+    pq.write_table(table, tmp_path / "a.parquet")
+    pq.write_table(table, tmp_path / "b.parquet")
+    opened = private_table(str(tmp_path / "*.parquet"))
+    assert list(opened.schema) == ["x", "fine", "clock", "y"]
+    assert opened.count(epsilon=1e3).release().value == 4
+    assert opened["y"].ordered((0, 9)).tolist() == [3.0, 3.0, 4.0, 4.0]

@@ -8,7 +8,7 @@ Keys       Are named by the caller, without the data, or were bought (`keys`). E
            before anything is counted.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,7 +80,7 @@ class Groups:
         level: float = 0.95,
     ) -> Query[dict[Any, float]]:
         """Ask for the sum of a column in each group, its values clipped to the bounds."""
-        numeric(self.owned, column)
+        self._require_number(column)
         return Query(GroupSum(bounds=bounds, **self._terms(epsilon, delta, relation, level, column)), self)
 
     def mean(
@@ -94,8 +94,11 @@ class Groups:
         level: float = 0.95,
     ) -> Query[dict[Any, float]]:
         """Ask for the mean of a column in each group, its values clipped to the bounds."""
-        numeric(self.owned, column)
+        self._require_number(column)
         return Query(GroupMean(bounds=bounds, **self._terms(epsilon, delta, relation, level, column)), self)
+
+    def _require_number(self, column: str) -> None:
+        self.owned.require_computable({"value": numeric(self.owned, column)}, column)
 
     def _terms(
         self, epsilon: float, delta: float, relation: Relation | str, level: float, column: str
@@ -140,7 +143,11 @@ class Groups:
 
 def groups_of(owned: OwnedRows, columns: Sequence[str], keys: Sequence[Any]) -> Groups:
     """Return groups, checked against the schema."""
-    kinds = [value.type() for value in key_columns(owned, columns).values()]
+    values = key_columns(owned, columns)
+    owned.require_computable(values, *columns)
+    kinds = [value.type() for value in values.values()]
+    if isinstance(keys, str) or not isinstance(keys, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not be typed
+        raise InvalidParameterError("keys must be a list of keys, as in keys=['Rome', 'Oslo'].")
     known = tuple(_key(key, columns, kinds) for key in keys)
     if not known or len(set(known)) < len(known):
         raise InvalidParameterError("keys must name at least one key, and none twice.")

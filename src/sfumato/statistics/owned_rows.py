@@ -10,7 +10,8 @@ Order      Bounding comes after what is missing, or not asked about, was left ou
 Missing    Null and NaN are missing values; a row with one in a column that is asked for is left out. So is a
            row whose unit is missing: it belongs to nobody who could be protected. Refusing such a table would
            tell that it has such rows.
-Total      No row stops a query (`row_wise`); in DuckDB because of `guards`, applied to all that is computed.
+Total      No row stops a query (`row_wise`), because of `guards`, applied to all that is computed, nor on its
+           way out of the engine (`leaving`).
 Memory     Engines aggregate where the rows are. `batches` streams.
 Raw        What is computed here is exact: no release, and not for the eyes of who asks. Objects that users
            hold need it from one another, but do not offer it by tab completion (`shown`).
@@ -23,8 +24,9 @@ from itertools import islice
 from operator import and_, xor
 from typing import Any
 
-from sfumato.statistics.collations import told_apart
 from sfumato.statistics.guards import guarded
+from sfumato.statistics.leaving import comparable
+from sfumato.statistics.preparing import require_prepared
 
 __all__ = ["OwnedRows", "described", "is_known", "number", "shown"]
 
@@ -82,9 +84,10 @@ class OwnedRows:
         kind = owner.type()
         if self.floats_may_be_whole and kind.is_floating():
             return _written(owner)  # one missing number made floats of all, and they are who they were
-        if (self.floats_may_be_whole and kind.is_numeric()) or kind.is_temporal():
-            return owner.cast("string")  # Python has no date beyond the year 9999
-        return told_apart(owner, engine=self.engine.name)
+        if self.floats_may_be_whole and kind.is_numeric():
+            return owner.cast("string")
+        known = comparable(owner, engine=self.engine.name)
+        return known.cast("string") if kind.is_temporal() else known
 
     def _bounded(self, rows: Expression) -> Expression:
         import ibis
@@ -108,16 +111,19 @@ class OwnedRows:
 
     def table(self, expression: Expression) -> Any:
         """Compute an expression of few rows, as a pyarrow table. Raw: not a release."""
+        total = self._total(expression)
         if self.engine.name == "duckdb":  # not by Ibis, which takes as long as a short query does
-            return self._duckdb(expression).to_arrow_table()
-        return self.engine.to_pyarrow(expression)
+            return self._duckdb(total).to_arrow_table()
+        if self.engine.name == "pyspark":  # not by Ibis, which lets pandas choose types by the values
+            return _together(self._spark_batches(total, chunk_size=_BATCH), total)
+        return self.engine.to_pyarrow(total)
 
     def batches(self, expression: Expression) -> Iterator[Batch]:
         """Compute an expression of many rows, some at a time. Raw: not a release."""
         readers: dict[str, Callable[..., Iterator[Batch]]]
         readers = {"duckdb": self._duckdb_batches, "pyspark": self._spark_batches}
         read = readers.get(self.engine.name) or self.engine.to_pyarrow_batches
-        yield from read(expression, chunk_size=_BATCH)
+        yield from read(self._total(expression), chunk_size=_BATCH)
 
     def _duckdb_batches(self, expression: Expression, *, chunk_size: int) -> Iterator[Batch]:
         # Ibis 12 calls a method here that DuckDB 2 no longer has.
@@ -126,7 +132,7 @@ class OwnedRows:
         return iter(read(chunk_size))
 
     def _duckdb(self, expression: Expression) -> Any:
-        return self.engine.con.sql(self.engine.compile(guarded(expression)))
+        return self.engine.con.sql(self.engine.compile(expression))
 
     def _spark_batches(self, expression: Expression, *, chunk_size: int) -> Iterator[Batch]:
         """Take partition after partition to the driver: Ibis would take all of them at once."""
@@ -137,10 +143,30 @@ class OwnedRows:
         while some := [row.asDict() for row in islice(rows, chunk_size)]:
             yield pa.RecordBatch.from_pylist(some, schema=schema)
 
+    def require_computable(self, values: Mapping[str, Expression], *names: str) -> None:
+        """Refuse values of columns that the engine cannot compute with because of their types."""
+        # DuckDB's types are what Ibis says they are, but for times of day; those of others need not be.
+        if self.engine.name != "duckdb" or any(value.type().is_time() for value in values.values()):
+            self.require_prepared(self.kept(values), *names)
+
+    def require_prepared(self, expression: Expression, *names: str) -> None:
+        """Refuse an expression that the engine cannot compute because of the types of columns."""
+        kinds = ", ".join(f"{name}: {self.expression[name].type()}" for name in names)
+        require_prepared(self.engine, self._total(expression), kinds)
+
     def sql(self, expression: Expression) -> str:
         """Return what the engine would run."""
-        total = guarded(expression) if self.engine.name == "duckdb" else expression
-        return str(self.engine.compile(total, pretty=True))
+        return str(self.engine.compile(self._total(expression), pretty=True))
+
+    def _total(self, expression: Expression) -> Expression:
+        """Return an expression that no row stops."""
+        return guarded(expression, engine=self.engine.name)
+
+
+def _together(batches: Iterator[Batch], expression: Expression) -> Any:
+    import pyarrow as pa
+
+    return pa.Table.from_batches(batches, schema=expression.schema().to_pyarrow())
 
 
 def shown(holder: object, *raw: str) -> list[str]:

@@ -27,6 +27,7 @@ import numpy.typing as npt
 from sfumato.errors import InvalidParameterError, QueryFailedError
 from sfumato.statistics.collations import told_apart
 from sfumato.statistics.columns import MOST_ROWS, STEPS, Bounds, Counts, Floats, Moments
+from sfumato.statistics.leaving import portable
 from sfumato.statistics.owned_rows import Expression, OwnedRows, described, number, shown
 from sfumato.statistics.schema import not_a_number, plain_type, unfitting
 
@@ -191,7 +192,7 @@ class TableRows:
     def read(self) -> tuple[Floats, npt.NDArray[np.int64] | None]:
         """Return all rows, and the number of each one's owner if a column says whose. Raw: not a release."""
         parts, owners = list[Floats](), list[Any]()
-        for batch in self.owned.batches(self._kept()):
+        for batch in self.owned.batches(self._with_owners()):
             columns = [batch.column(name).to_numpy(zero_copy_only=False) for name in self._named()]
             parts.append(np.column_stack(columns))
             owners += [] if self.owned.unit is None else batch.column("unit").to_pylist()
@@ -202,7 +203,7 @@ class TableRows:
 
     def require_fitting(self) -> None:
         """Refuse columns of other types than are asked for, by the schema."""
-        self._named()
+        self.owned.require_computable(self._named(), *self.names)
 
     def plan(self) -> str:
         """Return the query for the rows that count."""
@@ -216,6 +217,12 @@ class TableRows:
 
     def _kept(self) -> Expression:
         return self.owned.kept(self._named())
+
+    def _with_owners(self) -> Expression:
+        kept = self._kept()
+        if self.owned.unit is None:
+            return kept
+        return kept.mutate(unit=portable(kept["unit"], engine=self.owned.engine.name))
 
     def _values(self) -> Expression:
         return self._kept().select(*self._named())

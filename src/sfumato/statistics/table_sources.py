@@ -12,11 +12,14 @@ Lines      A row is one line, and every line is read alone: it ends where a line
            out, and no other. DuckDB and Spark read the same rows; no other engine is let near a CSV file.
 Headers    In DuckDB the first line of each file is no row. Spark cannot tell which line is first, so there
            every line that equals the first line of one of the files is none.
+Times      Of Parquet files DuckDB reads times in milliseconds as microseconds, and fails where one does not
+           fit, whatever is asked of it. Such columns are not part of the table: the file's schema says which.
 Partitions Columns that are in the names of folders (visits/year=2024/a.parquet) are read where the path
            itself names them (visits/year=*/*.parquet), always as text: names of folders may be private.
 Collation  A DuckDB whose default collation is not binary is refused: to it, different texts may be equal.
-           SQLite is refused: its types bind nobody, so whether all rows fit theirs depends on the rows.
-Frames     A pandas column of objects is text (`frames`).
+           SQLite is refused: its types bind nobody, so whether all rows fit theirs depends on the rows. A
+           PostgreSQL database is refused whose encoding has texts that are none in UTF-8.
+Frames     A pandas column of objects is text (`frames`). polars and pyarrow: `arrow_frames`.
 Spill      DuckDB writes what does not fit into memory to a folder of its own under the system's folder for
            temporary files, and removes it. The rows in it are as they are: keep that folder on a safe disk.
 """
@@ -29,17 +32,19 @@ import importlib.util
 import os
 import tempfile
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from sfumato.errors import InvalidParameterError, SfumatoError
+from sfumato.statistics.arrow_frames import readable
 from sfumato.statistics.schema import declared
 
 __all__ = ["is_lines", "opened"]
 
 _LONGEST_LINE = 2**21  # bytes; DuckDB's own limit
 _LINES = (".csv", ".tsv")
+_ALL_IN_UTF8 = ("UTF8", "LATIN1")  # PostgreSQL's names of encodings of which every text is one in UTF-8
 Opened = tuple[Any, Any]  # an Ibis table, and its engine
 
 
@@ -101,6 +106,13 @@ def _trusted(found: Opened) -> Opened:
             "SQLite keeps any value in a column of any type, so one row could change how others are read. "
             "Copy the table to a Parquet file or into DuckDB, and open that."
         )
+    if engine.name == "postgres":
+        encoding = str(engine.con.info.parameter_status("server_encoding"))
+        if encoding not in _ALL_IN_UTF8:
+            raise InvalidParameterError(
+                f"the encoding of this PostgreSQL database is {encoding}, in which a text may be none in "
+                "UTF-8, and stop a query. Copy the table to a database in UTF8 or to a Parquet file."
+            )
     if engine.name == "duckdb":
         collation = str(engine.con.sql("SELECT current_setting('default_collation')").fetchall()[0][0])
         if collation.lower() not in ("", "binary", "c", "posix"):
@@ -157,7 +169,26 @@ def _plain_parquet(path: str, engine: Any) -> Any:
 def _duckdb_parquet(path: str, engine: Any) -> Any:
     # Left to itself, DuckDB would decide by the names of all folders whether there are such columns.
     named = "=" in os.path.dirname(path)
-    return engine.read_parquet(path, hive_partitioning=named, hive_types_autocast=False)
+    table = engine.read_parquet(path, hive_partitioning=named, hive_types_autocast=False)
+    return table.drop(*(name for name in table.columns if name in _in_milliseconds(path, engine)))
+
+
+def _in_milliseconds(path: str, engine: Any) -> set[str]:
+    """Return the columns of Parquet files that have times in milliseconds, by their schemas."""
+    coarse = "logical_type LIKE 'TimestampType(%' AND logical_type LIKE '%MILLIS=Milli%'"
+    query = f"SELECT name, num_children, coalesce({coarse}, false) FROM parquet_schema(?)"
+    found, fields = set[str](), iter(engine.con.execute(query, [path]).fetchall())
+    for _, children, _ in fields:  # the root of one file; its fields are read here
+        columns = [_with_fields(fields) for _ in range(children)]
+        found |= {name for name, is_coarse in columns if is_coarse}
+    return found
+
+
+def _with_fields(fields: Iterator[tuple[str, int | None, bool]]) -> tuple[str, bool]:
+    """Return the next field of a schema, and whether it or any within it is what is looked for."""
+    name, children, is_coarse = next(fields)
+    within = [_with_fields(fields)[1] for _ in range(children or 0)]
+    return name, is_coarse or any(within)
 
 
 def _spark_parquet(path: str, engine: Any) -> Any:
@@ -286,5 +317,5 @@ def _of_frame(frame: Any, engine: Any) -> Opened:
             + ". Give a path, a pandas, polars or pyarrow frame, or an Ibis table."
         )
     connected = _duckdb()
-    connected.con.register("frame", frame)
+    connected.con.register("frame", readable(frame))
     return connected.table("frame"), connected

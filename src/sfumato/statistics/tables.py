@@ -27,6 +27,7 @@ from sfumato.statistics.group_questions import RowCount
 from sfumato.statistics.groups import Groups, groups_of
 from sfumato.statistics.keys import KeyDiscovery, Keyed
 from sfumato.statistics.owned_rows import OwnedRows, is_known, shown
+from sfumato.statistics.row_expressions import filtered, with_columns
 from sfumato.statistics.row_wise import require_row_wise
 from sfumato.statistics.schema import Types, read_types
 from sfumato.statistics.table_categories import TableCategories
@@ -79,13 +80,14 @@ class PrivateTable:
 
     def __getitem__(self, name: str) -> TableColumn:
         """Return a column of numbers, for any question of a column."""
-        numeric(self.owned, name)
+        self.owned.require_computable({"value": numeric(self.owned, name)}, name)
         return TableColumn(self.owned, name)
 
     def categories(self, name: str) -> TableCategories:
         """Return a column of categories, for any question of categories."""
-        column(self.owned, name)
-        return TableCategories(self.owned, name)
+        found = TableCategories(self.owned, name)
+        found.require_countable()
+        return found
 
     def present(self, name: str) -> TableColumn:
         """Return a column of any type as one of numbers: 1 where it has a value. To count those rows."""
@@ -102,7 +104,7 @@ class PrivateTable:
         With `classes` the last column is a label of any type, and is the place of its class among them: rows
         with another label are left out.
         """
-        if not names or len(set(names)) < len(names):
+        if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not be typed
             raise InvalidParameterError("name one or more columns, each once: table.rows('age', 'income').")
         rows = TableRows(self.owned, names, None if classes is None else tuple(classes))
         rows.require_fitting()
@@ -116,7 +118,7 @@ class PrivateTable:
         >>> table.filter(lambda row: row.sex == "f")["age"].name
         'age'
         """
-        return self._with(self.owned.expression.filter(*predicates))
+        return self._with(filtered(self.owned.expression, predicates))
 
     def mutate(self, **values: Any) -> "PrivateTable":
         """Return the table with columns added, each computed from its own row.
@@ -128,10 +130,11 @@ class PrivateTable:
         """
         if self.owned.unit in values:
             raise InvalidParameterError(f"column {self.owned.unit!r} says whose a row is; it cannot change.")
-        return self._with(self.owned.expression.mutate(**values))
+        return self._with(with_columns(self.owned.expression, values))
 
     def _with(self, expression: Any) -> "PrivateTable":
         require_row_wise(expression, engine=self.owned.engine.name)
+        self.owned.require_prepared(expression)
         return PrivateTable(replace(self.owned, expression=expression))
 
     def count(
@@ -250,7 +253,8 @@ def _check_unit(owned: OwnedRows, unit: str) -> None:
             f"column {unit!r} has type {kind}, and a unit is told by text, a number, a date or a time. Name "
             "another column, or make one of these of it in the source."
         )
-    owned.owner(unit)  # refuses text in an engine where texts that differ may be equal
+    # Refuses text in an engine where texts that differ may be equal, and what cannot be put in order.
+    owned.require_computable({}, unit)
 
 
 def _unit(privacy_unit: str | None, columns: Sequence[str]) -> str | None:

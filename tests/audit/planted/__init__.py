@@ -15,7 +15,7 @@ self-check           a fast engine beside a loop over the first rows (`training.
 records              how many results there are for one charge, and which are marked (`audit.records`)
 """
 
-from . import gradients, kept, ledger, loops, mechanisms, models, rows, runs, statistics, training
+from . import gradients, kept, ledger, loops, mechanisms, models, poison, rows, runs, statistics, training
 from .catalogue import Planted
 
 __all__ = ["CATALOGUE", "Planted"]
@@ -28,6 +28,7 @@ CATALOGUE: tuple[Planted, ...] = (
     *loops.BUGS,
     *mechanisms.BUGS,
     *statistics.BUGS,
+    *poison.BUGS,
     *models.BUGS,
     *ledger.BUGS,
     *runs.BUGS,
