@@ -71,7 +71,7 @@ def command(
     }
     said = {name: value for name, value in given.items() if value is not None}
     payer = charged(ledger, account)
-    require_place(out, suffixes=(".json",), others=(source, ledger))
+    require_place(out, suffixes=(), others=(source, ledger))
     kind = _kind(model, {"epsilon": epsilon, "relation": relation} | said)
     table = opened(source, privacy_unit, 1, type_of)
     if label:

@@ -61,7 +61,7 @@ def _said(text: str, options: Mapping[str, str]) -> str:
     for name in sorted(options, key=len, reverse=True):
         flag, word = options[name], re.escape(name)
         text = re.sub(rf"(?<![\w-]){word}=True\b", flag, text)
-        text = re.sub(rf"(?<![\w-]){word}=(?=\S)", f"{flag} ", text)
+        text = re.sub(rf"(?<![\w-]){word}=(?=\S|$)", f"{flag} ", text)
         if "_" in name:
             text = re.sub(rf"(?<![\w.-]){word}(?![\w-])", flag, text)
         else:  # a word of English, too: only where it is what the sentence is about

@@ -77,8 +77,8 @@ def _reads_alike(kind: str, declared: str) -> bool:
         "integer": number and not kind.lower().startswith("bool"),
         "int": number and not kind.lower().startswith("bool"),
         "bool": kind.lower().startswith("bool"),
-        "date": kind.startswith("datetime64") and "," not in kind,
-        "timestamp": kind.startswith("datetime64") and "," not in kind,
+        "date": kind in ("datetime64[us]", "datetime64[ns]"),
+        "timestamp": kind in ("datetime64[us]", "datetime64[ns]"),
     }
     return next((so for start, so in by_kind.items() if declared.startswith(start)), False)
 

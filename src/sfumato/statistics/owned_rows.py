@@ -82,8 +82,6 @@ class OwnedRows:
         """Return who owns each row, as they are told apart; refused where that cannot be done."""
         owner = self.expression[unit]
         kind = owner.type()
-        if self.floats_may_be_whole and kind.is_floating():
-            return _written(owner)  # one missing number made floats of all, and they are who they were
         if self.floats_may_be_whole and kind.is_numeric():
             return owner.cast("string")
         known = comparable(owner, engine=self.engine.name)
@@ -189,14 +187,6 @@ def number(value: float) -> Expression:
     import ibis
 
     return ibis.literal(repr(float(value))).cast("float64")
-
-
-def _written(value: Expression) -> Expression:
-    """Return floats as text; whole ones as whole numbers are written."""
-    import ibis
-
-    whole = ibis.ifelse(value.try_cast("int64").cast("float64") == value, value.try_cast("int64"), None)
-    return ibis.coalesce(whole.cast("string"), value.cast("string"))
 
 
 def _hash(value: Expression) -> Expression:

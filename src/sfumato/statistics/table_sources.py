@@ -52,8 +52,13 @@ def opened(source: Any, *, engine: Any, table: str | None, types: Mapping[str, s
     """Return the table that a source is, with the declared types, in its engine."""
     _require_ibis()
     try:
-        found, backend = _trusted(_opened(source, engine, table))
-        return declared(found, types, engine=backend.name), backend
+        found, backend = _opened(source, engine, table)
+        try:
+            return declared(_trusted((found, backend))[0], types, engine=backend.name), backend
+        except Exception:
+            if table is not None:  # of a database that was connected to just now
+                backend.disconnect()
+            raise
     except SfumatoError:
         raise
     except Exception:  # of an engine or a file: its words may quote what it read, and its class tell of it
@@ -138,7 +143,11 @@ def _of_database(url: str, table: str, engine: Any) -> Opened:
             "a URL is connected to by itself: leave engine= out, or give an Ibis table."
         )
     connected = ibis.connect(url)
-    return connected.table(table), connected
+    try:
+        return connected.table(table), connected
+    except Exception:
+        connected.disconnect()
+        raise
 
 
 def _of_file(path: str, engine: Any) -> Opened:
