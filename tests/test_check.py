@@ -17,6 +17,7 @@ CASES = [
     (_check.non_negative, [0, -0.0, 5], [-1e-300, math.inf]),
     (_check.finite, [-5, 0, 1e308, 10**400], [math.inf, -math.inf]),
     (_check.probability, [0.5, 1e-300], [0, 1, -0.1, 1.1]),
+    (_check.delta, [0.1, 1e-300], [0, 1, 0.11, 0.5]),
     (_check.rate, [1, 0.5, 1e-9], [0, 1.5, -1]),
     (_check.count, [1, np.int64(7), 10**30], [0, -1, 1.0, 2.5]),
 ]
@@ -40,6 +41,33 @@ def test_bounds_are_a_finite_rising_pair(pair):
     _check.bounds(bounds=(0, 1))
     with pytest.raises(InvalidParameterError, match="bounds must be a pair"):
         _check.bounds(bounds=pair)
+
+
+@pytest.mark.parametrize(("pair", "sums", "squares"), [
+    ((0, 1), True, True),
+    ((-1e100, 1e100), True, True),
+    ((0, 1e101), True, False),
+    ((0, 1e-100), True, True),
+    ((0, 1e-101), True, False),
+    ((-1e280, 0), True, False),
+    ((0, 1e281), False, False),
+])  # fmt: skip
+def test_bounds_of_sums_and_of_squares_stay_in_float64(pair, sums, squares):
+    for check, passes in ((_check.summable, sums), (_check.squarable, squares)):
+        if passes:
+            check(bounds=pair)
+            continue
+        with pytest.raises(InvalidParameterError, match="bounds must be a pair of numbers of at most"):
+            check(bounds=pair)
+    for check in (_check.summable, _check.squarable):
+        with pytest.raises(InvalidParameterError, match="bounds must be a pair"):
+            check(bounds=(1, 0))
+
+
+def test_a_standard_deviation_is_not_lost_beside_its_bounds():
+    _check.resolvable(1.0, within=(-1e12, 1e12))
+    with pytest.raises(InvalidParameterError, match=r"^stddev must be at least 90.9"):
+        _check.resolvable(1.0, within=(-1e14, 0))
 
 
 @pytest.mark.parametrize("text", ["", "  ", None, 3])

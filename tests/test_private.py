@@ -15,6 +15,7 @@ from torch import nn
 
 import sfumato as sf
 from sfumato import estimators, statistics
+from sfumato.audit.replay import replay
 from sfumato.errors import BudgetExceededError, InvalidParameterError, QueryFailedError
 from sfumato.estimators import LogisticRegression
 from sfumato.ledger.state import Progress
@@ -226,6 +227,64 @@ def test_labels_that_are_no_class_are_left_out_and_not_quoted(odd):
         **settings,
     )
     assert run.guarantee.epsilon > 0
+
+
+def replaced(last):
+    return pd.DataFrame({"x": [0.1, 0.5, 0.9, 0.3], "y": [0.2, 0.4, 0.8, last], "k": ["a", "b", "a", "b"]})
+
+
+ONE_FOR_ANOTHER = {
+    "NoisyStats": lambda noise: (
+        estimators.NoisyStats(
+            epsilon=1.0,
+            feature_bounds=(0, 1),
+            target_bounds=(0, 1),
+            relation="replace-one",
+            random_state=noise,
+        ),
+        {"features": ["x"], "target": "y"},
+    ),
+    "LogisticRegression": lambda noise: (
+        LogisticRegression(
+            epsilon=1.0, clip_norm=1.0, classes=("a", "b"), relation="replace-one", random_state=noise
+        ),
+        {"features": ["x", "y"], "target": "k"},
+    ),
+}
+
+
+@pytest.mark.parametrize("last", [1.0, 1e9, None])
+@pytest.mark.parametrize("name", ONE_FOR_ANOTHER)
+def test_a_replaced_row_leaves_the_number_of_rows_as_it_was_also_if_a_value_is_missing(name, last):
+    def release(frame, generator):
+        model, named = ONE_FOR_ANOTHER[name](generator)
+        fitted = fit(statistics.private_table(frame), model, **named)
+        return fitted.coef_.tolist(), fitted.intercept_
+
+    if name == "NoisyStats":
+        assert replay(release, replaced(0.1), replaced(last))
+    seen = []
+    for frame in (replaced(0.1), replaced(last)):
+        model, named = ONE_FOR_ANOTHER[name](0)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(
+                type(model), "_learn", lambda self, X, y, **_: seen.append((np.array(X), np.array(y)))
+            )
+            fit(statistics.private_table(frame), model, **named)
+    assert [len(X) for X, _ in seen] == [len(y) for _, y in seen] == [4, 4]
+
+
+def test_the_number_of_rows_that_a_filter_leaves_is_not_public():
+    model, named = ONE_FOR_ANOTHER["NoisyStats"](0)
+    table = statistics.private_table(replaced(0.1))
+    for private in (
+        table.filter(lambda row: row.x > 0.2),
+        statistics.private_table(replaced(0.1), privacy_unit="k"),
+    ):
+        with pytest.raises(
+            InvalidParameterError, match="number of rows is public, but how many a filter leaves"
+        ):
+            fit(private, model, **named)
 
 
 def test_units_of_several_rows_cannot_be_fitted(tmp_path):

@@ -13,6 +13,7 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 import yaml
 
@@ -65,6 +66,13 @@ def lacks_docstring(value: object, name: str) -> bool:
         return False  # a constant or an alias: the module's docstring speaks for it
     own = value.__dict__.get("__doc__") if inspect.isclass(value) else value.__doc__
     return not own or own.startswith(f"{name}(")  # a dataclass without one gets its signature
+
+
+def test_no_property_has_a_deadline():
+    """A deadline would make a test depend on the clock, and fail on a busy machine."""
+    assert hypothesis.settings.default is not None and hypothesis.settings.default.deadline is None
+    limited = re.compile(r"deadlin[e]=(?!None)")
+    assert [relative(path) for path in texts(ROOT / "tests") if limited.search(path.read_text())] == []
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=relative)
@@ -129,21 +137,12 @@ def test_torch_is_pinned_to_one_version_everywhere():
 
 
 IMPORT = """
-import json, sys, time
-start = time.perf_counter()
+import json, sys
 import sfumato
-seconds = time.perf_counter() - start
-heavy = sorted({"torch", "scipy", "sqlalchemy"} & set(sys.modules))
-print(json.dumps({"seconds": seconds, "heavy": heavy}))
+print(json.dumps(sorted({"torch", "scipy", "sqlalchemy", "pandas", "sklearn", "ibis"} & set(sys.modules))))
 """
 
 
-def fresh_import() -> dict[str, object]:
-    command = [sys.executable, "-c", IMPORT]
-    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-
-
-def test_importing_sfumato_is_quick_and_loads_nothing_heavy():
-    runs = [fresh_import() for _ in range(3)]
-    assert [run["heavy"] for run in runs] == [[], [], []]
-    assert min(float(str(run["seconds"])) for run in runs) < 1.0  # the best of three: the machine may be busy
+def test_importing_sfumato_loads_nothing_heavy():
+    ran = subprocess.run([sys.executable, "-c", IMPORT], check=True, capture_output=True, text=True)
+    assert json.loads(ran.stdout) == []

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """How often the stated interval of a mean holds what uniform sampling of each unit's rows would give.
 
-Units have up to a hundred times as many rows as may count, with values that a biased choice of rows gets wrong:
-rare flags, ties, one unit with most rows. Names and rows of units are drawn anew for every seed. The truth is the
-mean over k rows that are drawn uniformly from each unit, in expectation. The interval covers the noise, so the
-budget is one at which the noise is larger than what the choice of rows adds; it is still far smaller than the
-bias of an order by values (0.5 for a flag of 1%).
+Units have up to a hundred times as many rows as may count, with values that a biased choice of rows gets
+wrong: rare flags, ties, one unit with most rows. Names and rows of units are drawn anew for every seed. The
+truth is the mean over k rows that are drawn uniformly from each unit, in expectation. The interval covers the
+noise, so the budget is one at which the noise is larger than what the choice of rows adds; it is still far
+smaller than the bias of an order by values (0.5 for a flag of 1%).
 """
 
 from collections.abc import Callable, Iterator
@@ -23,7 +23,9 @@ LEAST = 93.0
 BOUND, EPSILON = 5, 0.1
 
 Draw = np.random.Generator
-Values = Callable[[Draw, np.ndarray], np.ndarray]  # from the unit of each row, 0 to UNITS - 1, to values in [0, 1]
+Values = Callable[
+    [Draw, np.ndarray], np.ndarray
+]  # from the unit of each row, 0 to UNITS - 1, to values in [0, 1]
 
 
 def flag(share: float) -> Values:
@@ -62,11 +64,17 @@ def rows(quick: bool) -> Iterator[Row]:
     for name in COLUMNS:
         share = 100 * sum(holds(name, seed, quick=quick) for seed in range(seeds)) / seeds
         bar = None if quick else LEAST
-        yield Row(subject=f"within the interval of uniform sampling, % of {seeds}", name=name, value=share, bar=bar, most=False)
+        yield Row(
+            subject=f"within the interval of uniform sampling, % of {seeds}",
+            name=name,
+            value=share,
+            bar=bar,
+            most=False,
+        )
 
 
 def holds(name: str, seed: int, *, quick: bool) -> bool:
-    """Return whether the mean's interval holds the expectation of uniform sampling, for the units of a seed."""
+    """Return whether the interval of the mean holds the expectation of uniform sampling, for one seed."""
     draw = np.random.default_rng(seed)
     sizes = draw.integers(1, 100, QUICK_UNITS if quick else UNITS)
     if "heavy user" in name:

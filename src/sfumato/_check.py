@@ -62,6 +62,26 @@ def probability(**values: float) -> None:
             raise _fail(name, value, "a number strictly between 0 and 1")
 
 
+LARGEST_DELTA = 0.1  # the default for a handful of units; above it a guarantee promises next to nothing
+
+
+def delta(**values: float) -> None:
+    """Require the delta of a guarantee to buy: above 0, and small enough to promise something.
+
+    >>> delta(delta=0.5)
+    Traceback (most recent call last):
+    sfumato.errors.InvalidParameterError: delta must be at most 0.1, but 0.5 was given. ...
+    """
+    probability(**values)
+    for name, value in values.items():
+        if not value <= LARGEST_DELTA:
+            raise InvalidParameterError(
+                f"{name} must be at most {LARGEST_DELTA:g}, but {value!r} was given. It is the chance that "
+                "the guarantee fails altogether: choose far less than one over the number of people, such "
+                "as 1e-6."
+            )
+
+
 def rate(**values: float) -> None:
     """Require a number above 0 and at most 1, as a sampling rate must be."""
     for name, value in values.items():
@@ -103,6 +123,43 @@ def bounds(**values: tuple[float, float]) -> None:
                 value,
                 f"a pair (lower, upper) of finite numbers with lower < upper, at least {NARROWEST:g} apart",
             )
+
+
+WIDEST = 1e280  # size of bounds: sums of so large numbers stay in float64
+_FINEST = 2.0**-40  # of a bound: a smaller standard deviation could be lost beside it in float64
+
+
+def summable(**values: tuple[float, float]) -> None:
+    """Require bounds between which values can be added up: of at most 1e280 in size.
+
+    >>> summable(bounds=(0.0, 1e300))
+    Traceback (most recent call last):
+    sfumato.errors.InvalidParameterError: bounds must be a pair of numbers of at most 1e+280 in size, but ...
+    """
+    bounds(**values)
+    for name, value in values.items():
+        if not max(abs(bound) for bound in value) <= WIDEST:
+            raise _fail(name, value, f"a pair of numbers of at most {WIDEST:g} in size")
+
+
+def squarable(**values: tuple[float, float]) -> None:
+    """Require bounds between which values, and their distances, can be squared: 1e-100 to 1e100."""
+    bounds(**values)
+    for name, (lower, upper) in values.items():
+        if not (max(abs(lower), abs(upper)) <= _SCALES[1] and upper - lower >= _SCALES[0]):
+            raise _fail(
+                name,
+                (lower, upper),
+                f"a pair of numbers of at most {_SCALES[1]:g} in size and at least {_SCALES[0]:g} apart, as "
+                "their squares are computed",
+            )
+
+
+def resolvable(value: float, *, within: tuple[float, float], name: str = "stddev") -> None:
+    """Require a standard deviation that float64 can tell from zero beside any number within bounds."""
+    largest = max(abs(bound) for bound in within)
+    if not value >= largest * _FINEST:
+        raise _fail(name, value, f"at least {largest * _FINEST:g}: float64 has no finer steps there")
 
 
 def text(**values: str) -> None:

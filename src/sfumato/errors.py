@@ -10,6 +10,7 @@ __all__ = [
     "BudgetExceededError",
     "CalibrationError",
     "ClaimedElsewhereError",
+    "ColumnTypeError",
     "InvalidParameterError",
     "LedgerCorruptError",
     "LedgerError",
@@ -31,6 +32,15 @@ class SfumatoError(Exception):
 
 class InvalidParameterError(SfumatoError, ValueError):
     """A parameter is outside the values that make sense; nothing was computed or spent."""
+
+
+class ColumnTypeError(InvalidParameterError):
+    """A question does not fit the type of a column; nothing was computed or spent.
+
+    `in_options` is the same message in the words of the command line, where they differ.
+    """
+
+    in_options: str | None = None
 
 
 class RelationMismatchError(InvalidParameterError):

@@ -7,29 +7,26 @@ Guarantee  Whatever is asked through the door is charged to one account before i
 Unit       A row, or a column that names the unit of each row. Of one unit at most `contribution_bound` rows
            ever count. Estimators take one row a unit, so `fit` needs a bound of 1.
 Ledger     A file or a database keeps the account. Without one it lasts as long as the object: the budget
-           holds, and nothing is left behind.
+           holds, nothing is left behind, and every release says that it was not recorded.
 Rows       No row is read before it is paid for: whether rows can be read at all may tell what they hold.
 """
 
 import os
-import shutil
-import tempfile
-import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import wraps
-from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
 from sfumato import statistics
 from sfumato.accounting.guarantee import Guarantee, Relation
-from sfumato.errors import InvalidParameterError, QueryFailedError
+from sfumato.errors import ColumnTypeError, InvalidParameterError, QueryFailedError
 from sfumato.ledger import Account, Budget, Ledger
 from sfumato.ledger.statement import Statement
 from sfumato.statistics.asking import Query
 from sfumato.statistics.release import Release
+from sfumato.statistics.schema import Types, no_numbers
 from sfumato.statistics.table_columns import TableRows
 from sfumato.statistics.tables import PrivateTable, private_table
 
@@ -186,7 +183,7 @@ class PrivateData:
         *,
         features: Sequence[str],
         target: str,
-        classes: int | None,
+        classes: int | Sequence[Any] | None,
         public_size: int,
         expected_batch_size: float,
         epsilon: float | None = None,
@@ -207,7 +204,8 @@ class PrivateData:
         """Train a torch model on columns of numbers, in place; return the run (`sfumato.train`).
 
         `features` come as one float32 row, `target` as a label from 0 to `classes` - 1: rows with any other
-        are left out. Without classes (None) it comes as float32. A unit is an owner of up to
+        are left out. `classes` may also list the labels themselves, of any type, and their places in the list
+        are learned; without classes (None) the target comes as float32. A unit is an owner of up to
         `contribution_bound` rows. For anything else build a `Trainer` with `account=data.account`.
         """
         from sfumato import training
@@ -268,7 +266,8 @@ def fit(
 ) -> Estimator:
     """Return a copy of an estimator, or a pipeline, fitted to a table for its unit; charged, if it can be.
 
-    `features` are all columns of numbers but the target and the unit, unless they are named.
+    `features` are all columns of numbers but the target and the unit, unless they are named. A target of
+    classes may be of any type that the estimator's `classes` have; rows with another label are left out.
     """
     from sklearn.base import clone
 
@@ -279,10 +278,14 @@ def fit(
             f"estimators protect one row, but a unit of this data may have {table.contribution_bound}. Open "
             "it with contribution_bound=1, or ask for statistics."
         )
-    rows = _Later(table, _features(table, features, target), target)
     model: Any = clone(estimator)  # type: ignore[type-var]  # whatever scikit-learn can copy
-    for step in private_steps(model):  # refuses what would learn without paying
+    steps = private_steps(model)  # refuses what would learn without paying
+    classes = next((step.public_classes() for step in steps if step.public_classes() is not None), None)
+    rows = _Later(table, _features(table, features, target), target, classes)
+    for step in steps:
         step.set_params(**_terms(step, table, account, purpose))
+    if any(Relation.parse(step.relation).replaces for step in steps):
+        rows.keep_all()
     return model.fit(rows.features()) if target is None else model.fit(rows.features(), rows.target())
 
 
@@ -300,31 +303,60 @@ def _features(table: PrivateTable, features: Sequence[str] | None, target: str |
         return tuple(features)
     named: list[str] = []
     for name in table.schema:
-        with suppress(InvalidParameterError):  # a column that is no number
+        with suppress(ColumnTypeError):
             named += [table[name].name] if name not in (target, table.owned.unit) else []
+    if not named:
+        raise no_numbers(list(table.schema))
     return tuple(named)
 
 
 class _Later:
     """Rows that are read when an estimator first asks for them, which is after it has paid."""
 
-    def __init__(self, table: PrivateTable, features: tuple[str, ...], target: str | None) -> None:
-        self._rows = table.rows(*features, *([] if target is None else [target]))
+    def __init__(
+        self, table: PrivateTable, features: tuple[str, ...], target: str | None, classes: Any
+    ) -> None:
+        labels = None if classes is None or target is None else classes.tolist()
+        self._rows = table.rows(*features, *([] if target is None else [target]), classes=labels)
+        self._classes = None if labels is None else classes
         self._width = len(features)
+        self._all = False
         self._read: Any = None
+
+    def keep_all(self) -> None:
+        """Keep rows with missing values, as NaN: their number is public where a neighbor replaces one."""
+        if not self._rows.has_every_row():
+            raise InvalidParameterError(
+                "where neighbors replace a row, the number of rows is public, but how many a filter leaves, "
+                "how many units have one, or how many lines of a CSV file can be read, is not. Fit with "
+                "relation='add-remove', or make a Parquet file or a table without a filter, of one row a "
+                "unit, and open it without privacy_unit."
+            )
+        self._all = True
 
     def features(self) -> "_Part":
         """Return X."""
-        return _Part(self, slice(0, self._width))
+        return _Part(lambda: self._matrix()[:, : self._width])
 
     def target(self) -> "_Part":
-        """Return y."""
-        return _Part(self, self._width)
+        """Return y: numbers, or labels."""
+        return _Part(self._labels)
 
-    def matrix(self) -> Any:
+    def _labels(self) -> Any:
+        column = self._matrix()[:, self._width]
+        if self._classes is None:
+            return column
+        if not self._all:
+            return self._classes[column.astype(np.intp)]
+        known = ~np.isnan(column)
+        labels = np.full(len(column), None, dtype=object)  # which is no class
+        labels[known] = self._classes[column[known].astype(np.intp)]
+        return labels
+
+    def _matrix(self) -> Any:
         """Read all rows, once."""
         if self._read is None:
-            batches = list(self._rows.batches())
+            batches = list(self._rows.every_batch() if self._all else self._rows.batches())
             width = len(self._rows.names)
             self._read = np.concatenate(batches) if batches else np.zeros((0, width))
         return self._read
@@ -333,21 +365,38 @@ class _Later:
 class _Part:
     """Some columns of rows that are read later, as numpy and scikit-learn take them."""
 
-    def __init__(self, later: _Later, columns: slice | int) -> None:
-        self._later, self._columns = later, columns
+    def __init__(self, read: Callable[[], Any]) -> None:
+        self._read = read
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        return np.array(self._later.matrix()[:, self._columns], dtype=dtype)
+        return np.array(self._read(), dtype=dtype)
 
 
-def _deferred(table: PrivateTable, features: tuple[str, ...], target: str, classes: int | None) -> Any:
+def _required(classes: Any) -> list[Any]:
+    """Return the labels of classes, if they are a list of different ones."""
+    listed = isinstance(classes, list | tuple | np.ndarray)
+    if not listed or len(classes) < 2 or len(set(map(str, classes))) < len(classes):
+        raise InvalidParameterError(
+            "classes must be a number of classes, or a list of two or more different labels, in order: "
+            "classes=['no', 'yes']."
+        )
+    return list(classes)
+
+
+def _deferred(
+    table: PrivateTable, features: tuple[str, ...], target: str, classes: int | Sequence[Any] | None
+) -> Any:
     """Return the rows of a table as a training run takes them, once it is paid for."""
     import torch
 
     from sfumato.training.data import Deferred
 
     label = torch.float32 if classes is None else torch.int64
-    rows = table.rows(*features, target)
+    if classes is None or (isinstance(classes, int | np.integer) and not isinstance(classes, bool)):
+        rows = table.rows(*features, target)
+    else:
+        labels = _required(classes)
+        rows, classes = table.rows(*features, target, classes=labels), len(labels)
     return Deferred(
         blank=(torch.zeros(0, len(features)), torch.zeros(0, dtype=label)),
         read=lambda: _read(rows, classes),
@@ -386,13 +435,14 @@ def open(
     budget: Budget | None = None,
     ledger: Ledger | str | os.PathLike[str] | None = None,
     relation: Relation | str | None = None,
-    types: Any = None,
+    types: Types | None = None,
     table: str | None = None,
     engine: Any = None,
 ) -> PrivateData:
     """Open private data: the unit and the budget are stated here, once, for everything that is asked of it.
 
-    `data` is whatever `statistics.private_table` takes: a path, a frame, a database, an Ibis table.
+    `data` is whatever `statistics.private_table` takes: a path, a frame, a database, an Ibis table. `types`
+    declares what columns are, `{"age": "number"}`: in a CSV file every other one is text.
     `privacy_unit` names the column that says whose a row is; None: each row is a unit. `budget` is needed
     for a new account; one that is in the `ledger` already has its own.
 
@@ -412,23 +462,11 @@ def open(
         table=table,
         engine=engine,
     )
+    account = _ledger(ledger).open(name, privacy_unit=rows.privacy_unit, budget=budget, relation=relation)
+    return PrivateData(rows, account)
+
+
+def _ledger(ledger: Ledger | str | os.PathLike[str] | None) -> Ledger:
     if ledger is None:
-        return PrivateData(rows, _passing(name, rows.privacy_unit, budget, relation))
-    kept = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
-    return PrivateData(
-        rows, kept.open(name, privacy_unit=rows.privacy_unit, budget=budget, relation=relation)
-    )
-
-
-def _passing(name: str, privacy_unit: str, budget: Budget | None, relation: Relation | str | None) -> Account:
-    """Return an account that goes when nobody holds it any more."""
-    folder = tempfile.mkdtemp(prefix="sfumato-")
-    ledger = Ledger(Path(folder) / "ledger.db")
-    account = ledger.open(name, privacy_unit=privacy_unit, budget=budget, relation=relation)
-    weakref.finalize(account, _clean_up, folder, os.getpid())
-    return account
-
-
-def _clean_up(folder: str, process: int) -> None:
-    if os.getpid() == process:  # a forked process that ends must not take its parent's ledger along
-        shutil.rmtree(folder, ignore_errors=True)
+        return Ledger.temporary()
+    return ledger if isinstance(ledger, Ledger) else Ledger(ledger)

@@ -8,10 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from sfumato import _check, statistics
 from sfumato.accounting import default_delta, plan
+from sfumato.accounting.default_delta import delta_note
+from sfumato.accounting.events import PureDpEvent
 from sfumato.cli.app import app
 from sfumato.errors import InvalidParameterError
+from sfumato.estimators import StandardScaler
+from sfumato.labels import NoisyGradients
 from sfumato.ledger import Budget, Ledger
+from sfumato.statistics.keys import KeyDiscovery
 from sfumato.training.clipping import Clipping
 from sfumato.training.planning import plan_run
 
@@ -52,3 +58,88 @@ def test_a_run_charged_to_an_account_uses_the_delta_of_the_account(tmp_path):
 def test_without_a_public_size_there_is_no_default():
     with pytest.raises(InvalidParameterError, match="Give delta"):
         plan(epsilon=2, sampling_rate=0.01, steps=100)
+
+
+# --- a delta that is too large ---------------------------------------------------------------------------
+
+BUY = {
+    "a mean": lambda delta: statistics.mean([1.0], bounds=(0, 1), epsilon=1.0, delta=delta),
+    "quantiles": lambda delta: statistics.quantiles(
+        [1.0], qs=(0.5,), bounds=(0, 1), epsilon=1.0, delta=delta
+    ),
+    "a covariance": lambda delta: statistics.covariance(
+        [[1.0, 2.0]], bounds=(0, 1), epsilon=1.0, delta=delta
+    ),
+    "keys": lambda delta: KeyDiscovery(columns=("a",), epsilon=1.0, delta=delta),
+    "an estimator": lambda delta: StandardScaler(epsilon=1.0, delta=delta, bounds=(0, 1)).fit([[1.0]]),
+    "a plan": lambda delta: plan(epsilon=2, delta=delta, **SIZES),
+    "a run": lambda delta: plan_run(epsilon=2, delta=delta, **SIZES, clipping=Clipping(clip_norm=1.0)),
+    "labels": lambda delta: NoisyGradients(
+        epsilon=1.0, delta=delta, classes=2, public_size=9, steps=1, expected_batch_size=3
+    ),
+    "an account": lambda delta: Ledger.temporary().open(
+        "a", privacy_unit="row", budget=Budget(epsilon=1, delta=delta)
+    ),
+    "a grant": lambda delta: (
+        Ledger.temporary()
+        .open("a", privacy_unit="row", budget=Budget(epsilon=1, delta=1e-6))
+        .grant(delta=delta, reason="why not")
+    ),
+}
+
+
+@pytest.mark.parametrize("buy", BUY.values(), ids=BUY.keys())
+def test_a_delta_that_promises_nothing_is_refused_wherever_one_is_bought(buy):
+    with pytest.raises(InvalidParameterError, match=r"delta must be at most 0.1, but 0.5.* was given"):
+        buy(0.5)
+    buy(0.05)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "account --noise-multiplier 1 --delta 0.5",
+        "plan --epsilon 3 --delta 0.5 --sampling-rate 0.1 --steps 10",
+        "train digits --epsilon 1 --delta 0.5",
+        "train digits --private labels --epsilon 1 --delta 0.5",
+    ],
+)
+def test_the_command_line_refuses_it_in_the_same_words(line):
+    refused = CliRunner().invoke(app, line.split())
+    assert "delta must be at most 0.1, but 0.5 was given" in str(refused.exception)
+
+
+def test_an_account_that_was_opened_with_more_can_still_be_read(tmp_path, monkeypatch):
+    with monkeypatch.context() as earlier:
+        earlier.setattr(_check, "delta", lambda **values: None)
+        ledger = Ledger(tmp_path / "ledger.db")
+        ledger.open("old", privacy_unit="row", budget=Budget(epsilon=1, delta=0.5))
+    account = Ledger(tmp_path / "ledger.db").account("old")
+    account.reserve(PureDpEvent(0.1), relation="add-remove", purpose="p")
+    account.grant(epsilon=1.0, reason="of epsilon alone")
+    assert account.budget.delta == 0.5 and "0.5)-differential privacy" in account.statement().text
+
+
+@pytest.mark.parametrize(
+    ("delta", "size", "large"),
+    [
+        (1e-6, None, False),
+        (1e-3, None, False),
+        (0.01, None, True),
+        (0.01, 99, False),
+        (0.01, 100, True),
+        (1e-4, 10**6, True),
+        (0.0, 10**6, False),
+    ],
+)
+def test_a_delta_is_large_where_it_is_not_below_one_over_the_units(delta, size, large):
+    assert (delta_note(delta, size) is not None) is large
+
+
+def test_a_release_and_the_command_line_say_that_a_delta_is_large():
+    release = statistics.mean([1.0], bounds=(0, 1), epsilon=1.0, delta=0.05)
+    assert any("delta 0.05 is large" in note for note in release.notes)
+    for line in ("account --noise-multiplier 9 --delta 0.05", "plan --epsilon 3 --delta 1e-3 --epochs 1"):
+        sizes = " --public-size 5000 --expected-batch-size 50" if line.startswith("plan") else ""
+        said = json.loads(CliRunner().invoke(app, f"{line}{sizes} --json".split()).stdout)
+        assert "is large" in said["notes"][0]

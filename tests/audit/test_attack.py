@@ -50,7 +50,7 @@ def test_canaries_of_a_run_stand_beside_its_claim():
     run = trained(Canaries(count=400))
     found = attack(run)
     assert found.claim == run.guarantee and found.canaries is run.audit and found.membership is None
-    assert not found.refuted
+    assert found.audited and not found.refuted
     assert [roc.name for roc in found.rocs] == ["canaries"]
     assert found.statement() == f"The claim is {run.guarantee}. {run.audit.statement()}"
 
@@ -62,6 +62,7 @@ def test_losses_of_rows_are_an_estimate_beside_the_bound():
     assert "an estimate and no bound" in found.tried()[1]
     alone = attack(trained(), members=MEMBERS, others=OTHERS)
     assert alone.canaries is None and not alone.refuted and len(alone.tried()) == 1
+    assert not alone.audited and "The claim was not audited: the run has no canaries" in alone.statement()
 
 
 def test_a_bound_above_the_claim_refutes_it():

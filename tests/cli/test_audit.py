@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`sfumato audit RUN`: 0 where the claim stands, 1 where it is false, 2 where it could not be attacked."""
+"""`sfumato audit RUN`: 0 where the claim stands, 1 where it is false, 2 where that could not be found out, 3
+where nothing was audited."""
 
 import json
 import shutil
@@ -79,7 +80,7 @@ def test_a_claim_that_stands_is_shown_beside_the_bound_with_a_page(said, tmp_pat
 def test_programs_are_told_the_claim_and_the_bound(said, tmp_path):
     code, out, _ = said("audited --no-membership --json --report page.html")
     told = json.loads(out)
-    assert code == 0 and told["refuted"] is False
+    assert code == 0 and told["refuted"] is False and told["audited"] is True
     assert 0 <= told["lower_bound"] < told["claimed_epsilon"] <= 2 and told["delta"] == 1e-4
     assert told["membership_area"] is None and told["report"] == "page.html"
     assert "Who may see this" not in (tmp_path / "runs" / "page.html").read_text()
@@ -94,9 +95,21 @@ def test_a_false_claim_ends_with_1(said):
     assert "THE CLAIM IS FALSE" in out and "│ refuted │ True │" in out
 
 
-def test_a_run_without_canaries_is_compared_by_loss_alone(said):
+def test_a_run_without_canaries_has_not_passed(said, tmp_path):
     code, out, _ = said("plain")
-    assert code == 0 and "│ lower bound │ │" in out and "an estimate and no bound" in out
+    assert code == 3 and "│ audited │ False │" in out and "│ refuted │ │" in out
+    assert "│ lower bound │ │" in out and "an estimate and no bound" in out
+    assert "The claim was not audited: the run has no canaries" in out and "--audit 1000" in out
+    assert "do not contradict" not in out
+    page = (tmp_path / "runs" / "plain" / "audit.html").read_text()
+    assert "The claim was not audited" in page and "do not contradict" not in page
+    code, out, _ = said("plain --json")
+    told = json.loads(out)
+    assert code == 3 and told["audited"] is False and told["refuted"] is None
+    assert told["lower_bound"] is None and 0 <= told["membership_area"] <= 1
+
+
+def test_a_run_without_canaries_and_without_rows_to_compare_is_an_error(said):
     code, out, err = said("plain --no-membership")
     assert code == 2 and "has no canaries. Train it with --audit 1000" in err and out == ""
 

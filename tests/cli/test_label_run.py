@@ -62,7 +62,7 @@ def test_every_method_is_charged_once_and_says_what_it_promises(sfumato_says, ac
     assert f"│ method │ {method} │" in out and "│ accuracy │" in out
     assert "differential privacy for one label, replace-label neighbors" in out
     assert "Features are public, and are not protected at all." in out
-    assert "account 'labels'." in out and "for study only" not in out
+    assert "account 'labels'." in out and "for study only" not in out and "ot recorded" not in out
     (release,) = account.releases()
     assert release.progress is Progress.COMMITTED and not release.seeded
     assert release.purpose == f"train on the labels of digits by {method}"
@@ -78,6 +78,7 @@ def test_programs_are_told_the_guarantee_and_the_statement(sfumato_says, method)
     assert said["privacy_unit"] == "label" and 0 <= said["accuracy"] <= 1
     assert 0 < said["epsilon"] <= 1 and said["delta"] in (0, 1e-5)
     assert "replace-label" in said["statement"] and "'labels'" not in said["statement"]
+    assert "Not recorded in a ledger" in said["statement"] and said["recorded"] is False
 
 
 def test_noise_is_for_the_delta_of_the_account(sfumato_says, account):

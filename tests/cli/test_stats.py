@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import csv
 import json
 
 import pytest
@@ -6,6 +7,8 @@ import pytest
 from sfumato import Budget, Ledger, cli
 
 ROWS = 2000
+AGE = "--type age=number"
+BOTH = f"{AGE} --type income=number"
 
 
 @pytest.fixture
@@ -44,33 +47,93 @@ def says(monkeypatch, capsys, tmp_path):
     ],
 )
 def test_a_statistic_is_near_the_truth_and_carries_its_guarantee(says, asked, expected, within):
-    code, out, err = says(f"stats people.csv {asked} --epsilon 2 --privacy-unit client_id --json")
+    code, out, err = says(f"stats people.csv {asked} {AGE} --epsilon 2 --privacy-unit client_id --json")
     assert code == 0, err
     said = json.loads(out)
     assert said["value"] == pytest.approx(expected, abs=within)
-    assert said["epsilon"] <= 2 and said["privacy_unit"] == "client_id"
+    assert said["guarantee"]["epsilon"] <= 2 and said["guarantee"]["privacy_unit"] == "client_id"
+    if said["interval"] is not None:
+        assert said["interval"]["lower"] < said["value"] < said["interval"]["upper"]
+    assert (said["recorded"], said["account"]) == (False, None)
 
 
-def test_quantiles_histograms_bounds_and_keys_are_lists(says):
-    assert (
-        len(
-            json.loads(
-                says("stats people.csv quantiles age --q 0.1 --q 0.9 --bounds 0 99 --epsilon 2 --json")[1]
-            )["value"]
-        )
-        == 2
-    )
-    bins = json.loads(
-        says("stats people.csv histogram age --edge 0 --edge 50 --edge 99 --epsilon 2 --json")[1]
-    )
-    assert [line.split(":")[0] for line in bins["value"]] == ["0 to 50", "50 to 99"]
-    cities = json.loads(
-        says("stats people.csv histogram city --category Rome --category Lima --epsilon 2 --json")[1]
-    )
-    assert int(cities["value"][0].split(": ")[1]) == pytest.approx(1500, abs=20)
-    assert len(json.loads(says("stats people.csv bounds age --epsilon 2 --json")[1])["value"]) == 2
-    found = json.loads(says("stats people.csv keys city --epsilon 2 --delta 1e-6 --json")[1])
-    assert sorted(found["value"]) == ["Oslo", "Rome"]
+def test_the_rows_that_have_a_value_of_any_type_are_counted(says):
+    for column in ("city", "client_id"):
+        code, out, err = says(f"stats people.csv count {column} --epsilon 9 --privacy-unit client_id --json")
+        assert code == 0, err
+        assert json.loads(out)["value"] == pytest.approx(ROWS, abs=9)
+
+
+def test_quantiles_histograms_bounds_and_keys_are_lists_of_named_numbers(says):
+    def value(asked):
+        return json.loads(says(f"stats people.csv {asked} --epsilon 2 --json")[1])["value"]
+
+    quantiles = value(f"quantiles age {AGE} --q 0.1 --q 0.9 --bounds 0 99")
+    assert [entry["q"] for entry in quantiles] == [0.1, 0.9]
+    assert all(isinstance(entry["value"], float) for entry in quantiles)
+    bins = value(f"histogram age {AGE} --edge 0 --edge 50 --edge 99")
+    assert [(entry["bin_lower"], entry["bin_upper"]) for entry in bins] == [(0, 50), (50, 99)]
+    rome, lima = value("histogram city --category Rome --category Lima")
+    assert rome["category"] == "Rome" and rome["value"] == pytest.approx(1500, abs=20)
+    assert lima["interval"]["lower"] == 0 and lima["interval"]["covers"] == ["noise"]
+    assert [entry["bound"] for entry in value(f"bounds age {AGE}")] == ["lower", "upper"]
+    assert value("keys city --delta 1e-6") == [{"key_city": "Oslo"}, {"key_city": "Rome"}]
+
+
+def test_people_see_the_same_numbers_in_tables(says, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    _, out, _ = says("stats people.csv histogram city --category Rome --epsilon 2")
+    assert "│ Rome" in out and "(95%, noise)" in out and "│ epsilon" in out
+    _, out, _ = says(f"stats people.csv mean age {AGE} --bounds 0 100 --epsilon 2")
+    assert "│ interval" in out and " to " in out
+
+
+@pytest.mark.parametrize("command", ["stats people.csv count", "fit people.csv theil-sen"])
+def test_whether_a_ledger_keeps_it_is_said_to_people_and_programs(says, tmp_path, command):
+    Ledger(tmp_path / "l.db").open("p", privacy_unit="client_id", budget=Budget(epsilon=9, delta=0))
+    line = f"{BOTH} --target income --feature age --feature-bounds 0 100 --target-bounds 0 5000"
+    ask = f"{command} --epsilon 1 --privacy-unit client_id {line if command.startswith('fit') else ''}"
+    note = "not recorded in a ledger: nothing adds its cost to that of other releases"
+    assert note.split(":")[0] in says(ask)[1]
+    told = json.loads(says(f"{ask} --json")[1])
+    assert (told["recorded"], told["account"], told["notes"]) == (False, None, [note])
+    ask += " --ledger l.db --account p"
+    assert "not recorded" not in says(ask)[1]
+    told = json.loads(says(f"{ask} --json")[1])
+    assert (told["recorded"], told["account"], told["notes"]) == (True, "p", [])
+
+
+def test_an_answer_is_written_as_json_or_csv(says, tmp_path):
+    ask = "stats people.csv histogram city --category Rome --category Lima --epsilon 2 --json"
+    _, out, _ = says(f"{ask} --out answer.json")
+    assert json.loads((tmp_path / "answer.json").read_text()) == json.loads(out)
+    _, out, _ = says(f"{ask} --out answer.CSV")
+    with (tmp_path / "answer.CSV").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["category"], int(row["value"])) for row in rows] == [
+        (entry["category"], entry["value"]) for entry in json.loads(out)["value"]
+    ]
+
+
+@pytest.mark.parametrize("place", ["none/answer.json", "people.csv/answer.csv"])
+@pytest.mark.parametrize("command", ["stats people.csv count", "fit people.csv theil-sen"])
+def test_a_file_that_cannot_be_written_is_found_before_anything_is_paid(says, tmp_path, command, place):
+    account = Ledger(tmp_path / "l.db").open("p", privacy_unit="client_id", budget=Budget(epsilon=9, delta=0))
+    line = f"{BOTH} --target income --feature age --feature-bounds 0 100 --target-bounds 0 5000"
+    ask = f"{command} --epsilon 1 --privacy-unit client_id {line if command.startswith('fit') else ''}"
+    code, out, err = says(f"{ask} --ledger l.db --account p --out {place}")
+    assert code == 2 and out == "" and "cannot be written" in err and not account.releases()
+
+
+def test_an_answer_that_is_refused_leaves_no_file_and_keeps_what_is_there(says, tmp_path):
+    Ledger(tmp_path / "l.db").open("p", privacy_unit="client_id", budget=Budget(epsilon=1, delta=0))
+    (tmp_path / "old.json").write_text("old")
+    ask = "stats people.csv count --epsilon 5 --privacy-unit client_id --ledger l.db --account p"
+    for name in ("new.json", "old.json"):
+        assert says(f"{ask} --out {name}")[0] == 2
+    assert not (tmp_path / "new.json").exists() and (tmp_path / "old.json").read_text() == "old"
+    code, _, err = says("stats people.csv count --epsilon 1 --out answer.txt")
+    assert code == 2 and "--out must end in .json or .csv" in err
 
 
 def test_the_share_of_rows_left_out_can_be_asked_for(says, tmp_path):
@@ -102,7 +165,8 @@ def test_a_count_says_what_it_counts(says, tmp_path):
 def test_an_answer_is_charged_to_the_account_and_a_plan_is_not(says, tmp_path):
     ledger = Ledger(tmp_path / "l.db")
     account = ledger.open("people", privacy_unit="client_id", budget=Budget(epsilon=1, delta=1e-6))
-    ask = "stats people.csv mean age --bounds 0 100 --privacy-unit client_id --ledger l.db --account people"
+    ask = f"stats people.csv mean age {AGE} --bounds 0 100 --privacy-unit client_id"
+    ask += " --ledger l.db --account people"
     assert says(f"{ask} --epsilon 0.75 --plan")[0] == 0 and not account.releases()
     assert says(f"{ask} --epsilon 0.75 --purpose report")[0] == 0
     assert [release.purpose for release in account.releases()] == ["report"]
@@ -118,35 +182,36 @@ def test_an_answer_is_charged_to_the_account_and_a_plan_is_not(says, tmp_path):
         ("mean nothing --bounds 0 1", "there is no column"),
         ("quantiles age --bounds 0 1", "needs --q"),
         ("histogram age", "needs --edge"),
-        ("count --bounds 0 1", "takes no bounds"),
-        ("mean age --bounds 0 1 --category x", "takes no categories"),
+        ("count --bounds 0 1", "takes no --bounds"),
+        ("mean age --bounds 0 1 --category x", "takes no --category"),
         ("mean age --bounds 5 1", "lower < upper"),
         ("mean age --bounds 0 1 --ledger l.db", "both --ledger and --account"),
     ],
 )
 def test_what_makes_no_sense_is_one_paragraph(says, asked, said):
-    code, out, err = says(f"stats people.csv {asked} --epsilon 1")
+    code, out, err = says(f"stats people.csv {asked} {AGE} --epsilon 1")
     assert code == 2 and not out and said in " ".join(err.split())
 
 
 def test_a_model_is_fitted_charged_and_written(says, tmp_path):
     account = Ledger(tmp_path / "l.db").open("p", privacy_unit="client_id", budget=Budget(epsilon=9, delta=0))
     model = "logistic-regression --clip-norm 100 --label 0 --label 1"
-    ask = f"fit people.csv {model} --target default --feature age"
+    ask = f"fit people.csv {model} --target default --feature age {AGE}"
     code, out, err = says(
         f"{ask} --epsilon 5 --privacy-unit client_id --ledger l.db --account p --out model.json --json"
     )
     assert code == 0, err
     said = json.loads(out)
     assert said == json.loads((tmp_path / "model.json").read_text())
-    assert len(said["coefficients"]) == 1 and said["epsilon"] <= 5 + 1e-9
+    assert len(said["coefficients"]) == 1 and said["guarantee"]["epsilon"] <= 5 + 1e-9
     assert len(account.releases()) == 1
 
 
 def test_a_line_is_fitted_without_an_account(says):
     bounds = "--feature-bounds 0 100 --target-bounds 0 5000"
     code, out, err = says(
-        f"fit people.csv theil-sen --target income --feature age {bounds} --epsilon 5 --json"
+        f"fit people.csv theil-sen --target income --type income=number --feature age {AGE} {bounds} "
+        "--epsilon 5 --json"
     )
     assert code == 0, err
     assert json.loads(out)["coefficients"][0] == pytest.approx(37, abs=8)
@@ -157,7 +222,9 @@ def test_a_line_is_fitted_without_an_account(says):
     [
         ("logistic-regression --target default", "needs --clip-norm, --label"),
         ("theil-sen --target income --feature age", "needs --feature-bounds, --target-bounds"),
-        ("tukey-em --target income --clip-norm 1", "takes no clip_norm"),
+        ("tukey-em --target income --clip-norm 1", "takes no --clip-norm"),
+        ("tukey-em --target income", "needs --delta: public, not read from the data, such as --delta 1e-6"),
+        ("ada-ssp --target income --delta 0", "needs --delta, --clip-norm, --target-bounds"),
     ],
 )
 def test_a_fit_without_its_public_facts_is_one_paragraph(says, asked, said):

@@ -68,6 +68,7 @@ def test_a_table_says_accuracy_guarantee_and_how_delta_was_chosen(sfumato_says):
     assert (
         "Delta was not given: 0.001 is the largest power of ten below one over the public size, 455." in words
     )
+    assert "Not recorded in a ledger: nothing adds its cost" in words and "│ recorded │ False │" in words
     assert "hyper-parameter tuning is not charged" in words
 
 
@@ -201,8 +202,8 @@ def cli_train(monkeypatch, line):
         ("train digits --epsilon 0", "epsilon"),
         ("train digits --epsilon nan", "epsilon"),
         ("train digits --epsilon 3 --delta 1", "delta must be a number strictly between 0 and 1"),
-        ("train digits --epsilon 3 --clip-norm 0", "clip_norm must be"),
-        ("train digits --epsilon 3 --learning-rate -1", "learning_rate must be"),
+        ("train digits --epsilon 3 --clip-norm 0", "--clip-norm must be"),
+        ("train digits --epsilon 3 --learning-rate -1", "--learning-rate must be"),
         ("train digits --epsilon 3 --expected-batch-size 2000", "at most public_size=1437"),
         ("train digits --epsilon 3 --ledger l.db", "give both --ledger and --account"),
         ("train digits --account a", "give both --ledger and --account"),

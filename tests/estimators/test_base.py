@@ -74,6 +74,12 @@ def test_a_fit_is_charged_with_its_event_and_purpose(account):
     assert str(fitted.guarantee_) == "(0.5, 0)-differential privacy for one row, add-remove neighbors"
 
 
+def test_a_fit_that_no_ledger_keeps_says_so(account):
+    (note,) = Total(epsilon=0.5).fit([[1.0]]).notes_
+    assert note.startswith("not recorded in a ledger")
+    assert Total(epsilon=0.5, account=account).fit([[1.0]]).notes_ == ()
+
+
 def test_another_relation_or_unit_than_the_accounts_is_refused(account):
     with pytest.raises(RelationMismatchError):
         Total(epsilon=0.5, relation="replace-one", account=account).fit(Trap())

@@ -119,7 +119,7 @@ def test_a_fit_promises_its_epsilon_and_its_event_costs_no_more(name, relation):
     assert fitted.guarantee_.delta == fitted.delta
     cost = price(fitted.event_, delta=max(fitted.delta, 1e-9), relation=fitted.guarantee_.relation)
     assert cost.epsilon <= fitted.epsilon
-    assert fitted.notes_ == ("for study only: the noise was seeded",)
+    assert fitted.notes_[0] == "for study only: the noise was seeded"
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -37,6 +37,27 @@ def test_the_scaler_is_close_to_the_plain_one_and_goes_back(delta):
     assert fitted.inverse_transform(fitted.transform(X)) == pytest.approx(X)
 
 
+@pytest.mark.parametrize("delta", [0.0, 1e-5])
+def test_a_scaler_does_only_what_is_wanted(delta):
+    X = np.random.default_rng(0).normal([3.0, -2.0], [1.0, 0.5], size=(100_000, 2))
+    centered = scaler(delta=delta, with_std=False).fit(X)
+    assert centered.scale_ is None
+    assert centered.transform(X).mean(axis=0) == pytest.approx([0.0, 0.0], abs=0.05)
+    assert centered.transform(X).std(axis=0) == pytest.approx(X.std(axis=0))
+    scaled = scaler(delta=delta, with_mean=False).fit(X)
+    assert np.allclose(scaled.transform(X), X / scaled.scale_)
+    for fitted in (centered, scaled):
+        assert np.allclose(fitted.inverse_transform(fitted.transform(X)), X)
+        assert fitted.guarantee_.epsilon == pytest.approx(1.0, rel=1e-6)
+
+
+def test_a_mean_alone_gets_all_of_the_epsilon():
+    made, generator = scaler(with_std=False, epsilon=2.0), seeded(0)
+    first = np.array([made._noisy(0.0, 1, 1, generator) for _ in range(1500)]) / STEPS
+    assert kstest(first, laplace(scale=1.0).cdf).pvalue > ALPHA  # halves for the count and the sum
+    assert kstest(first, laplace(scale=1.5).cdf).pvalue < ALPHA  # thirds, if squares were added up, too
+
+
 @given(st.lists(st.tuples(any_float, any_float), min_size=1, max_size=6))
 @settings(max_examples=50, deadline=None)
 def test_one_row_of_anything_moves_each_sum_by_at_most_its_sensitivity(rows):
@@ -179,7 +200,12 @@ def test_the_noise_of_the_matrix_has_the_stated_law_and_is_symmetric():
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"bounds": (1.0, 0.0)}, {"bounds": [(0.0, 1.0), (0.0, float("nan"))]}, {"epsilon": 0.0}],
+    [
+        {"bounds": (1.0, 0.0)},
+        {"bounds": [(0.0, 1.0), (0.0, float("nan"))]},
+        {"epsilon": 0.0},
+        {"with_mean": False, "with_std": False},
+    ],
     ids=str,
 )
 def test_a_scaler_refuses_nonsense(wrong):

@@ -88,6 +88,7 @@ def test_every_method_trains_and_says_what_it_promises(name):
     assert run.guarantee.privacy_unit == "label"
     assert 0 <= run.accuracy <= 1 and not run.model.training
     assert "Features are public" in run.statement() and "replace-label" in run.statement()
+    assert not run.recorded and run.statement().count("Not recorded in a ledger") == 1
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -96,6 +97,7 @@ def test_a_run_is_one_release_of_its_account(account, name):
     (release,) = account.releases()
     assert release.progress is Progress.COMMITTED and release.event == run.method.event()
     assert run.guarantee.privacy_unit == "label" and "'labels'" in run.statement()
+    assert run.recorded and "ot recorded" not in run.statement()
 
 
 class Secret:

@@ -121,7 +121,7 @@ def _forked(account: Account) -> str:
         except LedgerError:
             FORGET(3)
         FORGET(0)
-    for _ in range(500):
+    for _ in range(12_000):  # two minutes: only what hangs for good is called so
         found, status = os.waitpid(pid, os.WNOHANG)
         if found:
             return {0: "fine", 3: "refused"}.get(os.waitstatus_to_exitcode(status), "failed")

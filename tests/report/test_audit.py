@@ -56,6 +56,7 @@ def test_a_run_without_canaries_has_no_bound():
     roc = Roc(np.arange(20.0) + 3, np.arange(20.0), name="membership by loss")
     text = audit_report(attacked(canaries=False, membership=roc), title="Audit")
     assert "no bound" in text and "no canaries" in text
+    assert "The claim was not audited" in text and "do not contradict" not in text
 
 
 def test_an_audit_without_scores_has_no_curves():

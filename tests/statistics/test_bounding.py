@@ -121,7 +121,8 @@ def test_arrays_and_tables_keep_the_same_rows(source, unit, bound, tmp_path):
     elif source == "csv":
         frame.to_csv(tmp_path / "v.csv", index=False)
     opened = frame if source == "pandas" else tmp_path / f"v.{source}"
-    table = private_table(opened, privacy_unit=unit, contribution_bound=bound)
+    types = {"flag": "number", "cost": "number"} if source == "csv" else None
+    table = private_table(opened, privacy_unit=unit, contribution_bound=bound, types=types)
     units = {"owners": frame[unit], "contribution_bound": bound}
     for name in ("flag", "cost"):
         here = column_of(frame[name].to_numpy(), **units)

@@ -3,6 +3,7 @@
 
 from decimal import Decimal
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -141,3 +142,18 @@ def test_categories_of_mixed_kinds_are_text():
 def test_text_that_is_no_utf_8_is_missing_in_a_column_of_text_too():
     frame = pd.DataFrame({"a": pd.array(["x", "\ud800"], dtype=pd.StringDtype("python"))})
     assert read_alike(frame)["a"].isna().tolist() == [False, True]
+
+
+@pytest.mark.parametrize("extra", [[], [None], ["x"]])
+@pytest.mark.parametrize(
+    ("values", "declared", "category", "counted"),
+    [
+        ([1] * 100, "text", "1", 100),
+        ([True] * 100, "text", "true", 100),
+        ([2] * 100, "boolean", True, 0),
+        ([np.float32(1)] * 100, "integer", 1, 100),
+    ],
+)
+def test_one_more_value_does_not_change_how_others_are_read(values, declared, category, counted, extra):
+    table = private_table(pd.DataFrame({"a": values + extra}), types={"a": declared})
+    assert table.categories("a").tally([category]).tolist() == [counted]

@@ -155,6 +155,46 @@ def test_a_refused_cast_says_what_to_do(people):
         require_row_wise(people.filter(people.text.cast("float64") > 3), engine="duckdb")
 
 
+@pytest.mark.parametrize(
+    ("given", "to", "soft"),
+    [
+        ("date", "timestamp(6)", True),
+        ("date", "timestamp('UTC')", False),  # DuckDB fails on the year 5874897
+        ("timestamp(6)", "date", True),
+        ("timestamp(6)", "time", False),  # on an infinite one
+        ("timestamp(6)", "timestamp(9)", False),  # on the year 2500
+        ("timestamp(3)", "date", False),  # on what does not fit microseconds
+        ("timestamp('UTC', 6)", "timestamp(6)", False),
+        ("unknown", "float64", False),
+        ("unknown", "string", False),
+        ("string", "date", True),
+        ("float64", "int8", True),
+    ],
+)
+def test_a_soft_cast_of_duckdb_is_refused_where_it_fails(given, to, soft):
+    kind = dt.unknown if given == "unknown" else dt.dtype(given)
+    value = ibis.table({"x": kind}, name="t").x
+    tried = ibis.table({"x": kind}, name="t").select(y=ops.TryCast(value.op(), dt.dtype(to)).to_expr())
+    if soft:
+        require_row_wise(tried, engine="duckdb")
+        return
+    with pytest.raises(InvalidParameterError, match="may fail on a row in duckdb"):
+        require_row_wise(tried, engine="duckdb")
+
+
+@pytest.mark.parametrize("engine", ["postgres", "pyspark", "duckdb"])
+@pytest.mark.parametrize(
+    "make", [lambda x: x.like("a\\"), lambda x: x.ilike("a\\b"), lambda x: x.substr(1, -1) == ""]
+)
+def test_patterns_and_places_that_some_engines_fail_on_are_refused_there(make, engine):
+    table = ibis.table({"x": "string"}, name="t")
+    if engine == "duckdb":  # which has no escapes, and takes negative lengths
+        require_row_wise(table.filter(make(table.x)), engine=engine)
+        return
+    with pytest.raises(InvalidParameterError, match="tell"):
+        require_row_wise(table.filter(make(table.x)), engine=engine)
+
+
 def test_where_a_cast_cannot_fail_softly_it_is_refused(people):
     tried = people.mutate(y=people.text.try_cast("float64"))
     require_row_wise(tried, engine="duckdb")

@@ -69,7 +69,7 @@ SOURCES = {
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_every_source_gives_the_same(name, tmp_path):
-    table = private_table(SOURCES[name](tmp_path))
+    table = private_table(SOURCES[name](tmp_path), types={"age": "number"})
     assert total(table) == pytest.approx(EXPECTED)
     assert list(table.schema) == ["who", "age"]
 
@@ -90,7 +90,7 @@ def test_a_csv_file_has_the_same_schema_whatever_is_in_it(tmp_path):
 def test_what_is_no_number_in_a_csv_file_is_missing_and_lines_that_are_no_rows_are_left_out(tmp_path):
     lines = b'who,age\na,30\nb,secret\nc,\nd\ne,1,2,3\nk,\xff\xfe\n"f,g", 20 \nh,1e3\ni,inf\nj,nan\n'
     (tmp_path / "t.csv").write_bytes(lines)
-    column = private_table(tmp_path / "t.csv")["age"]
+    column = private_table(tmp_path / "t.csv", types={"age": "number"})["age"]
     assert column.ordered((0, 100)).tolist() == [20.0, 30.0, 100.0, 100.0]
 
 
@@ -134,7 +134,7 @@ def test_a_damaged_line_of_a_csv_file_takes_no_other_line_with_it(name, end, tmp
     lines = [b"who,age", *(b'"n, %d",1' % i if i % 2 else b"n%d,1" % i for i in range(3000))]
     lines.insert(1500, DAMAGED[name])
     (tmp_path / "t.csv").write_bytes(end.join(lines) + end)
-    table = private_table(tmp_path / "t.csv")
+    table = private_table(tmp_path / "t.csv", types={"age": "number"})
     others = [f"n, {i}" if i % 2 else f"n{i}" for i in range(3000)]
     assert table.categories("who").tally(others).tolist() == [1] * 3000
     assert table.count(epsilon=1e3).release().value in (3000, 3001)
@@ -156,7 +156,7 @@ def test_no_sequence_of_line_ends_quotes_and_delimiters_takes_a_line_with_it(end
 def test_quotes_of_a_csv_file_are_read_within_a_line(tmp_path):
     lines = 'who,"the ""age"", now",x\n"a, ""b""",1,\n"",2,"z"\nit\'s,"3",\n,,\n"two\nlines",4,5\n'
     (tmp_path / "it's.csv").write_text(lines)
-    table = private_table(tmp_path / "it's.csv")
+    table = private_table(tmp_path / "it's.csv", types={'the "age", now': "number"})
     assert list(table.schema) == ["who", 'the "age", now', "x"]
     assert dict(table.categories("who").tallies()) == {'a, "b"': 1, "it's": 1, 'lines"': 1}
     assert table['the "age", now'].ordered(BOUNDS).tolist() == [1.0, 2.0, 3.0, 4.0]
@@ -165,7 +165,8 @@ def test_quotes_of_a_csv_file_are_read_within_a_line(tmp_path):
 def test_a_column_alone_and_many_files_are_read(tmp_path):
     for name in "ab":
         (tmp_path / f"{name}.csv").write_text("\ufeffx\n1\n\n2\n", encoding="utf-8")
-    assert private_table(str(tmp_path / "*.csv"))["x"].ordered(BOUNDS).tolist() == [1.0, 1.0, 2.0, 2.0]
+    table = private_table(str(tmp_path / "*.csv"), types={"x": "number"})
+    assert table["x"].ordered(BOUNDS).tolist() == [1.0, 1.0, 2.0, 2.0]
 
 
 def test_an_engine_to_which_different_texts_are_equal_is_refused(tmp_path):
@@ -240,3 +241,26 @@ def test_why_a_source_cannot_be_opened_is_not_told(tmp_path):
         said.add(str(failure.value))
         assert failure.value.__context__ is None
     assert len(said) == 1 and "Error" not in said.pop()
+
+
+def test_times_in_milliseconds_are_not_read_from_parquet_files_in_which_one_could_stop_a_query(tmp_path):
+    coarse = pa.timestamp("ms")
+    within = pa.struct([("t", coarse), ("n", pa.int64())])
+    table = pa.table(
+        {
+            "x": [1.0, 2.0],
+            "fine": pa.array([0, 1], type=pa.int64()).view(pa.timestamp("us")),
+            "coarse": pa.array([0, 2**63 - 1], type=pa.int64()).view(coarse),
+            "zoned": pa.array([0, 2**63 - 1], type=pa.int64()).view(pa.timestamp("ms", "UTC")),
+            "within": pa.array([{"t": None, "n": 1}] * 2, type=within),
+            "listed": pa.array([[None], []], type=pa.list_(coarse)),
+            "clock": pa.array([0, 1], type=pa.int32()).view(pa.time32("ms")),
+            "y": [3.0, 4.0],
+        }
+    )
+    pq.write_table(table, tmp_path / "a.parquet")
+    pq.write_table(table, tmp_path / "b.parquet")
+    opened = private_table(str(tmp_path / "*.parquet"))
+    assert list(opened.schema) == ["x", "fine", "clock", "y"]
+    assert opened.count(epsilon=1e3).release().value == 4
+    assert opened["y"].ordered((0, 9)).tolist() == [3.0, 3.0, 4.0, 4.0]

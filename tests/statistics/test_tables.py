@@ -60,17 +60,17 @@ def test_a_count_says_whether_it_is_one_of_rows_or_of_units():
 
 def test_a_release_says_how_many_rows_of_each_unit_count(table):
     bound = "at most 2 rows of each patient count"
-    assert table.count(epsilon=1.0).release().notes == (bound,)
-    assert mean(table["cost"], bounds=(0, 50), epsilon=1.0).notes[-1] == bound
-    assert table.group_by("ward", keys=["x"]).count(epsilon=1.0).release().notes[-1] == bound
+    assert bound in table.count(epsilon=1.0).release().notes
+    assert bound in mean(table["cost"], bounds=(0, 50), epsilon=1.0).notes
+    assert bound in table.group_by("ward", keys=["x"]).count(epsilon=1.0).release().notes
     assert (
         "at most 2 keys of each patient count" in table.keys("ward", epsilon=1.0, delta=0.1).release().notes
     )
     single = private_table(visits(), privacy_unit="patient").count(epsilon=1.0).release()
-    assert single.notes == ("at most 1 row of each patient counts",)
-    assert private_table(visits()).count(epsilon=1.0).release().notes == ()
+    assert "at most 1 row of each patient counts" in single.notes
+    assert not any("at most" in note for note in private_table(visits()).count(epsilon=1.0).release().notes)
     owned = column_of([1.0, 2.0], owners=["a", "a"])
-    assert mean(owned, bounds=(0, 5), epsilon=1.0).notes[-1] == "at most 1 row of each owner counts"
+    assert "at most 1 row of each owner counts" in mean(owned, bounds=(0, 5), epsilon=1.0).notes
 
 
 def test_a_filter_keeps_rows(table):
@@ -152,7 +152,7 @@ def test_what_is_raw_is_not_offered_and_says_so(table):
         table: {"owned"},
         table.owned: {"expression", "engine", "kept", "row", "table", "batches", "count", "counts"},
         table["cost"]: {"owned", "moments", "histogram", "ordered"},
-        table.rows("cost"): {"owned", "batches", "read"},
+        table.rows("cost"): {"owned", "batches", "every_batch", "read"},
         table.categories("ward"): {"owned", "tally", "tallies"},
         groups: {"owned", "compute", "totals"},
     }
@@ -163,7 +163,8 @@ def test_what_is_raw_is_not_offered_and_says_so(table):
     assert offered == {
         "categories", "columns", "contribution_bound", "count", "filter", "floats_may_be_whole", "group_by",
         "keys", "left_out_share", "mean", "mutate", "name", "names", "plan", "privacy_unit",
-        "require_fitting", "rows", "schema", "sql", "sum", "texts_may_be_numbers", "unit",
+        "require_computable", "require_countable", "require_fitting", "require_prepared", "rows", "schema",
+        "sql", "sum", "classes", "has_every_row", "lines_left_out", "present", "type_of", "unit",
     }  # fmt: skip
     for method in (type(table["cost"]).ordered, type(table.rows("cost")).read, type(table.owned).batches):
         assert "Raw: not a release" in method.__doc__

@@ -5,13 +5,14 @@ import os
 import threading
 import time
 from collections import Counter
+from decimal import Decimal
 
 import ibis
 import numpy as np
 import psycopg
 import pytest
 
-from sfumato.errors import QueryFailedError
+from sfumato.errors import InvalidParameterError, QueryFailedError
 from sfumato.ledger import Budget, Ledger, Progress
 from sfumato.statistics.categories import categories_of
 from sfumato.statistics.columns import column_of
@@ -129,6 +130,68 @@ def test_pairs_that_were_not_asked_for_take_no_place(visits):
     wanted = [("a", True), ("b", False), ("c", True)]
     counts = table.group_by("ward", "bool", keys=wanted).count(epsilon=1e3).release().value
     assert sum(counts.values()) == 331
+
+
+NUMERICS = ["1e309", "-1e309", "1e131000", "1e-400", "-1e-400", "NaN", "Infinity", "1.0", "1.00", "7"]
+
+
+@pytest.fixture
+def numerics(url):
+    with psycopg.connect(url, autocommit=True) as connection:
+        rows = ", ".join(f"('{value}'::numeric, {i % 2 == 0})" for i, value in enumerate(NUMERICS))
+        connection.execute(f"CREATE TABLE numerics AS SELECT * FROM (VALUES {rows}) AS t(n, flag)")
+        table = private_table(url, table="numerics")
+        yield table
+        table.owned.engine.disconnect()
+        connection.execute("DROP TABLE numerics")
+
+
+def test_numbers_beyond_float64_are_clipped_those_near_zero_are_zero_and_nan_is_missing(numerics):
+    expected = [-5.0, 0.0, 0.0, 1.0, 1.0, 7.0, 9.0, 9.0, 9.0]
+    assert numerics["n"].ordered((-5, 9)).tolist() == expected
+    computed = numerics.mutate(y=lambda row: row.n.cast("float64"))
+    assert computed["y"].ordered((-5, 9)).tolist() == expected
+
+
+def test_equal_numbers_are_one_category_written_in_one_way(numerics):
+    found = dict(numerics.categories("n").tallies())
+    assert found[Decimal(1)] == 2 and [str(key) for key in found if key == 1] == ["1"]
+    assert not any(category.is_nan() for category in found) and len(found) == 8
+
+
+def test_true_and_false_are_numbers(numerics):
+    assert numerics["flag"].ordered((0, 1)).tolist() == [0.0] * 5 + [1.0] * 5
+    assert numerics.mutate(y=lambda row: row.flag.cast("int64"))["y"].moments((0, 1)).count == 10
+    means = numerics.group_by("flag", keys=[True]).mean("flag", bounds=(0, 1), epsilon=1e3).release().value
+    assert means[True] == pytest.approx(1, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        lambda row: row.k.like("k\\"),
+        lambda row: row.k.ilike("k\\0"),
+        lambda row: row.k.substr(1, -1) == "",
+        lambda row: row.k.right(-1) == "",
+        lambda row: row.who.cast("boolean"),
+        lambda row: row.x.hash() + 1 > 0,
+    ],
+)
+def test_what_fails_on_some_rows_only_or_on_all_of_them_is_refused(opened, test):
+    with pytest.raises(InvalidParameterError):
+        opened().filter(test)
+
+
+def test_an_encoding_that_has_texts_that_are_none_in_utf_8_is_refused(url):
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("CREATE DATABASE western TEMPLATE template0 ENCODING 'WIN1252' LOCALE 'C'")
+    western = url.replace("/postgres?", "/western?")
+    with psycopg.connect(western, autocommit=True) as connection:
+        connection.execute("CREATE TABLE people AS SELECT 1 AS k")
+    engine = ibis.connect(western)
+    with pytest.raises(InvalidParameterError, match="encoding of this PostgreSQL database is WIN1252"):
+        private_table(engine.table("people"))
+    engine.disconnect()
 
 
 def test_when_the_server_ends_the_connection_the_budget_stays_spent_and_nothing_is_said(

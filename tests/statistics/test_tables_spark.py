@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 import sfumato
-from sfumato.errors import InvalidParameterError, QueryFailedError
+from sfumato.errors import ColumnTypeError, InvalidParameterError, QueryFailedError
 from sfumato.statistics.categories import categories_of
 from sfumato.statistics.columns import column_of
 from sfumato.statistics.tables import private_table
@@ -127,6 +127,25 @@ def test_no_row_of_a_csv_file_decides_its_schema(engine, tmp_path):
     assert typed.schema == schema | {"age": "float64"}
 
 
+def test_declared_types_are_read_as_duckdb_reads_them(engine, tmp_path):
+    cells = ["1", "-2", " 3 ", "+4", "3.7", "1e3", "9" * 30, "x", "true", "No", "2024-02-29", "2023-02-29"]
+    (tmp_path / "t.csv").write_text("k,x\n" + "".join(f"{i},{cell}\n" for i, cell in enumerate(cells)))
+    for kind in ("number", "integer", "boolean", "date", "text"):
+        tables = [private_table(tmp_path / "t.csv", engine=e, types={"x": kind}) for e in (None, engine)]
+        assert tables[0].schema == tables[1].schema
+        here, there = (dict(table.categories("x").tallies()) for table in tables)
+        assert here == there and here
+
+
+def test_a_cluster_refuses_text_for_numbers_and_compares_classes_of_text(engine, tmp_path):
+    (tmp_path / "t.csv").write_text("x,y\n" + "1,a\n-1,b\n5,c\n" * 9)
+    table = private_table(tmp_path / "t.csv", engine=engine, types={"x": "number"})
+    with pytest.raises(ColumnTypeError, match=r"types=\{'y': 'number'\}"):
+        table["y"]
+    rows = np.concatenate(list(table.rows("x", "y", classes=("b", "a")).batches()))
+    assert np.unique(rows, axis=0).tolist() == [[-1.0, 0.0], [1.0, 1.0]] and len(rows) == 18
+
+
 @pytest.mark.parametrize("text", ["", "\na,1\n", "a,a\n1,2\n", "a,\n1,2\n"], ids=repr)
 def test_a_csv_file_without_a_line_of_names_is_refused(engine, text, tmp_path):
     (tmp_path / "t.csv").write_text(text)
@@ -177,7 +196,7 @@ def test_a_damaged_line_of_a_csv_file_takes_no_other_line_with_it(engine, name, 
     lines.insert(50, line)
     for end in (b"\n", b"\r\n"):
         (tmp_path / "t.csv").write_bytes(end.join(lines) + end)
-        table = private_table(tmp_path / "t.csv", engine=engine)
+        table = private_table(tmp_path / "t.csv", engine=engine, types={"age": "number"})
         assert table.categories("who").tally(others).tolist() == [1] * 100
         assert table.count(epsilon=1e3).release().value == 100 + is_row
         numbers = 100 + (is_row and name != "a text for a number")
@@ -204,7 +223,8 @@ def test_lines_are_read_alone_across_the_blocks_of_a_file(engine, tmp_path):
 def test_a_cluster_reads_the_rows_of_a_csv_file_that_duckdb_reads(engine, tmp_path):
     lines = 'who,"the ""age"", now",x\n"a, ""b""",1,\n"",2,"z"\nit\'s,"3",\n,,\n"two\nlines",4,5\nc, 20 ,\n'
     (tmp_path / "it's.csv").write_text("\ufeff" + lines + "d,1e3,\ne,inf,\nf,nan,\ng,,\n", encoding="utf-8")
-    here, there = (private_table(tmp_path / "it's.csv", engine=where) for where in (None, engine))
+    types = {'the "age", now': "number"}
+    here, there = (private_table(tmp_path / "it's.csv", engine=e, types=types) for e in (None, engine))
     assert there.schema == here.schema
     assert list(there.schema) == ["who", 'the "age", now', "x"]
     assert dict(there.categories("who").tallies()) == dict(here.categories("who").tallies())
@@ -217,7 +237,7 @@ def test_many_zipped_files_are_one_table(engine, tmp_path):
     for name in "ab":
         with gzip.open(tmp_path / f"{name}.tsv.gz", "wt") as file:
             file.write("\ufeffwho\tx\n,\t1\n\n-\t2\n")
-    table = private_table(str(tmp_path / "*.tsv.gz"), engine=engine)
+    table = private_table(str(tmp_path / "*.tsv.gz"), engine=engine, types={"x": "number"})
     assert table["x"].ordered((0, 100)).tolist() == [1.0, 1.0, 2.0, 2.0]
     assert table.categories("who").tally([",", "-", "who"]).tolist() == [2, 2, 0]
 

@@ -5,11 +5,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from sfumato.errors import NotPrivateError, UnsupportedModelError, UnsupportedUseError
 from sfumato.training import barrier as barriers
+from sfumato.training import make_private, train
 from sfumato.training.barrier import Barrier, refuse_rewriting, refuse_unsafe
 from sfumato.training.gradients import PrivateGradients
+from sfumato.training.losses import cross_entropy
 
 from .leaky import LEAKY, PLAIN, Leaking, Part, X, quietly
 
@@ -49,12 +52,22 @@ def test_the_first_passes_and_powers_of_two_are_thorough_and_others_are_drawn(mo
             made.append(barrier._passes)
 
     monkeypatch.setattr(barriers, "Thorough", Thorough)
-    monkeypatch.setattr(barriers.secrets, "randbelow", lambda most: 0 if barrier._passes == 21 else 1)
+    monkeypatch.setattr(barriers.secrets, "randbelow", lambda most: 0 if barrier._passes == 20 else 1)
     barrier = Barrier(Part())
     for _ in range(40):
         with barrier.guarding():
             pass
     assert made == [1, 2, 3, 4, 8, 16, 21, 32]
+
+
+def test_a_replay_takes_the_place_of_work_unless_a_thorough_look_is_due(monkeypatch):
+    monkeypatch.setattr(barriers.secrets, "randbelow", lambda most: 0 if barrier._passes == 20 else 1)
+    barrier = Barrier(Part())
+    done = [barrier.run(lambda: "worked", replay=lambda: "replayed") for _ in range(40)]
+    assert [place for place, how in enumerate(done, 1) if how == "worked"] == [1, 2, 3, 4, 8, 16, 21, 32]
+    assert barrier.run(lambda: "worked", replay=lambda: None) == "worked"  # nothing was recorded
+    with pytest.raises(NotPrivateError):
+        barrier.run(lambda: setattr(barrier._model, "count", 5), replay=lambda: None)
 
 
 def test_what_is_changed_between_passes_is_nobodys_business():
@@ -378,3 +391,95 @@ def test_pieces_of_a_batch_are_all_watched():
     with pytest.raises(NotPrivateError, match=r"part\.items"):
         private.backward(X)
     assert private.steps == 2 and not model.part.items
+
+
+# --- every door ---------------------------------------------------------------------------------------------
+
+
+Y = torch.tensor([0, 1, 1])
+
+
+class Keeps(nn.Module):
+    def __init__(self, do):
+        super().__init__()
+        self.do, self.extra = do, 0.0
+        self.layer, self.table = nn.Linear(3, 2), nn.Embedding(9, 3)
+        self.center = nn.Parameter(torch.zeros(3))
+        self.frozen = nn.Parameter(torch.zeros(3), requires_grad=False)
+        self.register_buffer("average", torch.zeros(3))
+        self.register_buffer("seen", torch.tensor(0))
+
+    def forward(self, x):
+        self.do(self, x.detach())
+        return self.layer(x + self.center + self.table(x[:, 0].abs().long() % 9))
+
+    def get_extra_state(self):
+        return self.extra
+
+    def set_extra_state(self, state):
+        self.extra = state
+
+
+def _count(m, x):
+    m.seen += x.shape[0]
+
+
+def _add_extra(m, x):
+    m.extra = m.extra + x.sum()
+
+
+KEPT = {
+    "a parameter": lambda m, x: m.center.data.copy_(x.mean(0)),
+    "a frozen parameter": lambda m, x: m.frozen.data.copy_(x.mean(0)),
+    "a counter of rows": _count,
+    "a running average": lambda m, x: m.average.lerp_(x.mean(0), 0.1),
+    "extra state": _add_extra,
+    "a table": lambda m, x: None,  # that is renormalized when it is read
+}
+
+
+def by_gradients(model):
+    private_of(model, cross_entropy).backward(X, Y)
+
+
+def by_train(model):
+    options = {"public_size": 3, "expected_batch_size": 3, "steps": 2, "noise_multiplier": 1.0, "delta": 1e-5}
+    train(model, (X, Y), **options, progress=False)
+
+
+def by_make_private(model):
+    module, optimizer, criterion, loader, _ = make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=1.0),
+        criterion=nn.CrossEntropyLoss(reduction="none"),
+        data_loader=DataLoader(TensorDataset(X, Y), batch_size=3),
+        public_size=3,
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+    )
+    for x, y in loader:
+        criterion(module(x), y).backward()
+        optimizer.step()
+
+
+every_door = pytest.mark.parametrize("door", [by_gradients, by_train, by_make_private])
+
+
+@every_door
+def test_a_model_that_keeps_nothing_goes_through_every_door(door):
+    door(Keeps(lambda m, x: None))
+
+
+@slower
+@every_door
+@pytest.mark.parametrize("where", KEPT)
+def test_nothing_of_a_row_leaves_through_any_door(where, door):
+    torch.manual_seed(0)
+    model = Keeps(KEPT[where])
+    model.table.max_norm = 0.1 if where == "a table" else None
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(NotPrivateError):
+        door(model)
+    after = model.state_dict()
+    assert all(torch.equal(after[n], before[n]) for n in before if isinstance(before[n], torch.Tensor))
+    assert model.extra == 0.0

@@ -5,6 +5,7 @@ from torch import nn
 
 from sfumato.errors import UnsupportedModelError
 from sfumato.training.fixing import fix, refuse_mixing
+from sfumato.training.gradients import PrivateGradients
 
 
 class Shared(nn.Module):
@@ -199,6 +200,16 @@ def test_fixed_models_do_not_mix_examples():
 
     assert torch.allclose(alone(model), loss(model, x), atol=1e-4)
     assert not torch.allclose(alone(mixing[:2]), loss(mixing[:2], x), atol=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_fixed_model_is_trained_although_a_bias_before_a_norm_changes_nothing(seed):
+    torch.manual_seed(seed)
+    model = fix(nn.Sequential(nn.Conv2d(2, 6, 3), nn.BatchNorm2d(6), nn.Flatten(), nn.Linear(96, 2)))
+    assert model[1].num_groups == 6  # one channel a group: what the bias adds is taken away again
+    private = PrivateGradients(model, clip_norm=1.0, noise_multiplier=1.0, expected_batch_size=4)
+    private.backward(torch.randn(4, 2, 6, 6), torch.tensor([0, 1, 1, 0]))
+    assert private.engine == "BookKeeping"
 
 
 def test_instance_norms_stop_gathering_statistics_and_keep_their_scale():

@@ -3,11 +3,13 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from dp_accounting import dp_event as dp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import kstest, norm
 from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence
 
 from sfumato.accounting.price import price
 from sfumato.errors import InvalidParameterError
@@ -144,6 +146,50 @@ def test_the_sum_is_that_of_a_loop_over_clipped_units(loop, engine, style):
         wanted.append(torch.cat([p.flatten() for p in parts.values()]))
     found = clipped_sum(model, *batch, engine=engine, clipping=clipping)
     assert torch.allclose(found, torch.stack(wanted).sum(0), atol=1e-9)
+
+
+class Adaptive(nn.Module):
+    """Sends a row to the words of its label's cluster alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.out = nn.Linear(4, 8), nn.AdaptiveLogSoftmaxWithLoss(8, 12, [4, 8], div_value=2.0)
+
+    def forward(self, x, y):
+        return -self.out(self.layer(x), y).output
+
+
+class Hypernetwork(nn.Module):
+    """Makes the weights of its layer from codes, which all rows share."""
+
+    def __init__(self):
+        super().__init__()
+        self.codes, self.make = nn.Embedding(3, 5), nn.Linear(5, 4)
+
+    def forward(self, x, y):
+        return F.cross_entropy(F.linear(x, self.make(self.codes(torch.arange(3)))), y % 3, reduction="none")
+
+
+class Packed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.out = nn.GRU(1, 3, batch_first=True), nn.Linear(3, 3)
+
+    def forward(self, x, y):
+        packed = pack_padded_sequence(x[..., None], y % 4 + 1, batch_first=True, enforce_sorted=False)
+        return F.cross_entropy(self.out(self.rnn(packed)[1][0]), y % 3, reduction="none")
+
+
+@pytest.mark.filterwarnings("ignore:.*Going on with the functional engine", "ignore:There is a performance")
+@pytest.mark.parametrize("labels", [[0, 5, 9, 0, 5, 9], [9, 9, 5, 5, 0, 0], [0, 0, 0, 0, 5, 9]], ids=str)
+@pytest.mark.parametrize("kind", [Adaptive, Hypernetwork, Packed])
+def test_whatever_the_fast_engine_cannot_do_is_the_clipped_sum_of_the_loop(loop, kind, labels):
+    torch.manual_seed(0)
+    model, batch = kind().double(), (torch.randn(6, 4, dtype=torch.float64), torch.tensor(labels))
+    found = clipped_sum(model, *batch, loss=lambda m, *rows: m(*rows), engine="auto", check=True)
+    each = torch.cat([g.flatten(1) for g in loop(model, lambda m, *rows: m(*rows), batch).values()], 1)
+    wanted = (each * (0.5 / each.norm(dim=1, keepdim=True)).clamp(max=1)).sum(0)
+    assert torch.allclose(found, wanted, atol=1e-9)
 
 
 @any_style

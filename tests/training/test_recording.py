@@ -221,3 +221,20 @@ def test_clipping_by_coordinate_is_not_recorded(option):
             expected_batch_size=4,
             **{option: True},
         )
+
+
+def test_a_pass_that_could_not_be_recorded_is_never_replayed_unwatched():
+    class Nothing:
+        def takes(self, batch):
+            return True
+
+        def record(self, run, batch):
+            return run
+
+    model = nn.Linear(3, 2)
+    clipper = Clipper(CLIPPING, dict(model.named_parameters()))
+    recordings = Recordings(BookKeeping(model, weighted_squares), clipper, model, Nothing())
+    batch = (None, torch.randn(4, 3))
+    assert recordings.replay(batch, 1, record=False) is None
+    assert recordings.replay(batch, 1) is not None
+    assert recordings.replay(batch, 1, record=False) is None  # it is the model's own code

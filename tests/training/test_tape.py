@@ -37,6 +37,16 @@ def total(model, x):
         lambda m, x: x @ m.layer(m.w),  # a parameter as the input of a layer
         lambda m, x: x @ (m.w @ torch.ones(3, 3).to(x)),
         lambda m, x: F.layer_norm(m.w, (3,)).sum() + x,
+        lambda m, x: F.linear(x, m.w.reshape(9).reshape(3, 3)),
+        lambda m, x: F.linear(x, m.w[[2, 0]]),
+        lambda m, x: F.linear(x, m.w.repeat(2, 1)),
+        lambda m, x: F.linear(x, m.w.transpose(0, 1)),
+        lambda m, x: F.linear(x, m.w.exp()),
+        lambda m, x: F.linear(x, torch.einsum("ij,jk->ik", m.w, m.w)),
+        lambda m, x: torch.einsum("bi,oi->bo", x, m.w),
+        lambda m, x: x * (m.w[0] @ m.w[1]),  # a scalar product
+        lambda m, x: F.prelu(x, m.w[0]),
+        lambda m, x: F.bilinear(x, m.layer(x), m.w[None]),
     ],
 )
 def test_a_use_without_a_rule_agrees_by_copies(agrees, use):
@@ -44,6 +54,47 @@ def test_a_use_without_a_rule_agrees_by_copies(agrees, use):
     model = Using(use).double()
     nn.init.normal_(model.w)
     agrees(model, lambda m, x: m(x).square().flatten(1).sum(1), torch.randn(4, 3).double())
+
+
+def test_a_parameter_in_another_type_agrees(agrees):
+    model = Using(lambda m, x: F.linear(x, m.w.float()) + F.linear(x, m.w.half().float())).float()
+    agrees(model, lambda m, x: m(x).square().sum(1), torch.randn(4, 3), tolerance=1e-5)
+
+
+LAYERS = {
+    "PReLU": lambda: nn.PReLU(3),
+    "one PReLU for all": nn.PReLU,
+    "weight norm": lambda: nn.utils.parametrizations.weight_norm(nn.Linear(3, 3)),
+    "orthogonal": lambda: nn.utils.parametrizations.orthogonal(nn.Linear(3, 3)),
+}
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_layers_that_prepare_their_parameters_agree(agrees, layer):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 3), LAYERS[layer](), nn.Linear(3, 2)).double()
+    agrees(model, lambda m, x: m(x).square().sum(1), torch.randn(4, 3).double())
+
+
+class Pairs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.bilinear = nn.Linear(3, 3), nn.Bilinear(3, 3, 2)
+
+    def forward(self, x):
+        return self.bilinear(x, self.layer(x))
+
+
+def test_a_bilinear_layer_agrees(agrees):
+    torch.manual_seed(0)
+    agrees(Pairs().double(), lambda m, x: m(x).square().sum(1), torch.randn(4, 3).double())
+
+
+def test_a_use_without_a_rule_leaves_the_other_layers_their_rules():
+    model = Using(lambda m, x: m.layer(F.linear(x, m.w.exp())))
+    run = BookKeeping(model, total).run((torch.randn(4, 3),))
+    assert {type(op).__name__ for op, _ in run._uses["layer.weight"]} == {"LinearOp"}
+    assert {type(op).__name__ for op, _ in run._uses["w"]} != {"LinearOp"}
 
 
 def test_many_uses_without_a_rule_have_one_copy_between_them():

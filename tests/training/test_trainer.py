@@ -482,7 +482,20 @@ def test_a_run_is_one_release_of_its_account(account):
     assert release.progress is Progress.COMMITTED and release.event == run.mechanism.event()
     assert release.seeded and run.reservation == release.reservation
     assert (run.privacy_unit, run.price.delta) == ("client", 1e-5)
-    assert "release 2 of account 'clients'" in run.statement()
+    assert "release 1 of account 'clients'" in run.statement()  # by its place, not by the ledger's row
+    assert run.recorded and "not recorded" not in run.statement()
+    again = json.loads(run.to_json())
+    assert (again["recorded"], again["account"], again["release_number"]) == (True, "clients", 1)
+
+
+@pytest.mark.parametrize("make", [FastGenerator, lambda: FastGenerator(1), lambda: seeded(1)])
+def test_noise_that_is_not_secure_is_marked_in_the_ledger(account, make):
+    paid = {"account": account, "privacy_unit": "client", "delta": None}
+    fit((X, Y), run_of([(9.0, 1)]), purpose="secure", generator=None, **paid)
+    assert not account.statement().seeded
+    fit((X, Y), run_of([(9.0, 1)]), purpose="study", generator=make(), **paid)
+    assert [release.seeded for release in account.releases()] == [False, True]
+    assert account.statement().seeded
 
 
 def test_an_exception_while_training_leaves_the_run_spent(account):
@@ -578,6 +591,7 @@ def test_the_statement_says_what_was_done_and_for_whom():
         "For study only: the noise was seeded.",
     ):
         assert part in said, part
+    assert not run.recorded and "Not recorded in a ledger: nothing adds its cost" in said
     secure = fit((X, Y), run_of([(2.0, 1)]), generator=None).statement()
     assert "study" not in secure and "not protected" not in secure
     assert "not cryptographic" in fit((X, Y), run_of([(2.0, 1)]), generator=FastGenerator()).statement()
@@ -587,6 +601,7 @@ def test_the_json_holds_the_guarantee_the_event_and_the_history():
     facts = json.loads(fit((X, Y), run_of([(2.0, 2)], rate=0.1), evaluation=(X, Y)).to_json())
     assert facts["relation"] == "add-remove" and facts["steps"] == 2 and facts["epsilon"] > 0
     assert facts["event"]["event"]["sampling_probability"] == 0.1
+    assert facts["recorded"] is False and facts["account"] is None
     shown = {"step", "epsilon", "learning_rate", "seconds", "loss", "accuracy"}
     assert [set(row) for row in facts["history"]] == [shown, shown]
     assert math.isfinite(facts["history"][-1]["loss"])

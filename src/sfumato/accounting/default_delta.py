@@ -7,13 +7,17 @@ Guarantee  `default_delta(public_size)` is the largest power of ten below one ov
            delta.
 Unit       The number of units that may be known. A delta near 1 / size would allow a mechanism that publishes
            one unit at random, so size times the default is always below 1.
+Large      A delta above 0.1 is refused where a guarantee is bought (`_check.delta`). One that is not below
+           one over the number of units is noted (`delta_note`).
 Not here   The delta of an account: a run that is charged to one uses the account's.
 """
 
 from sfumato import _check
 from sfumato.errors import InvalidParameterError
 
-__all__ = ["default_delta", "delta_or_default"]
+__all__ = ["default_delta", "delta_note", "delta_or_default"]
+
+_LARGE = 1e-3  # where the number of units is not known: hardly anybody protects fewer than a thousand
 
 
 def default_delta(public_size: int) -> float:
@@ -29,6 +33,20 @@ def default_delta(public_size: int) -> float:
     return float(f"1e-{power}")
 
 
+def delta_note(delta: float, public_size: int | None = None) -> str | None:
+    """Return what must be said of a delta that is too large to protect every unit; None where it is not.
+
+    >>> delta_note(1e-6), delta_note(0.05)
+    (None, 'delta 0.05 is large: it allows a release that reveals this share of all units')
+    """
+    large = delta > _LARGE if public_size is None else delta * public_size >= 1
+    return (
+        f"delta {delta:g} is large: it allows a release that reveals this share of all units"
+        if large
+        else None
+    )
+
+
 def delta_or_default(delta: float | None, public_size: int | None) -> float:
     """Return the delta that was given, or the default for a public size; raise where there is neither.
 
@@ -36,6 +54,7 @@ def delta_or_default(delta: float | None, public_size: int | None) -> float:
     (1e-05, 1e-06)
     """
     if delta is not None:
+        _check.delta(delta=delta)
         return delta
     if public_size is None:
         raise InvalidParameterError(

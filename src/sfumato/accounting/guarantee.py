@@ -115,6 +115,21 @@ class Guarantee:
         unit = self.privacy_unit if size == 1 else f"group of {size} x {self.privacy_unit}"
         return replace(self, epsilon=size * self.epsilon, delta=delta, privacy_unit=unit)
 
+    def to_dict(self) -> dict[str, float | str]:
+        """Return the four facts as plain values, not rounded, and the sentence that says them.
+
+        >>> promise = Guarantee(epsilon=0.5, delta=0.0, relation=Relation.ADD_REMOVE, privacy_unit="user")
+        >>> promise.to_dict()["epsilon"], promise.to_dict()["text"]
+        (0.5, '(0.5, 0)-differential privacy for one user, add-remove neighbors')
+        """
+        return {
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "relation": self.relation.value,
+            "privacy_unit": self.privacy_unit,
+            "text": str(self),
+        }
+
     def __str__(self) -> str:
         who = self.privacy_unit if self.privacy_unit.startswith("group") else f"one {self.privacy_unit}"
         what = f"({round_up(self.epsilon):g}, {round_up(self.delta):g})"

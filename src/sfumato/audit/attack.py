@@ -23,7 +23,12 @@ from sfumato.labels.train import LabelRun
 from sfumato.training.losses import Loss, cross_entropy
 from sfumato.training.run import TrainingRun
 
-__all__ = ["Attacked", "attack"]
+__all__ = ["NOT_AUDITED", "Attacked", "attack"]
+
+NOT_AUDITED = (
+    "The claim was not audited: the run has no canaries, and nothing else that was tried could have shown it "
+    "to be false."
+)
 
 Rows = tuple[Tensor, Tensor]
 
@@ -35,6 +40,11 @@ class Attacked:
     claim: Guarantee
     canaries: AuditResult | None
     membership: Roc | None
+
+    @property
+    def audited(self) -> bool:
+        """Whether anything was tried that could have shown the claim to be false: only canaries could."""
+        return self.canaries is not None
 
     @property
     def refuted(self) -> bool:
@@ -58,7 +68,8 @@ class Attacked:
 
     def statement(self) -> str:
         """Return the claim and what was tried, as a paragraph."""
-        return " ".join([f"The claim is {self.claim}.", *self.tried()])
+        missing = [] if self.audited else [NOT_AUDITED]
+        return " ".join([f"The claim is {self.claim}.", *missing, *self.tried()])
 
 
 def attack(

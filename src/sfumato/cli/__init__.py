@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ask for it: the command line.
 
-Tables for people, `--json` for programs. An error is one paragraph on standard error and exit code 2, never a
-traceback. Flags are spelled as the glossary spells the words.
+Tables for people, `--json` for programs. An error is one paragraph on standard error and exit code 2, in the
+words of the command line, never a traceback. Flags are spelled as the glossary spells the words.
 """
 
 import sys
@@ -15,11 +15,24 @@ __all__ = ["main"]
 def main() -> None:
     """Run the `sfumato` command."""
     # Imported here, so that `import sfumato.cli` stays light.
+    import click
+    import typer.main
+
     from sfumato.cli.app import app
     from sfumato.cli.show import show_error
+    from sfumato.cli.wording import in_options, options_of
 
+    root = typer.main.get_command(app)
     try:
-        app()
+        sys.exit(root.main(prog_name="sfumato", standalone_mode=False))
     except SfumatoError as error:
-        show_error(str(error))
-        sys.exit(2)
+        said = getattr(error, "in_options", None) or str(error)
+        show_error(in_options(said, options_of(root, sys.argv[1:])))
+    except click.UsageError as error:
+        if not error.format_message():  # nothing was asked, and the help has been shown
+            sys.exit(2)
+        asked = error.ctx.command_path if error.ctx is not None else "sfumato"
+        show_error(f"{error.format_message().rstrip('.')}. `{asked} --help` shows what it takes.")
+    except click.Abort:
+        show_error("interrupted.")
+    sys.exit(2)

@@ -6,7 +6,9 @@ from typing import Annotated, Any
 import typer
 
 import sfumato
+from sfumato import _check
 from sfumato.accounting import Accountant, Plan, Price, Relation, dp_sgd, plan, price
+from sfumato.accounting.default_delta import delta_note
 from sfumato.accounting.events import DpEvent, from_json
 from sfumato.cli import audit, fit, ledger, stats, train
 from sfumato.cli.options import Delta, Json, Relations
@@ -62,12 +64,12 @@ def account(
     as_json: Json = False,
 ) -> None:
     """Say what a run of Poisson-sampled Gaussian steps, or any event, costs."""
+    _check.delta(delta=delta)
     described = _event(noise_multiplier, sampling_rate, steps, event)
     with waiting("Pricing"):
         cost = price(described, delta=delta, relation=Relation.parse(relation), accountant=accountant)
-    show_facts(
-        str(cost.guarantee(privacy_unit)), _facts(cost) | {"privacy_unit": privacy_unit}, as_json=as_json
-    )
+    facts = _facts(cost) | {"privacy_unit": privacy_unit} | _noted(delta, None)
+    show_facts(str(cost.guarantee(privacy_unit)), facts, as_json=as_json)
 
 
 def _event(noise: float | None, rate: float, steps: int, event: str | None) -> DpEvent:
@@ -128,7 +130,13 @@ def plan_command(
             parsed = Relation.parse(relation)
             found = plan(epsilon=epsilon, delta=delta, relation=parsed, **terms)
     title = "Plan: nothing is spent yet" if ledger_at is None else f"Plan that account {name!r} would admit"
-    show_facts(title, _plan_facts(found), as_json=as_json)
+    facts = _plan_facts(found) | _noted(found.price.delta, public_size)
+    show_facts(title, facts, as_json=as_json)
+
+
+def _noted(delta: float, public_size: int | None) -> dict[str, Any]:
+    note = delta_note(delta, public_size)
+    return {} if note is None else {"notes": [note]}
 
 
 def _plan_facts(found: Plan) -> dict[str, Any]:

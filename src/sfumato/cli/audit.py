@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command `sfumato audit`: attack a run that `sfumato train` left in a folder.
 
-Exit       0 where the claim stands, 1 where it is false, and 2 where that could not be found out: a file that
-           is missing or damaged is no evidence against a claim.
+Exit       0 where the claim stands, 1 where it is false, 2 where that could not be found out (a file that is
+           missing or damaged is no evidence against a claim), and 3 where nothing was audited: a run without
+           canaries has not passed.
 """
 
 import json
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 _FILE = "run.json"
+_NOT_AUDITED = 3  # exit code
 _MOST_ROWS = 10_000  # of each group that the membership attack compares
 
 
@@ -34,7 +36,8 @@ def command(
     report: Annotated[str | None, typer.Option(help="Write the page here; audit.html in the folder.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Attack a run: its claim beside what attacks prove, as a page. Exits with 1 if the claim is false."""
+    """Attack a run: its claim beside what attacks prove, as a page. Exits with 1 if the claim is false, and
+    with 3 if the run has no canaries, so that nothing was audited."""
     claim, planted = _finished(run)
     from sfumato.audit.attack import Attacked
     from sfumato.report.audit import audit_report
@@ -50,6 +53,10 @@ def command(
     show_facts("Audit", _told(found, place), as_json=as_json)
     if not as_json:
         show_text(found.statement())
+    if not found.audited:
+        if not as_json:
+            show_text("\nNothing was audited. Train again with --audit 1000 for a run that can be.")
+        raise typer.Exit(_NOT_AUDITED)
     if found.refuted:
         raise typer.Exit(1)
 
@@ -154,7 +161,8 @@ def _told(found: Any, place: str) -> dict[str, Any]:
         "delta": found.claim.delta,
         "lower_bound": None if best is None else best.epsilon,
         "confidence": None if best is None else best.confidence,
-        "refuted": found.refuted,
+        "audited": found.audited,
+        "refuted": found.refuted if found.audited else None,
         "membership_area": None if area is None else area.value,
         "membership_area_low": None if area is None else area.low,
         "report": place,

@@ -9,7 +9,7 @@ Settings   Come from the recipe of the method (`labels.recipes`); a flag that th
 from typing import Any
 
 from sfumato import _check
-from sfumato.accounting.default_delta import default_delta
+from sfumato.accounting.default_delta import default_delta, delta_note
 from sfumato.cli.settings import TrainSettings
 from sfumato.cli.show import show_facts, show_text, waiting
 from sfumato.datasets import Dataset, load
@@ -54,7 +54,7 @@ def _require_known(settings: TrainSettings) -> None:
         )
     _check.positive(epsilon=settings.epsilon)
     if settings.delta is not None:
-        _check.probability(delta=settings.delta)
+        _check.delta(delta=settings.delta)
 
 
 def _method(settings: TrainSettings, data: Dataset) -> tuple[str, str | None]:
@@ -107,12 +107,19 @@ def _show(data: Dataset, done: LabelRun, why: str | None, *, as_json: bool) -> N
         "delta": done.guarantee.delta,
         "relation": done.guarantee.relation.value,
         "privacy_unit": done.guarantee.privacy_unit,
+        "recorded": done.recorded,
+        "account": done.account,
         "seconds": round(done.seconds, 1),
     }
+    large = delta_note(done.guarantee.delta, data.public_size)
     if as_json:
-        show_facts("", facts | {"accuracy": done.accuracy, "statement": done.statement()}, as_json=True)
+        notes = [note for note in (done.record_note, done.study_note, large) if note is not None]
+        told = {"accuracy": done.accuracy, "notes": notes, "statement": done.statement()}
+        show_facts("", facts | told, as_json=True)
         return
     show_facts(str(done.guarantee), facts, as_json=False)
     show_text(f"\n{done.statement()}")
+    if large is not None:
+        show_text(f"\nNote: {large}.")
     if why is not None:
         show_text(f"\nThe method was chosen: {why}")

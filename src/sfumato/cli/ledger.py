@@ -1,18 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """The commands `sfumato ledger init|show|grant|verify|statement`, and planning within an account."""
 
+import json
 import os
 from typing import Annotated, Any
 
 import typer
 
-from sfumato.accounting import Plan, Relation, dp_sgd, plan
+from sfumato import _json
+from sfumato.accounting import Guarantee, Plan, Relation, dp_sgd, plan
+from sfumato.accounting.default_delta import delta_note
 from sfumato.cli.options import DEFAULT_LEDGER, Json, LedgerAt, Name, Relations
-from sfumato.cli.show import show_facts, show_list, show_text, waiting
+from sfumato.cli.show import show_facts, show_table, show_text, waiting
 from sfumato.errors import InvalidParameterError
 from sfumato.ledger import Account, Budget, Ledger, Release
 
 __all__ = ["app", "plan_within"]
+
+_ANY_DELTA = 1e-6  # of a plan of which only the sizes are read
 
 app = typer.Typer(help="The durable record of what was spent.", no_args_is_help=True)
 
@@ -35,7 +40,9 @@ def init(
         budget=Budget(epsilon=epsilon, delta=delta),
         relation=Relation.parse(relation),
     )
-    show_facts(f"Account {name!r}", _account_facts(account), as_json=as_json)
+    note = delta_note(delta)
+    facts = _account_facts(account) | ({} if note is None else {"notes": [note]})
+    show_facts(f"Account {name!r}", facts, as_json=as_json)
 
 
 @app.command()
@@ -48,16 +55,16 @@ def show(
     """Show the accounts of a ledger, or one account's releases."""
     book = _existing(ledger)
     if name is None:
-        rows = [_account_facts(account) for account in book.accounts()]
-        show_list(f"Accounts of {book.location}", rows, as_json=as_json)
+        _show_accounts(book, as_json=as_json)
         return
     account = book.account(name)
-    releases = [_release_facts(release) for release in account.releases()]
+    with waiting("Pricing"):
+        releases = _releases(account)
     if as_json:
         show_facts("", _account_facts(account) | {"releases": releases}, as_json=True)
         return
     show_facts(f"Account {name!r}", _account_facts(account), as_json=False)
-    show_list("Releases", releases, as_json=False)
+    show_table("Releases", [_release_row(release) for release in releases])
 
 
 @app.command()
@@ -119,15 +126,14 @@ def plan_within(
             "leave out --epsilon, --delta and --noise-multiplier."
         )
     account = _existing(ledger).account(name)
-    budget = account.budget
     # A first plan without noise of its own reads the sizes; then the account's filter decides the noise.
     trial: dict[str, Any] = terms | {"noise_multiplier": 1.0}
-    sizes = plan(delta=budget.delta or 0.5, relation=account.relation, **trial)
+    sizes = plan(delta=_ANY_DELTA, relation=account.relation, **trial)
     noise = account.calibrate(
         lambda s: dp_sgd(noise_multiplier=s, sampling_rate=sizes.sampling_rate, steps=sizes.steps)
     )
     return plan(
-        delta=budget.delta,
+        delta=account.budget.delta,
         noise_multiplier=noise,
         sampling_rate=sizes.sampling_rate,
         steps=sizes.steps,
@@ -156,13 +162,44 @@ def _account_facts(account: Account) -> dict[str, Any]:
     }
 
 
-def _release_facts(release: Release) -> dict[str, Any]:
+def _show_accounts(book: Ledger, *, as_json: bool) -> None:
+    accounts = [_account_facts(account) for account in book.accounts()]
+    if as_json:
+        show_text(_json.dumps(accounts))
+        return
+    shown = ("account", "privacy_unit", "budget_epsilon", "budget_delta", "spent_epsilon", "releases")
+    rows = [{name: facts[name] for name in shown} for facts in accounts]
+    show_table(f"Accounts of {book.location}", rows)
+
+
+def _releases(account: Account) -> list[dict[str, Any]]:
+    """Return the releases of an account, numbered as statements number them."""
+    both = zip(account.releases(), account.costs(), strict=False)  # one more may have come in between
+    return [_release_facts(number, *one) for number, one in enumerate(both, start=1)]
+
+
+def _release_facts(number: int, release: Release, cost: Guarantee) -> dict[str, Any]:
     return {
-        "number": release.reservation,
+        "number": number,
+        "reservation": release.reservation,
         "reserved_at": release.reserved_at,
         "person": release.person,
         "purpose": release.purpose,
-        "event": release.event_json,
+        "epsilon": cost.epsilon,
+        "delta": cost.delta,
+        "event": json.loads(release.event_json),
         "progress": release.progress.value,
         "seeded": release.seeded,
+    }
+
+
+def _release_row(facts: dict[str, Any]) -> dict[str, Any]:
+    """Return what of a release fits into a line; the rest is in the JSON and in the statement."""
+    return {
+        "number": facts["number"],
+        "date": facts["reserved_at"][:10],
+        "purpose": facts["purpose"],
+        "epsilon": facts["epsilon"],
+        "delta": facts["delta"],
+        "state": f"{facts['progress']}, for study only" if facts["seeded"] else facts["progress"],
     }

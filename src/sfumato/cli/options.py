@@ -18,9 +18,10 @@ __all__ = [
     "PrivacyUnit",
     "Relations",
     "Source",
+    "Typed",
 ]
 
-Delta = Annotated[float, typer.Option(help="The delta of the guarantee, strictly between 0 and 1.")]
+Delta = Annotated[float, typer.Option(help="The delta of the guarantee, above 0 and at most 0.1.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Relations = Annotated[
     str, typer.Option("--relation", help="Neighbors: " + ", ".join(r.value for r in Relation) + ".")
@@ -43,6 +44,16 @@ Source = Annotated[
         help="A CSV or Parquet file (* for many), or DATABASE_URL#TABLE.",
         show_default=False,
         metavar="SOURCE",
+    ),
+]
+Typed = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--type",
+        help="The type of a column, such as age=number, or a TOML file of types; repeat for more. "
+        "Types: number, integer, text, boolean, date, timestamp. Columns of a CSV file are text otherwise.",
+        metavar="COLUMN=TYPE",
+        show_default=False,
     ),
 ]
 PrivacyUnit = Annotated[

@@ -7,11 +7,12 @@ from typing import Annotated, Any
 import typer
 
 from sfumato.accounting import Relation
-from sfumato.cli.options import AccountName, ChargedTo, Json, PrivacyUnit, Relations, Source
+from sfumato.cli.options import AccountName, ChargedTo, Json, PrivacyUnit, Relations, Source, Typed
+from sfumato.cli.releases import require_place, show_release, write_release
 from sfumato.cli.show import show_facts, waiting
 from sfumato.errors import InvalidParameterError
 
-__all__ = ["charged", "command", "opened", "promised"]
+__all__ = ["charged", "command", "named_values", "opened"]
 
 
 class Statistic(StrEnum):
@@ -53,6 +54,7 @@ def command(
     most_rows: Annotated[
         int | None, typer.Option(help="left-out-share counts up to so many rows of one unit.")
     ] = None,
+    type_of: Typed = None,
     privacy_unit: PrivacyUnit = None,
     contribution_bound: Annotated[int, typer.Option(help="The most rows of one unit that count.")] = 1,
     relation: Relations = Relation.ADD_REMOVE.value,
@@ -60,6 +62,7 @@ def command(
     account: AccountName = None,
     purpose: Annotated[str | None, typer.Option(help="Why; it is recorded.")] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Say what would be done and spent, and stop.")] = False,
+    out: Annotated[str | None, typer.Option(help="Write the answer here, too: a .json or .csv file.")] = None,
     as_json: Json = False,
 ) -> None:
     """Publish a statistic of private data, with its guarantee and how far it may be off."""
@@ -74,26 +77,56 @@ def command(
     }
     terms = {"epsilon": epsilon, "delta": delta, "relation": Relation.parse(relation)}
     said = {name: value for name, value in given.items() if value is not None}
-    query = _query(opened(source, privacy_unit, contribution_bound), statistic, column, terms, said)
+    table = opened(source, privacy_unit, contribution_bound, type_of)
+    query = _query(table, statistic, column, terms, said)
     payer = charged(ledger, account)
     if plan:
-        show_facts(
-            "Nothing is spent yet", {"plan": query.plan()} | promised(query.guarantee), as_json=as_json
-        )
+        told = {"plan": query.plan(), "guarantee": query.guarantee.to_dict()}
+        show_facts("Nothing is spent yet", told, as_json=as_json)
         return
+    require_place(out, suffixes=(".json", ".csv"), others=(source, ledger))
     with waiting("Computing"):
         found = query.release(account=payer, purpose=purpose)
-    show_facts(found.name, _facts(found), as_json=as_json)
+    show_release(found, as_json=as_json)
+    write_release(found, out)
 
 
-def opened(source: str, privacy_unit: str | None, contribution_bound: int) -> Any:
+def opened(source: str, privacy_unit: str | None, contribution_bound: int, type_of: list[str] | None) -> Any:
     """Return the private table of a file, or of a database with the name of a table behind a '#'."""
     from sfumato.statistics import private_table
 
     where, _, table = source.partition("#")
     return private_table(
-        where, privacy_unit=privacy_unit, contribution_bound=contribution_bound, table=table or None
+        where,
+        privacy_unit=privacy_unit,
+        contribution_bound=contribution_bound,
+        types=_types(type_of or []),
+        table=table or None,
     )
+
+
+def _types(given: list[str]) -> dict[str, str]:
+    """Return types by column, from COLUMN=TYPE and from TOML files; what is said later holds."""
+    from sfumato.statistics.schema import read_types
+
+    found: dict[str, str] = {}
+    for each in given:
+        name, equals, kind = each.rpartition("=")
+        if not equals and not each.endswith(".toml"):
+            raise InvalidParameterError(
+                f"--type {each} declares nothing: give COLUMN=TYPE, such as --type age=number, or a file of "
+                "types that ends in .toml."
+            )
+        found |= {name: kind} if equals else read_types(each)
+    return found
+
+
+def named_values(table: Any, column: str, texts: tuple[str, ...]) -> tuple[Any, ...]:
+    """Return what the texts of options mean as values of a column, by its type."""
+    from sfumato.statistics.schema import from_text
+
+    kind = table.type_of(column)
+    return tuple(from_text(text, kind, name=column) for text in texts)
 
 
 def charged(ledger: str | None, account: str | None) -> Any:
@@ -105,14 +138,10 @@ def charged(ledger: str | None, account: str | None) -> Any:
     return None if ledger is None or account is None else Ledger(ledger, create=False).account(account)
 
 
-def promised(guarantee: Any) -> dict[str, Any]:
-    """Return a guarantee as named values."""
-    return {
-        "epsilon": guarantee.epsilon,
-        "delta": guarantee.delta,
-        "relation": guarantee.relation.value,
-        "privacy_unit": guarantee.privacy_unit,
-    }
+_NEEDED = {
+    "bounds": "--bounds",
+    "edges": "--edge, the edges of bins of numbers, or --category, the values of any other column",
+}
 
 
 def _query(
@@ -127,29 +156,36 @@ def _query(
     kind, extra = _question(statistic, said)
     if unknown := sorted(set(said) - set(kind.__dataclass_fields__) - {"qs"}):
         raise InvalidParameterError(f"{statistic.value} takes no {', '.join(unknown)}: leave it out.")
-    data = table.categories(column) if "categories" in said else table[column]
-    missing = [
-        name for name in ("bounds", "edges") if name in kind.__dataclass_fields__ and name not in extra
-    ]
+    missing = [name for name in _NEEDED if name in kind.__dataclass_fields__ and name not in extra]
     if missing:
         raise InvalidParameterError(
-            f"{statistic.value} needs --{missing[0].rstrip('s') if missing[0] == 'edges' else missing[0]}, "
-            "chosen without the data."
+            f"{statistic.value} needs {_NEEDED[missing[0]]}, chosen without the data."
         )
+    data = _data(table, statistic, column, said)
+    if "categories" in said:
+        extra = extra | {"categories": named_values(table, column, said["categories"])}
     bound = table.contribution_bound
     return Query(kind(**terms, **extra, column=column, contribution_bound=bound), data)
+
+
+def _data(table: Any, statistic: Statistic, column: str, said: dict[str, Any]) -> Any:
+    """Return what is asked about: categories, whether there is a value, or numbers; refused by the type."""
+    if "categories" in said:
+        return table.categories(column)
+    return table.present(column) if statistic is Statistic.COUNT else table[column]
 
 
 def _of_table(
     table: Any, statistic: Statistic, column: str | None, terms: dict[str, Any], said: dict[str, Any]
 ) -> Any:
+    if column is None and statistic is not Statistic.COUNT:
+        columns = ", ".join(table.schema)
+        raise InvalidParameterError(
+            f"{statistic.value} needs the name of a column behind it. The table has: {columns}."
+        )
     if said:
         raise InvalidParameterError(f"{statistic.value} takes no {', '.join(sorted(said))}: leave it out.")
-    if statistic is Statistic.KEYS and column is not None:
-        return table.keys(column, **terms)
-    if statistic is Statistic.COUNT:
-        return table.count(**terms)
-    raise InvalidParameterError(f"{statistic.value} needs the name of a column.")
+    return table.count(**terms) if column is None else table.keys(column, **terms)
 
 
 def _left_out(table: Any, column: str | None, terms: dict[str, Any], said: dict[str, Any]) -> Any:
@@ -181,23 +217,3 @@ def _question(statistic: Statistic, said: dict[str, Any]) -> tuple[Any, dict[str
         Statistic.BOUNDS: s.AutomaticBounds,
     }
     return kinds[statistic], said
-
-
-def _facts(found: Any) -> dict[str, Any]:
-    facts: dict[str, Any] = {"value": _plain(found.value)}
-    interval = found.interval
-    if interval is not None and not isinstance(interval, tuple):
-        facts |= {"from": interval.lower, "to": interval.upper, "level": interval.level}
-        facts["covers"] = [part.value for part in interval.covers]
-    return facts | promised(found.guarantee) | ({"notes": list(found.notes)} if found.notes else {})
-
-
-def _plain(value: Any) -> Any:
-    if value is None:
-        return "failed"
-    if hasattr(value, "counts"):
-        labels = value.categories or [
-            f"{a:g} to {b:g}" for a, b in zip(value.edges, value.edges[1:], strict=False)
-        ]
-        return [f"{label}: {count}" for label, count in zip(labels, value.counts, strict=True)]
-    return list(value) if isinstance(value, tuple) else value

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from sfumato import _check
 from sfumato.accounting import Relation, round_up
-from sfumato.accounting.default_delta import default_delta
+from sfumato.accounting.default_delta import default_delta, delta_note
 from sfumato.audit.canaries import Canaries
 from sfumato.cli import label_run
 from sfumato.cli.settings import TrainSettings, keep, kept, read_config
@@ -201,6 +201,8 @@ def _facts(settings: TrainSettings, data: Dataset, done: TrainingRun) -> dict[st
         "relation": done.price.relation.value,
         "privacy_unit": done.privacy_unit,
         "steps": done.mechanism.steps,
+        "recorded": done.recorded,
+        "account": done.account,
         "seconds": round(done.seconds, 1),
         "folder": settings.folder,
         "report": settings.report,
@@ -230,13 +232,17 @@ def _page(settings: TrainSettings, data: Dataset, done: TrainingRun, account: Ac
 def _show(
     settings: TrainSettings, data: Dataset, done: TrainingRun, *, as_json: bool, delta_chosen: bool
 ) -> None:
+    large = delta_note(done.price.delta, data.public_size)
     if as_json:
-        told = {"data": data.name, "settings": settings.said(), "accuracy": done.accuracy}
+        notes = [note for note in (done.record_note, done.study_note, large) if note is not None]
+        told = {"data": data.name, "settings": settings.said(), "accuracy": done.accuracy, "notes": notes}
         show_facts("", told | json.loads(done.to_json()), as_json=True)
         return
     facts = {name: value for name, value in _facts(settings, data, done).items() if value is not None}
     show_facts(str(done.guarantee), facts, as_json=False)
     show_text(f"\n{done.statement()}")
+    if large is not None:
+        show_text(f"\nNote: {large}.")
     if delta_chosen:
         show_text(
             f"\nDelta was not given: {done.price.delta:g} is the largest power of ten below one over the "

@@ -3,6 +3,7 @@
 
 from sfumato.estimators.ada_ssp import AdaSSP
 from sfumato.estimators.base import PrivateEstimator
+from sfumato.estimators.checks import expected_failed_checks
 from sfumato.estimators.logistic import LogisticRegression
 from sfumato.estimators.noisy_stats import NoisyStats
 from sfumato.estimators.preprocessing import PCA, StandardScaler
@@ -25,4 +26,5 @@ __all__ = [
     "TheilSen",
     "TukeyEM",
     "cost",
+    "expected_failed_checks",
 ]

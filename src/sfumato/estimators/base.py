@@ -24,16 +24,17 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import DataConversionWarning
-from sklearn.utils.validation import validate_data
 
 from sfumato import _check
 from sfumato.accounting import composition
+from sfumato.accounting.default_delta import delta_note
 from sfumato.accounting.events import DpEvent
 from sfumato.accounting.guarantee import Guarantee, Relation
 from sfumato.accounting.price import price
 from sfumato.errors import InvalidParameterError, QueryFailedError, SfumatoError
-from sfumato.estimators.reading import Floats, entries_of, matrix_of
+from sfumato.estimators.reading import Floats, entries_of, matrix_of, same_features
 from sfumato.ledger.account import Account
+from sfumato.ledger.recorded import record_note
 from sfumato.mechanisms.random import Generator, SeededGenerator, resolve, study_note
 
 __all__ = ["EPSILONS", "Floats", "PrivateEstimator", "guarantee_of"]
@@ -63,7 +64,7 @@ class PrivateEstimator(BaseEstimator):
     delta         at which it is stated; 0: pure differential privacy
     relation      which data sets are neighbors: a `Relation` or its name
     privacy_unit  what one row stands for; an account must protect the same
-    account       the ledger's account that is charged; None: nothing is recorded
+    account       the ledger's account that is charged; None: nothing is recorded, and `notes_` says so
     purpose       what the ledger is told; None: the estimator's own words
     random_state  None: secure noise. A whole number: seeded noise, for study only. Or a sfumato generator.
     """
@@ -95,6 +96,10 @@ class PrivateEstimator(BaseEstimator):
         """Return what one fit costs, from the parameters alone; raises where one of them makes no sense."""
         raise NotImplementedError
 
+    def public_classes(self) -> npt.NDArray[Any] | None:
+        """Return the labels that y may have, in order; None where y is a number, or there is none."""
+        return None
+
     def _learn(self, X: Any, y: Any, *, generator: Generator) -> None:
         """Compute from data that was paid for, and store the results: names that end in "_"."""
         raise NotImplementedError
@@ -119,15 +124,16 @@ class PrivateEstimator(BaseEstimator):
             purpose, relation = self.purpose or self._name(), promised.relation
             with self.account.spend(event, purpose=purpose, relation=relation, generator=generator):
                 self._learn_quietly(X, y, generator)
-        note = study_note(generator)
-        self.event_, self.guarantee_, self.notes_ = event, promised, () if note is None else (note,)
+        said = (study_note(generator), record_note(self.account), delta_note(self.delta))
+        self.event_, self.guarantee_ = event, promised
+        self.notes_ = tuple(note for note in said if note is not None)
         return self
 
     def _check_common(self) -> None:
         _check.in_range(*EPSILONS, epsilon=self.epsilon)
         _check.in_range(0, 1, delta=self.delta)
-        if not self.delta < 1:
-            raise InvalidParameterError(f"delta must be below 1, but {self.delta!r} was given.")
+        if self.delta != 0:
+            _check.delta(delta=self.delta)
         _check.text(privacy_unit=self.privacy_unit)
         self._relation()
         if isinstance(self.account, _LostAccount):
@@ -173,20 +179,8 @@ class PrivateEstimator(BaseEstimator):
         Values are not looked at: NaN and infinities are still in it, and NaN for what is no number.
         """
         rows = matrix_of(X, flat=self._FLAT)
-        self._same_features(X, rows, reset)
+        same_features(self, X, rows, reset=reset)
         return rows
-
-    def _same_features(self, X: Any, rows: Floats, reset: bool) -> None:
-        """Note the number and the names of the features, or compare: neither reads a value."""
-        problem = ""
-        try:
-            check: Any = validate_data  # its annotations know no arrays
-            named = X if len(getattr(X, "shape", ())) == 2 else rows  # a frame has names of features
-            check(self, named, reset=reset, skip_check_array=True)
-        except ValueError as error:
-            problem = str(error)
-        if problem:
-            raise InvalidParameterError(problem)
 
     def _column(self, y: Any, *, rows: int) -> npt.NDArray[Any]:
         """Return y as one column of as many entries as there are rows, of whatever type."""

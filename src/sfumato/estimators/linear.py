@@ -132,7 +132,7 @@ class OneFeatureRegressor(LinearRegressor):
 
     def __sklearn_tags__(self) -> Any:
         tags: Any = super().__sklearn_tags__()
-        tags.input_tags.one_d_array = True
+        tags.input_tags.one_d_array, tags.input_tags.two_d_array = True, False  # as sklearn.isotonic says
         return tags
 
 

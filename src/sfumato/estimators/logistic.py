@@ -139,7 +139,7 @@ class LogisticRegression(ClassifierMixin, PrivateEstimator):
             _check.count(public_size=self.public_size)
         if self.delta > 0:
             _check.in_range(0, _MOST_EPSILON, epsilon=self.epsilon)
-        self._public_classes()
+        self.public_classes()
         if self.method == "dp-sgd":
             self._check_descent()
 
@@ -155,7 +155,8 @@ class LogisticRegression(ClassifierMixin, PrivateEstimator):
                 f"{self._relation().value} neighbors: say public_size, such as a rounded one."
             )
 
-    def _public_classes(self) -> npt.NDArray[Any]:
+    def public_classes(self) -> npt.NDArray[Any]:
+        """Return `classes` as an array; raises where they make no sense."""
         classes = np.asarray(self.classes)
         if classes.ndim != 1 or len(classes) < 2 or len(np.unique(classes)) != len(classes):
             raise InvalidParameterError(
@@ -165,7 +166,7 @@ class LogisticRegression(ClassifierMixin, PrivateEstimator):
         return classes
 
     def _models(self) -> int:
-        classes = len(self._public_classes())
+        classes = len(self.public_classes())
         return 1 if classes == 2 else classes
 
     def _run(self) -> DpSgd:
@@ -232,7 +233,7 @@ class LogisticRegression(ClassifierMixin, PrivateEstimator):
         rows = self._matrix(X, reset=True)
         labels = self._column(y, rows=len(rows))
         self._require_public_size(len(rows))
-        classes = self._public_classes()
+        classes = self.public_classes()
         known = codes(labels, classes)
         present = (known >= 0) & np.isfinite(rows).all(axis=1)
         constant = INTERCEPT * self.clip_norm if self.fit_intercept else 0.0
@@ -262,7 +263,7 @@ class LogisticRegression(ClassifierMixin, PrivateEstimator):
             rows / self._row_norm(),
             np.maximum(known, 0),
             run=self._run(),
-            num_classes=len(self._public_classes()),
+            num_classes=len(self.public_classes()),
             public_size=self.public_size or max(1, len(rows)),
             delta=self.delta,
             learning_rate=self.learning_rate,

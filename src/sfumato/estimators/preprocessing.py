@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 from dp_accounting import dp_event as dp
-from sklearn.base import TransformerMixin
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from sfumato import _check
@@ -46,10 +46,12 @@ _ROUNDING = 1 + 1e-12  # covers the rounding of a product
 _LEAST_SPREAD = 0.01  # of half the width of the bounds: a feature is never scaled up by more than this allows
 
 
-class StandardScaler(TransformerMixin, PrivateEstimator):
+class StandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstimator):
     """Subtract a private mean and divide by a private standard deviation, feature by feature.
 
-    bounds  (lower, upper) of all features, or a list of one pair for each; public
+    bounds     (lower, upper) of all features, or a list of one pair for each; public
+    with_mean  False: nothing is subtracted
+    with_std   False: nothing is divided, and all of epsilon is the mean's; `scale_` is then None
 
     >>> scaler = StandardScaler(epsilon=1.0, bounds=(0.0, 100.0)).fit(np.full((1000, 1), 30.0))
     >>> scaler.guarantee_.epsilon
@@ -61,6 +63,8 @@ class StandardScaler(TransformerMixin, PrivateEstimator):
         *,
         epsilon: float,
         bounds: Any,
+        with_mean: bool = True,
+        with_std: bool = True,
         delta: float = 0.0,
         relation: Relation | str = "add-remove",
         privacy_unit: str = "row",
@@ -78,10 +82,16 @@ class StandardScaler(TransformerMixin, PrivateEstimator):
             random_state=random_state,
         )
         self.bounds = bounds
+        self.with_mean = with_mean
+        self.with_std = with_std
 
     def event(self) -> DpEvent:
         """Return what one fit costs. With one pair of bounds, it is stated for any number of features."""
         self._check_common()
+        if not (self.with_mean or self.with_std):
+            raise InvalidParameterError(
+                "with_mean and with_std are both False, so there is nothing to learn: leave the scaler out."
+            )
         self._pairs(None)
         if self.delta == 0:
             return PureDpEvent(float(self.epsilon))
@@ -108,15 +118,15 @@ class StandardScaler(TransformerMixin, PrivateEstimator):
         pairs = self._pairs(rows.shape[1])
         known = rows[np.isfinite(rows).all(axis=1)]
         steps = np.stack([in_steps(known[:, j], pair) for j, pair in enumerate(pairs)], axis=1)
-        squares = np.rint(steps * steps / STEPS)
-        count = float(len(known))
-        sums = [count, *steps.sum(axis=0), *squares.sum(axis=0)]
+        sums = [float(len(known)), *steps.sum(axis=0)]
+        if self.with_std:
+            sums += [*np.rint(steps * steps / STEPS).sum(axis=0)]
         noisy = np.array([self._noisy(value, i, len(pairs), generator) for i, value in enumerate(sums)])
         self._keep(noisy, np.array(pairs, dtype=np.float64))
 
     def _noisy(self, value: float, index: int, features: int, generator: Generator) -> float:
-        """Return one of the 1 + 2 `features` sums with its share of the noise."""
-        relation, shares = self._relation(), 1 + 2 * features
+        """Return one of the sums with its share of the noise: a count, and one or two for each feature."""
+        relation, shares = self._relation(), 1 + (2 if self.with_std else 1) * features
         # A replaced row moves a sum of values in [-STEPS, STEPS] by twice that, one of squares by STEPS.
         moved = 1.0 if index == 0 else float(STEPS)
         sensitivity = moved * (2 if relation.replaces and 1 <= index <= features else 1)
@@ -133,28 +143,32 @@ class StandardScaler(TransformerMixin, PrivateEstimator):
         features = len(pairs)
         middle, half = pairs.mean(axis=1), (pairs[:, 1] - pairs[:, 0]) / 2
         count, sums, squares = noisy[0], noisy[1 : 1 + features], noisy[1 + features :]
-        if count >= 1:
-            mean = np.clip(sums / STEPS / count, -1.0, 1.0)
-            variance = np.clip(squares / STEPS / count - mean**2, _LEAST_SPREAD**2, 1.0)
-        else:
-            mean, variance = np.zeros(features), np.ones(features)
-        self.mean_ = middle + half * mean
-        self.scale_ = half * np.sqrt(variance)
+        mean = np.clip(sums / STEPS / count, -1.0, 1.0) if count >= 1 else np.zeros(features)
+        self.mean_: Floats = middle + half * mean
+        self.scale_: Floats | None = None
+        if self.with_std:
+            spread = squares / STEPS / count - mean**2 if count >= 1 else np.ones(features)
+            self.scale_ = half * np.sqrt(np.clip(spread, _LEAST_SPREAD**2, 1.0))
+
+    def _rule(self) -> tuple[Floats | float, Floats | float]:
+        """Return what is subtracted, and by what is divided."""
+        check_is_fitted(self, "mean_")
+        return self.mean_ if self.with_mean else 0.0, 1.0 if self.scale_ is None else self.scale_
 
     def transform(self, X: Any) -> Floats:
-        """Return (X - mean_) / scale_."""
-        check_is_fitted(self, "scale_")
+        """Return (X - mean_) / scale_, as far as both are wanted."""
+        mean, scale = self._rule()
         with np.errstate(all="ignore"):  # a warning would tell of a row
-            return (self._matrix(X, reset=False) - self.mean_) / self.scale_
+            return (self._matrix(X, reset=False) - mean) / scale
 
     def inverse_transform(self, X: Any) -> Floats:
-        """Return X * scale_ + mean_."""
-        check_is_fitted(self, "scale_")
+        """Return X * scale_ + mean_, as far as both were wanted."""
+        mean, scale = self._rule()
         with np.errstate(all="ignore"):
-            return matrix_of(X) * self.scale_ + self.mean_
+            return matrix_of(X) * scale + mean
 
 
-class PCA(TransformerMixin, PrivateEstimator):
+class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PrivateEstimator):
     """Project on the leading eigenvectors of a private covariance matrix.
 
     n_components  how many; public
@@ -253,6 +267,10 @@ class PCA(TransformerMixin, PrivateEstimator):
         self.mean_ = self.clip_norm * mean
         self.components_ = vectors[:, order].T
         self.explained_variance_ = self.clip_norm**2 * np.maximum(values[order], 0.0)
+
+    @property
+    def _n_features_out(self) -> int:
+        return len(self.components_)
 
     def transform(self, X: Any) -> Floats:
         """Return the coordinates of each row along the components."""

@@ -19,15 +19,21 @@ from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse import issparse
+from sklearn.utils.validation import validate_data
 
 from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms import inputs
 
-__all__ = ["Floats", "entries_of", "matrix_of", "numbers_of"]
+__all__ = ["Floats", "entries_of", "matrix_of", "numbers_of", "require_matrix", "same_features"]
 
 Floats = npt.NDArray[np.float64]
 
 _NUMBERS = "biuf"  # numpy's kinds: bool, signed, unsigned, floating
+_RESHAPE = (
+    "X must be a matrix [rows, features], but has {} dimension(s). Reshape your data: X.reshape(-1, 1) if it "
+    "is one feature."
+)
 _NO_NUMBERS = ("str", "cat", "enum", "date", "time", "dur")  # how types of columns begin that hold none
 
 
@@ -40,27 +46,50 @@ def matrix_of(X: Any, *, flat: bool = False) -> Floats:
     rows = numbers_of(X, what="X")
     rows = rows[:, None] if flat and rows.ndim == 1 else rows
     if rows.ndim != 2:
-        raise InvalidParameterError(
-            f"X must be a matrix [rows, features], but has {rows.ndim} dimension(s). Reshape your data: "
-            "X.reshape(-1, 1) if it is one feature."
-        )
+        raise InvalidParameterError(_RESHAPE.format(rows.ndim))
     if rows.shape[1] == 0:
         raise InvalidParameterError("0 feature(s) (shape=(..., 0)) while a minimum of 1 is required.")
     return rows
+
+
+def same_features(estimator: Any, X: Any, rows: Any, *, reset: bool) -> None:
+    """Note the number and the names of the features, or compare: neither reads a value."""
+    problem = ""
+    try:
+        check: Any = validate_data  # its annotations know no arrays
+        named = X if len(getattr(X, "shape", ())) == 2 else rows  # a frame has names of features
+        check(estimator, named, reset=reset, skip_check_array=True)
+    except ValueError as error:
+        problem = str(error)
+    if problem:
+        raise InvalidParameterError(problem)
+
+
+def require_matrix(X: Any) -> None:
+    """Refuse what cannot be a matrix of numbers, by its shape and its type: nothing in it is read."""
+    shape: Any = getattr(X, "shape", None)
+    if issparse(X) or getattr(getattr(X, "dtype", None), "kind", "f") not in _NUMBERS + "O" or _typed(X):
+        raise _no_numbers("X")
+    if shape is not None and len(shape) != 2:
+        raise InvalidParameterError(_RESHAPE.format(len(shape)))
 
 
 def numbers_of(values: Any, *, what: str) -> Floats:
     """Return private values as float64, NaN where an entry is no number."""
     given = _array(values)
     if given is None or given.ndim == 0 or given.dtype.kind not in _NUMBERS + "O" or _typed(values):
-        raise InvalidParameterError(
-            f"{what} must be a dense array of real numbers. Complex data not supported, nor text, nor sparse "
-            "matrices."
-        )
+        raise _no_numbers(what)
     if given.dtype.kind == "O":
         return np.array([_number(entry) for entry in given.ravel()], dtype=np.float64).reshape(given.shape)
     with np.errstate(all="ignore"):  # numbers beyond float64 become infinities
         return given.astype(np.float64)
+
+
+def _no_numbers(what: str) -> InvalidParameterError:
+    return InvalidParameterError(
+        f"{what} must be a dense array of real numbers. Complex data not supported, nor text, nor sparse "
+        "matrices."
+    )
 
 
 def entries_of(y: Any) -> npt.NDArray[Any]:

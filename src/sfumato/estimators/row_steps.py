@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Steps of a pipeline that cost nothing: each row is computed from itself alone, by a public rule.
 
-Guarantee  `fit` reads nothing. A row becomes one row, whatever the others are, so neighbors stay neighbors.
+Guarantee  `fit` reads no row: of an array or a frame it takes the number and the names of the features, and
+           refuses a type that is no number. A row becomes one row, whatever the others are, so neighbors stay
+           neighbors.
 Unread     `fit_transform`, which `Pipeline.fit` calls, reads nothing either: what it returns is computed when
            a private step asks for its rows, which is after that step has paid. So nothing that depends on
            the data can happen before the first charge, and what fails then fails within a step that paid.
@@ -14,34 +16,49 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 
 from sfumato import _check
 from sfumato.errors import InvalidParameterError
-from sfumato.estimators.reading import Floats, matrix_of
+from sfumato.estimators.reading import Floats, matrix_of, require_matrix, same_features
 
 __all__ = ["Binarizer", "Normalizer", "RowStep"]
 
 _NORMS = {"l1": 1, "l2": 2, "max": np.inf}
 
 
-class RowStep(TransformerMixin, BaseEstimator):
+class _FitUnread:
+    """`fit_transform` outside of scikit-learn's classes, where `set_output` would read what it returns."""
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        raise NotImplementedError
+
+    def fit_transform(self, X: Any, y: Any = None) -> "Unread":
+        """Return what `transform` would, but computed when it is asked for, with `numpy.asarray`."""
+        return Unread(self.fit(X), X)
+
+
+class RowStep(_FitUnread, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]  # the first one's fit_transform is meant
     """What these steps share."""
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Check the parameters, and read nothing."""
+        """Check the parameters, and note the features of X; no row is read."""
         self._check_parameters()
+        require_matrix(X)
+        for name in ("n_features_in_", "feature_names_in_"):  # of an earlier fit
+            vars(self).pop(name, None)
+        if hasattr(X, "shape"):  # rows that nobody has read have none
+            same_features(self, X, X, reset=True)
         return self
-
-    def fit_transform(self, X: Any, y: Any = None) -> "Unread":  # type: ignore[override]  # no parameters
-        """Return what `transform` would, but computed when it is asked for, with `numpy.asarray`."""
-        return Unread(self.fit(X), X)
 
     def transform(self, X: Any) -> Floats:
         """Return each row by the rule."""
         self._check_parameters()
+        rows = matrix_of(X)
+        if hasattr(self, "n_features_in_"):
+            same_features(self, X, rows, reset=False)
         with np.errstate(all="ignore"):
-            return self._rule(matrix_of(X))
+            return self._rule(rows)
 
     def _check_parameters(self) -> None:
         raise NotImplementedError
@@ -63,7 +80,7 @@ class RowStep(TransformerMixin, BaseEstimator):
 class Unread:
     """Rows of a step that nobody has read."""
 
-    def __init__(self, step: RowStep, given: Any) -> None:
+    def __init__(self, step: Any, given: Any) -> None:
         self._step, self._given = step, given
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:

@@ -135,6 +135,11 @@ class Search(MetaEstimatorMixin, PrivateEstimator):
         self.validation = validation
         self.row_score = row_score
 
+    def public_classes(self) -> npt.NDArray[Any] | None:
+        """Return the labels that y may have: those of the estimator."""
+        found = [step.public_classes() for step in private_steps(self.estimator)]
+        return next((classes for classes in found if classes is not None), None)
+
     # --- what it costs ------------------------------------------------------------------------------------
 
     def event(self) -> DpEvent:
@@ -253,7 +258,7 @@ class Search(MetaEstimatorMixin, PrivateEstimator):
         self.best_params_, self.best_estimator_ = found
         self.best_score_ = best  # a sum over validation rows, with noise
         for step in private_steps(self.best_estimator_):
-            del step.guarantee_, step.event_  # one trial's: what holds is the search's
+            del step.guarantee_, step.event_, step.notes_  # one trial's: what holds is the search's
         if hasattr(self.best_estimator_, "classes_"):
             self.classes_ = self.best_estimator_.classes_
 

@@ -120,7 +120,7 @@ class ClusterLabels:
         check_classes(self.classes)
         _check.count(contribution_bound=self.contribution_bound)
         if self.delta != 0:
-            _check.probability(delta=self.delta)
+            _check.delta(delta=self.delta)
         if self.rounds != 0:
             _check.count(rounds=self.rounds)
         inputs.settle(self, "epsilon", "delta")

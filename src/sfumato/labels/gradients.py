@@ -84,7 +84,7 @@ class NoisyGradients:
 
     def __post_init__(self) -> None:
         _check.positive(epsilon=self.epsilon, learning_rate=self.learning_rate, clip_norm=self.clip_norm)
-        _check.probability(delta=self.delta)
+        _check.delta(delta=self.delta)
         _check.in_range(0, 1, momentum=self.momentum)
         check_classes(self.classes)
         _check.count(

@@ -93,7 +93,7 @@ def recipe(
     'altconv'
     """
     _check.positive(epsilon=epsilon)
-    _check.probability(delta=delta)
+    _check.delta(delta=delta)
     if method not in METHODS:
         raise InvalidParameterError(f"unknown method {method!r}. Use one of: {', '.join(METHODS)}.")
     asked = _Asked(data, epsilon, delta, 0 if seed is None else seed, model)

@@ -32,11 +32,12 @@ from sfumato.labels.gradients import NoisyGradients
 from sfumato.labels.learning import Augment, Released, learn, rehearsing, soft_cross_entropy, teacher
 from sfumato.labels.methods import ReleasingMethod
 from sfumato.ledger.account import Account
+from sfumato.ledger.recorded import record_note
 from sfumato.mechanisms.random import Generator, study_note
 from sfumato.training import distributed
 from sfumato.training.auditing import Auditor
 from sfumato.training.data import Deferred
-from sfumato.training.run import TrainingRun
+from sfumato.training.run import TrainingRun, sentence
 from sfumato.training.runtime import Runtime
 from sfumato.training.trainer import Trainer
 
@@ -106,6 +107,12 @@ class LabelRun:
     training: TrainingRun | None = None  # of a method that works by noisy gradients
     study_note: str | None = None
     account: str | None = None
+    record_note: str | None = None  # what must be said of a run that no ledger keeps
+
+    @property
+    def recorded(self) -> bool:
+        """Whether a ledger keeps the run."""
+        return self.account is not None and self.record_note is None
 
     @property
     def epsilon(self) -> float:
@@ -122,7 +129,8 @@ class LabelRun:
             f"The releases satisfy {self.guarantee}. Features are public, and are not protected at all.",
             "It covers this run alone: hyper-parameter tuning is not charged.",
             f"The run was charged to account {self.account!r}." if self.account else None,
-            f"{self.study_note[0].upper()}{self.study_note[1:]}." if self.study_note else None,
+            sentence(self.record_note),
+            sentence(self.study_note),
         )
         return " ".join(sentence for sentence in said if sentence)
 
@@ -248,6 +256,7 @@ def _by_release(asked: Asked, method: ReleasingMethod, study: Study) -> LabelRun
         accuracy=asked.accuracy(),
         study_note=study_note(asked.generator),
         account=None if asked.account is None else asked.account.name,
+        record_note=record_note(asked.account),
     )
 
 
@@ -308,6 +317,7 @@ def _by_gradients(
         training=run,
         study_note=run.study_note,
         account=run.account,
+        record_note=run.record_note,
     )
 
 

@@ -62,6 +62,11 @@ class Account:
         return f"<Account {self.name!r} of {self._book.location}>"
 
     @property
+    def temporary(self) -> bool:
+        """Whether its ledger is removed when nobody holds it any more (`Ledger.temporary`)."""
+        return self._book.temporary
+
+    @property
     def privacy_unit(self) -> str:
         """Who is protected."""
         return self._ask(lambda state: state.privacy_unit)
@@ -149,7 +154,10 @@ class Account:
         terms = json.dumps({"epsilon": epsilon, "delta": delta}, sort_keys=True)
 
         def admit(accounts: Accounts) -> None:
-            accounts[self.name].budget.raised(epsilon=epsilon, delta=delta)  # refuses what makes no sense
+            # Both refuse what makes no sense.
+            raised = accounts[self.name].budget.raised(epsilon=epsilon, delta=delta)
+            if delta > 0:
+                _check.delta(delta=raised.delta)
 
         self._book.append(self.name, "grant", admit, purpose=reason, terms=terms)
         return self.budget
@@ -213,8 +221,19 @@ class Account:
 
     def statement(self) -> statement.Statement:
         """Return what an auditor needs to know: `print` it, or take `to_json()`."""
-        head, state = self._book.account(self.name)
-        return statement.write(state, head=head, location=self._book.location)
+        head, state, others = self._book.account_among_others(self.name)
+        return statement.write(
+            state, head=head, location=self._book.location, others=others, recorded=not self.temporary
+        )
+
+    def costs(self) -> list[Guarantee]:
+        """Return what each of `releases()` costs on its own, in the same order; refunded ones cost nothing.
+
+        At delta 0 where it is one mechanism that has an epsilon at delta 0, and at the account's delta
+        otherwise. What all cost together is `spent()`.
+        """
+        state = self._state()
+        return [state.own_cost(release) for release in state.releases.values()]
 
     def _state(self) -> AccountState:
         return self._book.account(self.name)[1]
@@ -255,6 +274,11 @@ class Reservation:
     def release(self) -> Release:
         """What the ledger knows of it now."""
         return self._book.ask(self._account, lambda state: state.releases[self.number])
+
+    @property
+    def release_number(self) -> int:
+        """Its place among the account's releases, from 1 on, as statements print it."""
+        return self._book.ask(self._account, lambda state: list(state.releases).index(self.number) + 1)
 
     def begin(self, *, claim: str = "") -> None:
         """Record that data may be touched from now on: no refund any more.

@@ -44,6 +44,7 @@ class Book:
     def __init__(self, store: Store, person: str) -> None:
         self._store = store
         self._person = person
+        self.temporary = False  # whether it is removed when nobody holds it any more
         self.renew()
         _forks.renewed_in_child(self)
 
@@ -75,6 +76,15 @@ class Book:
     def account(self, name: str) -> tuple[Head, AccountState]:
         """Return one account's state as of now, a copy, with the head it was derived from."""
         return self.ask(name, lambda known: (self._head, known.copy()))
+
+    def account_among_others(self, name: str) -> tuple[Head, AccountState, tuple[AccountState, ...]]:
+        """Return one account's state as of now, a copy, its head, and all other accounts, oldest first."""
+
+        def found(known: AccountState) -> tuple[Head, AccountState, tuple[AccountState, ...]]:
+            others = tuple(other.copy() for other in self._accounts.values() if other.name != name)
+            return self._head, known.copy(), others
+
+        return self.ask(name, found)
 
     def append(self, account: str, kind: str, admit: Callable[[Accounts], None], **facts: Any) -> Row:
         """Write a fact, unless `admit` raises on the accounts as they are in that moment."""

@@ -9,7 +9,12 @@ Trust      The ledger binds people who use it honestly and shows who did not. It
 
 import json
 import os
+import shutil
+import tempfile
+import weakref
+from pathlib import Path
 
+from sfumato import _check
 from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError, LedgerError, RelationMismatchError
 from sfumato.ledger import _words, filters
@@ -52,6 +57,20 @@ class Ledger:
         """Make a ledger where none is yet, or raise `LedgerError`."""
         Store.create(location)
         return cls(location, person=person, create=False)
+
+    @classmethod
+    def temporary(cls, *, person: str | None = None) -> "Ledger":
+        """Make a ledger that is removed when nobody holds it any more: its budgets hold, nothing is kept.
+
+        >>> Ledger.temporary().accounts()
+        []
+        """
+        folder = tempfile.mkdtemp(prefix="sfumato-")
+        ledger = cls(Path(folder) / "ledger.db", person=person)
+        ledger._book.temporary = True
+        # Accounts and reservations hold the book, and may outlive the ledger that gave them.
+        weakref.finalize(ledger._book, _clean_up, folder, os.getpid())
+        return ledger
 
     def __repr__(self) -> str:
         return f"<Ledger {self.location}>"
@@ -109,6 +128,8 @@ class Ledger:
                 f"account {name!r} is new in {self.location}, so it needs a budget, but {budget!r} was "
                 "given. Give budget=Budget(epsilon=..., delta=...)."
             )
+        if budget.delta > 0:  # not in `Budget`: an account that was opened with more can still be read
+            _check.delta(delta=budget.delta)
         terms = {
             "privacy_unit": privacy_unit,
             "epsilon": budget.epsilon,
@@ -127,6 +148,11 @@ class Ledger:
             self._book.append(name, "open", admit, **facts)
         except _AlreadyOpenError:
             pass  # another process was first; whether it agrees with us is checked next
+
+
+def _clean_up(folder: str, process: int) -> None:
+    if os.getpid() == process:  # a forked process that ends must not take its parent's ledger along
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 class _AlreadyOpenError(Exception):

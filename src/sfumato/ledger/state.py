@@ -12,12 +12,13 @@ Speed      What is spent is a running sum (`tally`), and an event is priced when
 """
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from sfumato.accounting import events
-from sfumato.accounting.guarantee import Relation
+from sfumato.accounting import composition, events
+from sfumato.accounting.guarantee import Guarantee, Relation
 from sfumato.errors import (
     InvalidParameterError,
     LedgerCorruptError,
@@ -216,6 +217,23 @@ class AccountState:
     def event(self) -> events.DpEvent:
         """Return everything reserved and not refunded as one event."""
         return events.compose(*(release.event for release in self.releases.values() if release.spent))
+
+    def own_cost(self, release: Release) -> Guarantee:
+        """Return what one release costs with nothing beside it; an epsilon that cannot be stated is
+        infinite."""
+        epsilon, delta = self._own_epsilon(release) if release.spent else (0.0, 0.0)
+        return Guarantee(epsilon=epsilon, delta=delta, relation=self.relation, privacy_unit=self.privacy_unit)
+
+    def _own_epsilon(self, release: Release) -> tuple[float, float]:
+        try:
+            epsilon, delta = composition.basic(release.event, self.relation)
+        except UnsupportedEventError:  # such as Gaussian noise, which has no epsilon at delta 0
+            epsilon, delta = math.inf, 0.0
+        one = sum(events.leaves(release.event).values()) == 1
+        if self.budget.delta == 0 or (one and delta == 0 and epsilon < math.inf):
+            return epsilon, delta
+        alone = self.alone(release.event_json)
+        return (alone, self.budget.delta) if alone < math.inf else (epsilon, delta)
 
     def _cost_of(self, release: Release) -> Cost:
         try:

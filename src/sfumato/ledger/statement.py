@@ -1,29 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The statement for an auditor: what is promised, by which theorem, and what it was spent on.
+"""The statement for an auditor or a data-protection officer: what is promised, and what it was spent on.
 
 Guarantee  The first figure is the account's budget: it holds however the releases were chosen, by the
            privacy filter (`filters`). The figure of the fixed plan is tighter and is labelled with its
            condition. Printed epsilons are rounded up. The head of the ledger is printed, so that a statement
            is a witness of its ledger.
+Releases   Each is a sentence with an epsilon of its own, numbered from 1 in the order of its account. What a
+           machine needs beside that, such as the event, is in the JSON.
+Others     A ledger does not know whom an account is about. So a statement names all other accounts of its
+           ledger, and says what their promises add up to for people who are in several.
 Seeded     Noise that came from a seed, or that is not cryptographic, protects nobody; a statement with such
            a release says so first.
 """
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from sfumato import _json
 from sfumato.accounting.guarantee import Guarantee, round_up
 from sfumato.errors import UnsupportedEventError
+from sfumato.ledger._sentences import STUDY_ONLY, day, described, filled, in_words, many
 from sfumato.ledger._words import code_version
 from sfumato.ledger.journal import Head
-from sfumato.ledger.state import AccountState, Grant, Progress, Release
+from sfumato.ledger.state import AccountState, Grant, Release
 
 __all__ = ["FixedPlan", "Statement", "write"]
-
-STUDY_ONLY = "for study only: the noise was seeded or not cryptographic"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,8 +57,13 @@ class Statement:
     fixed_plan: FixedPlan | None
     grants: tuple[Grant, ...]
     releases: tuple[Release, ...]
+    costs: tuple[Guarantee, ...]  # what each release costs on its own
+    others: tuple[
+        tuple[str, Guarantee], ...
+    ]  # the other accounts of the ledger, and what their budgets promise
     written_at: str
     code_version: str
+    recorded: bool = True  # whether its ledger is kept
 
     @property
     def seeded(self) -> bool:
@@ -62,14 +72,18 @@ class Statement:
 
     @property
     def text(self) -> str:
-        """The paragraphs for an auditor."""
+        """The paragraphs for an auditor, in lines of at most 80 characters."""
         parts = [
-            self._title(),
-            self._warning(),
-            self._claim(),
-            self._grants(),
-            self._plan(),
+            filled(self._title()),
+            filled(self._not_recorded()),
+            filled(self._warning()),
+            filled(self._claim()),
+            filled(self._theorem()),
+            filled(self._spent()),
+            filled(self._plan()),
+            filled(self._grants()),
             self._list(),
+            filled(self._others()),
             self._end(),
         ]
         return "\n\n".join(part for part in parts if part)
@@ -79,13 +93,22 @@ class Statement:
 
     def to_json(self) -> str:
         """Return the same for a machine; epsilons are not rounded, but err upwards."""
-        return json.dumps(self._plain(), indent=2, sort_keys=True, allow_nan=False)
+        return _json.dumps(self._plain())
 
     # --- the text ------------------------------------------------------------------------------------------
 
     def _title(self) -> str:
         return (
-            f"Privacy statement of account {self.account!r}, {self.written_at}, sfumato {self.code_version}."
+            f"Privacy statement of account {self.account!r}, written on {day(self.written_at)} by sfumato "
+            f"{self.code_version}."
+        )
+
+    def _not_recorded(self) -> str:
+        if self.recorded:
+            return ""
+        return (
+            "Not recorded: the ledger of this account is temporary and ends with its process, so nobody can "
+            "check this statement later."
         )
 
     def _warning(self) -> str:
@@ -94,34 +117,44 @@ class Statement:
         return f"{STUDY_ONLY.capitalize()} in at least one release below, so nothing here protects anybody."
 
     def _claim(self) -> str:
-        counted = sum(release.spent for release in self.releases)
-        by = f", order {self.order:g}" if self.order is not None else ""
         return (
             f"All releases from this account, past and future, together satisfy {self.guarantee}, also where "
-            f"a release was chosen after seeing earlier ones. Theorem: {self.theorem}{by}. So far "
-            f"{counted} of {len(self.releases)} reservations count. They use "
-            f"{round_up(100 * self.fraction, 3):g}% of what the filter allows; taken alone, they have "
-            f"epsilon {round_up(self.spent_epsilon):g} by the same theorem."
+            f"a release was chosen after seeing earlier ones. {in_words(self.guarantee)}"
+        )
+
+    def _theorem(self) -> str:
+        by = f", order {self.order:g}" if self.order is not None else ""
+        return f"Theorem: {self.theorem}{by}."
+
+    def _spent(self) -> str:
+        counted = sum(release.spent for release in self.releases)
+        refunded = len(self.releases) - counted
+        return (
+            f"{many(counted, 'release was', 'releases were')} charged; {refunded or 'none'} "
+            f"{'were' if refunded > 1 else 'was'} refunded. Together they use "
+            f"{round_up(100 * self.fraction, 3):g}% of what the account allows, and cost epsilon "
+            f"{round_up(self.spent_epsilon):g} at delta {self.guarantee.delta:g}, by the same theorem. That "
+            "figure holds at whatever moment it is read, so it may be above the sum of the costs below."
         )
 
     def _grants(self) -> str:
         if not self.grants:
             return ""
         raises = "; ".join(
-            f"epsilon +{g.epsilon:g}, delta +{g.delta:g} by {g.person} on {g.written_at}: {g.reason}"
+            f"epsilon +{g.epsilon:g}, delta +{g.delta:g} by {g.person} on {day(g.written_at)}: {g.reason}"
             for g in self.grants
         )
         return (
-            f"The budget was raised {len(self.grants)} time(s) ({raises}). The guarantee above is that of "
-            "the raised budget. It holds provided that no budget beyond it would have been granted whatever "
-            "the releases showed."
+            f"The budget was raised {many(len(self.grants), 'time', 'times')} ({raises}). The guarantee "
+            "above is that of the raised budget. It holds provided that no budget beyond it would have been "
+            "granted whatever the releases showed."
         )
 
     def _plan(self) -> str:
         if self.guarantee.delta == 0 or not any(release.spent for release in self.releases):
             return ""
         if self.fixed_plan is None:
-            return "Tighter figure for a fixed plan: not available for these events."
+            return "Tighter figure for a fixed plan: not available for these releases."
         plan = self.fixed_plan
         return (
             "If, and only if, these releases were planned before any result was seen, they are together "
@@ -132,13 +165,54 @@ class Statement:
     def _list(self) -> str:
         if not self.releases:
             return "Nothing was released."
-        return "Releases, times in UTC:\n" + "\n".join(_described(release) for release in self.releases)
+        told = [
+            filled(described(release, cost), number=number)
+            for number, (release, cost) in enumerate(zip(self.releases, self.costs, strict=True), start=1)
+        ]
+        return "\n".join(["The releases, and what each costs on its own. Times are in UTC.", *told])
+
+    def _others(self) -> str:
+        outside = "Releases that are in no ledger, or in another one, are not covered by this statement."
+        if not self.others:
+            return f"This ledger has no other account. {outside}"
+        named = "; ".join(f"{name!r} promises {promised}" for name, promised in self.others)
+        return (
+            f"This ledger has {many(len(self.others), 'other account', 'other accounts')}: {named}. The "
+            "ledger does not know which people an account is about. For people who are in the data of "
+            f"several accounts, the promises add up. {self._sum()}{outside}"
+        )
+
+    def _sum(self) -> str:
+        """Return what the promises to the same unit under the same relation add up to."""
+        own = self.guarantee
+        alike = [
+            (name, promised)
+            for name, promised in self.others
+            if (promised.relation, promised.privacy_unit) == (own.relation, own.privacy_unit)
+        ]
+        unlike = [name for name, _ in self.others if name not in dict(alike)]
+        apart = (
+            f"{', '.join(map(repr, unlike))} {'count' if len(unlike) > 1 else 'counts'} another unit or "
+            "other neighbors, and cannot simply be added. "
+            if unlike
+            else ""
+        )
+        if not alike:
+            return apart
+        epsilon = math.fsum([own.epsilon, *(promised.epsilon for _, promised in alike)])
+        delta = min(1.0, math.fsum([own.delta, *(promised.delta for _, promised in alike)]))
+        names = ", ".join(repr(name) for name, _ in alike)
+        return (
+            f"This account and {names} together promise epsilon {round_up(epsilon):g}, delta "
+            f"{round_up(delta):g}. {apart}"
+        )
 
     def _end(self) -> str:
-        return (
-            f"Ledger {self.location}, {self.head.count} rows, head {self.head}. Keep this line: "
-            "`sfumato ledger verify --head` shows whether anything written until now was changed or cut off."
+        told = filled(
+            "Keep the last line: `sfumato ledger verify --head` with it shows whether anything that was "
+            "written until now was changed or cut off."
         )
+        return f"{told}\n\nLedger {self.location}, {many(self.head.count, 'row', 'rows')}, head\n{self.head}"
 
     # --- the JSON ------------------------------------------------------------------------------------------
 
@@ -146,16 +220,10 @@ class Statement:
         plan = self.fixed_plan
         return {
             "account": self.account,
+            "recorded": self.recorded,
             "ledger": self.location,
             "head": {"count": self.head.count, "hash": self.head.hash},
-            "guarantee": {
-                "epsilon": self.guarantee.epsilon,
-                "delta": self.guarantee.delta,
-                "relation": self.guarantee.relation.value,
-                "privacy_unit": self.guarantee.privacy_unit,
-                "theorem": self.theorem,
-                "order": self.order,
-            },
+            "guarantee": self.guarantee.to_dict() | {"theorem": self.theorem, "order": self.order},
             "spent": {
                 "epsilon": self.spent_epsilon,
                 "delta": self.guarantee.delta,
@@ -166,25 +234,33 @@ class Statement:
             else {name: getattr(plan, name) for name in FixedPlan.__slots__},
             "seeded": self.seeded,
             "grants": [{name: getattr(g, name) for name in Grant.__slots__} for g in self.grants],
-            "releases": [_release_plain(release) for release in self.releases],
+            "releases": [
+                {"number": number} | _release_plain(release, cost)
+                for number, (release, cost) in enumerate(zip(self.releases, self.costs, strict=True), start=1)
+            ],
+            "other_accounts": [
+                {"account": name, "guarantee": promised.to_dict()} for name, promised in self.others
+            ],
             "written_at": self.written_at,
             "code_version": self.code_version,
         }
 
 
-def write(state: AccountState, *, head: Head, location: str) -> Statement:
+def write(
+    state: AccountState,
+    *,
+    head: Head,
+    location: str,
+    others: Sequence[AccountState] = (),
+    recorded: bool = True,
+) -> Statement:
     """Compose the statement of an account."""
     spent = state.spent()
     return Statement(
         account=state.name,
         location=location,
         head=head,
-        guarantee=Guarantee(
-            epsilon=state.budget.epsilon,
-            delta=state.budget.delta,
-            relation=state.relation,
-            privacy_unit=state.privacy_unit,
-        ),
+        guarantee=_promised(state),
         order=state.order,
         theorem=state.filter.shares.theorem,
         spent_epsilon=state.filter.odometer(spent),
@@ -192,8 +268,20 @@ def write(state: AccountState, *, head: Head, location: str) -> Statement:
         fixed_plan=_fixed_plan(state),
         grants=tuple(state.grants),
         releases=tuple(state.releases.values()),
+        costs=tuple(state.own_cost(release) for release in state.releases.values()),
+        others=tuple((other.name, _promised(other)) for other in others),
         written_at=datetime.now(UTC).isoformat(timespec="seconds"),
         code_version=code_version(),
+        recorded=recorded,
+    )
+
+
+def _promised(state: AccountState) -> Guarantee:
+    return Guarantee(
+        epsilon=state.budget.epsilon,
+        delta=state.budget.delta,
+        relation=state.relation,
+        privacy_unit=state.privacy_unit,
     )
 
 
@@ -219,26 +307,12 @@ def _fixed_plan(state: AccountState) -> FixedPlan | None:
     )
 
 
-def _described(release: Release) -> str:
-    notes = "" if release.progress is Progress.COMMITTED else f", {_NOTES[release.progress]}"
-    seeded = f", {STUDY_ONLY}" if release.seeded else ""
-    return (
-        f"  {release.reservation}. {release.reserved_at[:19]}  {release.purpose} (by {release.person}, "
-        f"sfumato {release.code_version}{notes}{seeded}): {release.event_json}"
-    )
-
-
-_NOTES = {
-    Progress.RESERVED: "reserved, not begun: counts",
-    Progress.BEGUN: "begun, not finished: counts",
-    Progress.REFUNDED: "refunded before anything was computed: does not count",
-}
-
-
-def _release_plain(release: Release) -> dict[str, Any]:
+def _release_plain(release: Release, cost: Guarantee) -> dict[str, Any]:
     return {
         "reservation": release.reservation,
         "purpose": release.purpose,
+        "epsilon": cost.epsilon,
+        "delta": cost.delta,
         "event": json.loads(release.event_json),
         "person": release.person,
         "code_version": release.code_version,

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The page of an audit: the claim, the lower bound beside it, ROC curves, and what was tried.
 
-Promise    A refuted claim is said to be false above everything else.
+Promise    A refuted claim is said to be false above everything else, and a claim that was not audited is
+           said not to have been.
 Shown      Exact figures of a membership attack tell about the rows it compared: the page says so.
 """
 
 from sfumato.accounting.guarantee import round_up
-from sfumato.audit.attack import Attacked
+from sfumato.audit.attack import NOT_AUDITED, Attacked
 from sfumato.report.curves import Series, line_chart
 from sfumato.report.html import escape, page, rows_table, section
 
@@ -28,11 +29,11 @@ def audit_report(found: Attacked, *, title: str) -> str:
 
 
 def _verdict(found: Attacked) -> str:
-    said = (
-        "THE CLAIM IS FALSE: an attack proves a larger epsilon. Do not use the model."
-        if found.refuted
-        else "The attacks do not contradict the claim. That proves nothing: another attack may do better."
-    )
+    said = "The attacks do not contradict the claim. That proves nothing: another attack may do better."
+    if not found.audited:
+        said = f"{NOT_AUDITED} Train with canaries to audit it."
+    elif found.refuted:
+        said = "THE CLAIM IS FALSE: an attack proves a larger epsilon. Do not use the model."
     return f'<div class="promise"><p>{escape(said)}</p></div>'
 
 

@@ -30,7 +30,7 @@ from sfumato.statistics.means import (
 )
 from sfumato.statistics.principal import Components, PrincipalComponents, principal_components
 from sfumato.statistics.quantiles import Quantile, Quantiles, median, quantile, quantiles
-from sfumato.statistics.release import Covers, Interval, Release
+from sfumato.statistics.release import Covers, Interval, Parts, Release
 from sfumato.statistics.tables import PrivateTable, private_table
 from sfumato.statistics.thresholds import FirstAbove, Found, first_above
 from sfumato.statistics.top_k import TopK, top_k
@@ -55,6 +55,7 @@ __all__ = [
     "Interval",
     "KarwaVadhanMean",
     "Mean",
+    "Parts",
     "PrincipalComponents",
     "PrivateTable",
     "Quantile",

@@ -14,13 +14,15 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from sfumato.accounting import composition
+from sfumato.accounting.default_delta import delta_note
 from sfumato.accounting.events import DpEvent
 from sfumato.accounting.guarantee import Guarantee, Relation, round_up
 from sfumato.accounting.price import price
 from sfumato.errors import InvalidParameterError, QueryFailedError, SfumatoError
 from sfumato.ledger.account import Account
+from sfumato.ledger.recorded import is_recorded, record_note
 from sfumato.mechanisms.random import Generator, study_note
-from sfumato.statistics.release import Interval, Release
+from sfumato.statistics.release import Interval, Parts, Release
 
 __all__ = ["Answer", "Query", "Question", "cost"]
 
@@ -29,11 +31,15 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer(Generic[Value]):
-    """What a question found: the value, how sure it is, and what should be said beside it."""
+    """What a question found: the value, how sure it is, and what should be said beside it.
+
+    A value that is no single number says what its `parts` are, so that the release can be kept.
+    """
 
     value: Value
     interval: Interval | tuple[Interval, ...] | None = None
     notes: tuple[str, ...] = ()
+    parts: Parts | None = None
 
 
 class Question(Protocol[Value]):
@@ -89,6 +95,9 @@ class Query(Generic[Value]):
                 f"the question is made for units of at most {self.question.contribution_bound} rows, but the "
                 f"data's contribution_bound is {self.data.contribution_bound}. Make both the same."
             )
+        categories = getattr(self.question, "categories", None)
+        if categories is not None:  # by the schema, before anything is paid
+            self.data.require_fitting(categories)
 
     @property
     def guarantee(self) -> Guarantee:
@@ -137,19 +146,27 @@ class Query(Generic[Value]):
                 raise InvalidParameterError(
                     "a purpose is written into an account, but none was given: say account=..."
                 )
-            return self._computed(promised, generator)
+            return self._computed(promised, generator, account)
         if account.privacy_unit != promised.privacy_unit:
             raise InvalidParameterError(
                 f"account {account.name!r} protects one {account.privacy_unit!r}, but the data's "
-                f"privacy unit is {promised.privacy_unit!r}. Use the account of this data, or open another."
+                f"privacy unit is {promised.privacy_unit!r}. Open the data with the account's unit as "
+                "privacy_unit=..., or use another account."
             )
         named = purpose or self.question.name
         with account.spend(self.question, purpose=named, generator=generator):
-            return self._computed(promised, generator)
+            return self._computed(promised, generator, account)
 
-    def _computed(self, promised: Guarantee, generator: Generator | None) -> Release[Value]:
+    def _computed(
+        self, promised: Guarantee, generator: Generator | None, account: Account | None
+    ) -> Release[Value]:
         answer = _answered(self.question, self.data, generator)
-        said = (_bound_note(self.data), study_note(generator))
+        said = (
+            _bound_note(self.data),
+            study_note(generator),
+            record_note(account),
+            delta_note(promised.delta),
+        )
         return Release(
             name=self.question.name,
             value=answer.value,
@@ -157,6 +174,9 @@ class Query(Generic[Value]):
             guarantee=promised,
             event=self.question.event(),
             notes=(*answer.notes, *(note for note in said if note is not None)),
+            parts=answer.parts,
+            account=None if account is None else account.name,
+            recorded=is_recorded(account),
         )
 
 

@@ -30,7 +30,7 @@ from sfumato.statistics.asking import Answer, Query
 from sfumato.statistics.columns import Bounds, Column, column_of
 from sfumato.statistics.intervals import whole_half_width
 from sfumato.statistics.noise import Kind, WholeNoise, l2_of_counts
-from sfumato.statistics.release import Release
+from sfumato.statistics.release import Parts, Release
 from sfumato.statistics.terms import Terms
 
 __all__ = ["AutomaticBounds", "bounds"]
@@ -38,6 +38,7 @@ __all__ = ["AutomaticBounds", "bounds"]
 Floats = npt.NDArray[np.float64]
 
 _MOST_BINS = 10_000
+_FARTHEST = 1e290  # that the largest edge is from the smallest: what is computed between them stays finite
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,6 +64,11 @@ class AutomaticBounds(Terms):
                 f"bins must grow: base={self.base!r} must be above 1, and smallest={self.smallest!r} below "
                 f"largest={self.largest!r}."
             )
+        if not self.largest / self.smallest <= _FARTHEST:
+            raise InvalidParameterError(
+                f"largest={self.largest!r} must be at most {_FARTHEST:g} times smallest={self.smallest!r}: "
+                "edges between them would leave float64."
+            )
         if self._growths() > _MOST_BINS / 2 - 1:
             raise InvalidParameterError(
                 f"these are more than {_MOST_BINS} bins. Use a larger base, or a smaller range."
@@ -76,8 +82,7 @@ class AutomaticBounds(Terms):
     @property
     def edges(self) -> Floats:
         """Return the edges of the bins."""
-        sizes = self.smallest * self.base ** np.arange(self._growths() + 1)
-        sizes[-1] = self.largest
+        sizes = np.append(self.smallest * self.base ** np.arange(self._growths()), self.largest)
         return np.concatenate([-sizes[::-1], [0.0], sizes])
 
     @property
@@ -97,7 +102,8 @@ class AutomaticBounds(Terms):
         full = np.flatnonzero(noisy >= self.threshold)
         if full.size == 0:
             return Answer(value=None, notes=("failed: no bin has rows enough for this epsilon",))
-        return Answer(value=(float(self.edges[full[0]]), float(self.edges[full[-1] + 1])))
+        found = float(self.edges[full[0]]), float(self.edges[full[-1] + 1])
+        return Answer(value=found, parts=Parts(labels={"bound": ("lower", "upper")}, numbers=found))
 
     def _growths(self) -> int:
         ratio = math.log(self.largest) - math.log(self.smallest)

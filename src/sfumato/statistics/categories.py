@@ -24,8 +24,9 @@ import numpy.typing as npt
 
 from sfumato.errors import InvalidParameterError
 from sfumato.statistics.columns import ArrayRows, is_missing, name_of, objects_of, rows_of
+from sfumato.statistics.schema import plain_type_of, unfitting
 
-__all__ = ["ArrayCategories", "Categories", "categories_of", "require_fitting"]
+__all__ = ["ArrayCategories", "Categories", "categories_of"]
 
 Counts = npt.NDArray[np.int64]
 Written = tuple[type[Any], str, Hashable]
@@ -51,6 +52,10 @@ class Categories(Protocol):
         """The most rows one unit has."""
         ...
 
+    def require_fitting(self, categories: Sequence[Hashable]) -> None:
+        """Refuse categories that are not of the type of the column, which is public."""
+        ...
+
     def tally(self, categories: Sequence[Hashable]) -> Counts:
         """Count the rows of each of these categories; what is none of them is not counted."""
         ...
@@ -68,6 +73,13 @@ class ArrayCategories:
     name: str = "values"
     privacy_unit: str = "row"
     contribution_bound: int = 1
+    kind: str | None = None  # the type that the array has (`schema`); None: each row has one of its own
+
+    def require_fitting(self, categories: Sequence[Hashable]) -> None:
+        """Refuse texts for a column of another type, and anything else for a column of text."""
+        textual = self.kind == "text"
+        if self.kind is not None and any(isinstance(each, str) != textual for each in categories):
+            raise unfitting(self.name, self.kind, categories, what="category")
 
     def tally(self, categories: Sequence[Hashable]) -> Counts:
         """Count the rows of each of these categories."""
@@ -125,14 +137,7 @@ def categories_of(
     )
     rows = cast(ArrayRows, kept).values[:, 1].astype(np.int64)
     counted = Counter(cast(Written, labels[row]) for row in rows)
-    return ArrayCategories(counted, named, kept.privacy_unit, contribution_bound)
-
-
-def require_fitting(data: Any, categories: Sequence[Hashable]) -> None:
-    """Refuse categories that a table cannot compare with its column; memory compares anything."""
-    check = getattr(data, "require_fitting", None)
-    if check is not None:
-        check(categories)
+    return ArrayCategories(counted, named, kept.privacy_unit, contribution_bound, plain_type_of(values))
 
 
 def _written(value: Any) -> Written:

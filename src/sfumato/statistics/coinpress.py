@@ -18,7 +18,7 @@ Source     Biswas, Dong, Kamath and Ullman 2020, arXiv:2006.06618, Algorithms 1 
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -41,7 +41,7 @@ from sfumato.statistics.concentrated import (
     in_ball,
     whole_rows,
 )
-from sfumato.statistics.release import Covers, Interval, Release
+from sfumato.statistics.release import Covers, Interval, Parts, Release
 
 __all__ = [
     "Ball",
@@ -107,8 +107,9 @@ class CoinPressMeans(Concentrated):
         if not self.bounds or len(self.bounds) != len(self.stddev):
             raise InvalidParameterError("bounds and stddev must have one entry for each column.")
         for bounds, stddev in zip(self.bounds, self.stddev, strict=True):
-            _check.bounds(bounds=bounds)
+            _check.squarable(bounds=bounds)
             _check.scale(stddev=stddev)
+            _check.resolvable(stddev, within=bounds)
 
     @property
     def name(self) -> str:
@@ -137,7 +138,9 @@ class CoinPressMeans(Concentrated):
 
     def answer(self, data: Rows, *, generator: Generator | None) -> Answer[Floats]:
         """Find the mean step by step."""
-        return self.found(self.sums_of(data), generator)
+        found = self.found(self.sums_of(data), generator)
+        parts = Parts(labels={"column": tuple(data.names)}, numbers=tuple(found.value.tolist()))
+        return replace(found, parts=parts)
 
     def located(self, sums: Sums, generator: Generator | None) -> tuple[Ball, float]:
         """Return the last ball, and the number of rows."""

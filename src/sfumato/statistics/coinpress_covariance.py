@@ -40,7 +40,7 @@ from sfumato.statistics.concentrated import (
     row_products,
     whole_rows,
 )
-from sfumato.statistics.covariance import positive
+from sfumato.statistics.covariance import matrix_parts, positive
 from sfumato.statistics.release import Release
 from sfumato.statistics.scatter import COARSE, GRAIN, Scatter, added_up
 
@@ -116,7 +116,8 @@ class CoinPressCovariance(Concentrated):
                 shape = _shaped(found, noise, size) @ shape
         back = np.linalg.inv(shape)
         scaled = back @ positive(found) @ back.T
-        return Answer(value=scaled * np.outer(self.stddev, self.stddev), notes=_NO_INTERVAL)
+        value = scaled * np.outer(self.stddev, self.stddev)
+        return Answer(value=value, notes=_NO_INTERVAL, parts=matrix_parts(data.names, value))
 
     def _step(
         self,

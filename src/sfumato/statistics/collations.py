@@ -7,6 +7,8 @@ Why        To an engine with a collation, "Ann" and "ANN" may be equal. As keys 
 How        Through bytes and back, in DuckDB, PostgreSQL and Spark. In any other engine text is refused where
            rows are told apart by it: whether it has a collation is not known here.
 Order      A server of PostgreSQL sorts by the language of its database. By bytes it sorts as all others do.
+Not UTF-8  Spark keeps any bytes as text, and Python would fail to read them. Such text is missing: what comes
+           back from UTF-16 is not what it was.
 """
 
 from collections.abc import Callable
@@ -28,7 +30,7 @@ def told_apart(value: Expression, *, engine: str) -> Expression:
     if not value.type().is_string():
         return value
     if engine == "pyspark":
-        return value.cast("binary").cast("string")
+        return _in_unicode(value)
     if engine not in ("duckdb", "postgres"):
         raise InvalidParameterError(
             f"{value.get_name()!r} is text, and in {engine} different texts may be equal, by a collation "
@@ -46,7 +48,17 @@ def by_bytes(value: Expression, *, engine: str) -> Expression:
     return value
 
 
-@lru_cache(maxsize=2)
+def _in_unicode(value: Expression) -> Expression:
+    """Return Spark's texts through bytes and back, missing where they are not UTF-8."""
+    import ibis
+
+    to_bytes, to_text = _through_bytes("pyspark")
+    data = value.cast("binary")
+    same = to_text(to_bytes(value)).cast("binary") == data
+    return ibis.ifelse(same, data.cast("string"), ibis.null("string"))
+
+
+@lru_cache(maxsize=3)
 def _through_bytes(engine: str) -> tuple[Callable[[Expression], Expression], ...]:
     """Return the engine's own functions from text to its bytes, and back."""
     from ibis import udf
@@ -59,10 +71,12 @@ def _through_bytes(engine: str) -> tuple[Callable[[Expression], Expression], ...
     if engine == "duckdb":
         to_bytes = builtin(plain, name="encode", signature=(("string",), "binary"))
         return to_bytes, builtin(plain, name="decode", signature=(("binary",), "string"))
-    to_bytes = builtin(coded, name="convert_to", signature=(("string", "string"), "binary"))
-    to_text = builtin(coded, name="convert_from", signature=(("binary", "string"), "string"))
-    return partial(_in_utf8, to_bytes), partial(_in_utf8, to_text)
+    names = {"postgres": ("convert_to", "convert_from", "UTF8"), "pyspark": ("encode", "decode", "UTF-16BE")}
+    into, back, code = names[engine]
+    to_bytes = builtin(coded, name=into, signature=(("string", "string"), "binary"))
+    to_text = builtin(coded, name=back, signature=(("binary", "string"), "string"))
+    return partial(_in_code, to_bytes, code), partial(_in_code, to_text, code)
 
 
-def _in_utf8(function: Any, value: Expression) -> Expression:
-    return function(value, "UTF8")
+def _in_code(function: Any, code: str, value: Expression) -> Expression:
+    return function(value, code)

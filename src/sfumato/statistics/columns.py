@@ -29,6 +29,7 @@ from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms import inputs
 from sfumato.statistics.bounding import kept
 from sfumato.statistics.draws import draw_of, whole_draw
+from sfumato.statistics.schema import not_a_number, plain_type_of
 
 __all__ = [
     "MOST_ROWS",
@@ -56,6 +57,7 @@ _T = TypeVar("_T")
 
 STEPS = 2**20  # of the grid, from the middle of the bounds to either end
 MOST_ROWS = 2**33  # whose sum float64 still holds exactly
+_NO_NUMBERS = ("text", "date", "timestamp")  # of `schema`
 _CHUNK = 2**16  # rows at a time: what is computed on the way stays in the processor's cache
 _MOST_GAPS = 8  # numbers of owners for each row, of which most are nobody's: memory for each of them
 
@@ -287,15 +289,23 @@ def quietly(convert: Callable[[], _T]) -> _T | None:
 
 def _floats(values: Any, what: str) -> Floats:
     """Return private values as float64, missing ones as NaN. Text is refused, even if it reads as numbers."""
+    _require_numbers(values, what)  # by the type of a series, whatever is in it
     given = inputs.array(values, what=what)
     if given.dtype == np.float64:
         return given  # not copied: nobody here writes into it
+    _require_numbers(given, what)
     if given.dtype.kind == "O":
         plain = [np.nan if is_missing(value) else value for value in given.ravel()]
         if any(isinstance(value, str | bytes) for value in plain):
-            raise InvalidParameterError(f"{what} must be real numbers; nothing was released.")
+            raise not_a_number(what, "text")
         given = np.array([*plain, None], dtype=object)[:-1].reshape(given.shape)
     return inputs.clippable(given, what=what)
+
+
+def _require_numbers(values: Any, what: str) -> None:
+    kind = plain_type_of(values)
+    if kind in _NO_NUMBERS:
+        raise not_a_number(what, kind)
 
 
 def objects_of(values: Any, *, what: str) -> list[object]:

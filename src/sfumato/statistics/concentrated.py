@@ -106,7 +106,7 @@ class Concentrated:
     public_size: int | None = None
 
     def __post_init__(self) -> None:
-        _check.probability(delta=self.delta)
+        _check.delta(delta=self.delta)
         given = [name for name in ("epsilon", "rho") if getattr(self, name) is not None]
         if len(given) != 1:
             raise InvalidParameterError("give the budget once: epsilon=... or rho=..., each with a delta.")

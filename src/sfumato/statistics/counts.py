@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from sfumato import _check
 from sfumato.accounting.events import DpEvent
 from sfumato.accounting.guarantee import Relation
 from sfumato.ledger.account import Account
@@ -88,6 +89,7 @@ class Sum(Terms):
     def __post_init__(self) -> None:
         Terms.__post_init__(self)
         inputs.settle_bounds(self, self.bounds)
+        _check.summable(bounds=self.bounds)
 
     @property
     def name(self) -> str:
@@ -170,6 +172,7 @@ def count(
       interval: ... (95%, noise)
       (1, 0)-differential privacy for one row, add-remove neighbors
       for study only: the noise was seeded
+      not recorded in a ledger: nothing adds its cost to that of other releases
     """
     data = column_of(values)
     question = Count(

@@ -31,7 +31,7 @@ from sfumato.mechanisms import Generator
 from sfumato.statistics.asking import Answer, Query
 from sfumato.statistics.columns import Bounds, Rows, rows_of
 from sfumato.statistics.concentrated import Concentrated, VectorGaussian, for_each_column, in_ball, whole_rows
-from sfumato.statistics.release import Covers, Interval, Release
+from sfumato.statistics.release import Covers, Interval, Parts, Release
 from sfumato.statistics.scatter import GRAIN, Scatter, added_up
 
 __all__ = ["Correlation", "Covariance", "Scattered", "correlation", "covariance", "positive"]
@@ -65,7 +65,7 @@ class Scattered(Concentrated):
         if self.clip_norm is not None:
             _check.scale(clip_norm=self.clip_norm)
         for pair in self.bounds or ():
-            _check.bounds(bounds=pair)
+            _check.squarable(bounds=pair)
         if self.bounds is not None and len(self.bounds) != len(self.columns):
             raise InvalidParameterError(
                 f"{len(self.bounds)} bounds were given for {len(self.columns)} columns."
@@ -199,7 +199,11 @@ class Covariance(Scattered):
         scale = np.outer(self.units, self.units)
         value = sums.moments()[1] * scale
         reach = -float(ndtri((1 - self.level) / 2)) * sums.covariance_stddevs() * scale
-        return Answer(value=value, interval=_intervals(value - reach, value + reach, self.level))
+        return Answer(
+            value=value,
+            interval=_intervals(value - reach, value + reach, self.level),
+            parts=matrix_parts(self.columns, value),
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -233,7 +237,11 @@ class Correlation(Scattered):
         spread = _correlations(sums.moments(sums.simulated(_SIMULATIONS))[1]).std(axis=0)
         reach = -float(ndtri((1 - self.level) / 2)) * spread
         lower, upper = np.clip(value - reach, -1, 1), np.clip(value + reach, -1, 1)
-        return Answer(value=value, interval=_intervals(lower, upper, self.level))
+        return Answer(
+            value=value,
+            interval=_intervals(lower, upper, self.level),
+            parts=matrix_parts(self.columns, value),
+        )
 
 
 def _correlations(covariance: Floats) -> Floats:
@@ -257,6 +265,17 @@ def positive(matrix: Floats) -> Floats:
 def named(columns: Sequence[str]) -> str:
     """Return the names of a few columns, or how many there are."""
     return ", ".join(columns) if len(columns) <= 4 else f"{len(columns)} columns"
+
+
+def matrix_parts(columns: Sequence[str], matrix: Floats) -> Parts:
+    """Return the numbers of a matrix of columns, row by row, as a release keeps them.
+
+    >>> matrix_parts(("a", "b"), np.eye(2)).labels
+    {'row': ('a', 'a', 'b', 'b'), 'column': ('a', 'b', 'a', 'b')}
+    """
+    rows = tuple(name for name in columns for _ in columns)
+    labels = {"row": rows, "column": tuple(columns) * len(columns)}
+    return Parts(labels=labels, numbers=tuple(matrix.ravel().tolist()))
 
 
 def _intervals(lower: Floats, upper: Floats, level: float) -> tuple[Interval, ...]:

@@ -24,6 +24,7 @@ from hashlib import md5
 from typing import Any
 
 from sfumato.errors import InvalidParameterError
+from sfumato.statistics.leaving import portable
 
 __all__ = ["DRAWS", "draw_of", "drawn", "seed", "whole_draw"]
 
@@ -137,9 +138,7 @@ def _written(unit: Expression, engine: str) -> Expression:
         return unit
     if kind.is_floating():
         return (unit + 0.0).cast("string")  # -0.0 + 0.0 is 0.0
-    if kind.is_decimal() and engine == "postgres":  # which keeps 1.0 and 1.00 as they were written
-        return _builtin("trim_scale", "decimal", returned="decimal")(unit).cast("string")
-    return unit.cast("string")
+    return portable(unit, engine=engine).cast("string")  # which writes 1.0 and 1.00 alike
 
 
 def _duckdb_draw(text: Expression) -> Expression:

@@ -7,16 +7,19 @@ Promise    A schema is public, but pandas chooses types by looking at the values
            without it.
 Numbers    Whole numbers are float64, as all others, and where keys are asked for, those of them count that
            are whole. Above 2^53 they need a type that can be missing: pandas' "Int64".
-Unit       Units that are whole numbers stay whole, also where a missing one has made floats of them: float64
-           would take some for one another. One that is no whole number among whole ones decides that all are
-           floats; which rows of the others count does not change with it (`draws`).
+Unit       Is text, value by value, and 7.0 is written as 7: its type in pandas may depend on one row, but
+           which rows of all other units count may not.
 Objects    Any other mixture of objects is text, value by value, as are categories: one that has no text in
            UTF-8 (half of a surrogate pair, other bytes, an object that fails) is missing, and fails nothing.
            A column of objects has no type of its own. Where one row is of another kind than all others, or
-           the only one that is not missing, it decides what the column is; `types` settles that.
+           the only one that is not missing, it decides what the column is, unless a type is declared for it.
+Declared   A column with a declared type is read value by value, by that type (`schema`), whatever type it has
+           in pandas: no row then decides how another one is read.
 Not here   Nullable types, polars and pyarrow tell nothing of this kind.
 """
 
+import sys
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -24,11 +27,13 @@ import numpy as np
 
 from sfumato.mechanisms import inputs
 from sfumato.statistics.columns import is_missing, quietly
+from sfumato.statistics.schema import TYPES
 
 __all__ = ["is_pandas", "read_alike"]
 
 _NUMBERS = ("integer", "mixed-integer-float")  # pandas' words
 _INT64 = range(-(2**63), 2**63)
+_LARGEST = int(sys.float_info.max)
 
 
 def is_pandas(source: Any) -> bool:
@@ -36,10 +41,12 @@ def is_pandas(source: Any) -> bool:
     return type(source).__module__.split(".")[0] == "pandas" and hasattr(source, "columns")
 
 
-def read_alike(source: Any, *, unit: str | None = None) -> Any:
+def read_alike(source: Any, *, unit: str | None = None, types: Mapping[str, str] | None = None) -> Any:
     """Return a pandas frame with the types that it would have if no value were missing or out of range.
 
-    Numbers become float64, and units that are whole numbers int64. Any other source stays as it is.
+    Numbers become float64, and units text. Any source that is no pandas frame stays as it is.
+    Values of a column whose type is declared, in `types`, become text and are read by that type later, unless
+    pandas has them in a type of that kind: what type it has may depend on one value.
 
     >>> import pandas as pd
     >>> frame = pd.DataFrame({"ill": [True, None], "age": [40, 50], "coins": [1, 10**400]})
@@ -48,26 +55,81 @@ def read_alike(source: Any, *, unit: str | None = None) -> Any:
     """
     if not (is_pandas(source) and source.columns.is_unique):
         return source
-    frame = source.copy(deep=False)
+    frame, types = source.copy(deep=False), types or {}
     for name, kind in source.dtypes.items():
-        if str(kind) == "object" and name != unit:
+        if name in types and (name == unit or not _reads_alike(str(kind), types[name])):
+            textual = types[name] in ("text", TYPES["text"])
+            frame[name] = _texts(source[name], _named if textual else _cell)
+        elif name == unit:
+            frame[name] = _units(source[name])
+        elif str(kind) == "object":
             frame[name] = _plain(source[name])
         elif str(kind) in ("object", "category") or str(kind).startswith("str"):
             frame[name] = _texts(source[name])
-        elif name == unit:
-            frame[name] = _units(source[name])
-        elif str(kind).startswith(("int", "uint")):
+        elif str(kind).startswith(("int", "uint")) and name not in types:
             frame[name] = source[name].astype("float64")
     return frame
 
 
 def _units(column: Any) -> Any:
-    """Return units that are whole numbers of 64 bits as such, missing or not; any others as they are."""
-    if not isinstance(column.dtype, np.dtype) or column.dtype.kind not in "fiu":
-        return column
-    known = column.to_numpy()[~np.isnan(column.to_numpy())]
-    fit = (known >= -(2.0**63)) & (known < 2.0**63) & (known == np.rint(known))
-    return column.astype("Int64") if bool(fit.all()) else column
+    """Return units as text, each as `_named` writes it, but for types that no missing value changes."""
+    import pyarrow as pa
+
+    kind = str(column.dtype)
+    if kind.startswith(("int", "uint")):
+        return _text_column(pa.array(column.to_numpy()).cast("string"), column)
+    if not kind.startswith("float"):
+        return column if kind.startswith(("Int", "UInt", "string[")) else _texts(column, _named)
+    values = column.to_numpy().astype(np.float64)
+    whole = (np.abs(values) < 2.0**63) & (values == np.rint(values))
+    texts = (
+        pa.array(np.where(whole, values, 0.0).astype(np.int64)).cast("string").to_numpy(zero_copy_only=False)
+    )
+    texts[~whole] = _texts(column[~whole], _named).to_numpy(dtype=object, na_value=None)
+    return _text_column(pa.array(texts, "string"), column)
+
+
+def _text_column(texts: Any, column: Any) -> Any:
+    return type(column)(texts.to_numpy(zero_copy_only=False), index=column.index, dtype="string")
+
+
+def _reads_alike(kind: str, declared: str) -> bool:
+    """Whether an engine reads a pandas type as the declared one just as it reads the values one by one."""
+    number = kind.lower().startswith(("int", "uint", "float", "bool"))
+    by_kind = {
+        "number": number,
+        "float": number,
+        "integer": number and not kind.lower().startswith("bool"),
+        "int": number and not kind.lower().startswith("bool"),
+        "bool": kind.lower().startswith("bool"),
+        "date": kind in ("datetime64[us]", "datetime64[ns]"),
+        "timestamp": kind in ("datetime64[us]", "datetime64[ns]"),
+    }
+    return next((so for start, so in by_kind.items() if declared.startswith(start)), False)
+
+
+def _named(value: Any) -> str:
+    """Return a value as text, alike whatever type pandas has it in: 1.0 is written as 1, True as true."""
+    if isinstance(value, bool | np.bool_):
+        return str(bool(value)).lower()
+    whole = isinstance(value, float | np.floating) and float(value).is_integer()
+    return str(int(value)) if whole else _text(value)
+
+
+def _text(value: Any) -> str:
+    text = value.decode() if isinstance(value, bytes) else str(value)
+    text.encode()  # half of a surrogate pair fails here
+    return text
+
+
+def _cell(value: Any) -> str:
+    """Return a value as a CSV file would have it, for an engine to read as the declared type."""
+    if isinstance(value, bool | np.bool_):
+        return str(int(value))
+    if isinstance(value, int) and not -_LARGEST <= value <= _LARGEST:
+        return "inf" if value > 0 else "-inf"
+    whole = isinstance(value, float | np.floating) and float(value).is_integer()
+    return str(int(value)) if whole else _text(value)
 
 
 def _plain(column: Any) -> Any:
@@ -84,13 +146,7 @@ def _plain(column: Any) -> Any:
     return _texts(column)
 
 
-def _texts(column: Any) -> Any:
+def _texts(column: Any, written: Callable[[Any], str] = _text) -> Any:
     """Return a column of objects as text."""
-    texts = [None if is_missing(value) else quietly(partial(_text, value)) for value in column]
+    texts = [None if is_missing(value) else quietly(partial(written, value)) for value in column]
     return type(column)(texts, index=column.index, dtype="string")
-
-
-def _text(value: Any) -> str:
-    text = value.decode() if isinstance(value, bytes) else str(value)
-    text.encode()  # half of a surrogate pair fails here
-    return text

@@ -29,7 +29,7 @@ from sfumato.statistics.columns import STEPS, Bounds
 from sfumato.statistics.intervals import Law, accepted, around, half_width, whole_half_width
 from sfumato.statistics.noise import Kind, WholeNoise, l2_of_counts
 from sfumato.statistics.owned_rows import Expression, OwnedRows, number
-from sfumato.statistics.release import Covers, Interval
+from sfumato.statistics.release import Covers, Interval, Parts, key_labels
 from sfumato.statistics.table_columns import clipped, stepped, whole
 from sfumato.statistics.terms import Terms
 
@@ -116,8 +116,8 @@ class GroupCount(Terms):
         noise = _count_noise(self, len(self.keys))
         noisy = noise.add(data.compute(None, None)[0], generator=generator)
         if len(noisy) > MOST_INTERVALS:
-            return _answer(self.keys, noisy, None)
-        return _answer(self.keys, noisy, _whole_intervals(noisy, noise.law, self.level))
+            return _answer(self, noisy, None)
+        return _answer(self, noisy, _whole_intervals(noisy, noise.law, self.level))
 
     def plan(self, data: Totals) -> str:
         """Return the query."""
@@ -134,7 +134,7 @@ class GroupSum(Terms):
 
     def __post_init__(self) -> None:
         Terms.__post_init__(self)
-        _check.bounds(bounds=self.bounds)
+        _check.summable(bounds=self.bounds)
 
     @property
     def name(self) -> str:
@@ -163,11 +163,11 @@ class GroupSum(Terms):
         noise = self._noise()
         noisy = noise.add(data.compute(self.column, self._steps)[1], generator=generator) * self.step
         if len(noisy) > MOST_INTERVALS:
-            return _answer(self.keys, noisy, None)
+            return _answer(self, noisy, None)
         distance = half_width(noise.law, level=self.level) * self.step
         within = (-math.inf if self.bounds[0] < 0 else 0.0, math.inf if self.bounds[1] > 0 else 0.0)
         return _answer(
-            self.keys,
+            self,
             noisy,
             [around(value, distance, level=self.level, within=within) for value in noisy.tolist()],
         )
@@ -212,11 +212,11 @@ class GroupMean(Terms):
         counted, added = noisy[: len(self.keys)] / _HALF, noisy[len(self.keys) :] / STEPS
         shares = np.clip(added / np.maximum(counted, 1.0), -1.0, 1.0)
         if len(shares) > MOST_INTERVALS:
-            return _answer(self.keys, self._means(shares), None)
+            return _answer(self, self._means(shares), None)
         intervals = [
             self._interval(float(t), float(n), noise.law) for t, n in zip(added, counted, strict=True)
         ]
-        return _answer(self.keys, self._means(shares), intervals)
+        return _answer(self, self._means(shares), intervals)
 
     def _steps(self, value: Expression) -> Expression:
         return stepped(value, self.bounds)
@@ -269,11 +269,12 @@ def _sum_noise(terms: Terms, l1_of_row: int, l2_of_row: float, numbers: int) -> 
 
 
 def _answer(
-    keys: tuple[Key, ...], values: Floats, intervals: list[Interval] | None
+    asked: GroupCount | GroupSum | GroupMean, values: Floats, intervals: list[Interval] | None
 ) -> Answer[dict[Any, float]]:
-    labels = [key[0] if len(key) == 1 else key for key in keys]
+    labels = [key[0] if len(key) == 1 else key for key in asked.keys]
     return Answer(
         value=dict(zip(labels, values.tolist(), strict=True)),
+        parts=Parts(labels=key_labels(asked.columns, asked.keys), numbers=tuple(values.tolist())),
         interval=None if intervals is None else tuple(intervals),
         notes=() if intervals else (f"intervals are given for up to {MOST_INTERVALS} keys",),
     )

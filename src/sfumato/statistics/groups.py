@@ -9,7 +9,7 @@ Keys       Are named by the caller, without the data, or were bought (`keys`). E
 """
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import reduce
@@ -25,6 +25,7 @@ from sfumato.statistics.columns import Bounds
 from sfumato.statistics.group_questions import GroupCount, GroupMean, GroupSum, Key, Value, Whole
 from sfumato.statistics.keys import key_columns
 from sfumato.statistics.owned_rows import Expression, OwnedRows, described, shown
+from sfumato.statistics.schema import plain_type, unfitting
 from sfumato.statistics.table_columns import fits, numeric
 
 __all__ = ["Groups", "groups_of"]
@@ -84,7 +85,7 @@ class Groups:
         level: float = 0.95,
     ) -> Query[dict[Any, float]]:
         """Ask for the sum of a column in each group, its values clipped to the bounds."""
-        numeric(self.owned, column)
+        self._require_number(column)
         return Query(GroupSum(bounds=bounds, **self._terms(epsilon, delta, relation, level, column)), self)
 
     def mean(
@@ -98,8 +99,11 @@ class Groups:
         level: float = 0.95,
     ) -> Query[dict[Any, float]]:
         """Ask for the mean of a column in each group, its values clipped to the bounds."""
-        numeric(self.owned, column)
+        self._require_number(column)
         return Query(GroupMean(bounds=bounds, **self._terms(epsilon, delta, relation, level, column)), self)
+
+    def _require_number(self, column: str) -> None:
+        self.owned.require_computable({"value": numeric(self.owned, column)}, column)
 
     def _terms(
         self, epsilon: float, delta: float, relation: Relation | str, level: float, column: str
@@ -179,18 +183,22 @@ def _labels(column: Expression) -> Expression:
 
 def groups_of(owned: OwnedRows, columns: Sequence[str], keys: Sequence[Any]) -> Groups:
     """Return groups, checked against the schema."""
-    kinds = [value.type() for value in key_columns(owned, columns).values()]
-    known = tuple(_key(key, kinds) for key in keys)
+    values = key_columns(owned, columns)
+    owned.require_computable(values, *columns)
+    kinds = [value.type() for value in values.values()]
+    if isinstance(keys, str) or not isinstance(keys, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not be typed
+        raise InvalidParameterError("keys must be a list of keys, as in keys=['Rome', 'Oslo'].")
+    known = tuple(_key(key, columns, kinds) for key in keys)
     if not known or len(set(known)) < len(known):
         raise InvalidParameterError("keys must name at least one key, and none twice.")
     return Groups(owned, tuple(columns), known)
 
 
-def _key(key: Any, kinds: Sequence[Any]) -> Key:
+def _key(key: Any, columns: Sequence[str], kinds: Sequence[Any]) -> Key:
     parts = (key,) if len(kinds) == 1 else key
     if not (isinstance(parts, tuple) and len(parts) == len(kinds)):
         raise InvalidParameterError(f"key {key!r} must be a tuple of {len(kinds)}: one part for each column.")
-    for part, kind in zip(parts, kinds, strict=True):
+    for part, column, kind in zip(parts, columns, kinds, strict=True):
         if not fits(part, kind, whole=True):
-            raise InvalidParameterError(f"key {part!r} is not of its column's type, {kind}.")
+            raise unfitting(column, plain_type(kind), [part], what="key")
     return parts

@@ -7,52 +7,85 @@ Guarantee  No row stops a query: the square root of a negative number, the logar
 How        The argument is guarded, not the result: sqrt(CASE WHEN x >= 0 THEN x END) is total wherever an
            optimizer moves it. DuckDB's TRY(sqrt(x)) is not: where sqrt(x) occurs twice, DuckDB 1.5 computes
            it once, outside of TRY, and fails.
-Dates      Those of the years 1 to 9999 (1 January 1700 to 2199 where they are kept in nanoseconds).
-Where      DuckDB. In other engines these functions are refused (`row_wise`), which also sees to it that
-           all other arguments are constants.
+Dates      Those of the years 1 to 9999 (1 January 1700 to 2199 where they are kept in nanoseconds), and times
+           of day before 24:00: what Python has, too. They are compared with ends of their own type: to
+           compare it with another, an engine would cast the column, and fail where it does not fit.
+Numbers    PostgreSQL fails where a `numeric` is beyond float64, or nearer to 0 than it goes, and has no cast
+           from booleans to floats. There what is beyond is infinite, and so is clipped; what is nearer is 0.
+Where      DuckDB and PostgreSQL, each what it fails on. Where functions are not guarded they are refused
+           (`row_wise`), which also sees to it that all other arguments are constants.
 """
 
+import math
+import sys
 from collections.abc import Callable
-from datetime import date, datetime
 from functools import lru_cache
 from typing import Any
 
-__all__ = ["dated", "guarded"]
+__all__ = ["dated", "decimal", "guarded"]
 
 _LARGEST = 2.0**62  # rounded, it still fits into 64 bits
 _DATES = (
     "DateAdd DateSub TimestampAdd TimestampSub DateTruncate TimestampTruncate DateDelta Date Time Strftime "
     "DayOfWeekIndex DayOfWeekName ExtractDay ExtractDayOfYear ExtractEpochSeconds ExtractHour ExtractIsoYear "
     "ExtractMicrosecond ExtractMillisecond ExtractMinute ExtractMonth ExtractQuarter ExtractSecond "
-    "ExtractWeekOfYear ExtractYear"
+    "ExtractWeekOfYear ExtractYear Cast TryCast"
 )
 Guard = Callable[[Any], Any]  # from a value to whether the function takes it; None: it takes all
+Total = Callable[[Any], Any]  # from a node to one that has an answer for every value
 
 
-def guarded(expression: Any) -> Any:
-    """Return an Ibis expression in which such functions are total.
+def guarded(expression: Any, *, engine: str) -> Any:
+    """Return an Ibis expression in which such functions are total, in the engine of that name.
 
     >>> import ibis
     >>> table = ibis.table({"x": "float64"}, name="t")
-    >>> print(ibis.to_sql(guarded(table.select(y=table.x.sqrt())), dialect="duckdb"))
+    >>> print(ibis.to_sql(guarded(table.select(y=table.x.sqrt()), engine="duckdb"), dialect="duckdb"))
     SELECT
       SQRT(CASE WHEN "t0"."x" >= ... THEN "t0"."x" ELSE ... END) AS "y"
     FROM "t" AS "t0"
     """
-    guards, root = _guards(), expression.op()
-    return root.replace(_made_total).to_expr() if root.find(tuple(guards)) else expression
+    totals, root = _totals(engine), expression.op()
+    if not totals or not root.find(tuple(totals)):
+        return expression
+
+    def made_total(node: Any, kwargs: dict[str, Any] | None) -> Any:
+        rebuilt = node.__recreate__(kwargs) if kwargs else node
+        total = totals.get(type(node))
+        return rebuilt if total is None else total(rebuilt)
+
+    return root.replace(made_total).to_expr()
 
 
-def _made_total(node: Any, kwargs: dict[str, Any] | None) -> Any:
-    rebuilt = node.__recreate__(kwargs) if kwargs else node
-    guard = _guards().get(type(node))
-    if guard is None:
-        return rebuilt
-    given = zip(rebuilt.argnames, rebuilt.args, strict=True)
-    return rebuilt.copy(**{name: _total(value, guard) for name, value in given})
+@lru_cache(maxsize=8)
+def _totals(engine: str) -> dict[type, Total]:
+    import ibis.expr.operations as ops
+
+    if engine == "postgres":
+        return {ops.Cast: _total_cast, ops.TryCast: _total_cast}
+    if engine != "duckdb":
+        return {}
+    named: dict[str, Guard] = {
+        "Sqrt": lambda value: value >= 0.0,
+        **dict.fromkeys(["Ln", "Log", "Log2", "Log10"], lambda value: value > 0.0),
+        **dict.fromkeys(["Ceil", "Floor", "Round"], lambda value: value.between(-_LARGEST, _LARGEST)),
+        **dict.fromkeys(_DATES.split(), _in_calendar),
+    }
+    known = {getattr(ops, name): guard for name, guard in named.items() if hasattr(ops, name)}
+    return {kind: _of_guarded(guard) for kind, guard in known.items()}
 
 
-def _total(value: Any, guard: Guard) -> Any:
+def _of_guarded(guard: Guard) -> Total:
+    """Return what makes a node total whose arguments a guard lets through."""
+
+    def total(node: Any) -> Any:
+        given = zip(node.argnames, node.args, strict=True)
+        return node.copy(**{name: _fitting(value, guard) for name, value in given})
+
+    return total
+
+
+def _fitting(value: Any, guard: Guard) -> Any:
     import ibis
     import ibis.expr.operations as ops
 
@@ -62,21 +95,51 @@ def _total(value: Any, guard: Guard) -> Any:
     return value if fits is None else ibis.ifelse(fits, value.to_expr(), ibis.null(value.dtype)).op()
 
 
-@lru_cache(maxsize=1)
-def _guards() -> dict[type, Guard]:
+# --- PostgreSQL's casts to floats -------------------------------------------------------------------------
+
+
+def _total_cast(node: Any) -> Any:
+    import ibis.expr.datatypes as dt
     import ibis.expr.operations as ops
 
-    named: dict[str, Guard] = {
-        "Sqrt": lambda value: value >= 0.0,
-        **dict.fromkeys(["Ln", "Log", "Log2", "Log10"], lambda value: value > 0.0),
-        **dict.fromkeys(["Ceil", "Floor", "Round"], lambda value: value.between(-_LARGEST, _LARGEST)),
-        **dict.fromkeys(_DATES.split(), _in_calendar),
-    }
-    return {getattr(ops, name): guard for name, guard in named.items() if hasattr(ops, name)}
+    given = node.arg.dtype
+    if given.is_boolean() and node.to.is_numeric():
+        return ops.Cast(ops.Cast(node.arg, to=dt.int32), to=node.to)  # the only number it casts them to
+    if given.is_decimal() and node.to.is_float64():
+        return _float_of_decimal(node.arg.to_expr()).op()
+    return ops.Cast(node.arg, to=node.to)
+
+
+def _float_of_decimal(value: Any) -> Any:
+    import ibis
+
+    def float64(number: float) -> Any:
+        return ibis.literal(str(number)).cast("float64")
+
+    largest, least = repr(sys.float_info.max), repr(math.ulp(0.0))
+    return ibis.cases(
+        (value == decimal("NaN"), float64(math.nan)),  # PostgreSQL holds it for larger than all others
+        (value > decimal(largest), float64(math.inf)),
+        (value < decimal(f"-{largest}"), float64(-math.inf)),
+        ((value < decimal(least)) & (value > decimal(f"-{least}")), float64(0.0)),
+        else_=value.cast("float64"),
+    )
+
+
+def decimal(text: str) -> Any:
+    """Return a literal of any number of digits."""
+    import ibis
+    import ibis.expr.datatypes as dt
+
+    literal: Any = ibis.literal(text)
+    return literal.cast(dt.Decimal())
+
+
+# --- dates ------------------------------------------------------------------------------------------------
 
 
 def dated(value: Any) -> Any:
-    """Return a date or a time, missing where Python has no such year; any other value as it is."""
+    """Return a date or a time, missing where Python has none such; any other value as it is."""
     import ibis
 
     inside = _in_calendar(value)
@@ -84,10 +147,23 @@ def dated(value: Any) -> Any:
 
 
 def _in_calendar(value: Any) -> Any:
+    import ibis
+
     kind = value.type()
+    ends = _ends(kind)
+    if ends is None:
+        return None
+    first, last = (ibis.literal(end).cast(kind.copy(nullable=True)) for end in ends)
+    return value.between(first, last)
+
+
+def _ends(kind: Any) -> tuple[str, str] | None:
+    """Return the first and the last value that is taken; None for what is no date."""
     if kind.is_date():
-        return value.between(date(1, 1, 1), date(9999, 12, 31))
+        return "0001-01-01", "9999-12-31"
+    if kind.is_time():
+        return "00:00:00", "23:59:59.999999"
     if not kind.is_timestamp():
         return None
-    first, last = (1700, 2199) if kind.scale == 9 else (1, 9999)
-    return value.between(datetime(first, 1, 1), datetime(last, 12, 31))
+    years = ("1700", "2199") if kind.scale == 9 else ("0001", "9999")
+    return f"{years[0]}-01-01 00:00:00", f"{years[1]}-12-31 23:59:59"

@@ -35,11 +35,11 @@ from sfumato.ledger.account import Account
 from sfumato.mechanisms import inputs
 from sfumato.mechanisms.random import Generator, words
 from sfumato.statistics.asking import Answer, Query
-from sfumato.statistics.categories import Categories, categories_of, require_fitting
+from sfumato.statistics.categories import Categories, categories_of
 from sfumato.statistics.columns import Column, column_of, is_missing
 from sfumato.statistics.intervals import Law, around, whole_half_width
 from sfumato.statistics.noise import Kind, WholeNoise, l2_of_counts
-from sfumato.statistics.release import Interval, Release
+from sfumato.statistics.release import Interval, Parts, Release
 from sfumato.statistics.terms import Terms
 
 __all__ = [
@@ -74,6 +74,12 @@ class Histogram:
             raise InvalidParameterError(
                 "a histogram has edges, one more than counts, or categories, as many as counts."
             )
+
+    def parts(self) -> Parts:
+        """Return the bins or the categories with their counts, as a release keeps them."""
+        if self.edges is None:
+            return Parts(labels={"category": self.categories or ()}, numbers=self.counts)
+        return Parts(labels={"bin_lower": self.edges[:-1], "bin_upper": self.edges[1:]}, numbers=self.counts)
 
     def probabilities(self) -> Floats:
         """Return the distribution nearest to the counts, whose noise may have made some negative.
@@ -143,9 +149,7 @@ class BinCounts(Terms):
         """Return the counts with noise."""
         noise = _noise(self, len(self.edges) - 1)
         noisy = _whole(noise.add(data.histogram(np.array(self.edges)), generator=generator))
-        return Answer(
-            value=Histogram(edges=self.edges, counts=noisy), interval=_intervals(noisy, noise.law, self.level)
-        )
+        return _answer(Histogram(edges=self.edges, counts=noisy), noise.law, self.level)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -175,10 +179,7 @@ class CategoryCounts(Terms):
         """Return the counts with noise."""
         noise = _noise(self, len(self.categories))
         noisy = _whole(noise.add(data.tally(self.categories), generator=generator))
-        return Answer(
-            value=Histogram(categories=self.categories, counts=noisy),
-            interval=_intervals(noisy, noise.law, self.level),
-        )
+        return _answer(Histogram(categories=self.categories, counts=noisy), noise.law, self.level)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -232,7 +233,7 @@ class StableCounts(Terms):
         shown.sort(key=lambda pair: (-pair[0], _order(pair[1])))
         counts = tuple(count for count, _ in shown)
         value = Histogram(categories=tuple(category for _, category in shown), counts=counts)
-        return Answer(value=value, interval=_intervals(counts, noise.law, self.level))
+        return _answer(value, noise.law, self.level)
 
     def _passing(self, threshold: int) -> float:
         """Return the most likely that a unit's own categories pass, rounding included."""
@@ -283,8 +284,6 @@ def histogram(
     by_bin = edges is not None
     data = column_of(values) if by_bin else categories_of(values)
     kind = BinCounts if by_bin else CategoryCounts
-    if categories is not None:
-        require_fitting(data, tuple(categories))
     domain: dict[str, Any] = {"edges": tuple(edges)} if by_bin else {"categories": tuple(categories or ())}
     question = kind(
         epsilon=epsilon,
@@ -365,6 +364,10 @@ def _noise(terms: Terms, bins: int) -> WholeNoise:
 
 def _whole(noisy: Floats) -> tuple[int, ...]:
     return tuple(int(count) for count in noisy)
+
+
+def _answer(value: Histogram, law: Law, level: float) -> Answer[Histogram]:
+    return Answer(value=value, interval=_intervals(value.counts, law, level), parts=value.parts())
 
 
 def _intervals(counts: tuple[int, ...], law: Law, level: float) -> tuple[Interval, ...]:

@@ -57,8 +57,9 @@ class KarwaVadhanMean(Concentrated):
 
     def __post_init__(self) -> None:
         Concentrated.__post_init__(self)
-        _check.bounds(bounds=self.bounds)
+        _check.squarable(bounds=self.bounds)
         _check.scale(stddev=self.stddev)
+        _check.resolvable(self.stddev, within=self.bounds)
         _check.probability(level=self.level)
         if not (self.bounds[1] - self.bounds[0]) / self.stddev <= _MOST_BINS:
             raise InvalidParameterError(

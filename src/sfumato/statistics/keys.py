@@ -17,7 +17,8 @@ Exact      The noise is drawn exactly: whole-number Laplace noise, again where i
 Memory     Units are counted in the engine and counts are streamed: more keys than memory holds do no harm, as
            long as those that are named fit.
 Order      Keys come sorted: the order in which an engine finds them may tell how large they are.
-Collation  Texts are different keys if they differ at all (`collations`).
+Collation  Texts are different keys if they differ at all (`collations`). What Python cannot hold, such as a
+           date of the year 20000, is no key, however many have it (`leaving`).
 """
 
 import math
@@ -40,8 +41,9 @@ from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms import exact, inputs
 from sfumato.mechanisms.random import Generator
 from sfumato.statistics.asking import Answer
-from sfumato.statistics.collations import told_apart
+from sfumato.statistics.leaving import comparable
 from sfumato.statistics.owned_rows import Expression, OwnedRows, described
+from sfumato.statistics.release import Parts, key_labels
 from sfumato.statistics.table_columns import column
 
 __all__ = ["KeyDiscovery", "KeyThreshold", "Keyed", "key_columns"]
@@ -122,7 +124,7 @@ class KeyDiscovery:
 
     def __post_init__(self) -> None:
         _check.positive(epsilon=self.epsilon)
-        _check.probability(delta=self.delta)
+        _check.delta(delta=self.delta)
         _check.count(contribution_bound=self.contribution_bound)
         inputs.check_relation(self.relation)
 
@@ -153,7 +155,10 @@ class KeyDiscovery:
         note = (
             f"a key that {mechanism.threshold + 1} {data.privacy_unit}(s) have is named more often than not"
         )
-        return Answer(value=sorted(named), notes=(note,))
+        found = sorted(named)
+        keys = [(key,) for key in found] if len(self.columns) == 1 else found
+        parts = Parts(labels=key_labels(self.columns, keys), numbers=None)
+        return Answer(value=found, notes=(note,), parts=parts)
 
     def plan(self, data: "Keyed") -> str:
         """Return the query, and what is done with its rows."""
@@ -191,7 +196,7 @@ class Keyed:
     columns: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        key_columns(self.owned, self.columns)
+        self.owned.require_computable(key_columns(self.owned, self.columns), *self.columns)
 
     def __repr__(self) -> str:
         return described(self, *self.columns)
@@ -220,8 +225,8 @@ class Keyed:
 
 def key_columns(owned: OwnedRows, names: Sequence[str]) -> dict[str, Expression]:
     """Return columns that rows can be grouped by, as key0, key1, ..."""
-    if not names or len(set(names)) < len(names):
-        raise InvalidParameterError("name one or more columns to group by, each once.")
+    if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not be typed
+        raise InvalidParameterError("name one or more columns to group by, each once, as in 'city', 'sex'.")
     keys = [_key(owned, name) for name in names]
     for name, key in zip(names, keys, strict=True):
         kind = key.type()
@@ -230,7 +235,7 @@ def key_columns(owned: OwnedRows, names: Sequence[str]) -> dict[str, Expression]
                 f"column {name!r} has type {kind}, and rows are grouped by text, whole numbers, true or "
                 "false, or dates. Make bins of it first, with table.mutate(...)."
             )
-    return {f"key{i}": told_apart(key, engine=owned.engine.name) for i, key in enumerate(keys)}
+    return {f"key{i}": comparable(key, engine=owned.engine.name) for i, key in enumerate(keys)}
 
 
 def _key(owned: OwnedRows, name: str) -> Expression:

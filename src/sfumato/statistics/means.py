@@ -164,6 +164,10 @@ class Variance(_Bounded):
     'variance of values'
     """
 
+    def __post_init__(self) -> None:
+        _Bounded.__post_init__(self)
+        _check.squarable(bounds=self.bounds)
+
     @property
     def name(self) -> str:
         """What is asked."""
@@ -197,6 +201,10 @@ class StandardDeviation(_Bounded):
     >>> StandardDeviation(bounds=(0, 100), epsilon=0.5).name
     'standard deviation of values'
     """
+
+    def __post_init__(self) -> None:
+        _Bounded.__post_init__(self)
+        _check.squarable(bounds=self.bounds)
 
     @property
     def name(self) -> str:

@@ -10,7 +10,8 @@ Order      Bounding comes after what is missing, or not asked about, was left ou
 Missing    Null and NaN are missing values; a row with one in a column that is asked for is left out. So is a
            row whose unit is missing: it belongs to nobody who could be protected. Refusing such a table would
            tell that it has such rows.
-Total      No row stops a query (`row_wise`); in DuckDB because of `guards`, applied to all that is computed.
+Total      No row stops a query (`row_wise`), because of `guards`, applied to all that is computed, nor on its
+           way out of the engine (`leaving`).
 Memory     Engines aggregate where the rows are. `batches` streams.
 Raw        What is computed here is exact: no release, and not for the eyes of who asks. Objects that users
            hold need it from one another, but do not offer it by tab completion (`shown`).
@@ -24,11 +25,13 @@ from operator import and_
 from typing import Any
 
 from sfumato.statistics.bounding import is_kept
-from sfumato.statistics.collations import by_bytes, told_apart
+from sfumato.statistics.collations import by_bytes
 from sfumato.statistics.draws import drawn, seed
 from sfumato.statistics.guards import guarded
+from sfumato.statistics.leaving import comparable
+from sfumato.statistics.preparing import require_prepared
 
-__all__ = ["OwnedRows", "described", "number", "shown"]
+__all__ = ["OwnedRows", "described", "is_known", "number", "shown"]
 
 Expression = Any  # Ibis is imported only when a table is made
 Batch = Any  # a pyarrow.RecordBatch
@@ -44,7 +47,7 @@ class OwnedRows:
     engine: Any  # an Ibis backend
     unit: str | None
     contribution_bound: int
-    texts_may_be_numbers: bool  # as in a CSV file, which has no types
+    lines_left_out: bool = False  # as in a CSV file, where a line that is no row is none
     floats_may_be_whole: bool = False  # as in a pandas frame, where one missing value makes floats of them
 
     @property
@@ -97,14 +100,14 @@ class OwnedRows:
     def _known(self, values: Mapping[str, Expression]) -> Expression:
         owner = {} if self.unit is None else {_UNIT: self.owner(self.unit)}
         rows = self.expression.select(**owner, **values)
-        return rows.filter(reduce(and_, (_is_known(rows[name]) for name in rows.columns)))
+        return rows.filter(reduce(and_, (is_known(rows[name]) for name in rows.columns)))
 
     def owner(self, unit: str) -> Expression:
         """Return who owns each row, as they are told apart; refused where that cannot be done."""
         owner = self.expression[unit]
-        if owner.type().is_temporal() or owner.type().is_uuid():
-            return owner.cast("string")  # Python has no date beyond the year 9999
-        return told_apart(owner, engine=self.engine.name)
+        known = comparable(owner, engine=self.engine.name)
+        kind = owner.type()
+        return known.cast("string") if kind.is_temporal() or kind.is_uuid() else known
 
     def _bounded(self, rows: Expression) -> Expression:
         import ibis
@@ -129,16 +132,19 @@ class OwnedRows:
 
     def table(self, expression: Expression) -> Any:
         """Compute an expression of few rows, as a pyarrow table. Raw: not a release."""
+        total = self._total(expression)
         if self.engine.name == "duckdb":  # not by Ibis, which takes as long as a short query does
-            return self._duckdb(expression).to_arrow_table()
-        return self.engine.to_pyarrow(expression)
+            return self._duckdb(total).to_arrow_table()
+        if self.engine.name == "pyspark":  # not by Ibis, which lets pandas choose types by the values
+            return _together(self._spark_batches(total, chunk_size=_BATCH), total)
+        return self.engine.to_pyarrow(total)
 
     def batches(self, expression: Expression) -> Iterator[Batch]:
         """Compute an expression of many rows, some at a time. Raw: not a release."""
         readers: dict[str, Callable[..., Iterator[Batch]]]
         readers = {"duckdb": self._duckdb_batches, "pyspark": self._spark_batches}
         read = readers.get(self.engine.name) or self.engine.to_pyarrow_batches
-        yield from read(expression, chunk_size=_BATCH)
+        yield from read(self._total(expression), chunk_size=_BATCH)
 
     def _duckdb_batches(self, expression: Expression, *, chunk_size: int) -> Iterator[Batch]:
         # Ibis 12 calls a method here that DuckDB 2 no longer has.
@@ -147,7 +153,7 @@ class OwnedRows:
         return iter(read(chunk_size))
 
     def _duckdb(self, expression: Expression) -> Any:
-        return self.engine.con.sql(self.engine.compile(guarded(expression)))
+        return self.engine.con.sql(self.engine.compile(expression))
 
     def _spark_batches(self, expression: Expression, *, chunk_size: int) -> Iterator[Batch]:
         """Take partition after partition to the driver: Ibis would take all of them at once."""
@@ -158,10 +164,30 @@ class OwnedRows:
         while some := [row.asDict() for row in islice(rows, chunk_size)]:
             yield pa.RecordBatch.from_pylist(some, schema=schema)
 
+    def require_computable(self, values: Mapping[str, Expression], *names: str) -> None:
+        """Refuse values of columns that the engine cannot compute with because of their types."""
+        # DuckDB's types are what Ibis says they are, but for times of day; those of others need not be.
+        if self.engine.name != "duckdb" or any(value.type().is_time() for value in values.values()):
+            self.require_prepared(self.kept(values), *names)
+
+    def require_prepared(self, expression: Expression, *names: str) -> None:
+        """Refuse an expression that the engine cannot compute because of the types of columns."""
+        kinds = ", ".join(f"{name}: {self.expression[name].type()}" for name in names)
+        require_prepared(self.engine, self._total(expression), kinds)
+
     def sql(self, expression: Expression) -> str:
         """Return what the engine would run."""
-        total = guarded(expression) if self.engine.name == "duckdb" else expression
-        return str(self.engine.compile(total, pretty=True))
+        return str(self.engine.compile(self._total(expression), pretty=True))
+
+    def _total(self, expression: Expression) -> Expression:
+        """Return an expression that no row stops."""
+        return guarded(expression, engine=self.engine.name)
+
+
+def _together(batches: Iterator[Batch], expression: Expression) -> Any:
+    import pyarrow as pa
+
+    return pa.Table.from_batches(batches, schema=expression.schema().to_pyarrow())
 
 
 def shown(holder: object, *raw: str) -> list[str]:
@@ -186,7 +212,8 @@ def number(value: float) -> Expression:
     return ibis.literal(repr(float(value))).cast("float64")
 
 
-def _is_known(value: Expression) -> Expression:
+def is_known(value: Expression) -> Expression:
+    """Return whether a value is there: neither null nor NaN."""
     # Both: Spark says that null is not NaN, DuckDB that it is unknown.
     known = value.notnull()
     return known & ~value.isnan() if value.type().is_floating() else known

@@ -29,7 +29,7 @@ from sfumato.statistics.asking import Answer, Query
 from sfumato.statistics.columns import Bounds, Rows, rows_of
 from sfumato.statistics.concentrated import for_each_column
 from sfumato.statistics.covariance import Scattered, named
-from sfumato.statistics.release import Release
+from sfumato.statistics.release import Parts, Release
 
 __all__ = ["Components", "PrincipalComponents", "principal_components"]
 
@@ -48,6 +48,21 @@ class Components:
     explained_variance: Floats  # [components]
     explained_variance_ratio: Floats  # [components]
     noise_level: float  # the variance that noise alone may show
+
+    def parts(self, columns: Sequence[str]) -> Parts:
+        """Return all numbers, as a release keeps them: what each is, of which component and column."""
+        counted = range(1, len(self.components) + 1)
+        rows = [
+            *(("mean", None, name) for name in columns),
+            *(("component", i, name) for i in counted for name in columns),
+            *(("explained variance", i, None) for i in counted),
+            *(("explained variance ratio", i, None) for i in counted),
+            ("noise level", None, None),
+        ]
+        what, component, column = zip(*rows, strict=True)
+        arrays = (self.mean, self.components, self.explained_variance, self.explained_variance_ratio)
+        numbers = [*(number for array in arrays for number in array.ravel().tolist()), self.noise_level]
+        return Parts(labels={"part": what, "component": component, "column": column}, numbers=tuple(numbers))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,8 +97,10 @@ class PrincipalComponents(Scattered):
         mean, covariance = sums.moments()
         noise = sums.covariance_stddevs() * np.outer(self.units, self.units)
         found = _components(covariance * np.outer(self.units, self.units), self.components)
-        level = 2 * math.sqrt(float((noise**2).sum() / len(noise)))
-        return Answer(value=_with(found, self.origin + mean * self.units, level), notes=_NO_INTERVAL)
+        largest = float(noise.max())  # whose square may be beyond float64
+        level = 2 * largest * math.sqrt(float(((noise / largest) ** 2).sum() / len(noise)))
+        value = _with(found, self.origin + mean * self.units, level)
+        return Answer(value=value, notes=_NO_INTERVAL, parts=value.parts(self.columns))
 
 
 def _components(covariance: Floats, wanted: int) -> tuple[Floats, Floats, Floats]:

@@ -47,7 +47,7 @@ from sfumato.statistics.columns import Bounds, Column, column_of
 from sfumato.statistics.intervals import Law, half_width
 from sfumato.statistics.noise import Kind, WholeNoise, l2_of_counts
 from sfumato.statistics.ranks import Grid, Ranks, draw, grid_of, ranks_of, settle
-from sfumato.statistics.release import Covers, Interval, Release
+from sfumato.statistics.release import Covers, Interval, Parts, Release
 
 __all__ = ["Quantile", "Quantiles", "median", "quantile", "quantiles"]
 
@@ -81,7 +81,7 @@ class _Ranked:
     def __post_init__(self) -> None:
         _check.positive(epsilon=self.epsilon)
         if self.delta != 0:
-            _check.probability(delta=self.delta)
+            _check.delta(delta=self.delta)
         _check.count(contribution_bound=self.contribution_bound)
         _check.text(column=self.column)
         object.__setattr__(self, "relation", Relation.parse(self.relation))
@@ -284,7 +284,10 @@ class Quantiles(_Ranked):
         points: dict[Fraction, float] = {}
         self._halve(ranks_of(data, grid), wanted, (Fraction(0), Fraction(1)), points, generator)
         ordered = dict(zip(wanted, sorted(grid.value(points[q]) for q in wanted), strict=True))
-        return Answer(value=tuple(ordered[settle(q)] for q in self.qs), notes=(_NO_INTERVAL,))
+        found = tuple(ordered[settle(q)] for q in self.qs)
+        return Answer(
+            value=found, notes=(_NO_INTERVAL,), parts=Parts(labels={"q": tuple(self.qs)}, numbers=found)
+        )
 
     def _halve(
         self,

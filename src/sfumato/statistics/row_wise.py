@@ -119,12 +119,26 @@ def _refused_cast(node: Any, engine: str) -> str | None:
 
 
 def _refused_try(node: Any, engine: str) -> str | None:
-    if engine in _TRY or _cannot_fail(node.arg.dtype, node.to):
+    given, to = node.arg.dtype, node.to
+    if _cannot_fail(given, to) or (engine in _TRY and _is_tried(given, to, engine)):
         return None
-    return f"from {node.arg.dtype} to {node.to} may fail on a row in {engine}, and so tell of it"
+    return f"from {given} to {to} may fail on a row in {engine}, and so tell of it"
+
+
+def _is_tried(given: Any, to: Any, engine: str) -> bool:
+    """Return whether a soft cast is one: DuckDB fails on some times, and on types that Ibis does not know."""
+    if engine != "duckdb":
+        return True
+    if given.is_date():
+        return to.is_timestamp() and to.timezone is None and to.scale in (None, 6)
+    if given.is_timestamp():
+        return to.is_date() and given.timezone is None and given.scale in (None, 6, 9)
+    return not given.is_unknown()
 
 
 def _cannot_fail(given: Any, to: Any) -> bool:
+    if given.is_unknown():  # to Ibis, so nothing is known of it here
+        return False
     if to.is_string() or given.copy(nullable=True) == to.copy(nullable=True):
         return True
     if to.is_integer():
@@ -269,6 +283,25 @@ def _refused_arguments(node: Any, engine: str) -> str | None:
     return "must have constants for all but its first argument: others may fail on a row, and so tell of it"
 
 
+def _refused_pattern(node: Any, engine: str) -> str | None:
+    """Refuse what an engine fails on only once a text has matched so far: an escape with nothing after it."""
+    import ibis.expr.operations as ops
+
+    pattern = node.pattern.value if isinstance(node.pattern, ops.Literal) else ""
+    if node.escape is None and (engine == "duckdb" or "\\" not in pattern):
+        return None
+    return "must have a pattern without a backslash: in some engines one may fail on a row, and so tell of it"
+
+
+def _refused_place(node: Any, engine: str) -> str | None:
+    import ibis.expr.operations as ops
+
+    places = [each.value for each in node.args[1:] if isinstance(each, ops.Literal)]
+    if engine == "duckdb" or all(place is None or place >= 0 for place in places):
+        return None
+    return "must have places and lengths of 0 or more: others fail on every row, so tell whether there is one"
+
+
 def _refused_shift(node: Any, engine: str) -> str | None:
     import ibis.expr.operations as ops
 
@@ -302,6 +335,8 @@ _CHECKS: tuple[tuple[str, Callable[[Any, str], str | None]], ...] = (
     ("Modulus", _refused_remainder),
     ("Log", _refused_base),
     (_OF_LITERALS, _refused_arguments),
+    ("StringSQLLike StringSQLILike", _refused_pattern),
+    ("Substring StrRight", _refused_place),
     (_SHIFTED, _refused_shift),
     (_DATES, _refused_date),
 )

@@ -3,9 +3,9 @@
 
 Guarantee  What `categories` promises of an array: at most `contribution_bound` rows of a unit count
            (`owned_rows`), and a row that is not asked about takes no place of one that is.
-Alike      What the engine counts as one is written in one way only: zero has no sign, texts have no collation
-           (`collations`). Else one row could decide how a category is written that others have, too.
-           Types where that cannot be had (intervals, lists, structures) are refused, by the schema.
+Alike      What the engine counts as one is written in one way only (`leaving`). Else one row could decide how
+           a category is written that others have, too. Types where that cannot be had (intervals, lists,
+           structures) are refused, by the schema. What Python cannot hold is no category.
 Memory     `tally` brings back one number for each category that was named; `tallies` one for each that
            occurs, which must fit into memory (a table's `keys` streams them).
 """
@@ -18,9 +18,9 @@ import numpy as np
 
 from sfumato.errors import InvalidParameterError
 from sfumato.statistics.categories import Counts
-from sfumato.statistics.collations import told_apart
-from sfumato.statistics.guards import dated
+from sfumato.statistics.leaving import comparable, portable, read_back
 from sfumato.statistics.owned_rows import Expression, OwnedRows, described, shown
+from sfumato.statistics.schema import plain_type, unfitting
 from sfumato.statistics.table_columns import column, fits
 
 __all__ = ["TableCategories"]
@@ -60,29 +60,35 @@ class TableCategories:
         """Count the rows of every category that occurs, by one query. Raw: not a release."""
         return self._counted(self.owned.kept(self._values()))
 
+    def require_countable(self) -> None:
+        """Refuse a column whose type has no categories, or cannot be counted by the engine."""
+        self.owned.require_computable(self._values(), self.name)
+
     def require_fitting(self, categories: Sequence[Hashable]) -> None:
         """Refuse categories that are not of the column's type: an engine would cast each row to compare."""
         kind = _category(self.owned, self.name).type()
         if not all(fits(category, kind, whole=False) for category in categories):
-            typed = ", or open it with types={...}" if self.owned.texts_may_be_numbers else ""
-            raise InvalidParameterError(
-                f"the categories of column {self.name!r} must be of its type, {kind}: text, numbers, true or "
-                f"false, or dates. Name them as such, or make the column one of these first{typed}."
-            )
+            named = str(kind) if kind.is_decimal() else plain_type(kind)
+            raise unfitting(self.name, named, categories, what="category")
 
     def plan(self) -> str:
         """Return the query for the rows that count."""
         return self.owned.sql(self.owned.kept(self._values()))
 
     def _values(self) -> dict[str, Expression]:
-        value = told_apart(_category(self.owned, self.name), engine=self.owned.engine.name)
-        return {"value": _without_sign_of_zero(value)}
+        return {"value": comparable(_category(self.owned, self.name), engine=self.owned.engine.name)}
 
     def _counted(self, rows: Expression) -> Counter[Hashable]:
-        found = self.owned.table(rows.group_by("value").aggregate(count=rows.count()))
+        counts = rows.group_by("value").aggregate(count=rows.count())
+        kind = counts["value"].type()
+        found = self.owned.table(
+            counts.mutate(value=portable(counts["value"], engine=self.owned.engine.name))
+        )
+        categories = read_back(found["value"].to_pylist(), kind)
         counted = Counter[Hashable]()
-        for category, count in zip(found["value"].to_pylist(), found["count"].to_pylist(), strict=True):
-            counted[self._named(category)] += count
+        for category, count in zip(categories, found["count"].to_pylist(), strict=True):
+            if category is not None:
+                counted[self._named(category)] += count
         return counted
 
     def _named(self, category: Hashable) -> Hashable:
@@ -102,12 +108,4 @@ def _category(owned: OwnedRows, name: str) -> Expression:
             f"column {name!r} has type {kind}, and categories are text, numbers, true or false, dates or "
             "times without a zone. Make one of these of it first, with table.mutate(...)."
         )
-    return dated(value)
-
-
-def _without_sign_of_zero(value: Expression) -> Expression:
-    import ibis
-
-    if not value.type().is_floating():
-        return value
-    return ibis.ifelse(value == 0, ibis.literal(0.0).cast(value.type()), value)
+    return value

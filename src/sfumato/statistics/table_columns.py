@@ -12,11 +12,11 @@ Bins       A bin is guessed by rounding to the nearest edge, and corrected by on
            Whether this is right for all values is decided from the edges, which are public; where it is not,
            as for uneven edges, values are looked up in memory, batch by batch.
 Types      Whether a column is a column of numbers is decided from the schema, which is public, never from the
-           data. A text column of a source without types (CSV) is read as numbers: what is none is missing.
+           data (`schema`).
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Any
@@ -25,8 +25,11 @@ import numpy as np
 import numpy.typing as npt
 
 from sfumato.errors import InvalidParameterError, QueryFailedError
+from sfumato.statistics.collations import told_apart
 from sfumato.statistics.columns import MOST_ROWS, STEPS, Bounds, Counts, Floats, Moments
+from sfumato.statistics.leaving import portable
 from sfumato.statistics.owned_rows import Expression, OwnedRows, described, number, shown
+from sfumato.statistics.schema import not_a_number, plain_type, unfitting
 
 __all__ = [
     "MOST_ORDERED",
@@ -35,6 +38,7 @@ __all__ = [
     "clipped",
     "column",
     "fits",
+    "labelled",
     "numeric",
     "stepped",
     "whole",
@@ -142,10 +146,15 @@ class TableColumn:
 
 @dataclass(frozen=True, repr=False)
 class TableRows:
-    """Several columns of numbers of a private table, row by row."""
+    """Several columns of numbers of a private table, row by row.
+
+    With `classes`, the last column is a label of any type: the place of its class among them, as a number. A
+    row with another label is left out.
+    """
 
     owned: OwnedRows
     names: tuple[str, ...]
+    classes: tuple[Any, ...] | None = None
 
     @property
     def privacy_unit(self) -> str:
@@ -161,17 +170,31 @@ class TableRows:
         return described(self, *self.names)
 
     def __dir__(self) -> list[str]:
-        return shown(self, "batches", "owned", "read")
+        return shown(self, "batches", "every_batch", "owned", "read")
 
     def batches(self) -> Iterator[Floats]:
         """Yield all rows without missing values, some at a time: [rows, columns]. Raw: not a release."""
-        for batch in self.owned.batches(self._values()):
+        yield from self._matrices(self._values())
+
+    def every_batch(self) -> Iterator[Floats]:
+        """Yield the rows of a table that `has_every_row`, NaN for a missing value. Raw: not a release."""
+        yield from self._matrices(self.owned.expression.select(**self._named()))
+
+    def has_every_row(self) -> bool:
+        """Whether no row was left out because of what is in it, so that their number is that of the table."""
+        import ibis.expr.operations as ops
+
+        left_out = self.owned.lines_left_out or self.owned.expression.op().find((ops.Filter, ops.DropNull))
+        return self.owned.unit is None and not left_out
+
+    def _matrices(self, rows: Expression) -> Iterator[Floats]:
+        for batch in self.owned.batches(rows):
             yield _matrix(batch.columns)
 
     def read(self) -> tuple[Floats, npt.NDArray[np.int64] | None]:
         """Return all rows, and the number of each one's owner if a column says whose. Raw: not a release."""
         parts, owners = list[Floats](), list[Any]()
-        for batch in self.owned.batches(self._kept()):
+        for batch in self.owned.batches(self._with_owners()):
             parts.append(_matrix([batch.column(name) for name in self._named()]))
             owners += [] if self.owned.unit is None else batch.column("unit").to_pylist()
         rows = np.concatenate(parts) if parts else np.zeros((0, len(self.names)))
@@ -179,15 +202,28 @@ class TableRows:
         numbers = np.array([seen.setdefault(owner, len(seen)) for owner in owners], dtype=np.int64)
         return rows, None if self.owned.unit is None else numbers
 
+    def require_fitting(self) -> None:
+        """Refuse columns of other types than are asked for, by the schema."""
+        self.owned.require_computable(self._named(), *self.names)
+
     def plan(self) -> str:
         """Return the query for the rows that count."""
         return self.owned.sql(self._values())
 
     def _named(self) -> dict[str, Expression]:
-        return {f"value{i}": numeric(self.owned, name) for i, name in enumerate(self.names)}
+        values = [numeric(self.owned, name) for name in self.names[: None if self.classes is None else -1]]
+        if self.classes is not None:
+            values.append(labelled(self.owned, self.names[-1], self.classes))
+        return {f"value{i}": value for i, value in enumerate(values)}
 
     def _kept(self) -> Expression:
         return self.owned.kept(self._named())
+
+    def _with_owners(self) -> Expression:
+        kept = self._kept()
+        if self.owned.unit is None:
+            return kept
+        return kept.mutate(unit=portable(kept["unit"], engine=self.owned.engine.name))
 
     def _values(self) -> Expression:
         return self._kept().select(*self._named())
@@ -202,14 +238,42 @@ def numeric(owned: OwnedRows, name: str) -> Expression:
     """Return a column as float64, or refuse it, by its type in the schema."""
     value = column(owned, name)
     kind = value.type()
-    if kind.is_numeric() or kind.is_boolean():
+    if kind.is_boolean():
+        return value.cast("int32").cast("float64")  # PostgreSQL has no cast from one to the other
+    if kind.is_numeric():
         return value.cast("float64")
-    if kind.is_string() and owned.texts_may_be_numbers:
-        return value.try_cast("float64")
-    raise InvalidParameterError(
-        f"column {name!r} has type {kind}, which is not a number. Choose another, or make it a number "
-        f"first, with missing values for what is none: {name}.try_cast('float64')."
-    )
+    raise not_a_number(name, plain_type(kind))
+
+
+def labelled(owned: OwnedRows, name: str, classes: Sequence[Any]) -> Expression:
+    """Return the place of each label among the classes, missing where it is none; refused by the schema."""
+    import ibis
+
+    value = column(owned, name)
+    kind = value.type()
+    known = [_class(label, kind) for label in classes]
+    if any(label is None for label in known):
+        raise unfitting(name, plain_type(kind), classes, what="class")
+    if kind.is_decimal():
+        value = numeric(owned, name)
+    value = told_apart(value, engine=owned.engine.name)
+    places = [(value == label, number(place)) for place, label in enumerate(known)]
+    return ibis.cases(*places, else_=ibis.null("float64"))
+
+
+def _class(label: Any, kind: Any) -> Expression | None:
+    """Return a class as a literal that a column of this type is compared with; None where it does not fit."""
+    import ibis
+
+    plain = label.item() if isinstance(label, np.generic) else label
+    if kind.is_decimal() or kind.is_floating():
+        found = number(plain) if isinstance(plain, int | float) else None
+        return found.cast("float32") if found is not None and kind.is_float32() else found
+    if kind.is_integer() and isinstance(plain, float) and plain.is_integer():
+        plain = int(plain)
+    if kind.is_boolean() and plain in (0, 1):
+        plain = bool(plain)
+    return ibis.literal(plain) if fits(plain, kind, whole=True) else None
 
 
 def column(owned: OwnedRows, name: str) -> Expression:

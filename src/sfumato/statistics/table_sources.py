@@ -4,20 +4,22 @@
 Promise    Opening a source reads its schema (names and types), which is public, and no row. What an engine
            says when that fails is not passed on: it may quote what it read.
 CSV        A CSV file has no types, and guessing them from its rows would make the schema depend on the data.
-           So the first line names the columns and every column is text; `types` says which are something
-           else, and a text is read as a number where one is wanted. A text that does not fit its type is
-           missing.
+           So the first line names the columns and every column is text; `types` declares which are something
+           else (`schema`). A text that does not fit its declared type is missing.
 Lines      A row is one line, and every line is read alone: it ends where a line ends (CR, LF or both), also
            within quotes. A quote that is not closed would else swallow the lines of others. A line that is no
            row (too few fields, too many, text after a closing quote, not UTF-8, longer than 2 MiB) is left
            out, and no other. DuckDB and Spark read the same rows; no other engine is let near a CSV file.
 Headers    In DuckDB the first line of each file is no row. Spark cannot tell which line is first, so there
            every line that equals the first line of one of the files is none.
+Times      Of Parquet files DuckDB reads times in milliseconds as microseconds, and fails where one does not
+           fit, whatever is asked of it. Such columns are not part of the table: the file's schema says which.
 Partitions Columns that are in the names of folders (visits/year=2024/a.parquet) are read where the path
            itself names them (visits/year=*/*.parquet), always as text: names of folders may be private.
 Collation  A DuckDB whose default collation is not binary is refused: to it, different texts may be equal.
-           SQLite is refused: its types bind nobody, so whether all rows fit theirs depends on the rows.
-Frames     A pandas column of objects is text (`frames`).
+           SQLite is refused: its types bind nobody, so whether all rows fit theirs depends on the rows. A
+           PostgreSQL database is refused whose encoding has texts that are none in UTF-8.
+Frames     A pandas column of objects is text (`frames`). polars and pyarrow: `arrow_frames`.
 Spill      DuckDB writes what does not fit into memory to a folder of its own under the system's folder for
            temporary files, and removes it. The rows in it are as they are: keep that folder on a safe disk.
 """
@@ -30,23 +32,33 @@ import importlib.util
 import os
 import tempfile
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from sfumato.errors import InvalidParameterError, SfumatoError
+from sfumato.statistics.arrow_frames import readable
+from sfumato.statistics.schema import declared
 
-__all__ = ["opened"]
+__all__ = ["is_lines", "opened"]
 
 _LONGEST_LINE = 2**21  # bytes; DuckDB's own limit
-Opened = tuple[Any, Any, bool]  # an Ibis table, its engine, and whether its texts may be numbers
+_LINES = (".csv", ".tsv")
+_ALL_IN_UTF8 = ("UTF8", "LATIN1")  # PostgreSQL's names of encodings of which every text is one in UTF-8
+Opened = tuple[Any, Any]  # an Ibis table, and its engine
 
 
-def opened(source: Any, *, engine: Any, table: str | None, types: Mapping[str, str] | None) -> Opened:
-    """Return the table that a source is, in its engine."""
+def opened(source: Any, *, engine: Any, table: str | None, types: Mapping[str, str]) -> Opened:
+    """Return the table that a source is, with the declared types, in its engine."""
     _require_ibis()
     try:
-        return _typed(_trusted(_opened(source, engine, table)), types)
+        found, backend = _opened(source, engine, table)
+        try:
+            return declared(_trusted((found, backend))[0], types, engine=backend.name), backend
+        except Exception:
+            if table is not None:  # of a database that was connected to just now
+                backend.disconnect()
+            raise
     except SfumatoError:
         raise
     except Exception:  # of an engine or a file: its words may quote what it read, and its class tell of it
@@ -55,6 +67,15 @@ def opened(source: Any, *, engine: Any, table: str | None, types: Mapping[str, s
         "the source could not be opened as a table. Give the path of a CSV or Parquet file, a "
         "pandas, polars or pyarrow frame, an Ibis table, or the URL of a database with table=..."
     )
+
+
+def is_lines(source: Any) -> bool:
+    """Whether a source is text, one row a line, where a line that is no row is left out.
+
+    >>> is_lines("people.csv.gz"), is_lines("people.parquet")
+    (True, False)
+    """
+    return isinstance(source, str | os.PathLike) and os.fspath(source).removesuffix(".gz").endswith(_LINES)
 
 
 def _require_ibis() -> None:
@@ -67,6 +88,10 @@ def _opened(source: Any, engine: Any, table: str | None) -> Opened:
         return _of_database(source, table, engine)
     if table is not None:
         raise InvalidParameterError("table= names a table of a database, whose URL must then be the source.")
+    if isinstance(source, str) and source.startswith(("postgresql://", "postgres://", "duckdb://")):
+        raise InvalidParameterError(
+            "a database has several tables. Give the name of the one you want: table=..."
+        )
     if isinstance(source, str | os.PathLike):
         return _of_file(os.fspath(source), engine or _duckdb())
     import ibis
@@ -74,7 +99,7 @@ def _opened(source: Any, engine: Any, table: str | None) -> Opened:
     if isinstance(source, ibis.Table):
         if engine is not None:
             raise InvalidParameterError("an Ibis table has an engine of its own: leave engine= out.")
-        return source, source.get_backend(), False
+        return source, source.get_backend()
     return _of_frame(source, engine)
 
 
@@ -86,6 +111,13 @@ def _trusted(found: Opened) -> Opened:
             "SQLite keeps any value in a column of any type, so one row could change how others are read. "
             "Copy the table to a Parquet file or into DuckDB, and open that."
         )
+    if engine.name == "postgres":
+        encoding = str(engine.con.info.parameter_status("server_encoding"))
+        if encoding not in _ALL_IN_UTF8:
+            raise InvalidParameterError(
+                f"the encoding of this PostgreSQL database is {encoding}, in which a text may be none in "
+                "UTF-8, and stop a query. Copy the table to a database in UTF8 or to a Parquet file."
+            )
     if engine.name == "duckdb":
         collation = str(engine.con.sql("SELECT current_setting('default_collation')").fetchall()[0][0])
         if collation.lower() not in ("", "binary", "c", "posix"):
@@ -111,12 +143,17 @@ def _of_database(url: str, table: str, engine: Any) -> Opened:
             "a URL is connected to by itself: leave engine= out, or give an Ibis table."
         )
     connected = ibis.connect(url)
-    return connected.table(table), connected, False
+    try:
+        return connected.table(table), connected
+    except Exception:
+        connected.disconnect()
+        raise
 
 
 def _of_file(path: str, engine: Any) -> Opened:
     for ending, read in _READERS.items():
         if path.removesuffix(".gz").endswith(ending):
+            _require_there(path)
             return read(path, engine)
     raise InvalidParameterError(
         f"{path!r} does not end in {', '.join(_READERS)}, so its format is not known. Convert it, or open it "
@@ -124,9 +161,14 @@ def _of_file(path: str, engine: Any) -> Opened:
     )
 
 
+def _require_there(path: str) -> None:
+    if "://" not in path and not os.path.exists(path) and not glob.glob(path, recursive=True):
+        raise InvalidParameterError(f"there is no file {path!r}. Give the path of one that exists.")
+
+
 def _of_parquet(path: str, engine: Any) -> Opened:
     readers = {"duckdb": _duckdb_parquet, "pyspark": _spark_parquet}
-    return readers.get(engine.name, _plain_parquet)(path, engine), engine, False
+    return readers.get(engine.name, _plain_parquet)(path, engine), engine
 
 
 def _plain_parquet(path: str, engine: Any) -> Any:
@@ -136,7 +178,26 @@ def _plain_parquet(path: str, engine: Any) -> Any:
 def _duckdb_parquet(path: str, engine: Any) -> Any:
     # Left to itself, DuckDB would decide by the names of all folders whether there are such columns.
     named = "=" in os.path.dirname(path)
-    return engine.read_parquet(path, hive_partitioning=named, hive_types_autocast=False)
+    table = engine.read_parquet(path, hive_partitioning=named, hive_types_autocast=False)
+    return table.drop(*(name for name in table.columns if name in _in_milliseconds(path, engine)))
+
+
+def _in_milliseconds(path: str, engine: Any) -> set[str]:
+    """Return the columns of Parquet files that have times in milliseconds, by their schemas."""
+    coarse = "logical_type LIKE 'TimestampType(%' AND logical_type LIKE '%MILLIS=Milli%'"
+    query = f"SELECT name, num_children, coalesce({coarse}, false) FROM parquet_schema(?)"
+    found, fields = set[str](), iter(engine.con.execute(query, [path]).fetchall())
+    for _, children, _ in fields:  # the root of one file; its fields are read here
+        columns = [_with_fields(fields) for _ in range(children)]
+        found |= {name for name, is_coarse in columns if is_coarse}
+    return found
+
+
+def _with_fields(fields: Iterator[tuple[str, int | None, bool]]) -> tuple[str, bool]:
+    """Return the next field of a schema, and whether it or any within it is what is looked for."""
+    name, children, is_coarse = next(fields)
+    within = [_with_fields(fields)[1] for _ in range(children or 0)]
+    return name, is_coarse or any(within)
 
 
 def _spark_parquet(path: str, engine: Any) -> Any:
@@ -163,7 +224,7 @@ def _of_csv(separator: str) -> Callable[[str, Any], Opened]:
                 f"a CSV file is read by DuckDB or Spark, not by {engine.name}, whose reader may guess types "
                 "from rows. Leave engine= out, or convert the file to Parquet."
             )
-        return engine.table(view), engine, True
+        return engine.table(view), engine
 
     return read
 
@@ -265,18 +326,5 @@ def _of_frame(frame: Any, engine: Any) -> Opened:
             + ". Give a path, a pandas, polars or pyarrow frame, or an Ibis table."
         )
     connected = _duckdb()
-    connected.con.register("frame", frame)
-    return connected.table("frame"), connected, False
-
-
-def _typed(found: Opened, types: Mapping[str, str] | None) -> Opened:
-    table, engine, texts = found
-    if types is None:
-        return found
-    unknown = [name for name in types if name not in table.columns]
-    if unknown:
-        raise InvalidParameterError(
-            f"types names columns that are not there: {', '.join(unknown)}. "
-            f"The table has: {', '.join(table.columns)}."
-        )
-    return table.mutate(**{name: table[name].try_cast(kind) for name, kind in types.items()}), engine, texts
+    connected.con.register("frame", readable(frame))
+    return connected.table("frame"), connected

@@ -13,7 +13,7 @@ Public     The schema is: names and types of columns. The number of rows is not,
 Not here   What may be asked: `groups`, `keys`, and every question of columns and rows.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any
@@ -28,11 +28,13 @@ from sfumato.statistics.group_questions import RowCount
 from sfumato.statistics.groups import Groups, groups_of
 from sfumato.statistics.keys import KeyDiscovery, Keyed
 from sfumato.statistics.left_out import left_out_share
-from sfumato.statistics.owned_rows import OwnedRows, shown
+from sfumato.statistics.owned_rows import OwnedRows, is_known, shown
+from sfumato.statistics.row_expressions import filtered, with_columns
 from sfumato.statistics.row_wise import require_row_wise
+from sfumato.statistics.schema import Types, read_types
 from sfumato.statistics.table_categories import TableCategories
 from sfumato.statistics.table_columns import TableColumn, TableRows, column, numeric
-from sfumato.statistics.table_sources import opened
+from sfumato.statistics.table_sources import is_lines, opened
 
 __all__ = ["PrivateTable", "private_table"]
 
@@ -58,11 +60,11 @@ class PrivateTable:
     @property
     def schema(self) -> dict[str, str]:
         """The names and types of the columns."""
-        kinds = {name: str(kind) for name, kind in self.owned.expression.schema().items()}
-        unit = self.owned.unit
-        if unit is not None and self.owned.floats_may_be_whole and kinds[unit].startswith(("int", "uint")):
-            kinds[unit] = "float64"
-        return kinds
+        return {name: str(kind) for name, kind in self.owned.expression.schema().items()}
+
+    def type_of(self, name: str) -> Any:
+        """Return the Ibis type of a column."""
+        return column(self.owned, name).type()
 
     def __dir__(self) -> list[str]:
         return shown(self, "owned")
@@ -76,21 +78,35 @@ class PrivateTable:
 
     def __getitem__(self, name: str) -> TableColumn:
         """Return a column of numbers, for any question of a column."""
-        numeric(self.owned, name)
+        self.owned.require_computable({"value": numeric(self.owned, name)}, name)
         return TableColumn(self.owned, name)
 
     def categories(self, name: str) -> TableCategories:
         """Return a column of categories, for any question of categories."""
-        column(self.owned, name)
-        return TableCategories(self.owned, name)
+        found = TableCategories(self.owned, name)
+        found.require_countable()
+        return found
 
-    def rows(self, *names: str) -> TableRows:
-        """Return several columns of numbers, for questions of rows."""
-        if not names or len(set(names)) < len(names):
+    def present(self, name: str) -> TableColumn:
+        """Return a column of any type as one of numbers: 1 where it has a value. To count those rows."""
+        import ibis
+
+        known = ibis.ifelse(is_known(column(self.owned, name)), 1.0, ibis.null("float64"))
+        added = f"{name} has a value"  # a column beside it: it may be that of the unit
+        expression = self.owned.expression.mutate(**{added: known})
+        return TableColumn(replace(self.owned, expression=expression), added)
+
+    def rows(self, *names: str, classes: Sequence[Any] | None = None) -> TableRows:
+        """Return several columns of numbers, for questions of rows.
+
+        With `classes` the last column is a label of any type, and is the place of its class among them: rows
+        with another label are left out.
+        """
+        if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not be typed
             raise InvalidParameterError("name one or more columns, each once: table.rows('age', 'income').")
-        for name in names:
-            numeric(self.owned, name)
-        return TableRows(self.owned, names)
+        rows = TableRows(self.owned, names, None if classes is None else tuple(classes))
+        rows.require_fitting()
+        return rows
 
     def filter(self, *predicates: Any) -> "PrivateTable":
         """Return the rows for which all predicates hold: Ibis expressions of one row, or functions to them.
@@ -100,7 +116,7 @@ class PrivateTable:
         >>> table.filter(lambda row: row.sex == "f")["age"].name
         'age'
         """
-        return self._with(self.owned.expression.filter(*predicates))
+        return self._with(filtered(self.owned.expression, predicates))
 
     def mutate(self, **values: Any) -> "PrivateTable":
         """Return the table with columns added, each computed from its own row.
@@ -112,10 +128,11 @@ class PrivateTable:
         """
         if self.owned.unit in values:
             raise InvalidParameterError(f"column {self.owned.unit!r} says whose a row is; it cannot change.")
-        return self._with(self.owned.expression.mutate(**values))
+        return self._with(with_columns(self.owned.expression, values))
 
     def _with(self, expression: Any) -> "PrivateTable":
         require_row_wise(expression, engine=self.owned.engine.name)
+        self.owned.require_prepared(expression)
         return PrivateTable(replace(self.owned, expression=expression))
 
     def count(
@@ -209,7 +226,7 @@ def private_table(
     *,
     privacy_unit: str | None = None,
     contribution_bound: int = 1,
-    types: Mapping[str, str] | None = None,
+    types: Types | None = None,
     table: str | None = None,
     engine: Any = None,
 ) -> PrivateTable:
@@ -217,9 +234,10 @@ def private_table(
 
     `source` is a path to CSV or Parquet (`*` for many files), a pandas, polars or pyarrow frame, an Ibis
     table, or the URL of a database, of which `table` is then the name of a table. `privacy_unit` names the
-    column that says whose a row is; None, or "row", means that each row is a unit of its own. `types` gives
-    types to columns of a source that has none. `engine` is an Ibis backend that reads a path in place of
-    DuckDB.
+    column that says whose a row is; None, or "row", means that each row is a unit of its own. `types` has
+    the types of columns, `{"age": "number", "since": "date"}`, or is the path of a TOML file that has them;
+    a column of a CSV file is text unless its type is declared (`schema`). `engine` is an Ibis backend that
+    reads a path in place of DuckDB.
 
     >>> import pandas as pd
     >>> visits = pd.DataFrame({"patient": ["a", "a", "b"], "cost": [10.0, 30.0, 20.0]})
@@ -232,8 +250,9 @@ def private_table(
             "contribution_bound is about units that own several rows: say whose they are with "
             "privacy_unit=..."
         )
-    alike = read_alike(source, unit=privacy_unit)
-    expression, backend, texts = opened(alike, engine=engine, table=table, types=types)
+    known = read_types(types)
+    alike = read_alike(source, unit=privacy_unit, types=known)
+    expression, backend = opened(alike, engine=engine, table=table, types=known)
     require_row_wise(expression, engine=backend.name)
     unit = _unit(privacy_unit, expression.columns)
     owned = OwnedRows(
@@ -241,7 +260,7 @@ def private_table(
         engine=backend,
         unit=unit,
         contribution_bound=contribution_bound,
-        texts_may_be_numbers=texts,
+        lines_left_out=is_lines(source),
         floats_may_be_whole=is_pandas(source),
     )
     if unit is not None:
@@ -257,7 +276,9 @@ def _check_unit(owned: OwnedRows, unit: str) -> None:
             f"column {unit!r} has type {kind}, and a unit is told by text, a number, a date or a time. Name "
             "another column, or make one of these of it in the source."
         )
-    # Refuses text in an engine where texts that differ may be equal, and what there is no draw of in it.
+    # Refuses text in an engine where texts that differ may be equal, what cannot be put in order, and what
+    # has no draw in it.
+    owned.require_computable({}, unit)
     seed(owned.owner(unit), engine=owned.engine.name)
 
 

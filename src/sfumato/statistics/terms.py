@@ -32,7 +32,7 @@ class Terms:
     def __post_init__(self) -> None:
         _check.positive(epsilon=self.epsilon)
         if self.delta != 0:
-            _check.probability(delta=self.delta)
+            _check.delta(delta=self.delta)
         inputs.settle(self, "epsilon", "delta")
         object.__setattr__(self, "relation", Relation.parse(self.relation))
         _check.count(contribution_bound=self.contribution_bound)

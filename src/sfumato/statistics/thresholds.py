@@ -31,7 +31,7 @@ from sfumato.mechanisms.sparse_vector import AboveThreshold, SparseVector
 from sfumato.statistics.asking import Answer, Query
 from sfumato.statistics.columns import Bounds, Column, column_of
 from sfumato.statistics.intervals import LaplaceLaw, around, half_width
-from sfumato.statistics.release import Release
+from sfumato.statistics.release import Parts, Release
 from sfumato.statistics.terms import Terms
 
 __all__ = ["FirstAbove", "Found", "first_above"]
@@ -66,7 +66,7 @@ class FirstAbove(Terms):
         _check.finite(threshold=self.threshold)
         _check.count(max_answers=self.max_answers)
         for pair in self.ranges:
-            _check.bounds(range=pair)
+            _check.summable(range=pair)
         if not self.ranges:
             raise InvalidParameterError("ranges must name at least one range: [(lower, upper), ...].")
         if self.delta != 0:
@@ -94,7 +94,11 @@ class FirstAbove(Terms):
                 found += [Found(lower=lower, upper=upper)] if said else []
             elif said is not None:
                 found.append(Found(lower=lower, upper=upper, count=said))
-        return Answer(value=tuple(found), interval=self._intervals(found))
+        return Answer(value=tuple(found), interval=self._intervals(found), parts=self._parts(found))
+
+    def _parts(self, found: list[Found]) -> Parts:
+        labels = {"range_lower": tuple(f.lower for f in found), "range_upper": tuple(f.upper for f in found)}
+        return Parts(labels=labels, numbers=tuple(f.count or 0.0 for f in found) if self.counted else None)
 
     def _intervals(self, found: list[Found]) -> Any:
         if not self.counted:

@@ -29,9 +29,9 @@ from sfumato.ledger.account import Account
 from sfumato.mechanisms.random import Generator
 from sfumato.mechanisms.selection import Exponential, PermuteAndFlip
 from sfumato.statistics.asking import Answer, Query
-from sfumato.statistics.categories import Categories, categories_of, require_fitting
+from sfumato.statistics.categories import Categories, categories_of
 from sfumato.statistics.histograms import checked_categories
-from sfumato.statistics.release import Release
+from sfumato.statistics.release import Parts, Release
 from sfumato.statistics.terms import Terms
 
 __all__ = ["TopK", "top_k"]
@@ -76,7 +76,8 @@ class TopK(Terms):
             place = selection.release(scores, generator=generator)
             chosen.append(left.pop(place))
             scores.pop(place)
-        return Answer(value=tuple(chosen))
+        parts = Parts(labels={"rank": tuple(range(1, self.k + 1)), "category": tuple(chosen)}, numbers=None)
+        return Answer(value=tuple(chosen), parts=parts)
 
     def _selection(self) -> Exponential | PermuteAndFlip:
         kind = PermuteAndFlip if self.delta == 0 else Exponential
@@ -123,7 +124,6 @@ def top_k(
     ('tea', 'coffee')
     """
     data = categories_of(values)
-    require_fitting(data, tuple(categories))
     question = TopK(
         k=k,
         categories=tuple(categories),

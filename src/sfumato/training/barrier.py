@@ -12,8 +12,9 @@ Failure    An error names modules, parameters, buffers and attributes that exist
 Not here   Globals, attributes of classes and files: they do not leave with the model. Mixing of rows
            (`checking`). The state of random generators, which tells how many numbers were drawn.
 
-Every pass is checked quickly. The first ones, those whose number is a power of two, and others at random are
-checked thoroughly (`watching` has both).
+Every pass is checked quickly, but for replays of a recording, in which none of the model's code runs. The
+first ones, those whose number is a power of two, and others at random are checked thoroughly (`watching` has
+both).
 """
 
 import secrets
@@ -154,9 +155,14 @@ class Barrier:
         work: Callable[[], T],
         settle: Callable[[], object] | None = None,
         *,
+        replay: Callable[[], T | None] | None = None,
         thorough: bool | None = None,
     ) -> T:
         """Return what `work` returns, which runs private rows, if nothing of the model changed.
+
+        `replay` returns the same, or None, from a recording of a pass that was watched: none of the model's
+        own code runs in it, so a quick look could see nothing. It takes the place of `work` unless a
+        thorough look is due.
 
         If something did, it is put back, and `settle` runs rows of zeros, of the same shapes but another
         number, in the way that the model sees rows in `work`. The model keeps what that leaves, and `work`
@@ -164,6 +170,12 @@ class Barrier:
         """
         if settle is not None and not self._passes and self._is_lazy():
             settle()  # what a lazy layer makes of itself cannot be put back
+        thorough = self._is_due() if thorough is None else thorough
+        if replay is not None and not thorough:
+            replayed = replay()
+            if replayed is not None:
+                self._passes += 1
+                return replayed
         before = self.begin(thorough=thorough)
         try:
             found = work()
@@ -191,9 +203,8 @@ class Barrier:
 
     def begin(self, *, thorough: bool | None = None) -> Quick | Thorough:
         """Return the state before a pass, for `end`: where a pass is no block of code."""
+        thorough = self._is_due() if thorough is None else thorough
         self._passes += 1
-        if thorough is None:
-            thorough = self._passes <= _FIRST or _is_power(self._passes, 2) or not secrets.randbelow(_RARELY)
         if thorough or self._watch is None or not self._watch.unchanged():
             self._watch = Watch(self._model)
         if thorough:
@@ -202,6 +213,11 @@ class Barrier:
         else:
             self._open = Quick(self._watch, self._kept)
         return self._open
+
+    def _is_due(self) -> bool:
+        """Whether the next pass is one to look at thoroughly."""
+        place = self._passes + 1
+        return place <= _FIRST or _is_power(place, 2) or not secrets.randbelow(_RARELY)
 
     def end(self, before: Quick | Thorough, *, failed: bool = False) -> None:
         """Raise if something changed since `begin`; only put it back, if the pass failed."""

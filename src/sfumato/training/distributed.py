@@ -13,6 +13,7 @@ Failure    What rank 0 refuses is raised on all ranks. Where a rank dies, the ot
 """
 
 import atexit
+import importlib
 import os
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -84,6 +85,9 @@ def join(device: torch.device, *, timeout: float) -> None:
         return
     if device.type == "cuda":
         torch.cuda.set_device(device)
+    # This module of torch keeps the group that it finds when it is imported, for good. A group that is kept
+    # cannot end its threads, and one of them may then abort the process while it leaves.
+    importlib.import_module("torch.distributed.nn.functional")
     backend = "nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
     atexit.register(_leave)

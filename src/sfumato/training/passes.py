@@ -111,13 +111,16 @@ class Passes:
     def run(self, batch: Sequence[Any], per_unit: int, add: Callable[[ClippedSums], None]) -> None:
         """Clip a batch in pieces that fit in memory, and `add` the sums of each."""
         units = rows.count(batch) // per_unit
-        begin = 0
+        begin, done = 0, len(self._pieces)
         while begin < units:
             size = min(self._units_at_once(batch, per_unit), units - begin)
             part = slice(begin * per_unit, (begin + size) * per_unit)
             piece = batch if size == units else rows.take(batch, part)
             try:
-                add(self._barred(partial(self._piece, piece, per_unit, len(self._pieces)), piece))
+                del self._pieces[done:]  # what an attempt before left
+                again = partial(self._replay, piece, per_unit, record=False)
+                add(self._barred(partial(self._piece, piece, per_unit), piece, again))
+                done = len(self._pieces)
                 begin += size
             except (torch.OutOfMemoryError, MemoryError) as error:
                 self._halve(size, error)
@@ -192,14 +195,16 @@ class Passes:
 
     # --- one piece ---------------------------------------------------------------------------------------
 
-    def _piece(self, batch: Sequence[Any], per_unit: int, earlier: int) -> ClippedSums:
-        del self._pieces[earlier:]  # what an attempt before left
-        return self._replay(batch, per_unit) or self._clipped(batch, per_unit)
+    def _piece(self, batch: Sequence[Any], per_unit: int) -> ClippedSums:
+        return self._replay(batch, per_unit, record=True) or self._clipped(batch, per_unit)
 
-    def _barred(self, work: Callable[[], T], batch: Sequence[Any]) -> T:
+    def _barred(
+        self, work: Callable[[], T], batch: Sequence[Any], again: Callable[[], T | None] | None = None
+    ) -> T:
         """Do work that runs rows of a batch through the model, which may keep nothing of them."""
         slow = isinstance(self._engine, Functional) and not self._engine.vectorized
-        return self._barrier.run(work, lambda: self._settle(batch), thorough=slow or None)
+        settle = partial(self._settle, batch)
+        return self._barrier.run(work, settle, replay=again, thorough=slow or None)
 
     def _settle(self, batch: Sequence[Any]) -> None:
         """Let the model fill its caches with made-up rows, which it sees as the engine shows it rows."""
@@ -254,16 +259,19 @@ class Passes:
             found = self._clipper.sums(self._pass(batch, per_unit))
         return found.without(units - rows.count(batch) // per_unit)
 
-    def _replay(self, batch: Sequence[Any], per_unit: int) -> ClippedSums | None:
+    def _replay(self, batch: Sequence[Any], per_unit: int, *, record: bool) -> ClippedSums | None:
+        """Return the sums of a recorded pass, which is recorded first if need be; None: run one as it is."""
         if self._recordings is None:
             return None
         if not self._recordings.takes(batch):
-            self._pieces.append((None, batch, per_unit))
+            self._pieces += [(None, batch, per_unit)] if record else []
             return None
         try:
-            replay = self._recordings.replay(batch, per_unit)
+            replay = self._recordings.replay(batch, per_unit, record=record)
         except UnsupportedUseError:
             return None  # the pass that follows settles which engine can run it
+        if replay is None:
+            return None
         sums = replay.sums
         if self._clipper.adaptive is not None:
             sums = sums.without(replay.padding + float((~_real(batch, per_unit)).sum()))

@@ -5,8 +5,8 @@ Guarantee  `reserve` charges all steps of the run or raises with nothing spent; 
            row is read; an exception after it leaves the run spent. A resumed run goes on under the
            reservation that its checkpoint names, which must be of the same event: it is charged once, and
            continued from its last claim alone (`claims`). `commit` comes before anything is handed over.
-Edge cases Without an account every step here does nothing: the run carries its guarantee, and nothing is
-           recorded.
+Edge cases Without an account every step here does nothing: the run carries its guarantee, and says that it
+           was not recorded (`ledger.recorded`).
 """
 
 from sfumato.accounting import events
@@ -45,6 +45,11 @@ class Payment:
     def number(self) -> int | None:
         """The reservation, once there is one."""
         return None if self._reservation is None else self._reservation.number
+
+    @property
+    def release_number(self) -> int | None:
+        """Its place among the account's releases, as statements print it."""
+        return None if self._reservation is None else self._reservation.release_number
 
     @property
     def begun(self) -> bool:

@@ -13,6 +13,7 @@ Shapes     Each shape is recorded once. Batches of any other size are padded to 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any, Final, Protocol
 
@@ -53,7 +54,7 @@ class Recorder(Protocol):
         ...
 
     def record(self, run: Pass, batch: Sequence[Any]) -> Pass:
-        """Return a faster version of a pass, for batches of the shapes of this one."""
+        """Return a faster version of a pass, for batches of the shapes of this one; or the pass itself."""
         ...
 
 
@@ -61,6 +62,7 @@ class Recorder(Protocol):
 class _Recorded:
     replay: Pass
     pointers: tuple[int, ...]
+    is_code: bool  # of the model, run anew each time: a recorder could make nothing of it
 
 
 class Recordings:
@@ -80,18 +82,30 @@ class Recordings:
         """Whether a batch can be recorded."""
         return self._recorder.takes(batch)
 
-    def replay(self, batch: Sequence[Any], per_unit: int) -> Replay:
-        """Start computing the clipped sums of a batch. The next replay overwrites them."""
+    def replay(self, batch: Sequence[Any], per_unit: int, *, record: bool = True) -> Replay | None:
+        """Start computing the clipped sums of a batch. The next replay overwrites them.
+
+        Without `record`, None where no recording fits: then none of the model's own code is run.
+        """
         batch, padding = self._rounded(batch, per_unit)
-        total, sums = self._found(batch, per_unit).replay(batch)
+        found = self._found(batch, per_unit, record=record)
+        if found is None:
+            return None
+        total, sums = found.replay(batch)
         return Replay(sums=sums, total=total.clone(), padding=padding)
 
-    def _found(self, batch: Sequence[Any], per_unit: int) -> _Recorded:
+    def _found(self, batch: Sequence[Any], per_unit: int, *, record: bool) -> _Recorded | None:
         key = self._key(batch, per_unit)
         found = self._recorded.pop(key, None)
+        if not record and found is not None and found.is_code:
+            self._recorded[key] = found
+            return None
         if found is None or found.pointers != self._pointers():
-            recorded = self._recorder.record(lambda given: self._pass(given, per_unit), batch)
-            found = _Recorded(recorded, self._pointers())
+            if not record:
+                return None
+            run = partial(self._pass, per_unit=per_unit)
+            recorded = self._recorder.record(run, batch)
+            found = _Recorded(recorded, self._pointers(), is_code=recorded is run)
         self._recorded[key] = found  # last: the one that was used longest ago goes first
         while len(self._recorded) > _MOST:
             del self._recorded[next(iter(self._recorded))]

@@ -27,7 +27,7 @@ from sfumato.training.sampling import (
     TruncatedPoissonSampling,
 )
 
-__all__ = ["TrainingRun"]
+__all__ = ["TrainingRun", "sentence"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +47,13 @@ class TrainingRun:
     study_note: str | None = None  # what must be said of noise that was not secure
     account: str | None = None
     reservation: int | None = None
+    release_number: int | None = None  # its place among the account's releases, as statements print it
+    record_note: str | None = None  # what must be said of a run that no ledger keeps
+
+    @property
+    def recorded(self) -> bool:
+        """Whether a ledger keeps the run."""
+        return self.account is not None and self.record_note is None
 
     @property
     def guarantee(self) -> Guarantee:
@@ -84,8 +91,11 @@ class TrainingRun:
             "Loss and accuracy are exact figures on evaluation data, which is not protected."
             if self.evaluated
             else None,
-            f"The run is release {self.reservation} of account {self.account!r}." if self.account else None,
-            f"{self.study_note[0].upper()}{self.study_note[1:]}." if self.study_note else None,
+            f"The run is release {self.release_number} of account {self.account!r}."
+            if self.account
+            else None,
+            sentence(self.record_note),
+            sentence(self.study_note),
         )
 
     def to_json(self) -> str:
@@ -104,7 +114,9 @@ class TrainingRun:
             "seconds": self.seconds,
             "study_note": self.study_note,
             "audit": None if self.audit is None else self.audit.to_dict(),
+            "recorded": self.recorded,
             "account": self.account,
+            "release_number": self.release_number,
             "reservation": self.reservation,
             "history": [row.to_dict() for row in self.history],
             "statement": self.statement(),
@@ -113,6 +125,15 @@ class TrainingRun:
 
 
 # --- in words --------------------------------------------------------------------------------------------
+
+
+def sentence(note: str | None) -> str | None:
+    """Return a note as a sentence.
+
+    >>> sentence("for study only: the noise was seeded")
+    'For study only: the noise was seeded.'
+    """
+    return f"{note[0].upper()}{note[1:]}." if note else None
 
 
 def _poisson(sampling: PoissonSampling, unit: str) -> str:

@@ -22,6 +22,8 @@ def delta_of(delta: float | None, account: Account | None) -> float:
             "say delta, the chance that the guarantee may fail: clearly below 1 / (number of units), such as "
             "1e-6."
         )
+    if delta is not None:
+        _check.delta(delta=delta)
     found = distributed.first_decides(lambda: account.budget.delta) if delta is None and account else delta
     assert found is not None
     _check.probability(delta=found)

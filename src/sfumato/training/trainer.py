@@ -25,6 +25,7 @@ from torch.optim import Optimizer
 
 from sfumato.errors import InvalidParameterError
 from sfumato.ledger.account import Account
+from sfumato.ledger.recorded import record_note
 from sfumato.mechanisms.random import Generator as Randomness
 from sfumato.mechanisms.random import study_note
 from sfumato.training import denoising, distributed, fingerprints, stating, swapping
@@ -396,4 +397,6 @@ class Trainer:
             study_note=study_note(self._generator),
             account=None if self._account is None else self._account.name,
             reservation=distributed.first_decides(lambda: self._payment.number),
+            release_number=distributed.first_decides(lambda: self._payment.release_number),
+            record_note=record_note(self._account),
         )

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The catalogue of planted bugs: what a programmer gets wrong, put where it would go wrong in our code.
 
-Each entry patches the library and names the attack that must find it, one of the library's own:
+Each entry patches the library and names what must find it, one of the library's own. All are found with
+default settings. Where the self-check refuses a model before any attack can, `unchecked` is a second proof.
 
 canaries             gradient canaries in one training run (`audit.canaries`)
 one-run scores       the same bound for scores of a step that is taken by hand (`audit.one_run`)
@@ -11,10 +12,11 @@ replay on neighbors  the same noise, and what reaches it (`audit.replay`)
 order of payment     data that tells when it is read, beside its account (`audit.order`)
 budget count         an account that is asked until it refuses (`audit.order`)
 uniform sampling     answers of units with too many rows, beside those of rows drawn uniformly from each
+self-check           a fast engine beside a loop over the first rows (`training.checking`)
 records              how many results there are for one charge, and which are marked (`audit.records`)
 """
 
-from . import gradients, kept, ledger, loops, mechanisms, models, rows, runs, statistics, training
+from . import gradients, kept, ledger, loops, mechanisms, models, poison, rows, runs, statistics, training
 from .catalogue import Planted
 
 __all__ = ["CATALOGUE", "Planted"]
@@ -27,6 +29,7 @@ CATALOGUE: tuple[Planted, ...] = (
     *loops.BUGS,
     *mechanisms.BUGS,
     *statistics.BUGS,
+    *poison.BUGS,
     *models.BUGS,
     *ledger.BUGS,
     *runs.BUGS,

@@ -17,8 +17,10 @@ CONFIDENCE = 1 - 1e-4  # of each attack: 200 clean runs raise a false alarm with
 class Planted:
     """A privacy bug of our own code, planted on purpose.
 
-    `plant` patches the library; `audit(seed)` attacks the library as it is then, and returns whether the
-    attack refutes the claim.
+    `plant` patches the library; `audit(seed)` uses the library as it is then, with default settings, and
+    returns whether the bug shows: an attack refutes the claim, or the self-check refuses a model that is
+    right. Where it may be the self-check, `unchecked(seed)` is one more proof: with the self-check switched
+    off, an attack refutes the claim.
     """
 
     name: str
@@ -26,6 +28,7 @@ class Planted:
     found_by: str  # the tool that finds it
     plant: Callable[[pytest.MonkeyPatch], None]
     audit: Callable[[int], bool]
+    unchecked: Callable[[int], bool] | None = None
 
 
 def leaks(check: Callable[[], object]) -> bool:

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from sfumato.accounting.guarantee import Guarantee, Relation
 from sfumato.accounting.price import price
-from sfumato.audit.mechanism import audit_mechanism
+from sfumato.audit.mechanism import audit_mechanism, audit_outputs
 from sfumato.audit.one_run import gaussian_scores
 from sfumato.audit.replay import check_sensitivity
+from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms import tensors
 from sfumato.mechanisms.random import Generator, words
 from sfumato.testing import seeded
@@ -70,7 +71,6 @@ def private_gradients(
         expected_batch_size=2.0,
         group_size=group_size,
         generator=generator,
-        check=False,
     )
 
 
@@ -212,7 +212,7 @@ def sampled_step_told_apart(seed: int) -> bool:
     def run(rows: Rows, generator: Generator) -> object:
         return float(released(private_gradients(generator), sampled(rows, 0.5, 0, generator)).sum())
 
-    return told_apart(run, claim([NoisyStep(clipping=Clipping(clip_norm=1.0))], 0.5), seed, trials=400)
+    return told_apart(run, claim([NoisyStep(clipping=Clipping(clip_norm=1.0))], 0.5), seed, trials=200)
 
 
 def two_steps_told_apart(seed: int, *, resumed: bool = False) -> bool:
@@ -240,7 +240,7 @@ def threshold_told_apart(seed: int) -> bool:
         released(private, rows)
         return private._clipper.thresholds[0]
 
-    return told_apart(run, claim([NoisyStep(clipping=clipping)], 1.0), seed, trials=400)
+    return told_apart(run, claim([NoisyStep(clipping=clipping)], 1.0), seed, trials=200)
 
 
 def skip_empty_batches(patch: pytest.MonkeyPatch) -> None:
@@ -334,7 +334,6 @@ def ranks_told_apart(seed: int, *, ranks: int = 4, canaries: int = 2000) -> bool
             noise_multiplier=NOISE,
             expected_batch_size=2.0,
             generator=source.fork("rank", rank),
-            check=False,
         )
         private.backward(units[rank::ranks])
         sums[rank] = model.weight.grad[:, 0] * 2.0
@@ -358,7 +357,59 @@ def noise_shared_among_ranks(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PrivateGradients, "_noised", _noised)
 
 
+# --- norms that are estimated ----------------------------------------------------------------------------
+
+LAYERS = 64
+WIDE = 0.6  # a delta at which one estimate, with noise of one clip norm, costs nothing
+
+
+class Layers(nn.Module):
+    """Gives each unit a coordinate of its own in every layer."""
+
+    def __init__(self, units: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Embedding(units, 1) for _ in range(LAYERS))
+
+    def forward(self, units: Tensor) -> Tensor:
+        return torch.cat([layer(units) for layer in self.layers], 1)
+
+
+def estimates_told_apart(seed: int, *, canaries: int = 800) -> bool:
+    """Clip each layer by an estimate of its norm, once for many units: who was in?"""
+    clipping = Clipping(clip_norm=1.0, per_layer=True)
+    try:
+        step = NoisyStep(clipping=clipping, projections=1)
+    except InvalidParameterError:  # refused, so nothing is released
+        return False
+    source, model = seeded(seed), Layers(canaries)
+    present = torch.from_numpy((words(canaries, source.fork("present", 0)) >> 63).astype(bool))
+    private = PrivateGradients(
+        model,
+        lambda model, unit: LONG * model(unit).sum(1),
+        clipping=clipping,
+        projections=1,
+        noise_multiplier=1.0,
+        expected_batch_size=1.0,
+        generator=source.fork("noise", 0),
+    )
+    private.backward(present.nonzero()[:, 0])
+    largest = torch.cat([layer.weight.grad for layer in model.layers], 1).amax(1).numpy()
+    promised = price(step.event(1.0), delta=WIDE, relation=Relation.ADD_REMOVE).guarantee()
+    return audit_outputs(largest[present], largest[~present], claim=promised, confidence=CONFIDENCE).refuted
+
+
+def price_one_estimate(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(NoisyStep, "__post_init__", lambda self: None)
+
+
 BUGS = (
+    Planted(
+        name="estimates-of-many-layers-priced-as-one",
+        bug="each layer is clipped by an estimate of its norm, and the price knows the error of one estimate",
+        found_by="event search",
+        plant=price_one_estimate,
+        audit=estimates_told_apart,
+    ),
     Planted(
         name="clipped-after-averaging",
         bug="the sum over the batch is clipped, and not each unit: one unit turns it around",

@@ -135,7 +135,7 @@ def forget_whole_numbers(patch: pytest.MonkeyPatch) -> None:
 
 
 def leave_the_barrier_open(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(barrier.Barrier, "run", lambda self, work, settle=None, *, thorough=None: work())
+    patch.setattr(barrier.Barrier, "run", lambda self, work, settle=None, **_: work())
     patch.setattr(barrier.Barrier, "guarding", lambda self, *, thorough=None: nullcontext())
 
 

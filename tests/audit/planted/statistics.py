@@ -3,8 +3,10 @@
 
 import importlib
 import math
+import tempfile
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import ibis
@@ -17,8 +19,17 @@ from sfumato.accounting.guarantee import Relation
 from sfumato.audit.mechanism import audit_mechanism
 from sfumato.audit.replay import replay
 from sfumato.audit.search import LowBits
+from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms import tensors
-from sfumato.statistics import columns, groups, owned_rows
+from sfumato.statistics import (
+    columns,
+    groups,
+    owned_rows,
+    private_table,
+    table_columns,
+    table_sources,
+    tables,
+)
 from sfumato.statistics.asking import Answer, Query, Question
 from sfumato.statistics.categories import categories_of
 from sfumato.statistics.columns import column_of
@@ -27,7 +38,6 @@ from sfumato.statistics.histograms import BinCounts, CategoryCounts, StableCount
 from sfumato.statistics.intervals import around, whole_half_width
 from sfumato.statistics.means import Mean
 from sfumato.statistics.noise import WholeNoise
-from sfumato.statistics.tables import private_table
 from sfumato.statistics.top_k import TopK
 from sfumato.testing import seeded
 
@@ -226,6 +236,63 @@ def domain_without_threshold(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(StableCounts, "threshold", property(lambda self: 1))  # "what is not there is not shown"
 
 
+# --- a schema guessed from values -------------------------------------------------------------------------
+
+
+def types_found_in_the_file(patch: pytest.MonkeyPatch) -> None:
+    def read(path, engine):
+        return engine.read_csv(path), engine  # DuckDB looks at the rows, and decides what the columns are
+
+    patch.setitem(table_sources._READERS, ".csv", read)
+
+
+def texts_that_look_like_numbers(patch: pytest.MonkeyPatch) -> None:
+    original = table_columns.numeric
+
+    def numeric(owned, name):
+        value = table_columns.column(owned, name)
+        if not value.type().is_string():
+            return original(owned, name)
+        cast = value.try_cast("float64")
+        rows = owned.expression.select(text=value, cast=cast)
+        other = owned.row(rows.aggregate(count=(rows["text"].notnull() & rows["cast"].isnull()).sum()))
+        return original(owned, name) if other["count"] else cast  # numbers, if all of them are
+
+    for module in (table_columns, tables):
+        patch.setattr(module, "numeric", numeric)
+
+
+def of_two_files(ask: Callable[[Any, Any], Any]) -> Callable[[int], bool]:
+    """Return an audit that asks of a file of codes, all of them digits, and of one with another row."""
+
+    def release(path: str, generator: Any) -> tuple[Any, Any]:
+        table = private_table(path)
+        counted = table.count(epsilon=EPSILON / 2).release(generator=generator).value
+        try:
+            return counted, ask(table, generator)
+        except InvalidParameterError:
+            return counted, "refused"
+
+    def audit(seed: int) -> bool:
+        with tempfile.TemporaryDirectory() as folder:
+            pair = [f"{folder}/{name}.csv" for name in ("data", "neighbor")]
+            for path, rows in zip(pair, (["7", "12"], ["7", "12", "x"]), strict=True):
+                Path(path).write_text("\n".join(["who,code", *(f"p{i},{row}" for i, row in enumerate(rows))]))
+            return leaks(lambda: replay(release, *pair, generator=seeded(seed)))
+
+    return audit
+
+
+def codes_counted(table: Any, generator: Any) -> Any:
+    question = CategoryCounts(categories=("7", "x"), epsilon=EPSILON / 2)
+    return Query(question, table.categories("code")).release(generator=generator).value.counts
+
+
+def codes_averaged(table: Any, generator: Any) -> Any:
+    question = Mean(bounds=(0, 20), epsilon=EPSILON / 2)
+    return Query(question, table["code"]).release(generator=generator).value
+
+
 # --- noise ------------------------------------------------------------------------------------------------
 
 
@@ -354,6 +421,20 @@ BUGS = (
         found_by="event search",
         plant=categories_from_the_data,
         audit=told_apart(CategoryCounts(categories=_CATEGORIES, epsilon=EPSILON), *DRINKS[1], trials=400),
+    ),
+    Planted(
+        name="types-found-in-a-file",
+        bug="the types of a CSV file are what its rows look like, so one text makes another column of it",
+        found_by="replay on neighbors",
+        plant=types_found_in_the_file,
+        audit=of_two_files(codes_counted),
+    ),
+    Planted(
+        name="texts-that-look-like-numbers",
+        bug="a column of texts may be averaged if all of them are numbers, so one row stops the mean",
+        found_by="replay on neighbors",
+        plant=texts_that_look_like_numbers,
+        audit=of_two_files(codes_averaged),
     ),
     Planted(
         name="domain-without-a-threshold",

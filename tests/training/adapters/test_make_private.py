@@ -420,6 +420,15 @@ def test_an_account_is_charged_once_for_the_planned_run_before_the_first_batch(t
         train(parts, 1)
     assert parts.privacy.event() == account.event()
     assert "seeded" in str(account.statement())
+    assert parts.privacy.record_note is None
+    assert "not recorded" in private(*data_of("mlp"), noise_multiplier=2.0).privacy.record_note
+
+
+@pytest.mark.parametrize(("make", "marked"), [(FastGenerator, True), (lambda: None, False)])
+def test_noise_that_is_not_secure_is_marked_in_the_ledger(tmp_path, make, marked):
+    account = account_of(tmp_path)
+    private(*data_of("mlp"), noise_multiplier=2.0, account=account, purpose="p", epochs=1, generator=make())
+    assert account.releases()[0].seeded is marked and account.statement().seeded is marked
 
 
 def test_a_run_that_an_account_does_not_admit_changes_nothing(tmp_path):

@@ -33,6 +33,7 @@ from sfumato import _check
 from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError
 from sfumato.ledger.account import Account
+from sfumato.ledger.recorded import record_note
 from sfumato.mechanisms.random import Generator, resolve, study_note
 from sfumato.training import fixing, stating
 from sfumato.training.adapters import module_forward, optimizer_copies, processes
@@ -212,7 +213,7 @@ def make_private_with_epsilon(
     )
     settings.check()
     _check.positive(target_epsilon=target_epsilon)
-    _check.probability(target_delta=target_delta)
+    _check.delta(target_delta=target_delta)
     steps = settings.planned(epochs, None)
     assert steps is not None
     run = settings.run(1.0, steps).calibrated(epsilon=target_epsilon, delta=target_delta)
@@ -336,6 +337,7 @@ class _Settings(NamedTuple):
             privacy_unit=stating.privacy_unit_of(self.privacy_unit, self.account, by_owner=False),
             planned_steps=planned,
             study_note=study_note(self.generator),
+            record_note=record_note(self.account),
             _taken=steps.gradients,
         )
         loader = self._loader(steps)

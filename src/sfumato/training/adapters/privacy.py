@@ -39,7 +39,8 @@ class Privacy:
 
     `noise_multiplier` is that of the steps to come; `planned_steps` is how many were paid for or calibrated
     for (None: no limit was stated). `study_note` says why the noise protects nobody, if it does not: it was
-    seeded, or drawn by a generator that is not cryptographic.
+    seeded, or drawn by a generator that is not cryptographic. `record_note` says so where no ledger keeps
+    the run.
     """
 
     sampling: PoissonSampling
@@ -49,6 +50,7 @@ class Privacy:
     privacy_unit: str
     planned_steps: int | None
     study_note: str | None
+    record_note: str | None
     _taken: _Taken
 
     @property
@@ -77,7 +79,7 @@ class Privacy:
         return price(self.event(), delta=delta, relation=self.relation).epsilon if self.steps else 0.0
 
     def guarantee(self, delta: float) -> Guarantee:
-        """Return the whole statement: epsilon, delta, relation and unit. See also `study_note`."""
+        """Return the whole statement: epsilon, delta, relation and unit. See also the notes."""
         return Guarantee(
             epsilon=self.get_epsilon(delta),
             delta=delta,

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Errors of the library in the words of the command line: options in place of Python's arguments.
+
+Promise    A message that names an argument of a function names the option instead, if the command has one:
+           `clip_norm must be` becomes `--clip-norm must be`, and `delta=...` becomes `--delta ...`. Names
+           that are quoted are somebody's columns, accounts or files, and stay as they are.
+Not here   What a message says. Where the command line needs other advice than Python, the command itself says
+           it before it calls the library.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+__all__ = ["in_options", "options_of"]
+
+# Arguments of Python whose option has another name.
+_OTHERS = {
+    "classes": "label",
+    "edges": "edge",
+    "categories": "category",
+    "qs": "q",
+    "features": "feature",
+    "types": "type",
+}
+_PHRASES = {"table=...": "#TABLE behind its address"}  # advice that has no option
+_QUOTED = re.compile(r"""('[^']*'|"[^"]*"|`[^`]*`)""")
+
+
+def options_of(root: Any, words: Sequence[str]) -> dict[str, str]:
+    """Return the options of the command that a line begins with, by the names of Python's arguments."""
+    command = root
+    for word in words:
+        command = getattr(command, "commands", {}).get(word, command)
+    named = {
+        parameter.name: next(flag for flag in parameter.opts if flag.startswith("--"))
+        for parameter in command.params
+        if any(flag.startswith("--") for flag in parameter.opts)
+    }
+    flags = set(named.values())
+    others = {name: f"--{option}" for name, option in _OTHERS.items() if f"--{option}" in flags}
+    return {name: flag for name, flag in named.items() if name != "help"} | others
+
+
+def in_options(message: str, options: Mapping[str, str]) -> str:
+    """Return a message with the options of a command in place of arguments.
+
+    >>> in_options("clip_norm must be above 0.", {"clip_norm": "--clip-norm"})
+    '--clip-norm must be above 0.'
+    >>> in_options("there is no column 'clip_norm'. Give delta=...", {"delta": "--delta"})
+    "there is no column 'clip_norm'. Give --delta ..."
+    """
+    parts = _QUOTED.split(message)  # every second one is quoted
+    parts[::2] = [_said(part, options) for part in parts[::2]]
+    return "".join(parts)
+
+
+def _said(text: str, options: Mapping[str, str]) -> str:
+    for phrase, here in _PHRASES.items():
+        text = text.replace(phrase, here)
+    for name in sorted(options, key=len, reverse=True):
+        flag, word = options[name], re.escape(name)
+        text = re.sub(rf"(?<![\w-]){word}=True\b", flag, text)
+        text = re.sub(rf"(?<![\w-]){word}=(?=\S|$)", f"{flag} ", text)
+        if "_" in name:
+            text = re.sub(rf"(?<![\w.-]){word}(?![\w-])", flag, text)
+        else:  # a word of English, too: only where it is what the sentence is about
+            text = re.sub(rf"(?<![\w-]){word}(?= must\b)", flag, text)
+            text = re.sub(
+                rf"\b([Gg]ive|[Nn]eeds|[Ss]et|[Ll]eave|takes no) {word}(?![\w-])", rf"\1 {flag}", text
+            )
+    return text

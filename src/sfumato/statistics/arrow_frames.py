@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Columns of Arrow in polars, pyarrow and pandas frames, made such that DuckDB can read every value.
+
+Guarantee  DuckDB keeps times with a zone, and durations, in microseconds, and fails where one in seconds or
+           milliseconds does not fit, whatever is asked. Here such a value is missing before DuckDB reads it.
+           So is a text that is not UTF-8, which a pyarrow frame can hold and DuckDB fails on.
+Cost       All other columns stay as they are. Texts are looked through once, when the frame is opened.
+"""
+
+import importlib
+from typing import Any
+
+__all__ = ["readable"]
+
+_STEPS = {"s": 10**6, "ms": 10**3}  # of a microsecond, in one of these
+_LARGEST = 2**63 - 1
+
+
+def readable(frame: Any) -> Any:
+    """Return a frame that DuckDB can read; any that has no columns of Arrow as it is.
+
+    >>> import pyarrow as pa
+    >>> since = pa.chunked_array([[0, 2**62]], type=pa.timestamp("ms", "UTC"))
+    >>> readable(pa.table({"since": since}))["since"].null_count
+    1
+    """
+    library = type(frame).__module__.split(".")[0]
+    if library == "pandas":
+        return _mended_pandas(frame)
+    if library == "polars" and hasattr(frame, "to_arrow"):
+        table = frame.to_arrow()
+        return _mended(table) if any(map(_is_coarse, table.schema.types)) else frame
+    return _mended(frame) if library == "pyarrow" and hasattr(frame, "itercolumns") else frame
+
+
+def _mended_pandas(frame: Any) -> Any:
+    import pyarrow as pa
+
+    mended = frame.copy(deep=False)
+    for name, kind in frame.dtypes.items():
+        if hasattr(kind, "pyarrow_dtype") and _is_coarse(kind.pyarrow_dtype):
+            mended[name] = _in_range(pa.chunked_array([pa.array(frame[name])])).to_pandas().array
+    return mended
+
+
+def _mended(table: Any) -> Any:
+    for place, field in enumerate(table.schema):
+        column = table.column(place)
+        mended = _in_range(column) if _is_coarse(field.type) else _in_utf8(column)
+        if mended is not column:
+            table = table.set_column(place, field.name, mended)
+    return table
+
+
+def _is_coarse(kind: Any) -> bool:
+    """Whether a type is a time with a zone, or a duration, in longer steps than microseconds."""
+    import pyarrow as pa
+
+    timed = (pa.types.is_timestamp(kind) and kind.tz is not None) or pa.types.is_duration(kind)
+    return timed and kind.unit in _STEPS
+
+
+def _in_range(column: Any) -> Any:
+    """Return a column of times in microseconds, missing where these would not fit into 64 bits."""
+    import pyarrow as pa
+
+    compute: Any = importlib.import_module("pyarrow.compute")  # which makes its functions when it is imported
+    kind = column.type
+    finer = pa.duration("us") if pa.types.is_duration(kind) else pa.timestamp("us", kind.tz)
+    most = _LARGEST // _STEPS[kind.unit]
+    numbers = column.cast(pa.int64())
+    inside = compute.and_(compute.less_equal(numbers, most), compute.greater_equal(numbers, -most))
+    return compute.if_else(inside, column, pa.scalar(None, kind)).cast(finer)
+
+
+def _in_utf8(column: Any) -> Any:
+    """Return a column; of texts, with those missing that are not UTF-8."""
+    import pyarrow as pa
+
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
+        return column
+    try:
+        column.validate(full=True)
+        return column
+    except pa.ArrowInvalid:
+        pass
+    texts = [_decoded(each) for chunk in column.chunks for each in chunk.cast(kind).cast(pa.large_binary())]
+    return pa.chunked_array([texts], type=kind)
+
+
+def _decoded(value: Any) -> str | None:
+    try:
+        return None if not value.is_valid else value.as_py().decode()
+    except UnicodeDecodeError:
+        return None
