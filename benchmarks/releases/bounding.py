@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How often the stated interval of a mean holds what uniform sampling of each unit's rows would give.
 
-Units have up to a hundred times as many rows as may count, with values that a biased choice of rows gets
+Units have up to twenty times as many rows as may count, with values that a biased choice of rows gets
 wrong: rare flags, ties, one unit with most rows. Names and rows of units are drawn anew for every seed. The
 truth is the mean over k rows that are drawn uniformly from each unit, in expectation. The interval covers the
 noise, so the budget is one at which the noise is larger than what the choice of rows adds; it is still far
@@ -59,7 +59,7 @@ COLUMNS: dict[str, Values] = {
 
 
 def rows(quick: bool) -> Iterator[Row]:
-    """Ask a table and an array of every column, for each seed; a quick run has too few seeds for the bar."""
+    """Ask a table of every column, for each seed; a quick run has too few seeds for the bar."""
     seeds = QUICK_SEEDS if quick else SEEDS
     for name in COLUMNS:
         share = 100 * sum(holds(name, seed, quick=quick) for seed in range(seeds)) / seeds
@@ -69,7 +69,7 @@ def rows(quick: bool) -> Iterator[Row]:
             name=name,
             value=share,
             bar=bar,
-            most=False,
+            at_least=True,
         )
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfumato.statistics.bounding import is_kept, kept
+from sfumato.statistics.bounding import _packed_order, _places, is_kept, kept
 from sfumato.statistics.categories import categories_of
 from sfumato.statistics.columns import column_of, rows_of
 from sfumato.statistics.draws import DRAWS, draw_of, whole_draw
@@ -38,6 +38,27 @@ def test_each_row_counts_for_the_same_number_of_starts(rows, bound):
     starts = [-(-DRAWS * start // rows) for start in range(rows)]  # the least draw of each start
     counted = np.sum([counting(rows, draw, bound) for draw in starts], axis=0)
     assert counted.tolist() == [min(rows, bound)] * rows
+
+
+@given(st.integers(2, 300), st.integers(0, DRAWS - 1), st.data())
+def test_the_places_of_arrays_are_those_of_the_rule(rows, draw, data):
+    bound = data.draw(st.integers(1, rows - 1))
+    start = np.array([draw * rows // DRAWS + 1])
+    places = _places(np.array([rows]), start=start, bound=bound)
+    assert places[0].tolist() == np.flatnonzero(counting(rows, draw, bound)).tolist()
+
+
+@given(
+    st.lists(
+        st.sampled_from([-1.5, 0.0, 1.0, 1 + 2**-52, 1 + 2**-40, 5e-324, 1e300, -1e300, 2.0]), max_size=40
+    )
+)
+def test_values_that_differ_in_their_last_bits_are_in_order(values):
+    found, units = np.array(values, dtype=float), np.arange(len(values)) // 7
+    for bits in (1, 12, 40):
+        order = _packed_order(found, units, bits)
+        assert order.tolist() == sorted(order, key=lambda i: (units[i], found[i]))
+        assert sorted(order) == list(range(len(values)))
 
 
 def test_the_shortcut_for_one_row_is_the_rule():
@@ -228,8 +249,8 @@ def test_the_mean_is_that_of_uniform_sampling(name, bound):
     ids=["the smallest", "the largest", "the same place in each unit"],
 )
 def test_a_biased_choice_is_noticed(bias, monkeypatch):
-    monkeypatch.setattr("sfumato.statistics.bounding.is_kept", bias)
+    monkeypatch.setattr("sfumato.statistics.owned_rows.is_kept", bias)
     frame = skewed()["skewed costs"]
     expected, error = sampled(frame, 3)
-    rows = column_of(frame["x"].to_numpy(), owners=frame["unit"].to_numpy(), contribution_bound=3)
+    rows = private_table(frame, privacy_unit="unit", contribution_bound=3)["x"]
     assert abs(rows.ordered((0, 1)).mean() - expected) > SIGMAS * error

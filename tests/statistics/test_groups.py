@@ -170,8 +170,10 @@ def pairs(rows: int = 5000) -> pd.DataFrame:
     ).assign(day=pd.array(day, dtype="date32[pyarrow]"))
 
 
+@pytest.mark.parametrize("few", [0, 32], ids=["looked up", "compared"])
 @pytest.mark.parametrize("second", ["year", "late", "day"])
-def test_rows_of_pairs_that_were_not_asked_for_take_no_place_of_those_that_were(second):
+def test_rows_of_pairs_that_were_not_asked_for_take_no_place_of_those_that_were(second, few, monkeypatch):
+    monkeypatch.setattr(groups, "_FEW", few)
     label = {"year": lambda y: y, "late": lambda y: y > 2020, "day": lambda y: datetime.date(y, 1, 1)}[second]
     wanted = [("Rome", label(2020)), ("Oslo", label(2021))]
     grouped = private_table(pairs(), privacy_unit="who").group_by("town", second, keys=wanted)

@@ -350,18 +350,28 @@ def _owners(owners: Any, rows: int) -> _Owners:
     owned = objects_of(owners, what="owners")
     if len(owned) != rows:
         raise InvalidParameterError("owners must have one entry for each row.")
-    seen: dict[object, int] = {}
-    try:
-        numbers = [-1 if is_missing(owner) else seen.setdefault(owner, len(seen)) for owner in owned]
-    except TypeError:
-        numbers = None  # and is raised below: its message may quote the owner
-    if numbers is None:
+    numbered = _by_first(owned) or _by_first([None if is_missing(owner) else owner for owner in owned])
+    if numbered is None:
         raise InvalidParameterError("owners must be names or numbers; nothing was released.")
-    names = list(seen)
+    numbers, names = numbered
+    is_nobody = np.array([is_missing(name) for name in names], dtype=bool)
     return _Owners(
-        np.array(numbers, dtype=np.int64),
+        np.where(is_nobody[numbers], -1, numbers) if is_nobody.any() else numbers,
         lambda some: np.array([draw_of(names[number]) for number in some], dtype=np.int64),
     )
+
+
+def _by_first(owned: list[object]) -> tuple[Counts, list[object]] | None:
+    """Return a number for each owner, in the order in which they come, and all owners by their number.
+
+    None where one of them cannot be told apart, as a NaN that signals cannot.
+    """
+    seen: dict[object, int] = {}
+    try:
+        numbers = np.array([seen.setdefault(owner, len(seen)) for owner in owned], dtype=np.int64)
+    except Exception:  # whose message may quote the owner
+        return None
+    return numbers, list(seen)
 
 
 def _numbered(owners: Counts) -> _Owners:

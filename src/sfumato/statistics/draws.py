@@ -36,6 +36,7 @@ _WORD = 2**32 - 1
 _PRIMES = (0x6A09E671, 0x5BE0CD21, 0x510E528B)
 _ADDED, _FACTOR = 0x243F6A88, 0x38D01377
 _INT64 = range(-(2**63), 2**63)
+_FIRST = frozenset("-0123456789")  # characters of a whole number
 _LONGEST = 22  # characters of a whole number of 64 bits that is written as a float
 
 
@@ -60,6 +61,8 @@ def draw_of(unit: object) -> int:
     >>> draw_of(7) == draw_of(7.0) == draw_of("7"), draw_of("7") == draw_of("07")
     (True, False)
     """
+    if isinstance(unit, str) and unit[:1] not in _FIRST:  # no number: most units that are text
+        return _of_bytes(unit.encode(errors="surrogatepass"))
     if isinstance(unit, bytes):
         return _of_bytes(unit)
     whole = _whole(unit)

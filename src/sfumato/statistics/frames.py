@@ -148,5 +148,11 @@ def _plain(column: Any) -> Any:
 
 def _texts(column: Any, written: Callable[[Any], str] = _text) -> Any:
     """Return a column of objects as text."""
+    import pyarrow as pa
+
+    if str(column.dtype).startswith("str") and written is not _cell:
+        texts = quietly(lambda: pa.array(column, "string", from_pandas=True))  # fails on what is no UTF-8
+        if texts is not None:
+            return _text_column(texts, column)
     texts = [None if is_missing(value) else quietly(partial(written, value)) for value in column]
     return type(column)(texts, index=column.index, dtype="string")

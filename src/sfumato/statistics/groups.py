@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import reduce
-from operator import add
+from operator import add, and_, or_
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,8 @@ from sfumato.statistics.schema import plain_type, unfitting
 from sfumato.statistics.table_columns import fits, numeric
 
 __all__ = ["Groups", "groups_of"]
+
+_FEW = 32  # keys that are compared one by one: many are looked up
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -158,6 +160,9 @@ def _has_one(columns: Sequence[Expression], keys: Sequence[Key]) -> list[Express
     each = _has_parts(columns, keys)
     if len(keys) == math.prod(len(set(part)) for part in zip(*keys, strict=True)):  # all that can be
         return each
+    if len(keys) <= _FEW:
+        pairs = (zip(columns, key, strict=True) for key in keys)
+        return [reduce(or_, (reduce(and_, (column == part for column, part in pair)) for pair in pairs))]
     # Joined by a character that no part has, keys stay different. Engines look one text up among many.
     taken = {letter for key in keys for part in key for letter in _label(part)}
     between = next(chr(code) for code in range(1, len(taken) + 2) if chr(code) not in taken)
