@@ -166,6 +166,34 @@ def test_a_number_that_is_missing_or_of_another_kind_changes_no_rows_of_others()
         assert after[: len(before)] == before.tolist() and len(after) == len(before) + (other is not None)
 
 
+@pytest.mark.parametrize(
+    "kind", ["int64", "uint64", "float64", "Int64", "int64[pyarrow]", "object", "category", "str", "string"]
+)
+def test_units_are_read_alike_in_all_types_of_pandas(kind):
+    frame = visits()
+    frame["number"] = frame["number"].abs()
+    expected = private_table(frame, privacy_unit="number", contribution_bound=2)["cost"].ordered((0, 1e9))
+    typed = frame.assign(number=frame["number"].astype(kind), again=frame["number"].astype(kind))
+    extra = pd.DataFrame({"number": [None], "cost": [7.0]}).astype(
+        {"number": typed["again"].dtype}, errors="ignore"
+    )
+    for source in (typed, pd.concat([typed, extra], ignore_index=True)):
+        found = private_table(source, privacy_unit="number", contribution_bound=2)["cost"].ordered((0, 1e9))
+        assert found.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize(
+    "days", ["datetime64[ns]", "datetime64[s]", "datetime64[ns, UTC]", "bool", "timedelta64[ns]"]
+)
+def test_a_missing_unit_of_another_type_changes_no_rows_of_others(days):
+    frame = visits().assign(number=lambda f: (f["number"].abs() % 97).astype(days))
+    expected = private_table(frame, privacy_unit="number", contribution_bound=2)["cost"].ordered((0, 1e9))
+    extra = pd.DataFrame({"number": pd.Series([None], dtype=object), "cost": [7.0]})
+    both = pd.concat([frame.astype({"number": object}), extra], ignore_index=True)
+    found = private_table(both, privacy_unit="number", contribution_bound=2)["cost"].ordered((0, 1e9))
+    assert found.tolist() == expected.tolist()
+
+
 def test_owners_are_read_alike_as_an_array_a_list_and_floats():
     frame = visits()
     for given_owners in (frame["number"], frame["number"].tolist(), frame["number"].astype(float).to_numpy()):

@@ -74,17 +74,18 @@ def read_alike(source: Any, *, unit: str | None = None, types: Mapping[str, str]
 def _units(column: Any) -> Any:
     """Return units as text, each as `_named` writes it, but for types that no missing value changes."""
     import pyarrow as pa
+    from pandas.api.types import is_numeric_dtype
 
-    kind = str(column.dtype)
-    if kind.startswith(("int", "uint")):
+    if not isinstance(column.dtype, np.dtype):
+        return column if is_numeric_dtype(column.dtype) else _texts(column, _named)
+    if column.dtype.kind in "iu":
         return _text_column(pa.array(column.to_numpy()).cast("string"), column)
-    if not kind.startswith("float"):
-        return column if kind.startswith(("Int", "UInt", "string[")) else _texts(column, _named)
+    if column.dtype.kind != "f":
+        return _texts(column, _named)
     values = column.to_numpy().astype(np.float64)
     whole = (np.abs(values) < 2.0**63) & (values == np.rint(values))
-    texts = (
-        pa.array(np.where(whole, values, 0.0).astype(np.int64)).cast("string").to_numpy(zero_copy_only=False)
-    )
+    numbers = pa.array(np.where(whole, values, 0.0).astype(np.int64))
+    texts = numbers.cast("string").to_numpy(zero_copy_only=False)
     texts[~whole] = _texts(column[~whole], _named).to_numpy(dtype=object, na_value=None)
     return _text_column(pa.array(texts, "string"), column)
 
@@ -151,7 +152,7 @@ def _texts(column: Any, written: Callable[[Any], str] = _text) -> Any:
     import pyarrow as pa
 
     if str(column.dtype).startswith("str") and written is not _cell:
-        texts = quietly(lambda: pa.array(column, "string", from_pandas=True))  # fails on what is no UTF-8
+        texts = quietly(partial(pa.array, column, "string", from_pandas=True))  # fails on what is no UTF-8
         if texts is not None:
             return _text_column(texts, column)
     texts = [None if is_missing(value) else quietly(partial(written, value)) for value in column]
