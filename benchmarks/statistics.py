@@ -4,7 +4,7 @@
     python benchmarks/statistics.py                  everything: about ten minutes, 1.6 GB of temporary files
     python benchmarks/statistics.py --quick          smaller tables, fewer runs; under a minute
     python benchmarks/statistics.py --only coverage  one part: speed, peers, growth, large, errors, coverage,
-                                                     poison
+                                                     bounding, poison
     python benchmarks/statistics.py --json           rows for a program: what, value, bar, met
 
 Speed     Five releases (count, sum, mean, histogram of 64 bins, nine quantiles) of one Parquet column of 1e7
@@ -22,6 +22,8 @@ Errors    Nine quantiles of 1000 values: under 50 ms, and an error at most that 
           wide: bar 1. CoinPress of 50 columns and 2000 rows at rho 0.5 over the non-private mean: bar 1.3.
 Coverage  How often a stated 95% interval holds the truth, for each release that gives one. Bar: 93 to 97.5 in
           1000 runs.
+Bounding  How often the interval of a mean holds what rows drawn uniformly from each unit would give. Units
+          have up to twenty times as many rows as may count; ten skewed columns. Bar: 93% of 200 runs.
 Poison    Outcomes (an answer, or which error, charged or not, with which warnings) that change when a row
           with an extreme value is added, on each engine: every type, every value, every question
           (`tests/statistics/poison`). Bar: 0. On Spark in a full run, where pyspark and Java are.

@@ -73,6 +73,7 @@ ASKED = {
     "stable_histogram": lambda d: d.stable_histogram("city", **DELTA),
     "top_k": lambda d: d.top_k("city", k=1, categories=["Rome", "Oslo", "Lima"], epsilon=1.0),
     "keys": lambda d: d.keys("city", **DELTA),
+    "left_out_share": lambda d: d.left_out_share(epsilon=1.0),
     "covariance": lambda d: d.covariance(["age", "income"], bounds=[(0, 100), (0, 4000)], **DELTA),
     "correlation": lambda d: d.correlation(["age", "income"], bounds=[(0, 100), (0, 4000)], **DELTA),
     "principal_components": lambda d: d.principal_components(

@@ -7,7 +7,7 @@ from functools import partial
 
 import torch
 from models.results import Row, report
-from releases import coverage, errors, extremes, speed
+from releases import bounding, coverage, errors, extremes, speed
 
 PARTS: dict[str, Callable[[bool], Iterator[Row]]] = {
     "speed": speed.against_duckdb,
@@ -16,6 +16,7 @@ PARTS: dict[str, Callable[[bool], Iterator[Row]]] = {
     "large": speed.large,
     "errors": errors.rows,
     "coverage": coverage.rows,
+    "bounding": bounding.rows,
     "poison": extremes.rows,
 }
 

@@ -125,6 +125,25 @@ class PrivateData:
             self.table.count(epsilon=epsilon, delta=delta, relation=relation, level=level), purpose=purpose
         )
 
+    def left_out_share(
+        self,
+        *,
+        epsilon: float,
+        most_rows: int | None = None,
+        delta: float = 0.0,
+        level: float = 0.95,
+        purpose: str | None = None,
+    ) -> Release[float | None]:
+        """Find which share of the rows `contribution_bound` leaves out (`PrivateTable.left_out_share`)."""
+        query = self.table.left_out_share(
+            epsilon=epsilon,
+            most_rows=most_rows,
+            delta=delta,
+            relation=self.account.relation,
+            level=level,
+        )
+        return self.release(query, purpose=purpose)
+
     def keys(
         self, *columns: str, epsilon: float, delta: float, purpose: str | None = None
     ) -> Release[list[Any]]:

@@ -160,10 +160,11 @@ def test_a_series_gives_its_name_and_a_name_that_is_given_wins():
     assert column_of([1.0]).name == "values"
 
 
-def test_at_most_the_first_rows_of_each_owner_are_kept():
+def test_at_most_the_bound_of_each_owner_is_kept():
     values, owners = [1.0, 2.0, 3.0, 4.0, 5.0], ["a", "b", "a", "a", "b"]
     kept = column_of(values, owners=owners, contribution_bound=2)
-    assert kept.ordered((0.0, 9.0)).tolist() == [1.0, 2.0, 3.0, 5.0]
+    found = kept.ordered((0.0, 9.0)).tolist()
+    assert len(found) == 4 and {2.0, 5.0} < set(found) < set(values)
     assert (kept.contribution_bound, kept.privacy_unit) == (2, "owner")
 
 
@@ -215,7 +216,7 @@ def test_owners_that_do_not_fit_the_rows_are_refused(owners):
 
 def test_owners_of_different_kinds_are_told_apart():
     kept = column_of([1.0, 2.0, 3.0], owners=["a", 1, "a"], contribution_bound=1)
-    assert kept.ordered((0.0, 9.0)).tolist() == [1.0, 2.0]
+    assert kept.ordered((0.0, 9.0)).tolist() in ([1.0, 2.0], [2.0, 3.0])
 
 
 def test_a_contribution_bound_needs_owners():

@@ -45,6 +45,8 @@ RHO = {"rho": 0.5, "delta": 1e-6}
 LOOSE = {"bounds": ((-9.0, 9.0),) * 2, "stddev": (0.3, 0.3), **RHO}
 TABLE = private_table(pd.DataFrame({"drink": NAMES, "x": VALUES}))
 GROUPS = TABLE.group_by("drink", keys=["tea", "coffee"])
+VISITS = private_table(pd.DataFrame({"who": [i // 2 for i in range(400)]}), privacy_unit="who")
+LEFT_OUT = VISITS.left_out_share(epsilon=0.5, most_rows=4)
 
 # class: question, its data, its event, its answer with seed 0 (in nine digits)
 GOLDEN = {
@@ -141,6 +143,12 @@ GOLDEN = {
         TABLE.keys("drink", epsilon=0.5, delta=1e-6).data,
         "Approximate(0.5, 9.12729479e-07)",
         ["coffee", "tea"],
+    ),
+    "LeftOutShare": (
+        LEFT_OUT.question,
+        LEFT_OUT.data,
+        "DiscreteLaplace(0.125, 4)",
+        0.478835979,
     ),
     "Mean": (
         Mean(bounds=UNIT, epsilon=0.5),
@@ -310,6 +318,7 @@ REPLAYED = {
     "GroupSum": GROUPED,
     "KarwaVadhanMean": "test_karwa_vadhan.py::test_the_mean_is_replayed_on_neighbors",
     "KeyDiscovery": "test_keys.py::test_with_the_same_noise_a_unit_changes_only_keys_of_its_own",
+    "LeftOutShare": "test_left_out.py::test_replayed_without_a_unit_only_noise_leaves",
     "Mean": MEANS,
     "PrincipalComponents": "test_principal.py::test_components_are_replayed_on_neighbors",
     "Quantile": "test_quantiles.py::test_a_quantile_is_replayed_on_neighbors",

@@ -159,6 +159,56 @@ def test_rows_with_other_keys_take_no_place_of_those_asked_for():
     assert table.group_by("sector", keys=["wood"]).count(epsilon=1e3).release().value == {"wood": 1}
 
 
+def pairs(rows: int = 5000) -> pd.DataFrame:
+    """Of each unit one row with a pair that is asked for, and one of the same parts that is not."""
+    who = np.repeat(np.arange(rows), 2)
+    town, year = np.where(who % 2, "Rome", "Oslo"), np.where(who % 2, 2020, 2021)
+    year = np.where(np.arange(2 * rows) % 2, 4041 - year, year)
+    day = [datetime.date(y, 1, 1) for y in year]
+    return pd.DataFrame(
+        {"who": who, "town": town, "year": year, "late": year > 2020, "x": 1.0, "t": "a\x01b"}
+    ).assign(day=pd.array(day, dtype="date32[pyarrow]"))
+
+
+@pytest.mark.parametrize("few", [0, 32], ids=["looked up", "compared"])
+@pytest.mark.parametrize("second", ["year", "late", "day"])
+def test_rows_of_pairs_that_were_not_asked_for_take_no_place_of_those_that_were(second, few, monkeypatch):
+    monkeypatch.setattr(groups, "_FEW", few)
+    label = {"year": lambda y: y, "late": lambda y: y > 2020, "day": lambda y: datetime.date(y, 1, 1)}[second]
+    wanted = [("Rome", label(2020)), ("Oslo", label(2021))]
+    grouped = private_table(pairs(), privacy_unit="who").group_by("town", second, keys=wanted)
+    assert grouped.count(epsilon=1e3).release().value == dict.fromkeys(wanted, 2500)
+    sums = grouped.sum("x", bounds=(0, 1), epsilon=1e3).release().value
+    assert sum(sums.values()) == pytest.approx(5000, abs=1)
+
+
+def test_part_by_part_rows_that_were_not_asked_for_would_take_places(monkeypatch):
+    monkeypatch.setattr(groups, "_has_one", groups._has_parts)
+    wanted = [("Rome", 2020), ("Oslo", 2021)]
+    grouped = private_table(pairs(), privacy_unit="who").group_by("town", "year", keys=wanted)
+    assert sum(grouped.count(epsilon=1e3).release().value.values()) == pytest.approx(2500, abs=200)
+
+
+def test_keys_are_told_apart_whatever_characters_they_have():
+    parts = ["a", "a\x01", "\x01b", "b", "\x01", "\x02", "a\x01\x02"]
+    combined = [(one, two) for one in parts for two in parts]
+    data = pd.DataFrame(combined, columns=["one", "two"]).assign(who=range(len(combined)))
+    wanted = combined[::2]
+    found = private_table(data, privacy_unit="who").group_by("one", "two", keys=wanted).count(epsilon=1e4)
+    assert found.release().value == dict.fromkeys(wanted, 1)
+    three = data.assign(three=-data.who)
+    keys = [(one, two, -who) for who, (one, two) in enumerate(combined)]
+    found = private_table(three, privacy_unit="who").group_by("one", "two", "three", keys=keys[:-1])
+    assert found.count(epsilon=1e4).release().value == dict.fromkeys(keys[:-1], 1)
+
+
+def test_many_pairs_are_one_query():
+    data = pd.DataFrame({"who": range(2000), "a": range(2000), "b": [f"b{i}" for i in range(2000)]})
+    wanted = [(i, f"b{i}") for i in range(1200)]
+    found = private_table(data, privacy_unit="who").group_by("a", "b", keys=wanted).count(epsilon=1e4)
+    assert set(found.release().value.values()) == {1}
+
+
 @pytest.mark.parametrize("rows", [0, 1])
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_row_and_one_row_get_an_answer(kind, rows):

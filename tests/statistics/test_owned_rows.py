@@ -3,6 +3,7 @@
 
 import collections
 
+import ibis
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -59,10 +60,43 @@ def test_a_row_with_a_missing_value_takes_no_place():
     assert kept(frame, 1) == [("a", 5.0)]
 
 
-def test_the_same_values_do_not_win_for_every_unit():
-    rows = [(str(unit), value) for unit in range(400) for value in (1.0, 2.0)]
-    ones = sum(value == 1.0 for _, value in kept(table(rows), 1))
-    assert 120 < ones < 280  # a fair coin is outside with probability 1e-15; by value alone it is 0 or 400
+@pytest.mark.parametrize("prefix", ["", "p"])
+def test_rows_are_kept_and_not_values(prefix):
+    rows = [(f"{prefix}{unit}", float(row == 0)) for unit in range(2000) for row in range(10)]
+    ones = sum(value for _, value in kept(table(rows), 2))
+    assert 300 < ones < 500  # 400 of 4000, as of all rows; were values drawn and not rows it would be 2000
+
+
+@settings(max_examples=15, deadline=None)
+@given(rows=ROWS, bounds=st.lists(st.integers(1, 40), min_size=1, max_size=3))
+def test_rows_are_counted_as_they_are_kept(rows, bounds):
+    owned = private_table(table(rows), privacy_unit="unit").owned
+    have = collections.Counter(unit for unit, _ in rows).values()
+    assert owned.counts(*bounds) == [sum(min(n, bound) for n in have) for bound in bounds]
+    known = private_table(table(rows).assign(value=np.nan), privacy_unit="unit")
+    assert known.owned.counts(1, values={"value": numeric(known.owned, "value")}) == [0]
+    assert private_table(table(rows)).owned.counts(1) == [len(rows)]
+
+
+KINDS = {
+    "BOOLEAN": "i % 2 = 0", "SMALLINT": "i % 9", "UBIGINT": "18446744073709551600 + i % 9",
+    "HUGEINT": "1000000000000000000000000 * (i % 9)", "FLOAT": "(i % 9) / 2.0",
+    "DOUBLE": "CASE WHEN i % 9 > 0 THEN i % 9 WHEN i % 2 = 0 THEN -0.0 ELSE 0.0 END",
+    "DECIMAL(9, 3)": "(i % 9) / 4.0", "DATE": "DATE '2020-01-01' + (i % 9)::INT",
+    "TIMESTAMP": "TIMESTAMP '2020-01-01' + (i % 9) * INTERVAL 1 SECOND", "UUID": "md5((i % 9)::TEXT)",
+    "BLOB": "encode('x' || i % 9)", "VARCHAR": "i % 9",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("bound", [1, 3])
+def test_units_of_every_type_are_bounded(kind, bound):
+    engine = ibis.duckdb.connect()
+    unit = f"CAST({KINDS[kind]} AS {kind}) AS unit"
+    engine.raw_sql(f"CREATE TABLE v AS SELECT {unit}, random() AS value FROM range(300) AS t(i)")
+    table = private_table(engine.table("v"), privacy_unit="unit", contribution_bound=bound)
+    counted = collections.Counter(table.rows("value").read()[1].tolist())
+    assert sorted(counted.values()) == [bound] * (2 if kind == "BOOLEAN" else 9)
 
 
 @pytest.mark.parametrize("value", [0.1 + 0.2, 1e-300, -1e300, 5e-324, 123456789.123456789, 2.0**53])

@@ -10,6 +10,8 @@ from sfumato.accounting import Relation
 from sfumato.errors import BudgetExceededError, InvalidParameterError, QueryFailedError
 from sfumato.ledger import Budget, Ledger
 from sfumato.ledger.state import Progress
+from sfumato.statistics.columns import column_of
+from sfumato.statistics.means import mean
 from sfumato.statistics.tables import PrivateTable, private_table
 from sfumato.testing import seeded
 
@@ -47,6 +49,30 @@ def test_rows_are_counted_with_noise(table):
     assert np.mean(values) == pytest.approx(4, abs=2) and len(set(values)) > 5
 
 
+def test_a_count_says_whether_it_is_one_of_rows_or_of_units():
+    def named(**unit):
+        return private_table(visits(), **unit).count(epsilon=1.0).question.name
+
+    assert named() == "number of rows"
+    assert named(privacy_unit="patient") == "number of units (patient)"
+    assert named(privacy_unit="patient", contribution_bound=3) == "number of rows, at most 3 of each patient"
+
+
+def test_a_release_says_how_many_rows_of_each_unit_count(table):
+    bound = "at most 2 rows of each patient count"
+    assert bound in table.count(epsilon=1.0).release().notes
+    assert bound in mean(table["cost"], bounds=(0, 50), epsilon=1.0).notes
+    assert bound in table.group_by("ward", keys=["x"]).count(epsilon=1.0).release().notes
+    assert (
+        "at most 2 keys of each patient count" in table.keys("ward", epsilon=1.0, delta=0.1).release().notes
+    )
+    single = private_table(visits(), privacy_unit="patient").count(epsilon=1.0).release()
+    assert "at most 1 row of each patient counts" in single.notes
+    assert not any("at most" in note for note in private_table(visits()).count(epsilon=1.0).release().notes)
+    owned = column_of([1.0, 2.0], owners=["a", "a"])
+    assert "at most 1 row of each owner counts" in mean(owned, bounds=(0, 5), epsilon=1.0).notes
+
+
 def test_a_filter_keeps_rows(table):
     assert table.filter(lambda row: row.ward == "x").count(epsilon=1e3).release().value == 3
     both = table.filter(ibis._.ward == "x", ibis._.cost > 15)
@@ -73,7 +99,7 @@ def test_the_plan_shows_charge_query_and_noise_before_anything_is_computed(table
     plan = query.plan()
     assert "Would cost epsilon 0.5" in repr(query) and repr(query) in plan
     assert "1. charge: DiscreteLaplaceDpEvent" in plan
-    assert "ROW_NUMBER() OVER" in plan and '"place" < 2' in plan and "COUNT(*)" in plan
+    assert "ROW_NUMBER() OVER" in plan and '"rows" <= 2' in plan and "COUNT(*)" in plan
     assert "3. add the noise" in plan and SECRET not in plan
 
 
@@ -124,7 +150,7 @@ def test_what_is_raw_is_not_offered_and_says_so(table):
     groups = table.group_by("ward", keys=["x"])
     raw = {
         table: {"owned"},
-        table.owned: {"expression", "engine", "kept", "row", "table", "batches"},
+        table.owned: {"expression", "engine", "kept", "row", "table", "batches", "count", "counts"},
         table["cost"]: {"owned", "moments", "histogram", "ordered"},
         table.rows("cost"): {"owned", "batches", "every_batch", "read"},
         table.categories("ward"): {"owned", "tally", "tallies"},
@@ -136,9 +162,9 @@ def test_what_is_raw_is_not_offered_and_says_so(table):
     offered = {name for holder in raw for name in dir(holder) if not name.startswith("_")}
     assert offered == {
         "categories", "columns", "contribution_bound", "count", "filter", "floats_may_be_whole", "group_by",
-        "keys", "mean", "mutate", "name", "names", "plan", "privacy_unit", "require_computable",
-        "require_countable", "require_fitting", "require_prepared", "rows", "schema", "sql", "sum",
-        "classes", "has_every_row", "lines_left_out", "present", "type_of", "unit",
+        "keys", "left_out_share", "mean", "mutate", "name", "names", "plan", "privacy_unit",
+        "require_computable", "require_countable", "require_fitting", "require_prepared", "rows", "schema",
+        "sql", "sum", "classes", "has_every_row", "lines_left_out", "present", "type_of", "unit",
     }  # fmt: skip
     for method in (type(table["cost"]).ordered, type(table.rows("cost")).read, type(table.owned).batches):
         assert "Raw: not a release" in method.__doc__
@@ -230,8 +256,8 @@ def test_releases_are_charged_under_their_names(table, ledger):
     for query in all_questions(table).values():
         query.release(account=account)
     assert [release.purpose for release in account.releases()] == [
-        "number of rows",
-        "number of rows by ward",
+        "number of rows, at most 2 of each patient",
+        "number of rows by ward, at most 2 of each patient",
         "sum of cost by ward",
         "mean of cost by ward",
         "keys of ward",

@@ -4,6 +4,7 @@
 import os
 import threading
 import time
+from collections import Counter
 from decimal import Decimal
 
 import ibis
@@ -13,6 +14,7 @@ import pytest
 
 from sfumato.errors import InvalidParameterError, QueryFailedError
 from sfumato.ledger import Budget, Ledger, Progress
+from sfumato.statistics.categories import categories_of
 from sfumato.statistics.columns import column_of
 from sfumato.statistics.tables import private_table
 
@@ -68,6 +70,66 @@ def test_units_are_bounded_and_groups_and_keys_found(opened):
     rows = opened()
     assert rows.keys("k", epsilon=20.0, delta=0.01).release().value == ["k0", "k1", "k2"]
     assert rows.filter(ibis._.k == "k1").count(epsilon=1e3).release().value == 12
+
+
+KINDS = {
+    "bool": "i % 2 = 0", "int2": "i % 9", "float4": "(i % 9) / 2.0",
+    "numeric": "(i % 9) * (ARRAY[1.0, 1.00])[i % 2 + 1]",
+    "float8": "CASE WHEN i % 9 > 0 THEN i % 9 WHEN i % 2 = 0 THEN '-0'::float8 ELSE 0.0 END",
+    "date": "DATE '2020-01-01' + i % 9",
+    "timestamp": "TIMESTAMP '2020-01-01' + (i % 9) * INTERVAL '1 second'",
+    "uuid": "md5((i % 9)::text)::uuid", "bytea": "decode(md5((i % 9)::text), 'hex')", "text": "'p' || i % 9",
+    "char(5)": "'p' || i % 9",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def visits(url):
+    """Give flags and costs of units of every type, and the same rows in memory."""
+    units = ", ".join(f'CAST({kind} AS {name}) AS "{name}"' for name, kind in KINDS.items())
+    with psycopg.connect(url, autocommit=True) as server:
+        rows = f"SELECT i % 331 AS who, 'patient ' || i % 331 AS name, {units}"
+        values = "(i * 7919 % 100 = 0)::int::float8 AS flag, i * 31 % 17 AS cost, chr(97 + i % 5) AS ward"
+        server.execute(f"CREATE TABLE visits AS {rows}, {values} FROM generate_series(0, 9999) AS t(i)")
+        columns = "who", "name", "flag", "cost", "ward"
+        found = server.execute(f"SELECT {', '.join(columns)} FROM visits").fetchall()
+    engine = ibis.connect(url)
+    yield engine.table("visits"), dict(zip(columns, zip(*found, strict=True), strict=True))
+    engine.disconnect()
+
+
+@pytest.mark.parametrize("bound", [1, 4])
+@pytest.mark.parametrize("unit", ["who", "name"])
+def test_a_server_keeps_the_rows_that_memory_keeps(visits, unit, bound):
+    table = private_table(visits[0], privacy_unit=unit, contribution_bound=bound)
+    rows, units = visits[1], {"owners": visits[1][unit], "contribution_bound": bound}
+    for name in ("flag", "cost"):
+        expected = column_of(np.array(rows[name], dtype=float), **units)
+        assert table[name].moments((0, 20)) == expected.moments((0, 20))
+    wards = categories_of(list(rows["ward"]), **units)
+    assert dict(table.categories("ward").tallies()) == dict(wards.tallies())
+
+
+def test_the_mean_of_a_server_is_that_of_uniform_sampling(visits):
+    flag, who = np.array(visits[1]["flag"]), np.array(visits[1]["who"])
+    for unit in ("who", "name"):
+        found = private_table(visits[0], privacy_unit=unit)["flag"].ordered((0, 1)).mean()
+        expected = np.mean([flag[who == owner].mean() for owner in range(331)])
+        assert found == pytest.approx(expected, abs=5 * np.sqrt(0.01 * 0.99 / 331))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_units_of_every_type_are_bounded(visits, kind):
+    table = private_table(visits[0], privacy_unit=kind, contribution_bound=2)
+    counted = Counter(table.rows("cost").read()[1].tolist())
+    assert sorted(counted.values()) == [2] * (2 if kind == "bool" else 9)
+
+
+def test_pairs_that_were_not_asked_for_take_no_place(visits):
+    table = private_table(visits[0], privacy_unit="who")
+    wanted = [("a", True), ("b", False), ("c", True)]
+    counts = table.group_by("ward", "bool", keys=wanted).count(epsilon=1e3).release().value
+    assert sum(counts.values()) == 331
 
 
 NUMERICS = ["1e309", "-1e309", "1e131000", "1e-400", "-1e-400", "NaN", "Infinity", "1.0", "1.00", "7"]

@@ -16,6 +16,7 @@ import pytest
 
 import sfumato
 from sfumato.errors import ColumnTypeError, InvalidParameterError, QueryFailedError
+from sfumato.statistics.categories import categories_of
 from sfumato.statistics.columns import column_of
 from sfumato.statistics.tables import private_table
 
@@ -78,6 +79,43 @@ def test_units_are_bounded_and_groups_and_keys_found(engine, parquet):
     assert means["k0"] == pytest.approx(local.release().value["k0"], abs=0.1)
     assert rows.keys("k", epsilon=20.0, delta=0.01).release().value == ["k0", "k1", "k2"]
     assert "ROW_NUMBER()" in grouped.count(epsilon=1.0).plan()
+
+
+@pytest.mark.parametrize("unit", ["who", "name"])
+def test_a_cluster_keeps_the_rows_that_memory_keeps(engine, tmp_path, unit):
+    draw = np.random.default_rng(0)
+    who = draw.integers(0, 300, 5000)
+    frame = pd.DataFrame({"who": who, "name": [f"patient {n}" for n in who], "cost": np.arange(5000) % 17.0})
+    frame = frame.assign(
+        flag=(draw.random(5000) < 0.01).astype(float), ward=draw.choice(["a", "B", "é"], 5000)
+    )
+    frame.to_parquet(tmp_path / "v.parquet")
+    for bound in (1, 4):
+        table = private_table(
+            str(tmp_path / "v.parquet"), engine=engine, privacy_unit=unit, contribution_bound=bound
+        )
+        units = {"owners": frame[unit], "contribution_bound": bound}
+        for name in ("flag", "cost"):
+            expected = column_of(frame[name].to_numpy(), **units)
+            assert table[name].moments((0, 20)) == expected.moments((0, 20))
+        wards = categories_of(frame["ward"], **units)
+        assert dict(table.categories("ward").tallies()) == dict(wards.tallies())
+    flags = frame.assign(flag=frame.flag.astype(int))
+    flags.to_parquet(tmp_path / "f.parquet")
+    pairs = private_table(str(tmp_path / "f.parquet"), engine=engine, privacy_unit=unit)
+    wanted = [("a", 1), ("B", 0)]
+    counts = pairs.group_by("ward", "flag", keys=wanted).count(epsilon=1e3).release().value
+    asked = flags[[pair in wanted for pair in zip(flags.ward, flags.flag, strict=True)]]
+    assert sum(counts.values()) == asked[unit].nunique()
+
+
+def test_the_mean_of_a_cluster_is_that_of_uniform_sampling(engine, tmp_path):
+    who, row = np.divmod(np.arange(30_000), 10)
+    frame = pd.DataFrame({"who": who, "name": [f"patient {n}" for n in who], "flag": (row == 0) * 1.0})
+    frame.to_parquet(tmp_path / "v.parquet")
+    for unit in ("who", "name"):
+        table = private_table(str(tmp_path / "v.parquet"), engine=engine, privacy_unit=unit)
+        assert table["flag"].ordered((0, 1)).mean() == pytest.approx(0.1, abs=5 * np.sqrt(0.09 / 3000))
 
 
 def test_no_row_of_a_csv_file_decides_its_schema(engine, tmp_path):

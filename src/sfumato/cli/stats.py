@@ -28,6 +28,7 @@ class Statistic(StrEnum):
     HISTOGRAM = "histogram"
     BOUNDS = "bounds"
     KEYS = "keys"
+    LEFT_OUT_SHARE = "left-out-share"
 
 
 def command(
@@ -50,6 +51,9 @@ def command(
         bool, typer.Option("--population", help="The interval of a mean covers sampling, too.")
     ] = False,
     public_size: Annotated[int | None, typer.Option(help="The number of rows, if it is public.")] = None,
+    most_rows: Annotated[
+        int | None, typer.Option(help="left-out-share counts up to so many rows of one unit.")
+    ] = None,
     type_of: Typed = None,
     privacy_unit: PrivacyUnit = None,
     contribution_bound: Annotated[int, typer.Option(help="The most rows of one unit that count.")] = 1,
@@ -69,6 +73,7 @@ def command(
         "categories": tuple(category) if category else None,
         "population": population or None,
         "public_size": public_size,
+        "most_rows": most_rows,
     }
     terms = {"epsilon": epsilon, "delta": delta, "relation": Relation.parse(relation)}
     said = {name: value for name, value in given.items() if value is not None}
@@ -144,6 +149,8 @@ def _query(
 ) -> Any:
     from sfumato.statistics import Query
 
+    if statistic is Statistic.LEFT_OUT_SHARE:
+        return _left_out(table, column, terms, said)
     if column is None or statistic is Statistic.KEYS:
         return _of_table(table, statistic, column, terms, said)
     kind, extra = _question(statistic, said)
@@ -179,6 +186,14 @@ def _of_table(
     if said:
         raise InvalidParameterError(f"{statistic.value} takes no {', '.join(sorted(said))}: leave it out.")
     return table.count(**terms) if column is None else table.keys(column, **terms)
+
+
+def _left_out(table: Any, column: str | None, terms: dict[str, Any], said: dict[str, Any]) -> Any:
+    if column is not None:
+        raise InvalidParameterError("left-out-share is a share of all rows: leave the column out.")
+    if wrong := sorted(set(said) - {"most_rows"}):
+        raise InvalidParameterError(f"left-out-share takes no {', '.join(wrong)}: leave it out.")
+    return table.left_out_share(**terms, **said)
 
 
 def _question(statistic: Statistic, said: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -26,21 +26,18 @@ def readable(frame: Any) -> Any:
     """
     library = type(frame).__module__.split(".")[0]
     if library == "pandas":
-        return _mended_pandas(frame)
+        return _mended(_of_pandas(frame))
     if library == "polars" and hasattr(frame, "to_arrow"):
         table = frame.to_arrow()
         return _mended(table) if any(map(_is_coarse, table.schema.types)) else frame
     return _mended(frame) if library == "pyarrow" and hasattr(frame, "itercolumns") else frame
 
 
-def _mended_pandas(frame: Any) -> Any:
+def _of_pandas(frame: Any) -> Any:
+    """Return a table of Arrow: of a pandas frame DuckDB would copy all texts for every query."""
     import pyarrow as pa
 
-    mended = frame.copy(deep=False)
-    for name, kind in frame.dtypes.items():
-        if hasattr(kind, "pyarrow_dtype") and _is_coarse(kind.pyarrow_dtype):
-            mended[name] = _in_range(pa.chunked_array([pa.array(frame[name])])).to_pandas().array
-    return mended
+    return pa.Table.from_pandas(frame, preserve_index=False)
 
 
 def _mended(table: Any) -> Any:

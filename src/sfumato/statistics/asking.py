@@ -161,7 +161,12 @@ class Query(Generic[Value]):
         self, promised: Guarantee, generator: Generator | None, account: Account | None
     ) -> Release[Value]:
         answer = _answered(self.question, self.data, generator)
-        said = (study_note(generator), record_note(account), delta_note(promised.delta))
+        said = (
+            _bound_note(self.data),
+            study_note(generator),
+            record_note(account),
+            delta_note(promised.delta),
+        )
         return Release(
             name=self.question.name,
             value=answer.value,
@@ -173,6 +178,16 @@ class Query(Generic[Value]):
             account=None if account is None else account.name,
             recorded=is_recorded(account),
         )
+
+
+def _bound_note(data: Any) -> str | None:
+    """Say how much of a unit counts, where it may have more."""
+    if data.privacy_unit == "row":
+        return None
+    bound, counted = data.contribution_bound, getattr(data, "counted", "row")
+    if bound == 1:
+        return f"at most 1 {counted} of each {data.privacy_unit} counts"
+    return f"at most {bound} {counted}s of each {data.privacy_unit} count"
 
 
 def _answered(question: Question[Value], data: Any, generator: Generator | None) -> Answer[Value]:

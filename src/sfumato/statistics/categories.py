@@ -14,14 +14,16 @@ Where      `ArrayCategories` holds rows in memory; a table lets its engine count
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, datetime, time
+from decimal import Decimal
 from typing import Any, Protocol, cast
+from uuid import UUID
 
 import numpy as np
 import numpy.typing as npt
 
 from sfumato.errors import InvalidParameterError
-from sfumato.statistics.columns import ArrayColumn, column_of, is_missing, name_of, objects_of
+from sfumato.statistics.columns import ArrayRows, is_missing, name_of, objects_of, rows_of
 from sfumato.statistics.schema import plain_type_of, unfitting
 
 __all__ = ["ArrayCategories", "Categories", "categories_of"]
@@ -29,6 +31,7 @@ __all__ = ["ArrayCategories", "Categories", "categories_of"]
 Counts = npt.NDArray[np.int64]
 Written = tuple[type[Any], str, Hashable]
 _WRITTEN_ALIKE = (str, int, bool, bytes, date)  # if equal
+_SORTED = (*_WRITTEN_ALIKE, float, Decimal, UUID)
 
 
 class Categories(Protocol):
@@ -123,10 +126,17 @@ def categories_of(
         return values
     named = name or name_of(values)
     known = objects_of(values, what=named)
-    places = [np.nan if is_missing(value) else place for place, value in enumerate(known)]
-    kept = column_of(places, owners=owners, contribution_bound=contribution_bound, privacy_unit=privacy_unit)
-    rows = cast(ArrayColumn, kept).values.astype(np.int64)
-    counted = _counted([known[row] for row in rows], named)
+    labels = _labels(known, named)
+    ranks: Mapping[Any, float] = {**({} if owners is None else _ranks(labels)), None: np.nan}
+    order = np.fromiter((ranks.get(label, 0.0) for label in labels), np.float64, len(labels))
+    kept = rows_of(
+        np.column_stack([order, np.arange(len(labels))]),
+        owners=owners,
+        contribution_bound=contribution_bound,
+        privacy_unit=privacy_unit,
+    )
+    rows = cast(ArrayRows, kept).values[:, 1].astype(np.int64)
+    counted = Counter(cast(Written, labels[row]) for row in rows)
     return ArrayCategories(counted, named, kept.privacy_unit, contribution_bound, plain_type_of(values))
 
 
@@ -140,9 +150,27 @@ def _written(value: Any) -> Written:
     return kind, "" if kind in _WRITTEN_ALIKE else repr(value), value
 
 
-def _counted(values: list[object], name: str) -> Mapping[Written, int]:
+def _labels(values: list[object], name: str) -> list[Written | None]:
+    """Return categories as they are written; None where one is missing."""
     try:
-        return Counter(_written(value) for value in values)
+        labels = [None if is_missing(value) else _written(value) for value in values]
+        hash(tuple(labels))  # fails on a list or a dictionary
+        return labels
     except Exception:  # of a value: the message may quote it
         pass
     raise InvalidParameterError(f"{name} must be categories: text, numbers, dates; nothing was released.")
+
+
+def _ranks(labels: list[Written | None]) -> dict[Written, int]:
+    """Return the place of each category in their order: by type, then as an engine sorts that type."""
+    known = {label for label in labels if label is not None}
+    return {label: rank for rank, label in enumerate(sorted(known, key=_sortable))}
+
+
+def _sortable(label: Written) -> tuple[str, Any]:
+    """Return what categories are sorted by, decided by the type alone: values of one type always compare."""
+    kind, written, value = label
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    if kind in _SORTED:
+        return name, value
+    return name, cast(Any, value).isoformat() if kind in (datetime, time) else written

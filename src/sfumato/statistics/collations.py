@@ -6,6 +6,7 @@ Why        To an engine with a collation, "Ann" and "ANN" may be equal. As keys 
            that with "ANN" gone other rows of "Ann" would count.
 How        Through bytes and back, in DuckDB, PostgreSQL and Spark. In any other engine text is refused where
            rows are told apart by it: whether it has a collation is not known here.
+Order      A server of PostgreSQL sorts by the language of its database. By bytes it sorts as all others do.
 Not UTF-8  Spark keeps any bytes as text, and Python would fail to read them. Such text is missing: what comes
            back from UTF-16 is not what it was.
 """
@@ -16,7 +17,7 @@ from typing import Any
 
 from sfumato.errors import InvalidParameterError
 
-__all__ = ["told_apart"]
+__all__ = ["by_bytes", "told_apart"]
 
 Expression = Any
 
@@ -38,6 +39,13 @@ def told_apart(value: Expression, *, engine: str) -> Expression:
         )
     to_bytes, to_text = _through_bytes(engine)
     return to_text(to_bytes(value))
+
+
+def by_bytes(value: Expression, *, engine: str) -> Expression:
+    """Return what sorts texts that are `told_apart` by their bytes; values of other types as they are."""
+    if engine == "postgres" and value.type().is_string():
+        return _through_bytes(engine)[0](value)
+    return value
 
 
 def _in_unicode(value: Expression) -> Expression:

@@ -2,7 +2,8 @@
 """Private columns: what a statistic may ask of its rows, wherever they lie.
 
 Guarantee  Whatever a column hands out counts at most `contribution_bound` rows of one privacy unit; which
-           rows of a unit are kept depends on that unit's rows alone. Sums are exact: each value is first put
+           rows of a unit are kept depends on that unit's rows alone (`bounding`), and they are those that a
+           table keeps. Sums are exact: each value is first put
            on a grid of 2^-20 of half the width of the bounds, so a sum is a whole number of steps that
            float64 holds, in whatever order it is added up, and one row moves it by at most `STEPS`.
 Missing    Nulls and NaN are left out, as are rows of no owner: they contribute nothing. Infinities are
@@ -26,6 +27,8 @@ import numpy.typing as npt
 from sfumato import _check
 from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms import inputs
+from sfumato.statistics.bounding import kept
+from sfumato.statistics.draws import draw_of, whole_draw
 from sfumato.statistics.schema import not_a_number, plain_type_of
 
 __all__ = [
@@ -56,6 +59,7 @@ STEPS = 2**20  # of the grid, from the middle of the bounds to either end
 MOST_ROWS = 2**33  # whose sum float64 still holds exactly
 _NO_NUMBERS = ("text", "date", "timestamp")  # of `schema`
 _CHUNK = 2**16  # rows at a time: what is computed on the way stays in the processor's cache
+_MOST_GAPS = 8  # numbers of owners for each row, of which most are nobody's: memory for each of them
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -331,20 +335,51 @@ def _listed(values: Any) -> list[object] | None:
     return list(cast(Iterable[object], values)) if iterable and not hasattr(values, "__array__") else None
 
 
-def _codes(owners: Any, rows: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Return who owns each row as a number, and whether anybody does."""
-    if isinstance(owners, np.ndarray) and owners.dtype.kind in "iu" and owners.shape == (rows,):
-        return owners, np.ones(rows, dtype=bool)  # numbers already, and there may be many
+@dataclass(frozen=True)
+class _Owners:
+    """Who owns each row, as a number from 0 on; -1 is nobody. `draws` are those of some numbers."""
+
+    numbers: Counts
+    draws: Callable[[Counts], Counts]
+
+
+def _owners(owners: Any, rows: int) -> _Owners:
+    whole = isinstance(owners, np.ndarray) and owners.dtype.kind in "iu" and owners.dtype != np.uint64
+    if whole and owners.shape == (rows,):  # numbers already, and there may be many
+        return _numbered(owners.astype(np.int64))
     owned = objects_of(owners, what="owners")
     if len(owned) != rows:
         raise InvalidParameterError("owners must have one entry for each row.")
+    numbered = _by_first(owned) or _by_first([None if is_missing(owner) else owner for owner in owned])
+    if numbered is None:
+        raise InvalidParameterError("owners must be names or numbers; nothing was released.")
+    numbers, names = numbered
+    is_nobody = np.array([is_missing(name) for name in names], dtype=bool)
+    return _Owners(
+        np.where(is_nobody[numbers], -1, numbers) if is_nobody.any() else numbers,
+        lambda some: np.array([draw_of(names[number]) for number in some], dtype=np.int64),
+    )
+
+
+def _by_first(owned: list[object]) -> tuple[Counts, list[object]] | None:
+    """Return a number for each owner, in the order in which they come, and all owners by their number.
+
+    None where one of them cannot be told apart, as a NaN that signals cannot.
+    """
     seen: dict[object, int] = {}
     try:
-        codes = [-1 if is_missing(owner) else seen.setdefault(owner, len(seen)) for owner in owned]
-        return np.array(codes, dtype=np.int64), np.array([code >= 0 for code in codes], dtype=bool)
-    except TypeError:
-        pass  # its message may quote the owner
-    raise InvalidParameterError("owners must be names or numbers; nothing was released.")
+        numbers = np.array([seen.setdefault(owner, len(seen)) for owner in owned], dtype=np.int64)
+    except Exception:  # whose message may quote the owner
+        return None
+    return numbers, list(seen)
+
+
+def _numbered(owners: Counts) -> _Owners:
+    lowest, highest = (int(owners.min()), int(owners.max())) if len(owners) else (0, 0)
+    if highest - lowest < _MOST_GAPS * len(owners):
+        return _Owners(owners - lowest, lambda some: whole_draw(some + lowest))
+    names, numbers = np.unique(owners, return_inverse=True)
+    return _Owners(numbers, lambda some: whole_draw(names[some]))
 
 
 def _unit(owners: Any) -> str:
@@ -357,10 +392,7 @@ def _any_missing(rows: Floats) -> bool:
 
 
 def _kept(rows: Floats, owners: Any, contribution_bound: int) -> Floats:
-    """Leave out rows with missing values or of nobody, then all but `contribution_bound` of each owner.
-
-    The first of them are kept, in order of the rows: without one owner, the others' order is the same.
-    """
+    """Leave out rows with missing values or of nobody, then what is too much of each owner (`bounding`)."""
     _check.count(contribution_bound=contribution_bound)
     if owners is None:
         if contribution_bound != 1:
@@ -368,13 +400,7 @@ def _kept(rows: Floats, owners: Any, contribution_bound: int) -> Floats:
                 "contribution_bound is about units that own several rows: say whose they are with owners=..."
             )
         return rows[~np.isnan(rows).any(1)] if _any_missing(rows) else rows
-    owned, known = _codes(owners, len(rows))
-    present = known & ~np.isnan(rows).any(1)
-    rows, owned = rows[present], owned[present]
-    order = np.argsort(owned, kind="stable")
-    ranked = owned[order]
-    starts = np.flatnonzero(np.r_[True, ranked[1:] != ranked[:-1]]) if len(ranked) else np.zeros(0, np.int64)
-    place = np.arange(len(ranked)) - np.repeat(starts, np.diff(np.r_[starts, len(ranked)]))
-    keep = np.zeros(len(rows), dtype=bool)
-    keep[order[place < contribution_bound]] = True
-    return rows[keep]
+    owned = _owners(owners, len(rows))
+    present = (owned.numbers >= 0) & ~np.isnan(rows).any(1)
+    rows = rows[present] + 0.0  # zero has no sign: which of two equal rows counts must not matter
+    return rows[kept(rows, owned.numbers[present], draws=owned.draws, bound=contribution_bound)]

@@ -7,7 +7,8 @@ Promise    A schema is public, but pandas chooses types by looking at the values
            without it.
 Numbers    Whole numbers are float64, as all others, and where keys are asked for, those of them count that
            are whole. Above 2^53 they need a type that can be missing: pandas' "Int64".
-Unit       A unit that is a number is compared as text: float64 would take some for one another.
+Unit       Is text, value by value, and 7.0 is written as 7: its type in pandas may depend on one row, but
+           which rows of all other units count may not.
 Objects    Any other mixture of objects is text, value by value, as are categories: one that has no text in
            UTF-8 (half of a surrogate pair, other bytes, an object that fails) is missing, and fails nothing.
            A column of objects has no type of its own. Where one row is of another kind than all others, or
@@ -43,7 +44,7 @@ def is_pandas(source: Any) -> bool:
 def read_alike(source: Any, *, unit: str | None = None, types: Mapping[str, str] | None = None) -> Any:
     """Return a pandas frame with the types that it would have if no value were missing or out of range.
 
-    Numbers become float64. The column of the unit, and any source that is no pandas frame, stay as they are.
+    Numbers become float64, and units text. Any source that is no pandas frame stays as it is.
     Values of a column whose type is declared, in `types`, become text and are read by that type later, unless
     pandas has them in a type of that kind: what type it has may depend on one value.
 
@@ -56,16 +57,41 @@ def read_alike(source: Any, *, unit: str | None = None, types: Mapping[str, str]
         return source
     frame, types = source.copy(deep=False), types or {}
     for name, kind in source.dtypes.items():
-        if name in types and not _reads_alike(str(kind), types[name]):
+        if name in types and (name == unit or not _reads_alike(str(kind), types[name])):
             textual = types[name] in ("text", TYPES["text"])
             frame[name] = _texts(source[name], _named if textual else _cell)
-        elif str(kind) == "object" and name != unit:
+        elif name == unit:
+            frame[name] = _units(source[name])
+        elif str(kind) == "object":
             frame[name] = _plain(source[name])
         elif str(kind) in ("object", "category") or str(kind).startswith("str"):
             frame[name] = _texts(source[name])
-        elif str(kind).startswith(("int", "uint")) and name != unit and name not in types:
+        elif str(kind).startswith(("int", "uint")) and name not in types:
             frame[name] = source[name].astype("float64")
     return frame
+
+
+def _units(column: Any) -> Any:
+    """Return units as text, each as `_named` writes it, but for types that no missing value changes."""
+    import pyarrow as pa
+    from pandas.api.types import is_numeric_dtype
+
+    if not isinstance(column.dtype, np.dtype):
+        return column if is_numeric_dtype(column.dtype) else _texts(column, _named)
+    if column.dtype.kind in "iu":
+        return _text_column(pa.array(column.to_numpy()).cast("string"), column)
+    if column.dtype.kind != "f":
+        return _texts(column, _named)
+    values = column.to_numpy().astype(np.float64)
+    whole = (np.abs(values) < 2.0**63) & (values == np.rint(values))
+    numbers = pa.array(np.where(whole, values, 0.0).astype(np.int64))
+    texts = numbers.cast("string").to_numpy(zero_copy_only=False)
+    texts[~whole] = _texts(column[~whole], _named).to_numpy(dtype=object, na_value=None)
+    return _text_column(pa.array(texts, "string"), column)
+
+
+def _text_column(texts: Any, column: Any) -> Any:
+    return type(column)(texts.to_numpy(zero_copy_only=False), index=column.index, dtype="string")
 
 
 def _reads_alike(kind: str, declared: str) -> bool:
@@ -123,5 +149,11 @@ def _plain(column: Any) -> Any:
 
 def _texts(column: Any, written: Callable[[Any], str] = _text) -> Any:
     """Return a column of objects as text."""
+    import pyarrow as pa
+
+    if str(column.dtype).startswith("str") and written is not _cell:
+        texts = quietly(partial(pa.array, column, "string", from_pandas=True))  # fails on what is no UTF-8
+        if texts is not None:
+            return _text_column(texts, column)
     texts = [None if is_missing(value) else quietly(partial(written, value)) for value in column]
     return type(column)(texts, index=column.index, dtype="string")

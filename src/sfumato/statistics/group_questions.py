@@ -64,12 +64,16 @@ class Totals(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowCount(Terms):
-    """How many rows a table has."""
+    """How many rows a table has; where a unit owns several, at most `contribution_bound` of each."""
+
+    unit: str | None = None
 
     @property
     def name(self) -> str:
         """What is asked."""
-        return "number of rows"
+        if self.unit is not None and self.contribution_bound == 1:
+            return f"number of units ({self.unit})"
+        return "number of rows" + _of_each(self.unit, self.contribution_bound)
 
     def event(self) -> DpEvent:
         """Return what asking costs."""
@@ -78,32 +82,30 @@ class RowCount(Terms):
     def answer(self, data: OwnedRows, *, generator: Generator | None) -> Answer[float]:
         """Count, and add noise."""
         noise = _count_noise(self, 1)
-        noisy = noise.add([data.row(_row_count(data))["count"]], generator=generator)
+        noisy = noise.add(data.counts(self.contribution_bound), generator=generator)
         return Answer(value=float(noisy[0]), interval=_whole_intervals(noisy, noise.law, self.level)[0])
 
     def plan(self, data: OwnedRows) -> str:
         """Return the query."""
-        return data.sql(_row_count(data))
+        return data.sql(data.count(self.contribution_bound))
 
 
-def _row_count(owned: OwnedRows) -> Expression:
-    import ibis
-
-    rows = owned.kept({"row": ibis.literal(1)})
-    return rows.aggregate(count=rows.count())
+def _of_each(unit: str | None, bound: int) -> str:
+    return "" if unit is None else f", at most {bound} of each {unit}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GroupCount(Terms):
-    """How many rows each key has."""
+    """How many rows each key has; where a unit owns several, at most `contribution_bound` of each count."""
 
     columns: tuple[str, ...]
     keys: tuple[Key, ...]
+    unit: str | None = None
 
     @property
     def name(self) -> str:
         """What is asked."""
-        return f"number of rows by {', '.join(self.columns)}"
+        return f"number of rows by {', '.join(self.columns)}" + _of_each(self.unit, self.contribution_bound)
 
     def event(self) -> DpEvent:
         """Return what asking costs."""

@@ -4,12 +4,16 @@
 Guarantee  Counts and totals are of at most `contribution_bound` rows of one unit, in all groups together, and
            are exact whole numbers (`owned_rows`, `table_columns`). They leave with noise (`group_questions`).
 Keys       Are named by the caller, without the data, or were bought (`keys`). Every key gets an answer, also
-           one that no row has, so which keys there are stays private. Rows with other keys are left out,
-           before anything is counted.
+           one that no row has, so which keys there are stays private. Rows with other keys are left out
+           before rows are bounded: a pair that was not asked for takes no place of one that was.
 """
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import date
+from functools import reduce
+from operator import add, and_, or_
 from typing import Any
 
 import numpy as np
@@ -25,6 +29,8 @@ from sfumato.statistics.schema import plain_type, unfitting
 from sfumato.statistics.table_columns import fits, numeric
 
 __all__ = ["Groups", "groups_of"]
+
+_FEW = 32  # keys that are compared one by one: many are looked up
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -67,7 +73,8 @@ class Groups:
         >>> sorted(table.group_by("sector", keys=["wood", "steel"]).count(epsilon=1.0).release().value)
         ['steel', 'wood']
         """
-        return Query(GroupCount(**self._terms(epsilon, delta, relation, level, "rows")), self)
+        terms = self._terms(epsilon, delta, relation, level, "rows")
+        return Query(GroupCount(unit=self.owned.unit, **terms), self)
 
     def sum(
         self,
@@ -125,8 +132,9 @@ class Groups:
         return rows.group_by(names).aggregate(count=rows.count(), **sums)
 
     def _wanted(self, rows: Expression) -> list[Expression]:
-        parts = zip(*self.keys, strict=True)
-        return [rows[f"key{i}"].isin(list(dict.fromkeys(part))) for i, part in enumerate(parts)]
+        columns = [rows[f"key{i}"] for i in range(len(self.columns))]
+        # Where each row is a unit, one with another key takes nobody's place, and is passed over afterwards.
+        return _has_parts(columns, self.keys) if self.owned.unit is None else _has_one(columns, self.keys)
 
     def compute(self, column: str | None, value: Value | None) -> tuple[Whole, Whole]:
         """Return counts and totals in the order of the keys; 0 for a key that no row has. Raw: no release."""
@@ -135,10 +143,47 @@ class Groups:
         counts, totals = np.zeros((2, len(self.keys)), dtype=np.int64)
         seen = zip(*(found[f"key{i}"] for i in range(len(self.columns))), strict=True)
         for row, key in enumerate(seen):
-            if key in place:  # with several columns, other combinations of their keys may come, too
+            if key in place:
                 counts[place[key]] += found["count"][row]
                 totals[place[key]] += int(found["total"][row]) if value is not None else 0
         return counts, totals
+
+
+def _has_parts(columns: Sequence[Expression], keys: Sequence[Key]) -> list[Expression]:
+    """Return what holds of rows each part of which is in one of the keys."""
+    parts = zip(*keys, strict=True)
+    return [column.isin(list(dict.fromkeys(part))) for column, part in zip(columns, parts, strict=True)]
+
+
+def _has_one(columns: Sequence[Expression], keys: Sequence[Key]) -> list[Expression]:
+    """Return what holds of rows that have one of the keys, as a whole."""
+    each = _has_parts(columns, keys)
+    if len(keys) == math.prod(len(set(part)) for part in zip(*keys, strict=True)):  # all that can be
+        return each
+    if len(keys) <= _FEW:
+        pairs = (zip(columns, key, strict=True) for key in keys)
+        return [reduce(or_, (reduce(and_, (column == part for column, part in pair)) for pair in pairs))]
+    # Joined by a character that no part has, keys stay different. Engines look one text up among many.
+    taken = {letter for key in keys for part in key for letter in _label(part)}
+    between = next(chr(code) for code in range(1, len(taken) + 2) if chr(code) not in taken)
+    joined = reduce(add, [_labels(columns[0]), *(between + _labels(column) for column in columns[1:])])
+    return [*each, joined.isin([between.join(_label(part) for part in key) for key in keys])]
+
+
+def _label(part: Hashable) -> str:
+    if isinstance(part, bool):
+        return str(int(part))
+    return part.isoformat() if isinstance(part, date) else str(part)
+
+
+def _labels(column: Expression) -> Expression:
+    """Return the parts of keys as text, as `_label` does; wrong only for dates that no key can be."""
+    import ibis
+
+    kind = column.type()
+    if kind.is_boolean():
+        return ibis.ifelse(column, "1", "0")
+    return column.strftime("%Y-%m-%d") if kind.is_date() else column.cast("string")
 
 
 def groups_of(owned: OwnedRows, columns: Sequence[str], keys: Sequence[Any]) -> Groups:

@@ -211,6 +211,11 @@ class Keyed:
         """The most keys one unit has."""
         return self.owned.contribution_bound
 
+    @property
+    def counted(self) -> str:
+        """What that bound is of: a unit counts once for a key, however many rows it has."""
+        return "key"
+
     def counts(self) -> Expression:
         """Return the number of units of each key. A unit counts once for a key, and for at most k keys."""
         rows = self.owned.kept(key_columns(self.owned, self.columns), distinct=True)

@@ -2,9 +2,9 @@
 """Rows in an engine, and the units that own them: at most so many rows of each are ever computed on.
 
 Guarantee  Whatever is computed from `kept` counts at most `contribution_bound` rows of one unit. Which rows
-           of a unit those are depends on that unit's rows alone: it is the first few of them in the order of
-           a hash of the unit and of the columns that are asked for, then of the columns themselves. Rows that
-           tie in all of these are the same row to the question, so it does not matter which is kept.
+           of a unit those are depends on that unit and its own rows alone, as a multiset, and each of them
+           counts with the same probability, whatever its values are (`bounding`). So neighbors differ in
+           at most that many rows that count. An array keeps the same rows.
 Order      Bounding comes after what is missing, or not asked about, was left out, and before anything is
            computed: a row that does not count takes no place of one that does.
 Missing    Null and NaN are missing values; a row with one in a column that is asked for is left out. So is a
@@ -21,9 +21,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import islice
-from operator import and_, xor
+from operator import and_
 from typing import Any
 
+from sfumato.statistics.bounding import is_kept
+from sfumato.statistics.collations import by_bytes
+from sfumato.statistics.draws import drawn, seed
 from sfumato.statistics.guards import guarded
 from sfumato.statistics.leaving import comparable
 from sfumato.statistics.preparing import require_prepared
@@ -33,7 +36,7 @@ __all__ = ["OwnedRows", "described", "is_known", "number", "shown"]
 Expression = Any  # Ibis is imported only when a table is made
 Batch = Any  # a pyarrow.RecordBatch
 _BATCH = 1 << 18  # rows
-_UNIT, _PLACE = "unit", "place"
+_UNIT, _PLACE, _ROWS, _SEED = "unit", "place", "rows", "seed"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -56,7 +59,9 @@ class OwnedRows:
         return described(self, *self.expression.columns)
 
     def __dir__(self) -> list[str]:
-        return shown(self, "batches", "engine", "expression", "kept", "owner", "row", "table")
+        return shown(
+            self, "batches", "count", "counts", "engine", "expression", "kept", "owner", "row", "table"
+        )
 
     def kept(
         self,
@@ -69,39 +74,57 @@ class OwnedRows:
 
         `only` leaves out rows that are not asked about. With `distinct`, equal rows of one unit count once.
         """
-        owner = {} if self.unit is None else {_UNIT: self.owner(self.unit)}
-        rows = self.expression.select(**owner, **values)
-        rows = rows.filter(reduce(and_, (is_known(rows[name]) for name in rows.columns)))
+        rows = self._known(values)
         if only is not None:
             rows = rows.filter(*only(rows))
         if self.unit is None:
             return rows
         return self._bounded(rows.distinct() if distinct else rows)
 
+    def counts(self, *bounds: int, values: Mapping[str, Expression] | None = None) -> list[int]:
+        """Count the rows, those with all of the values: at most so many of each unit, bound by bound. Raw."""
+        found = self.row(self.count(*bounds, values=values))
+        return [int(found[name] or 0) for name in found]
+
+    def count(self, *bounds: int, values: Mapping[str, Expression] | None = None) -> Expression:
+        """Return the query for `counts`, for which no row needs a place among those of its unit."""
+        import ibis
+
+        rows = self._known({"row": ibis.literal(1)} if values is None else values)
+        if self.unit is None:
+            return rows.aggregate(**{f"count{i}": rows.count() for i, _ in enumerate(bounds)})
+        units = rows.group_by(_UNIT).aggregate(**{_ROWS: rows.count()})
+        of_unit: list[Expression] = [ibis.least(units[_ROWS], bound) for bound in bounds]
+        return units.aggregate(**{f"count{i}": counted.sum() for i, counted in enumerate(of_unit)})
+
+    def _known(self, values: Mapping[str, Expression]) -> Expression:
+        owner = {} if self.unit is None else {_UNIT: self.owner(self.unit)}
+        rows = self.expression.select(**owner, **values)
+        return rows.filter(reduce(and_, (is_known(rows[name]) for name in rows.columns)))
+
     def owner(self, unit: str) -> Expression:
         """Return who owns each row, as they are told apart; refused where that cannot be done."""
         owner = self.expression[unit]
-        kind = owner.type()
-        if self.floats_may_be_whole and kind.is_numeric():
-            return owner.cast("string")
         known = comparable(owner, engine=self.engine.name)
-        return known.cast("string") if kind.is_temporal() else known
+        kind = owner.type()
+        return known.cast("string") if kind.is_temporal() or kind.is_uuid() else known
 
     def _bounded(self, rows: Expression) -> Expression:
         import ibis
 
-        place = ibis.row_number().over(group_by=_UNIT, order_by=self._order(rows))
-        rows = rows.mutate(**{_PLACE: place})
-        return rows.filter(rows[_PLACE] < self.contribution_bound).drop(_PLACE)
-
-    def _order(self, rows: Expression) -> list[Expression]:
-        import ibis.expr.operations as ops
-
-        values = [rows[name] for name in rows.columns if name != _UNIT]
-        if not self.engine.has_operation(ops.Hash):  # then the smallest values of a unit are kept
-            return values
-        # By value alone the same values would win for every unit; mixed with its own hash each has its own.
-        return [reduce(xor, (_hash(rows[name]) for name in rows.columns)), *values]
+        engine = self.engine.name
+        values = [by_bytes(rows[name], engine=engine) for name in rows.columns if name != _UNIT]
+        window = ibis.window(group_by=_UNIT, order_by=values, preceding=None, following=None)
+        beside = {
+            _PLACE: ibis.row_number().over(window),
+            _ROWS: rows.count().over(window),
+            _SEED: seed(rows[_UNIT], engine=engine),
+        }
+        rows = rows.mutate(**beside)
+        draw = drawn(rows[_SEED], engine=engine)
+        place = rows[_PLACE].cast("int64")  # Spark numbers rows in 32 bits
+        kept = is_kept(place, rows=rows[_ROWS], draw=draw, bound=self.contribution_bound)
+        return rows.filter(kept).drop(*beside)
 
     def row(self, expression: Expression) -> dict[str, Any]:
         """Compute an expression of one row. Raw: not a release."""
@@ -187,12 +210,6 @@ def number(value: float) -> Expression:
     import ibis
 
     return ibis.literal(repr(float(value))).cast("float64")
-
-
-def _hash(value: Expression) -> Expression:
-    kind = value.type()
-    every_engine_hashes = kind.is_int64() or kind.is_int32() or kind.is_float64() or kind.is_string()
-    return value.hash() if every_engine_hashes else value.cast("string").hash()
 
 
 def is_known(value: Expression) -> Expression:

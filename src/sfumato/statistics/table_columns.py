@@ -16,7 +16,7 @@ Types      Whether a column is a column of numbers is decided from the schema, w
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Any
@@ -84,8 +84,7 @@ class TableColumn:
         """Count the rows of each bin, by one query. Raw: not a release; that is `statistics.histogram`."""
         known = np.asarray(edges, dtype=np.float64)
         if len(known) == 2:  # what is outside counts, too: all rows
-            rows = self._values()
-            return np.array([self.owned.row(rows.aggregate(count=rows.count()))["count"]], dtype=np.int64)
+            return np.array(self.owned.counts(self.contribution_bound, values=self._named()), dtype=np.int64)
         even = _EvenBins.of(known)
         if even is None:
             return self._looked_up(known)
@@ -113,7 +112,7 @@ class TableColumn:
                     f"{MOST_ORDERED}. What was reserved for it stays spent. Use one that counts in bins."
                 )
             parts.append(batch.column(0).to_numpy(zero_copy_only=False))
-        values = np.concatenate(parts) if parts else np.zeros(0)
+        values = np.concatenate(parts) + 0.0 if parts else np.zeros(0)  # as in `batches`
         values.sort()
         return values
 
@@ -121,8 +120,11 @@ class TableColumn:
         """Return the query for the rows that count."""
         return self.owned.sql(self._values())
 
+    def _named(self) -> dict[str, Expression]:
+        return {"value": numeric(self.owned, self.name)}
+
     def _values(self) -> Expression:
-        return self.owned.kept({"value": numeric(self.owned, self.name)})
+        return self.owned.kept(self._named())
 
     def _moments(self, bounds: Bounds, *, squares: bool, kind: str) -> Expression:
         rows = self._values()
@@ -187,14 +189,13 @@ class TableRows:
 
     def _matrices(self, rows: Expression) -> Iterator[Floats]:
         for batch in self.owned.batches(rows):
-            yield np.column_stack([column.to_numpy(zero_copy_only=False) for column in batch.columns])
+            yield _matrix(batch.columns)
 
     def read(self) -> tuple[Floats, npt.NDArray[np.int64] | None]:
         """Return all rows, and the number of each one's owner if a column says whose. Raw: not a release."""
         parts, owners = list[Floats](), list[Any]()
         for batch in self.owned.batches(self._with_owners()):
-            columns = [batch.column(name).to_numpy(zero_copy_only=False) for name in self._named()]
-            parts.append(np.column_stack(columns))
+            parts.append(_matrix([batch.column(name) for name in self._named()]))
             owners += [] if self.owned.unit is None else batch.column("unit").to_pylist()
         rows = np.concatenate(parts) if parts else np.zeros((0, len(self.names)))
         seen: dict[Any, int] = {}
@@ -226,6 +227,11 @@ class TableRows:
 
     def _values(self) -> Expression:
         return self._kept().select(*self._named())
+
+
+def _matrix(columns: Iterable[Any]) -> Floats:
+    """Return columns of a batch as one matrix, where zero has no sign: rows that differ in it tie."""
+    return np.column_stack([column.to_numpy(zero_copy_only=False) for column in columns]) + 0.0
 
 
 def numeric(owned: OwnedRows, name: str) -> Expression:

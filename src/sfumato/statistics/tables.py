@@ -22,10 +22,12 @@ from sfumato import _check
 from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError
 from sfumato.statistics.asking import Query
+from sfumato.statistics.draws import seed
 from sfumato.statistics.frames import is_pandas, read_alike
 from sfumato.statistics.group_questions import RowCount
 from sfumato.statistics.groups import Groups, groups_of
 from sfumato.statistics.keys import KeyDiscovery, Keyed
+from sfumato.statistics.left_out import left_out_share
 from sfumato.statistics.owned_rows import OwnedRows, is_known, shown
 from sfumato.statistics.row_expressions import filtered, with_columns
 from sfumato.statistics.row_wise import require_row_wise
@@ -58,11 +60,7 @@ class PrivateTable:
     @property
     def schema(self) -> dict[str, str]:
         """The names and types of the columns."""
-        kinds = {name: str(kind) for name, kind in self.owned.expression.schema().items()}
-        unit = self.owned.unit
-        if unit is not None and self.owned.floats_may_be_whole and kinds[unit].startswith(("int", "uint")):
-            kinds[unit] = "float64"
-        return kinds
+        return {name: str(kind) for name, kind in self.owned.expression.schema().items()}
 
     def type_of(self, name: str) -> Any:
         """Return the Ibis type of a column."""
@@ -145,7 +143,7 @@ class PrivateTable:
         relation: Relation | str = Relation.ADD_REMOVE,
         level: float = 0.95,
     ) -> Query[float]:
-        """Ask how many rows there are.
+        """Ask how many rows there are: at most `contribution_bound` of each unit, so units if that is 1.
 
         >>> import pandas as pd
         >>> private_table(pd.DataFrame({"age": [30, 40]})).count(epsilon=0.5)
@@ -158,8 +156,33 @@ class PrivateTable:
             contribution_bound=self.contribution_bound,
             level=level,
             column="rows",
+            unit=self.owned.unit,
         )
         return Query(question, self.owned)
+
+    def left_out_share(
+        self,
+        *,
+        epsilon: float,
+        most_rows: int | None = None,
+        delta: float = 0.0,
+        relation: Relation | str = Relation.ADD_REMOVE,
+        level: float = 0.95,
+    ) -> Query[float | None]:
+        """Ask which share of the rows `contribution_bound` leaves out, so that no other release counts them.
+
+        Rows are counted up to `most_rows` of each unit, a public number: ten times the bound if not given.
+
+        >>> import pandas as pd
+        >>> visits = pd.DataFrame({"patient": [i // 4 for i in range(4000)]})
+        >>> table = private_table(visits, privacy_unit="patient", contribution_bound=1)
+        >>> release = table.left_out_share(epsilon=1.0, most_rows=5).release()
+        >>> abs(release.value - 0.75) < 0.1
+        True
+        """
+        return left_out_share(
+            self.owned, epsilon=epsilon, most_rows=most_rows, delta=delta, relation=relation, level=level
+        )
 
     def group_by(self, *columns: str, keys: Sequence[Any] | None = None) -> Groups:
         """Return groups of rows by one or more columns, for the keys that are named: they must be public.
@@ -253,8 +276,10 @@ def _check_unit(owned: OwnedRows, unit: str) -> None:
             f"column {unit!r} has type {kind}, and a unit is told by text, a number, a date or a time. Name "
             "another column, or make one of these of it in the source."
         )
-    # Refuses text in an engine where texts that differ may be equal, and what cannot be put in order.
+    # Refuses text in an engine where texts that differ may be equal, what cannot be put in order, and what
+    # has no draw in it.
     owned.require_computable({}, unit)
+    seed(owned.owner(unit), engine=owned.engine.name)
 
 
 def _unit(privacy_unit: str | None, columns: Sequence[str]) -> str | None:

@@ -11,6 +11,7 @@ exact laws           all outcomes with their probabilities (`audit.discrete`)
 replay on neighbors  the same noise, and what reaches it (`audit.replay`)
 order of payment     data that tells when it is read, beside its account (`audit.order`)
 budget count         an account that is asked until it refuses (`audit.order`)
+uniform sampling     answers of units with too many rows, beside those of rows drawn uniformly from each
 self-check           a fast engine beside a loop over the first rows (`training.checking`)
 records              how many results there are for one charge, and which are marked (`audit.records`)
 """

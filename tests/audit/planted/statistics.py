@@ -9,8 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import ibis
 import numpy as np
+import pandas as pd
 import pytest
+from scipy.stats import norm
 
 from sfumato.accounting.guarantee import Relation
 from sfumato.audit.mechanism import audit_mechanism
@@ -18,7 +21,15 @@ from sfumato.audit.replay import replay
 from sfumato.audit.search import LowBits
 from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms import tensors
-from sfumato.statistics import columns, private_table, table_columns, table_sources, tables
+from sfumato.statistics import (
+    columns,
+    groups,
+    owned_rows,
+    private_table,
+    table_columns,
+    table_sources,
+    tables,
+)
 from sfumato.statistics.asking import Answer, Query, Question
 from sfumato.statistics.categories import categories_of
 from sfumato.statistics.columns import column_of
@@ -134,6 +145,66 @@ def bound_units_ignored(seed: int) -> bool:
     one = owned([0.5], [1])
     two = owned([0.5, 0.1, 0.2, 0.3, 0.4, 0.5], [1, 2, 2, 2, 2, 2])  # made here: the bug is in making it
     return replayed(question, (one, two))(seed)
+
+
+# --- which rows count -------------------------------------------------------------------------------------
+
+
+def biased(answer: Callable[[int], tuple[float, float, float]]) -> Callable[[int], bool]:
+    """Return an audit that compares an answer with rows drawn uniformly from each unit.
+
+    `answer(seed)` returns it almost without noise, with the expectation and the standard deviation of what
+    uniform sampling would give for units of that seed.
+    """
+
+    def audit(seed: int) -> bool:
+        found, expected, error = answer(seed)
+        return bool(abs(found - expected) > norm.isf((1 - CONFIDENCE) / 2) * error)
+
+    return audit
+
+
+def rare_flag(seed: int) -> tuple[float, float, float]:
+    """The mean of a flag that one of 20 rows of each of 1000 units has; two rows of a unit may count."""
+    units, rows = np.divmod(np.arange(20_000), 20)
+    frame = pd.DataFrame({"unit": units + 1000 * seed, "flag": (rows == 0).astype(float)})
+    table = private_table(frame, privacy_unit="unit", contribution_bound=2)
+    question = Mean(bounds=(0, 1), epsilon=1e6, contribution_bound=2, column="flag")
+    found = question.answer(table["flag"], generator=seeded(seed)).value
+    return found, 0.05, math.sqrt(0.1 * 0.9 / 1000) / 2  # a unit's flag counts with probability 2 / 20
+
+
+def asked_pairs(seed: int) -> tuple[float, float, float]:
+    """The rows of two pairs, of 1000 units that have one row with one of them and two with other pairs."""
+    units, rows = np.divmod(np.arange(3000), 3)
+    towns, years = np.where(rows == 1, "Oslo", "Rome"), np.where(rows == 2, 2021, 2020)
+    frame = pd.DataFrame({"unit": units + 1000 * seed, "town": towns, "year": years})
+    keys = [("Rome", 2020), ("Oslo", 2021)]
+    query = private_table(frame, privacy_unit="unit").group_by("town", "year", keys=keys).count(epsilon=1e6)
+    found = query.question.answer(query.data, generator=seeded(seed)).value
+    return sum(found.values()), 1000.0, 1e-9  # one row of each unit, whatever else it has
+
+
+def smallest_rows_first(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(owned_rows, "is_kept", lambda place, *, rows, draw, bound: place < bound)
+
+
+def values_and_not_rows(patch: pytest.MonkeyPatch) -> None:
+    def _bounded(self, rows):
+        hashes = rows["unit"].hash() ^ rows["value"].hash()  # equal rows have one: all of them are next
+        place = ibis.row_number().over(group_by="unit", order_by=[hashes, rows["value"]])
+        rows = rows.mutate(place=place)
+        return rows.filter(rows["place"] < self.contribution_bound).drop("place")
+
+    patch.setattr(owned_rows.OwnedRows, "_bounded", _bounded)
+
+
+def same_place_in_each_unit(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(owned_rows, "drawn", lambda seed, *, engine: ibis.literal(0, type="int64"))
+
+
+def keys_part_by_part(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(groups, "_has_one", groups._has_parts)
 
 
 # --- read from the data -----------------------------------------------------------------------------------
@@ -308,6 +379,34 @@ BUGS = (
         found_by="replay on neighbors",
         plant=keep_all_rows,
         audit=bound_units_ignored,
+    ),
+    Planted(
+        name="smallest-rows-first",
+        bug="of a unit with too many rows, those with the smallest values count",
+        found_by="uniform sampling",
+        plant=smallest_rows_first,
+        audit=biased(rare_flag),
+    ),
+    Planted(
+        name="values-and-not-rows",
+        bug="rows of a unit are sorted by a hash of their values, so that all rows of one value count first",
+        found_by="uniform sampling",
+        plant=values_and_not_rows,
+        audit=biased(rare_flag),
+    ),
+    Planted(
+        name="same-place-in-each-unit",
+        bug="the rows that count begin at the same place in the order of each unit's values",
+        found_by="uniform sampling",
+        plant=same_place_in_each_unit,
+        audit=biased(rare_flag),
+    ),
+    Planted(
+        name="keys-part-by-part",
+        bug="rows are filtered by each part of a key, and those of other pairs take the places of asked ones",
+        found_by="uniform sampling",
+        plant=keys_part_by_part,
+        audit=biased(asked_pairs),
     ),
     Planted(
         name="bounds-read-from-the-data",
