@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+import math
+
 import numpy as np
 import pytest
 from scipy.stats import binomtest
@@ -219,3 +221,9 @@ def test_no_row_makes_a_prediction_warn(classes):
     for method in ("decision_function", "predict", "predict_proba", "predict_log_proba"):
         assert len(getattr(fitted, method)(rows)) == 4
     assert np.isfinite(fitted.predict_proba(rows[2:])).all()  # where all chances are as good as 0, too
+
+
+@pytest.mark.parametrize("classes", [(0, None), ("a", 1), (0, math.nan), (1, 1.0), ("a", b"a"), (0,), "ab"])
+def test_classes_are_of_one_kind(classes):
+    with pytest.raises(InvalidParameterError, match="all of them text or all of them numbers"):
+        LogisticRegression(epsilon=1.0, clip_norm=1.0, classes=classes).event()

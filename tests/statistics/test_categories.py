@@ -10,6 +10,7 @@ import pytest
 
 from sfumato.errors import InvalidParameterError
 from sfumato.statistics.categories import categories_of
+from sfumato.statistics.columns import column_of
 
 SECRET = "Ada Lovelace"
 
@@ -148,3 +149,22 @@ def test_what_a_value_says_when_it_cannot_be_written_is_not_passed_on():
         categories_of([Silent()])
     assert SECRET not in str(refused.value)
     assert refused.value.__context__ is None
+
+
+@pytest.mark.parametrize("values", [np.array([b"a", b"b", b"a"]), [b"a", b"b", b"a"]])
+def test_bytes_are_categories_and_no_text(values):
+    assert categories_of(values).tally([b"a", b"b"]).tolist() == [2, 1]
+    categories_of(values).require_fitting([b"a"])
+    with pytest.raises(InvalidParameterError):
+        column_of(values)
+
+
+def test_categories_of_pandas_have_the_type_of_what_they_are():
+    numbers = categories_of(pd.Series([1, 2, 1], dtype="category"))
+    numbers.require_fitting([1, 2])
+    assert numbers.tally([1, 2]).tolist() == [2, 1]
+    texts = categories_of(pd.Series(["x", "y"], dtype="category"))
+    texts.require_fitting(["x"])
+    for column, wrong in ((numbers, "x"), (texts, 1)):
+        with pytest.raises(InvalidParameterError):
+            column.require_fitting([wrong])

@@ -158,10 +158,11 @@ class LogisticRegression(ClassifierMixin, PrivateEstimator):
     def public_classes(self) -> npt.NDArray[Any]:
         """Return `classes` as an array; raises where they make no sense."""
         classes = np.asarray(self.classes)
-        if classes.ndim != 1 or len(classes) < 2 or len(np.unique(classes)) != len(classes):
+        if not (classes.ndim == 1 and len(classes) >= 2 and _are_alike(self.classes)):
             raise InvalidParameterError(
-                f"classes must list at least two different labels, but {self.classes!r} was given. They are "
-                "public: which labels occur must not be read from the data."
+                "classes must list at least two different labels, all of them text or all of them numbers, "
+                f"but {self.classes!r} was given. They are public: which labels occur must not be read from "
+                "the data."
             )
         return classes
 
@@ -300,3 +301,11 @@ class LogisticRegression(ClassifierMixin, PrivateEstimator):
         """Return the logarithms of `predict_proba`."""
         with np.errstate(all="ignore"):
             return np.log(self.predict_proba(X))
+
+
+def _are_alike(classes: Any) -> bool:
+    """Whether labels differ, and are all text, all bytes, all true or false, or all finite numbers."""
+    labels = [label.item() if isinstance(label, np.generic) else label for label in classes]
+    one_kind = any(all(isinstance(label, kind) for label in labels) for kind in (str, bytes, int | float))
+    finite = all(not isinstance(label, float) or math.isfinite(label) for label in labels)
+    return one_kind and finite and len(set(labels)) == len(labels)

@@ -57,7 +57,7 @@ _T = TypeVar("_T")
 
 STEPS = 2**20  # of the grid, from the middle of the bounds to either end
 MOST_ROWS = 2**33  # whose sum float64 still holds exactly
-_NO_NUMBERS = ("text", "date", "timestamp")  # of `schema`
+_NO_NUMBERS = ("text", "binary", "date", "timestamp")  # of `schema`
 _CHUNK = 2**16  # rows at a time: what is computed on the way stays in the processor's cache
 _MOST_GAPS = 8  # numbers of owners for each row, of which most are nobody's: memory for each of them
 

@@ -183,7 +183,9 @@ def plain_type_of(values: Any) -> str | None:
     """
     kind: Any = getattr(values, "dtype", None)
     kind = getattr(values, "type", None) if kind is None else kind
-    by_numpy = {"U": "text", "S": "text", "T": "text", "i": "integer", "u": "integer", "f": "number"}
+    if hasattr(kind, "categories") and str(kind) == "category":  # of pandas: what its categories are
+        return plain_type_of(kind.categories)
+    by_numpy = {"U": "text", "S": "binary", "T": "text", "i": "integer", "u": "integer", "f": "number"}
     letter = getattr(kind, "kind", None)
     if isinstance(letter, str) and type(kind).__module__.startswith("numpy"):
         return (by_numpy | {"b": "boolean", "M": "timestamp"}).get(letter)
