@@ -2,6 +2,7 @@
 import datetime
 import math
 from decimal import Decimal
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pandas as pd
@@ -168,3 +169,27 @@ def test_categories_of_pandas_have_the_type_of_what_they_are():
     for column, wrong in ((numbers, "x"), (texts, 1)):
         with pytest.raises(InvalidParameterError):
             column.require_fitting([wrong])
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        (Decimal("1.0"), Decimal("1.00")),
+        (
+            datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC),
+            datetime.datetime(2024, 1, 1, tzinfo=ZoneInfo("UTC")),
+        ),
+    ],
+)
+def test_other_categories_do_not_change_which_of_two_equal_ones_comes_first(pair):
+    units, values = np.repeat(np.arange(50), 2).tolist(), [*pair] * 50
+
+    def found(others):
+        tallies = categories_of(
+            values + others, owners=units + [f"other {i}" for i in range(len(others))]
+        ).tallies()
+        return [tallies[each] for each in pair]
+
+    alone = found([])
+    assert sum(alone) == 50
+    assert all(found([Decimal(i) / 7 for i in range(1, n)]) == alone for n in range(2, 60))

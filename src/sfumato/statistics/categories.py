@@ -167,10 +167,13 @@ def _ranks(labels: list[Written | None]) -> dict[Written, int]:
     return {label: rank for rank, label in enumerate(sorted(known, key=_sortable))}
 
 
-def _sortable(label: Written) -> tuple[str, Any]:
-    """Return what categories are sorted by, decided by the type alone: values of one type always compare."""
+def _sortable(label: Written) -> tuple[str, Any, str]:
+    """Return what categories are sorted by, decided by the type alone: values of one type always compare.
+
+    Equal ones that are written differently, as 1.0 and 1.00 are, come in the order of what is written.
+    """
     kind, written, value = label
     name = f"{kind.__module__}.{kind.__qualname__}"
     if kind in _SORTED:
-        return name, value
-    return name, cast(Any, value).isoformat() if kind in (datetime, time) else written
+        return name, value, written
+    return name, cast(Any, value).isoformat() if kind in (datetime, time) else "", written
