@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """pandas frames: nothing that is printed tells whether a value is missing or out of range."""
 
+import math
 from decimal import Decimal
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from sfumato.errors import InvalidParameterError
 from sfumato.statistics import mean
 from sfumato.statistics.frames import read_alike
 from sfumato.statistics.tables import private_table
@@ -67,9 +69,77 @@ def test_whole_numbers_are_keys_and_categories_with_and_without_missing_values()
         assert "2020.0" not in repr(table.categories("year").tallies())
 
 
-def test_units_are_told_apart_beyond_what_float64_can():
-    frame = pd.DataFrame({"who": [2**60, 2**60 + 1], "age": [1.0, 2.0]})
+@pytest.mark.parametrize("kind", ["Int64", "str", "int64[pyarrow]"])
+def test_units_are_told_apart_beyond_what_float64_can_in_types_that_have_missing_values(kind):
+    frame = pd.DataFrame({"who": pd.Series([2**60, 2**60 + 1]).astype(kind), "age": [1.0, 2.0]})
     assert private_table(frame, privacy_unit="who")["age"].ordered((0, 9)).tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("types", [None, {"who": "integer"}, {"who": "text"}])
+@pytest.mark.parametrize("other", [None, "x", 7.5])
+def test_one_row_does_not_change_which_whole_numbers_are_one_unit(other, types):
+    who = [2**53 + i for i in range(100)]
+    extra = {"who": [*who, other], "x": [1.0] * 100 + [math.nan]}
+    frames = [
+        pd.DataFrame({"who": who, "x": 1.0}),
+        pd.DataFrame(extra),
+        pd.DataFrame(extra).astype({"who": object}),
+    ]
+    found = [
+        private_table(frame, privacy_unit="who", types=types)["x"].moments((0, 9)).count for frame in frames
+    ]
+    assert len(set(found)) == 1
+
+
+@pytest.mark.parametrize("kind", [None, "date", "timestamp"])
+def test_one_row_does_not_decide_in_which_steps_times_are_kept(kind):
+    texts = ["2250-01-01 00:00:00"] * 50
+    finer = [*texts, "2024-01-01 00:00:00.000000001"]
+    types = None if kind is None else {"until": kind}
+    schemas, counts = [], []
+    for rows in (texts, finer):
+        frame = pd.DataFrame({"until": pd.to_datetime(pd.Series(rows), format="ISO8601")})
+        table = private_table(frame, types=types)
+        schemas.append(table.schema)
+        counts.append(sum(table.categories("until").tallies().values()))
+    assert schemas[0] == schemas[1] and counts == [50, 51]
+
+
+def test_a_missing_value_does_not_rename_categories_that_are_whole_numbers():
+    for rows in ([10115, 20095] * 5, [10115, 20095] * 5 + [None]):
+        frame = pd.DataFrame({"zip": pd.Series(rows).astype("category")})
+        assert dict(private_table(frame).categories("zip").tallies()) == {"10115": 5, "20095": 5}
+
+
+def test_columns_are_found_by_names_that_are_numbers():
+    for other in (None, "x"):
+        frame = pd.DataFrame({0: [*[i // 3 for i in range(30)], other], "x": [*[1.0] * 30, math.nan]})
+        table = private_table(frame, privacy_unit="0")
+        assert table["x"].moments((0, 9)).count == 10 and table.schema == {"0": "string", "x": "float64"}
+    with pytest.raises(InvalidParameterError, match="one name"):
+        private_table(pd.DataFrame([[1, 2]], columns=[1, "1"]))
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pd.array([1.5, 2.5], dtype="float64").astype("float16"),
+        pd.period_range("2020-01", periods=2, freq="M"),
+        pd.interval_range(0, 2),
+        np.array([1, 2], dtype=">i8"),
+        pd.arrays.SparseArray([0.0, 1.0]),
+    ],
+    ids=["float16", "period", "interval", "big-endian", "sparse"],
+)
+def test_columns_of_rare_types_are_read(column):
+    table = private_table(pd.DataFrame({"c": column, "x": [1.0, 2.0]}))
+    assert table["x"].moments((0, 9)).count == 2
+    assert sum(table.categories("c").tallies().values()) == 2
+
+
+def test_a_type_that_no_engine_has_is_refused_in_our_words():
+    with pytest.raises(InvalidParameterError, match="has a type that DuckDB has not"):
+        private_table(pd.DataFrame({"c": [1j, 2j]}))
 
 
 def test_true_and_false_count_as_numbers_also_where_one_is_missing():

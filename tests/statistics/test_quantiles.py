@@ -298,3 +298,11 @@ def test_a_release_is_charged_before_the_data_is_read(account):
         median(broken, bounds=BOUNDS, epsilon=0.5, account=account)
     assert "42" not in str(raised.value)
     assert account.spent().epsilon == pytest.approx(0.5, rel=1e-3)
+
+
+@pytest.mark.parametrize(("q", "bounds"), [(0.0, (0, 1000)), (1.0, (-1000, 1)), (0.001, (0, 1000))])
+@pytest.mark.parametrize("epsilon", [1e3, 1e4, 1e6])
+def test_a_quantile_at_an_end_gets_no_worse_with_a_larger_epsilon(q, bounds, epsilon):
+    found = quantile(np.linspace(0, 1, 3000), q, bounds=bounds, epsilon=epsilon, level=0.95)
+    assert found.value == pytest.approx(round(q), abs=0.1)
+    assert found.interval.upper - found.interval.lower < 0.1

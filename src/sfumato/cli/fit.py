@@ -76,6 +76,10 @@ def command(
     table = opened(source, privacy_unit, 1, type_of)
     if label:
         said["classes"] = named_values(table, target, tuple(label))
+    if feature and (target in feature or len(set(feature)) < len(feature)):
+        raise InvalidParameterError(
+            "each column is named once: the --target is no --feature, and a --feature is not repeated."
+        )
     estimator = kind(epsilon=epsilon, relation=relation, **said)
     with waiting("Fitting"):
         fitted = fit(

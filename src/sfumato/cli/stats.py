@@ -154,7 +154,7 @@ def _query(
     if column is None or statistic is Statistic.KEYS:
         return _of_table(table, statistic, column, terms, said)
     kind, extra = _question(statistic, said)
-    if unknown := sorted(set(said) - set(kind.__dataclass_fields__) - {"qs"}):
+    if unknown := sorted(set(said) - set(kind.__dataclass_fields__)):
         raise InvalidParameterError(f"{statistic.value} takes no {', '.join(unknown)}: leave it out.")
     missing = [name for name in _NEEDED if name in kind.__dataclass_fields__ and name not in extra]
     if missing:
@@ -185,6 +185,10 @@ def _of_table(
         )
     if said:
         raise InvalidParameterError(f"{statistic.value} takes no {', '.join(sorted(said))}: leave it out.")
+    if column is not None and not terms["delta"]:
+        raise InvalidParameterError(
+            "keys needs --delta, such as --delta 1e-6: it bounds the chance of naming one."
+        )
     return table.count(**terms) if column is None else table.keys(column, **terms)
 
 

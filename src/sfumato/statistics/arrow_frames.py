@@ -10,6 +10,8 @@ Cost       All other columns stay as they are. Texts are looked through once, wh
 import importlib
 from typing import Any
 
+from sfumato.errors import InvalidParameterError
+
 __all__ = ["readable"]
 
 _STEPS = {"s": 10**6, "ms": 10**3}  # of a microsecond, in one of these
@@ -30,14 +32,36 @@ def readable(frame: Any) -> Any:
     if library == "polars" and hasattr(frame, "to_arrow"):
         table = frame.to_arrow()
         return _mended(table) if any(map(_is_coarse, table.schema.types)) else frame
-    return _mended(frame) if library == "pyarrow" and hasattr(frame, "itercolumns") else frame
+    return _mended(_table(frame)) if library == "pyarrow" and hasattr(frame, "itercolumns") else frame
+
+
+def _table(frame: Any) -> Any:
+    import pyarrow as pa
+
+    return pa.Table.from_batches([frame]) if isinstance(frame, pa.RecordBatch) else frame
 
 
 def _of_pandas(frame: Any) -> Any:
-    """Return a table of Arrow: of a pandas frame DuckDB would copy all texts for every query."""
+    """Return a table of Arrow, with times in microseconds (`frames` tells why).
+
+    Of a pandas frame DuckDB would copy all texts for every query.
+    """
     import pyarrow as pa
 
-    return pa.Table.from_pandas(frame, preserve_index=False)
+    try:
+        table = pa.Table.from_pandas(frame, preserve_index=False)
+    except (pa.ArrowException, TypeError, ValueError):  # because of a type: no column has objects by now
+        table = None
+    if table is None:
+        kinds = ", ".join(f"{name}: {kind}" for name, kind in frame.dtypes.items())
+        raise InvalidParameterError(
+            f"a column of this pandas frame has a type that DuckDB has not ({kinds}). Make text or numbers "
+            "of it, or leave it out."
+        )
+    for place, field in enumerate(table.schema):
+        if pa.types.is_timestamp(field.type) and field.type.unit != "us":
+            table = table.set_column(place, field.name, _in_range(table.column(place)))
+    return table
 
 
 def _mended(table: Any) -> Any:
@@ -64,6 +88,8 @@ def _in_range(column: Any) -> Any:
     compute: Any = importlib.import_module("pyarrow.compute")  # which makes its functions when it is imported
     kind = column.type
     finer = pa.duration("us") if pa.types.is_duration(kind) else pa.timestamp("us", kind.tz)
+    if kind.unit == "ns":
+        return column.cast(finer, safe=False)
     most = _LARGEST // _STEPS[kind.unit]
     numbers = column.cast(pa.int64())
     inside = compute.and_(compute.less_equal(numbers, most), compute.greater_equal(numbers, -most))

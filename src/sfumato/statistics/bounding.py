@@ -57,6 +57,8 @@ def kept(
     sizes = np.bincount(units)
     counts = sizes[units] <= bound
     crowded = np.flatnonzero(~counts)
+    if not len(crowded):
+        return counts
     order = crowded[_sorted(values[crowded], units[crowded])]
     names = np.flatnonzero(sizes > bound)
     rows = sizes[names]

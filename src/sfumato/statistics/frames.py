@@ -8,7 +8,9 @@ Promise    A schema is public, but pandas chooses types by looking at the values
 Numbers    Whole numbers are float64, as all others, and where keys are asked for, those of them count that
            are whole. Above 2^53 they need a type that can be missing: pandas' "Int64".
 Unit       Is text, value by value, and 7.0 is written as 7: its type in pandas may depend on one row, but
-           which rows of all other units count may not.
+           which rows of all other units count may not. Whole numbers are those of float64, too.
+Times      Are in microseconds, as pandas chooses the step by looking at all values. What does not fit is
+           missing.
 Objects    Any other mixture of objects is text, value by value, as are categories: one that has no text in
            UTF-8 (half of a surrogate pair, other bytes, an object that fails) is missing, and fails nothing.
            A column of objects has no type of its own. Where one row is of another kind than all others, or
@@ -20,11 +22,13 @@ Not here   Nullable types, polars and pyarrow tell nothing of this kind.
 
 import sys
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms import inputs
 from sfumato.statistics.columns import is_missing, quietly
 from sfumato.statistics.schema import TYPES
@@ -33,6 +37,7 @@ __all__ = ["is_pandas", "read_alike"]
 
 _NUMBERS = ("integer", "mixed-integer-float")  # pandas' words
 _INT64 = range(-(2**63), 2**63)
+_WHOLE = range(-(2**63), 2**64)
 _LARGEST = int(sys.float_info.max)
 
 
@@ -53,22 +58,43 @@ def read_alike(source: Any, *, unit: str | None = None, types: Mapping[str, str]
     >>> read_alike(frame).dtypes.astype(str).to_dict()
     {'ill': 'boolean', 'age': 'float64', 'coins': 'float64'}
     """
-    if not (is_pandas(source) and source.columns.is_unique):
+    if not is_pandas(source):
         return source
-    frame, types = source.copy(deep=False), types or {}
-    for name, kind in source.dtypes.items():
-        if name in types and (name == unit or not _reads_alike(str(kind), types[name])):
-            textual = types[name] in ("text", TYPES["text"])
-            frame[name] = _texts(source[name], _named if textual else _cell)
-        elif name == unit:
-            frame[name] = _units(source[name])
-        elif str(kind) == "object":
-            frame[name] = _plain(source[name])
-        elif str(kind) in ("object", "category") or str(kind).startswith("str"):
-            frame[name] = _texts(source[name])
-        elif str(kind).startswith(("int", "uint")) and name not in types:
-            frame[name] = source[name].astype("float64")
+    frame, types = _with_names(source), types or {}
+    for name in frame.columns:
+        frame[name] = _column(frame[name], types.get(name), is_unit=name == unit)
     return frame
+
+
+def _column(column: Any, declared: str | None, *, is_unit: bool) -> Any:
+    column = _with_floats(column)
+    kind = str(column.dtype)
+    if declared is not None and (is_unit or not _reads_alike(kind, declared)):
+        return _texts(column, _named if declared in ("text", TYPES["text"]) else _cell)
+    if is_unit:
+        return _units(column)
+    if kind == "object":
+        return _plain(column)
+    if kind == "category" or kind.startswith(("period", "interval")):
+        return _texts(column, _named)
+    return _texts(column) if kind.startswith("str") else column
+
+
+def _with_floats(column: Any) -> Any:
+    """Return a column of numbers as float64, which whole ones become where one of them is missing."""
+    kind = column.dtype
+    if hasattr(column, "sparse"):
+        return _with_floats(column.sparse.to_dense())
+    is_number = isinstance(kind, np.dtype) and kind.kind in "iuf"
+    return column.astype("float64") if is_number and kind not in (np.float64, np.float32) else column
+
+
+def _with_names(source: Any) -> Any:
+    """Return a frame whose columns are named by text: a number that names one becomes text."""
+    names = [str(name) for name in source.columns]
+    if len(set(names)) < len(names):
+        raise InvalidParameterError("two columns of the frame have one name: name each differently.")
+    return source.set_axis(names, axis=1)
 
 
 def _units(column: Any) -> Any:
@@ -76,11 +102,9 @@ def _units(column: Any) -> Any:
     import pyarrow as pa
     from pandas.api.types import is_numeric_dtype
 
-    if not isinstance(column.dtype, np.dtype):
-        return column if is_numeric_dtype(column.dtype) else _texts(column, _named)
-    if column.dtype.kind in "iu":
-        return _text_column(pa.array(column.to_numpy()).cast("string"), column)
-    if column.dtype.kind != "f":
+    if not isinstance(column.dtype, np.dtype) and is_numeric_dtype(column.dtype):
+        return column
+    if str(column.dtype) not in ("float64", "float32"):
         return _texts(column, _named)
     values = column.to_numpy().astype(np.float64)
     whole = (np.abs(values) < 2.0**63) & (values == np.rint(values))
@@ -97,14 +121,15 @@ def _text_column(texts: Any, column: Any) -> Any:
 def _reads_alike(kind: str, declared: str) -> bool:
     """Whether an engine reads a pandas type as the declared one just as it reads the values one by one."""
     number = kind.lower().startswith(("int", "uint", "float", "bool"))
+    timed = kind in ("datetime64[s]", "datetime64[ms]", "datetime64[us]", "datetime64[ns]")
     by_kind = {
         "number": number,
         "float": number,
         "integer": number and not kind.lower().startswith("bool"),
         "int": number and not kind.lower().startswith("bool"),
         "bool": kind.lower().startswith("bool"),
-        "date": kind in ("datetime64[us]", "datetime64[ns]"),
-        "timestamp": kind in ("datetime64[us]", "datetime64[ns]"),
+        "date": timed,
+        "timestamp": timed,
     }
     return next((so for start, so in by_kind.items() if declared.startswith(start)), False)
 
@@ -113,8 +138,18 @@ def _named(value: Any) -> str:
     """Return a value as text, alike whatever type pandas has it in: 1.0 is written as 1, True as true."""
     if isinstance(value, bool | np.bool_):
         return str(bool(value)).lower()
+    if isinstance(value, timedelta):  # which pandas writes in another way than Python
+        return f"{value // timedelta(microseconds=1)} us"
+    if isinstance(value, complex) and value.imag == 0:
+        value = value.real
+    return _number_or_text(value)
+
+
+def _number_or_text(value: Any) -> str:
+    """Return a value as text; a whole number of 64 bits as float64 has it: pandas may have made it one."""
     whole = isinstance(value, float | np.floating) and float(value).is_integer()
-    return str(int(value)) if whole else _text(value)
+    rounded = isinstance(value, int | np.integer) and int(value) in _WHOLE
+    return str(int(float(value))) if whole or rounded else _text(value)
 
 
 def _text(value: Any) -> str:
@@ -129,8 +164,7 @@ def _cell(value: Any) -> str:
         return str(int(value))
     if isinstance(value, int) and not -_LARGEST <= value <= _LARGEST:
         return "inf" if value > 0 else "-inf"
-    whole = isinstance(value, float | np.floating) and float(value).is_integer()
-    return str(int(value)) if whole else _text(value)
+    return _number_or_text(value)
 
 
 def _plain(column: Any) -> Any:
@@ -151,6 +185,8 @@ def _texts(column: Any, written: Callable[[Any], str] = _text) -> Any:
     """Return a column of objects as text."""
     import pyarrow as pa
 
+    if str(column.dtype).startswith(("Int", "UInt")):
+        return column.astype("string")
     if str(column.dtype).startswith("str") and written is not _cell:
         texts = quietly(partial(pa.array, column, "string", from_pandas=True))  # fails on what is no UTF-8
         if texts is not None:

@@ -76,7 +76,10 @@ class LeftOutShare(Terms):
         return Answer(
             value=min(max(noisy.average(places), 0.0), 1.0),
             interval=Interval(lower=lower, upper=upper, level=self.level, covers=(Covers.NOISE,)),
-            notes=(f"if a {data.privacy_unit} has more rows than that, the share of all rows is larger",),
+            notes=(
+                f"where a {data.privacy_unit} has more than {self.contribution_bound} rows, the share of all "
+                "rows is larger",
+            ),
         )
 
     def plan(self, data: "ManyRows") -> str:

@@ -201,8 +201,11 @@ def draw(
     """Return a point whose rank is near q n + shift, by the exponential mechanism."""
     if ranks.high == ranks.low:
         return float(ranks.low)
-    wanted = q.numerator * ranks.rows + _outwards(shift * q.denominator)  # in units of 1 / denominator
-    farthest = min(ceil(2 * _DEPTH * sensitivity / Fraction(epsilon)) * q.denominator, _FARTHEST)
+    beside = _outwards(shift * q.denominator)
+    wanted = q.numerator * ranks.rows + beside  # in units of 1 / denominator
+    # What is wanted may be that far beyond all ranks: the nearest of them must still be the likeliest.
+    farthest = ceil(2 * _DEPTH * sensitivity / Fraction(epsilon)) * q.denominator + abs(beside)
+    farthest = min(farthest, _FARTHEST)
     near, before = _near(ranks, wanted - farthest, wanted + farthest, q.denominator)
     edges, least, most = _intervals(near)
     above, below = q.denominator * (before + least) - wanted, wanted - q.denominator * (before + most)

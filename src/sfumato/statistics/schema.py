@@ -133,7 +133,7 @@ def _is_time(kind: Any) -> bool:
 
 def _read_as(value: Expression, kind: Any, engine: str) -> Expression:
     given = value.type().copy(nullable=True)
-    if given == kind:
+    if given == kind or (given.is_timestamp() and kind.is_timestamp() and given.timezone is None):
         return value
     if engine not in _SOFT:
         raise InvalidParameterError(
