@@ -13,21 +13,33 @@ Lower      Of that member's epsilon the accountant's lower bound counts, where i
            (projections, batches of a fixed or a largest size) its upper bound stands in, and `certified` is
            False: a claim by the same accountant is still refuted only where the area is out of its reach, but
            the number itself may be above the true epsilon by as much as the accountant's is.
+Tail       `bound_of_tail` does the same for one point of the curve, such as the share of canaries in and out
+           with a score above a threshold: an area hides what a few of them give away.
 Source     ROC curves as trade-off functions: Dong, Roth, Su 2022.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from sfumato import _check
 from sfumato.accounting.events import DpEvent
 from sfumato.accounting.guarantee import Relation
 from sfumato.accounting.price import price
+from sfumato.audit import bounds
 
-__all__ = ["AreaBound", "bound_of_area", "epsilon_of_area", "largest_area"]
+__all__ = [
+    "AreaBound",
+    "Tail",
+    "bound_of_area",
+    "bound_of_tail",
+    "epsilon_of_area",
+    "largest_area",
+    "most_found",
+]
 
 _DELTAS = (1e-4, 0.005, 0.03, 0.09, 0.2, 0.35, 0.55, 0.8)
 _CELLS = 4000  # of the axis of false positives; midpoints of a convex curve lie below its mean
@@ -43,8 +55,23 @@ def largest_area(event: DpEvent, *, relation: Relation) -> float:
     >>> round(largest_area(one, relation=Relation.ADD_REMOVE), 3)
     0.641
     """
-    missed = np.zeros(_CELLS)
-    alarms = (np.arange(_CELLS) + 0.5) / _CELLS
+    return float(1 - _missed(event, (np.arange(_CELLS) + 0.5) / _CELLS, relation).mean())
+
+
+def most_found(event: DpEvent, alarms: Sequence[float], *, relation: Relation) -> list[float]:
+    """Return the most true positives that an attack may have at each rate of false positives.
+
+    >>> from sfumato.accounting.events import dp_sgd
+    >>> one = dp_sgd(noise_multiplier=1.0, sampling_rate=1.0, steps=1)  # exactly 0.389
+    >>> [round(most, 2) for most in most_found(one, [0.1], relation=Relation.ADD_REMOVE)]
+    [0.39]
+    """
+    return (1 - _missed(event, np.asarray(alarms, dtype=np.float64), relation)).tolist()
+
+
+def _missed(event: DpEvent, alarms: npt.NDArray[np.float64], relation: Relation) -> npt.NDArray[np.float64]:
+    """Return the least share of false negatives at each rate of false positives."""
+    missed = np.zeros(len(alarms))
     for delta in _DELTAS:
         epsilon = price(event, delta=delta, relation=relation).epsilon
         if math.isinf(epsilon):
@@ -52,7 +79,7 @@ def largest_area(event: DpEvent, *, relation: Relation) -> float:
         factor = math.exp(min(epsilon, 700.0))
         missed = np.maximum(missed, 1 - delta - factor * alarms)
         missed = np.maximum(missed, (1 - delta - alarms) / factor)
-    return float(1 - missed.mean())
+    return missed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,7 +104,58 @@ def bound_of_area(
     (4.3, True)
     """
     _check.in_range(0, 1, area=area)
-    factor = _most_noise(lambda factor: largest_area(event(factor), relation=relation) >= area)
+
+    def allows(factor: float) -> bool:
+        return largest_area(event(factor), relation=relation) >= area
+
+    return _bound(allows, event, delta, relation)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tail:
+    """How many scores lie above a threshold that was chosen without them."""
+
+    hits: int  # of canaries that are in
+    positives: int
+    alarms: int  # of canaries that are out
+    negatives: int
+
+
+def bound_of_tail(
+    tail: Tail, event: Callable[[float], DpEvent], *, delta: float, relation: Relation, confidence: float
+) -> AreaBound:
+    """Return an epsilon that a share of high scores shows, as `bound_of_area` does for an area.
+
+    Where the claimed event allows the share, the answer is what the counts show of any mechanism: less than
+    the family would, but no event need be priced for it.
+
+    >>> from sfumato.accounting.events import dp_sgd
+    >>> def event(factor): return dp_sgd(noise_multiplier=factor, sampling_rate=1.0, steps=1)
+    >>> most = Tail(hits=250, positives=250, alarms=0, negatives=250)
+    >>> found = bound_of_tail(most, event, delta=1e-5, relation=Relation.ADD_REMOVE, confidence=0.95)
+    >>> round(found.epsilon)
+    22
+    """
+    each = (1 + confidence) / 2
+    low, _ = bounds.clopper_pearson(tail.hits, tail.positives, confidence=each)
+    _, high = bounds.clopper_pearson(tail.alarms, tail.negatives, confidence=each)
+
+    def allows(factor: float) -> bool:
+        return most_found(event(factor), [high], relation=relation)[0] >= low
+
+    if not allows(1.0):
+        return _bound(allows, event, delta, relation)
+    any_mechanism = bounds.epsilon_from_counts(
+        tail.hits, tail.positives, tail.alarms, tail.negatives, delta=delta, confidence=confidence
+    )
+    return AreaBound(epsilon=any_mechanism, certified=True)
+
+
+def _bound(
+    allows: Callable[[float], bool], event: Callable[[float], DpEvent], delta: float, relation: Relation
+) -> AreaBound:
+    """Return the epsilon of the event of least noise that does not allow what was seen."""
+    factor = _most_noise(allows)
     if factor is None:
         return AreaBound(epsilon=0.0, certified=True)
     found = price(event(factor), delta=delta, relation=relation)

@@ -162,6 +162,8 @@ class Session:
         self._agreement.require_batch(batch, self.step)
         units = distributed.share(batch)
         with self._runtime.forward(self._device):
+            if self._canaried is not None:
+                self._canaried.try_out(self.private, step=self.step, device=self._device)
             for piece in self._pieces(units):
                 self._accumulate(piece)
         bound = self.private.bound  # of this step: `finish` may move it for the next
@@ -208,7 +210,7 @@ class Session:
         if self._canaried is not None:
             self._canaried.observe(
                 units,
-                noise_multiplier=self.private.noise_multiplier,
+                step=self.step,
                 bound=bound,
                 expected_batch_size=self.private.expected_batch_size,
             )
