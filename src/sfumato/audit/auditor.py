@@ -14,7 +14,7 @@ Private    Only noisy sums are looked at, and which canaries are in a batch; can
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -83,6 +83,7 @@ class Auditor:
         self._pushed = ContributionLog("canaries in the model's own tensors")
         self._energies: dict[str, Energies] = {}
         self._steps: list[float] = []  # the noise of each
+        self._twice: str | None = None  # what was in a batch more than once
         self._seat(drawn)
 
     def _seat(self, present: Tensor) -> None:
@@ -122,27 +123,27 @@ class Auditor:
         idle: Tensor | None = None,
         counted: Tensor | None = None,
         exact: bool = True,
-        order: Tensor | None = None,
     ) -> None:
         """Take in a step: what was released along each canary's direction, and the noise that is stated.
 
-        `taken` says which canaries were in the batch. `idle` is what was released in more directions, which
-        nobody touches. `counted` limits scores to some canaries, such as those whose turn it was. `exact` is
-        False where contributions may exceed the bound, as estimated norms let them. `order` sorts the seated
-        canaries as they lie in the data.
+        `taken` says how often each canary was in the batch: once at most. `idle` is what was released in more
+        directions, which nobody touches. `counted` limits scores to some canaries, such as those whose turn
+        it was. `exact` is False where contributions may exceed the bound, as estimated norms let them.
+        Canaries are numbered as they lie in the data.
         """
         seen = seen.double().nan_to_num(_MOST, _MOST, -_MOST).clamp(-_MOST, _MOST)
         evidence = self._evidence(seen, noise)
         self._scores += evidence if counted is None else evidence * counted
         self._steps.append(noise)
-        taken = taken.bool()
+        if bool((taken > 1).any()):
+            self._twice = self._twice or f"a unit is in the batch of step {len(self._steps)} more than once"
+        taken = taken > 0
         moved = taken & (self.signs != 0)
         self._hear(seen, noise, moved, idle)
         if exact:
             beyond = (seen * self.signs)[moved] - 1
             self._added.add(beyond.numpy() / noise, seen[~moved].numpy() / noise, noise=noise)
-        seats = taken[self.seated]
-        self._batches.add((seats if order is None else seats[order]).numpy())
+        self._batches.add(taken[self.seated].numpy())
 
     def _hear(self, seen: Tensor, noise: float, moved: Tensor, idle: Tensor | None) -> None:
         heard, known = [seen], [~moved]
@@ -150,6 +151,14 @@ class Auditor:
             heard.append(idle.double().nan_to_num(_MOST, _MOST, -_MOST).clamp(-_MOST, _MOST))
             known.append(torch.ones(len(idle), dtype=torch.bool))
         self._noise.add(torch.cat(heard).numpy() / noise, known=torch.cat(known).numpy())
+
+    def observe_trial(self, noise: Tensor, *, before: int) -> None:
+        """Take in the coordinates of `observe` in a step that does not count, in stated standard deviations.
+
+        Its noise must have nothing to do with that of any other step.
+        """
+        heard = noise.double().nan_to_num(_MOST, _MOST, -_MOST).clamp(-_MOST, _MOST)
+        self._noise.add(heard.numpy(), step=f"a trial before step {before + 1}")
 
     def observe_noise(self, name: str, noise: Numbers) -> None:
         """Take in noise alone, of coordinates that have a name, in stated standard deviations."""
@@ -173,11 +182,18 @@ class Auditor:
     # --- what it shows -----------------------------------------------------------------------------------
 
     def verdict(
-        self, claim: Guarantee, event: Callable[[float], DpEvent], *, subject: str, steps: int | None = None
+        self,
+        claim: Guarantee,
+        event: Callable[[float], DpEvent],
+        *,
+        subject: str,
+        steps: int | None = None,
+        more: Sequence[tuple[str, list[Finding], str]] = (),
     ) -> AuditResult:
         """Return what was seen, beside a claim.
 
         `event(factor)` is the event that is claimed, with its noise multiplied; `steps` is how many it has.
+        `more` are checks of the caller's own: a name, what was found, and how small a mistake would show.
         """
         inside, outside = self._scores[self._present].numpy(), self._scores[~self._present].numpy()
         error = 1 - self.confidence
@@ -189,7 +205,7 @@ class Auditor:
             bounds=tuple(bounds if tail is None else [*bounds, tail]),
             in_scores=tuple(inside.tolist()),
             out_scores=tuple(outside.tolist()),
-            checks=tuple(self._checks(claim, steps, _CHECKS * error)),
+            checks=tuple(self._checks(claim, steps, more, _CHECKS * error)),
         )
 
     def _ranked(
@@ -228,15 +244,22 @@ class Auditor:
             trials=found.positives + found.negatives,
         )
 
-    def _checks(self, claim: Guarantee, steps: int | None, error: float) -> list[Check]:
-        groups = [
+    def _checks(
+        self,
+        claim: Guarantee,
+        steps: int | None,
+        more: Sequence[tuple[str, list[Finding], str]],
+        error: float,
+    ) -> list[Check]:
+        groups: list[tuple[str, list[Finding], Callable[[float], str]]] = [
             ("noise of each step", self._noise.findings(), self._noise.sees),
             ("noise of the model's own tensors", self._trial_findings(), self._trial_sees),
             ("noise beneath the model's gradients", self._energy_findings(), self._energy_sees),
             ("contributions of canaries", self._added.findings(), self._added.sees),
             ("contributions in the model's own tensors", self._pushed.findings(), self._pushed.sees),
-            ("batches", self._batches.findings(), self._batches.sees),
+            ("batches", self._batch_findings(), self._batches.sees),
             ("price", self._price(claim, steps), self._price_sees),
+            *((name, findings, lambda _, sees=sees: sees) for name, findings, sees in more),
         ]
         made = [group for group in groups if group[1]]
         each = error / max(1, len(made))
@@ -259,6 +282,12 @@ class Auditor:
 
     def _energy_sees(self, error: float) -> str:
         return "noise that is missing where the data add little"
+
+    def _batch_findings(self) -> list[Finding]:
+        found = self._batches.findings()
+        if self._twice is None:
+            return found
+        return [Finding(p_value=0.0, said=self._twice, observations=len(self._steps)), *found]
 
     def _price_sees(self, error: float) -> str:
         return "a claim below the cost of the steps seen"
@@ -285,6 +314,7 @@ class Auditor:
             "present": self._present,
             "scores": self._scores.clone(),
             "steps": list(self._steps),
+            "twice": self._twice,
             "noise": self._noise.state_dict(),
             "added": self._added.state_dict(),
             "pushed": self._pushed.state_dict(),
@@ -298,6 +328,7 @@ class Auditor:
         self._seat(state["present"])
         self._scores = state["scores"].clone()
         self._steps = [float(noise) for noise in state["steps"]]
+        self._twice = state["twice"]
         self._noise.load_state_dict(state["noise"])
         self._added.load_state_dict(state["added"])
         self._pushed.load_state_dict(state["pushed"])

@@ -41,13 +41,17 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from sfumato.accounting.guarantee import Guarantee
 from sfumato.audit.auditor import Auditor, halves, least_canaries, require_enough
 from sfumato.audit.results import AuditResult
+from sfumato.audit.update_log import UpdateLog
 from sfumato.errors import InvalidParameterError, SfumatoError, UnsupportedModelError
 from sfumato.mechanisms.random import Generator, resolve, words
 from sfumato.training import distributed, rows, swapping
+from sfumato.training.averaging import WeightAverage
+from sfumato.training.checking import same_draws
 from sfumato.training.clipping import Clipping, CoordinateClipping, Scaling
 from sfumato.training.data import Batch, Units, moved
 from sfumato.training.gradients import PrivateGradients
@@ -62,6 +66,9 @@ _LENGTHS = (_LONG, 30.0, _LONG, 1000.0)  # of canaries in turn: a mistake may de
 _PUSHES = (_LONG, 1.5, 100.0, 3.0, 10.0)  # of rows in trials, in multiples of the threshold
 _PUSHED = 32  # rows in a trial
 _STEPS_PER_TRIAL, _MOST_TRIALS = 50, 16
+_CROWD, _ALONE = 64, 60.0  # rows of a trial in which one is too long, by so much, and the others are short
+_SHORT = 1e-3  # in multiples of the threshold
+_UPDATES_SEE = "a weight that differs by 0.01% from what was released"
 _SAMPLED = 1 << 16  # coordinates of a tensor that are looked at one by one in a trial
 _TABLES = 4  # of canary coordinates where layers are clipped on their own, and 2 where they are not
 
@@ -134,6 +141,7 @@ class CanariedRun:
         self._lengths = _lengths(settings.count, clipping)
         self._inner, self._units = units, _CanariedUnits(units)
         self._model: nn.Module | None = None
+        self._updates: UpdateLog | None = None
         self._seat()
 
     def _seat(self) -> None:
@@ -200,11 +208,13 @@ class CanariedRun:
             noise=noise,
             taken=taken,
             idle=None if self._layered else idle,
-            counted=None if self._mechanism.sampling.amplifies else taken.double(),
+            counted=None if self._mechanism.sampling.amplifies else (taken > 0).double(),
             exact=self._mechanism.step.projections is None,
         )
         for name, (energy, size) in self._energies().items():
             self._auditor.observe_energy(name, energy * (scale / noise) ** 2, size)
+        if self._updates is not None:
+            self._updates.released()
 
     def _energies(self) -> dict[str, tuple[float, int]]:
         """Return the sum of squares of the gradient of each of the model's tensors, and its size."""
@@ -221,37 +231,59 @@ class CanariedRun:
         return {name: p.grad for name, p in named.items() if p.grad is not None}
 
     def _in_batch(self, units: Tensor) -> Tensor:
-        """Return which canaries are in the batch."""
-        found = torch.zeros(self._settings.count, device=self._marks.device)
-        found[(self._units.canaries(units) - 1).to(found.device)] = 1
+        """Return how often each canary is in the batch."""
+        numbers = self._units.canaries(units) - 1
+        found = torch.bincount(numbers, minlength=self._settings.count).float().to(self._marks.device)
         distributed.add_up_([found])  # each rank has units of its own
-        return found.cpu() > 0
+        return found.cpu()
+
+    def follow(self, optimizer: Optimizer, average: WeightAverage | None) -> None:
+        """Watch what the weights of a run are moved by, from now on."""
+        assert self._model is not None  # it has a host
+        self._updates = UpdateLog(self._model, optimizer, average)
+
+    def moved(self, step: int) -> None:
+        """Look at the weights after a step."""
+        if self._updates is not None:
+            self._updates.moved(step)
 
     # --- trials ------------------------------------------------------------------------------------------
 
     def try_out(self, private: PrivateGradients, *, step: int, device: torch.device) -> None:
-        """Take steps that do not count, if it is time to, and look at what they would have released."""
+        """Take steps that do not count, if it is time to, and look at what they would have released.
+
+        All begin with the same state of torch's own random numbers, which the run then finds as it was: noise
+        that is drawn from these is the same in all trials, and shows.
+        """
         if step not in self._trials:
             return
-        noise, bound = self._mechanism.noise_multiplier(step), private.bound
-        scale = private.expected_batch_size / bound
-        with private.trying():
-            private.finish()
-            for name, gradient in self._gradients().items():
-                self._auditor.observe_noise(f"the model's {name}", _some(gradient * (scale / noise)))
+        noise = self._mechanism.noise_multiplier(step)
+        scale = private.expected_batch_size / private.bound
+        self._try(private, step, None)
+        for name, gradient in self._gradients().items():
+            self._auditor.observe_noise(f"the model's {name}", _some(gradient * (scale / noise)))
         if self._mechanism.step.projections is None:
-            for batch, direction in self._pushes(private, bound, device):
-                with private.trying():
-                    if distributed.is_first():  # the others have an empty share
-                        private.accumulate(*batch, checked_rows=torch.zeros(0, dtype=torch.int64))
-                    private.finish()
-                    along = sum(float((g * direction[n]).sum()) for n, g in self._gradients().items())
-                beyond = along * scale - _PUSHED
-                self._auditor.observe_push(beyond / _PUSHED, noise=noise / _PUSHED)
+            for pushed, direction in self._pushes(private, device):
+                self._try(private, step, pushed.rows)
+                along = sum(float((g * direction[n]).sum()) for n, g in self._gradients().items())
+                excess = along * scale - pushed.allowed
+                self._auditor.observe_push(excess / pushed.allowed, noise=noise / pushed.allowed)
+        private.drop()
+
+    def _try(self, private: PrivateGradients, step: int, batch: tuple[Any, ...] | None) -> None:
+        """Take a step that does not count, and look at the canaries' coordinates, which are noise alone."""
+        assert self._model is not None  # it has a host
+        with same_draws(self._model), private.trying():
+            if batch is not None and distributed.is_first():  # the others have an empty share
+                private.accumulate(*batch, checked_rows=torch.zeros(0, dtype=torch.int64))
+            private.finish()
+        scale = private.expected_batch_size / private.bound / self._mechanism.noise_multiplier(step)
+        own, idle = (found.double().cpu() * scale for found in self._marks.gradients())
+        self._auditor.observe_trial(torch.cat([own, idle]), before=step)
 
     def _pushes(
-        self, private: PrivateGradients, bound: float, device: torch.device
-    ) -> Iterator[tuple[tuple[Any, ...], dict[str, Tensor]]]:
+        self, private: PrivateGradients, device: torch.device
+    ) -> Iterator[tuple["_Push", dict[str, Tensor]]]:
         """Yield rows of nobody's with long gradients in the model's own tensors, and their direction."""
         blank = self._inner.blank(1)
         for made in () if blank is None else rows.made_up(moved(blank, device)):
@@ -261,10 +293,12 @@ class CanariedRun:
             norm = math.sqrt(sum(float(part.double().pow(2).sum()) for part in direction.values()))
             if not (math.isfinite(norm) and norm > 0):
                 continue
-            pulls = self._lengths_of_pushes(bound) / norm
-            places = torch.zeros(_PUSHED, dtype=torch.int64, device=device)
-            batch = (*rows.repeat_to(made, _PUSHED), places, pulls.to(device))
-            yield batch, {name: part / norm for name, part in direction.items()}
+            along = {name: part / norm for name, part in direction.items()}
+            for lengths in self._lengths_of_pushes():
+                places = torch.zeros(len(lengths), dtype=torch.int64, device=device)
+                pulls = (lengths * (private.bound / norm)).to(device)
+                batch = (*rows.repeat_to(made, len(lengths)), places, pulls)
+                yield _Push(rows=batch, allowed=float(lengths.clamp(max=1.0).sum())), along
 
     def _direction(self, private: PrivateGradients, made: tuple[Any, ...]) -> dict[str, Tensor] | None:
         """Return the gradient of one made-up row in the model's tensors; None where it is no input."""
@@ -280,11 +314,14 @@ class CanariedRun:
             name.removeprefix("model."): part for name, part in found.items() if name.startswith("model.")
         }
 
-    def _lengths_of_pushes(self, bound: float) -> Tensor:
+    def _lengths_of_pushes(self) -> list[Tensor]:
+        """Return how long the gradients of rows are, in multiples of the bound: many, and one in a crowd."""
         clipping = self._mechanism.step.clipping
         if isinstance(clipping, Clipping) and clipping.scaling is Scaling.GLOBAL:
-            return torch.full((_PUSHED,), _just_below(clipping))
-        return torch.tensor(_PUSHES).repeat(_PUSHED)[:_PUSHED] * bound
+            return [torch.full((_PUSHED,), _just_below(clipping) / (clipping.clip_norm or 1.0))]
+        one_in_a_crowd = torch.full((_CROWD,), _SHORT)
+        one_in_a_crowd[_CROWD // 3] = _ALONE
+        return [torch.tensor(_PUSHES).repeat(_PUSHED)[:_PUSHED], one_in_a_crowd]
 
     # --- what it shows -----------------------------------------------------------------------------------
 
@@ -296,6 +333,7 @@ class CanariedRun:
             lambda factor: mechanism.scaled(factor).event(),
             subject=f"DP-SGD in {mechanism.steps} steps",
             steps=mechanism.steps,
+            more=() if self._updates is None else [("updates", self._updates.findings(), _UPDATES_SEE)],
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -307,6 +345,14 @@ class CanariedRun:
         self._key = int(state["key"])
         self._auditor.load_state_dict(state)
         self._seat()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Push:
+    """Rows of a trial, and the most that their clipped sum may have along their direction, in bounds."""
+
+    rows: tuple[Any, ...]
+    allowed: float
 
 
 def _some(gradient: Tensor) -> Any:

@@ -62,7 +62,8 @@ class NoiseLog:
         self._energies = Energies(name)
         self._within = np.zeros(len(_WITHIN), dtype=np.int64)
         self._count = 0
-        self._signs: list[Signs] = []
+        self._signs: list[Signs] = []  # of steps, in order
+        self._beside: list[tuple[str, Signs]] = []  # of what is no step
         self._lag_sums = np.zeros(_LAGS)
         self._lag_pairs = np.zeros(_LAGS)
 
@@ -71,16 +72,25 @@ class NoiseLog:
         """How many numbers were seen."""
         return self._count
 
-    def add(self, noise: Numbers, *, known: npt.NDArray[np.bool_] | None = None) -> None:
-        """Add coordinates of a step, in stated standard deviations; `known` says which are noise alone."""
+    def add(
+        self, noise: Numbers, *, known: npt.NDArray[np.bool_] | None = None, step: str | None = None
+    ) -> None:
+        """Add coordinates of a step, in stated standard deviations; `known` says which are noise alone.
+
+        `step` is what messages call something that is no step of the run; steps are counted from 1.
+        """
         known = np.ones(len(noise), dtype=bool) if known is None else known
         pure = noise[known]
-        self._energies.add(float(pure @ pure), len(pure))
+        self._energies.add(float(pure @ pure), len(pure), step=step or f"step {len(self._signs) + 1}")
         distances = np.sort(np.abs(pure))
         self._within += np.searchsorted(distances, _WITHIN, side="right")
         self._count += len(pure)
         signs = np.where(known, np.where(noise < 0, -1, 1), 0).astype(np.int8)
-        self._signs.append(signs[:: max(1, len(signs) // _KEPT)][:_KEPT])
+        kept = signs[:: max(1, len(signs) // _KEPT)][:_KEPT]
+        if step is None:
+            self._signs.append(kept)
+        else:
+            self._beside.append((step, kept))
         self._add_lags(signs)
 
     def _add_lags(self, signs: Signs) -> None:
@@ -118,7 +128,7 @@ class NoiseLog:
     def _steps(self) -> Finding:
         signs = np.stack(self._signs).astype(np.float32)  # [steps, coordinates]
         steps = len(signs)
-        paired = [self._pairs_of(signs)] if steps <= _PAIRED else []
+        paired = [self._pairs_of(signs)] if steps + len(self._beside) <= _PAIRED else []
         p, what = min([*paired, *self._lags_of(signs)])
         looks = len(paired) + min(steps - 1, _NEAR)
         return Finding(
@@ -127,13 +137,15 @@ class NoiseLog:
             observations=int(np.count_nonzero(signs)),
         )
 
-    def _pairs_of(self, signs: Numbers | npt.NDArray[np.float32]) -> tuple[float, str]:
+    def _pairs_of(self, signs: npt.NDArray[np.float32]) -> tuple[float, str]:
+        names = [f"step {step + 1}" for step in range(len(signs))] + [name for name, _ in self._beside]
+        signs = np.concatenate([signs, *(kept[None].astype(np.float32) for _, kept in self._beside)])
         here = (signs != 0).astype(np.float32)
         first, second = np.triu_indices(len(signs), 1)
         sums, pairs = ((a @ a.T)[first, second] for a in (signs, here))
         p, at = _least_p(sums, pairs)
         word = "alike" if sums[at] > 0 else "opposite"
-        return p, f"steps {first[at] + 1} and {second[at] + 1} have {word} noise"
+        return p, f"{names[first[at]]} and {names[second[at]]} have {word} noise"
 
     def _lags_of(self, signs: npt.NDArray[np.float32]) -> list[tuple[float, str]]:
         found: list[tuple[float, str]] = []
@@ -180,6 +192,7 @@ class NoiseLog:
             "within": self._within.tolist(),
             "count": self._count,
             "signs": [signs.tolist() for signs in self._signs],
+            "beside": [(name, signs.tolist()) for name, signs in self._beside],
             "lag_sums": self._lag_sums.tolist(),
             "lag_pairs": self._lag_pairs.tolist(),
         }
@@ -190,6 +203,7 @@ class NoiseLog:
         self._within = np.array(state["within"], dtype=np.int64)
         self._count = int(state["count"])
         self._signs = [np.array(signs, dtype=np.int8) for signs in state["signs"]]
+        self._beside = [(name, np.array(signs, dtype=np.int8)) for name, signs in state["beside"]]
         self._lag_sums, self._lag_pairs = np.array(state["lag_sums"]), np.array(state["lag_pairs"])
 
 
@@ -198,11 +212,13 @@ class Energies:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self._steps: list[str] = []
         self._sums: list[float] = []
         self._sizes: list[int] = []
 
-    def add(self, energy: float, size: int) -> None:
+    def add(self, energy: float, size: int, *, step: str | None = None) -> None:
         """Add the sum of squares of `size` coordinates, in stated standard deviations."""
+        self._steps.append(f"step {len(self._sums) + 1}" if step is None else step)
         self._sums.append(energy)
         self._sizes.append(size)
 
@@ -217,8 +233,8 @@ class Energies:
         return [
             Finding(
                 p_value=min(1.0, len(p) * float(p[worst])),
-                said=f"the noise in {self.name} is too small in step {worst + 1}: its standard deviation is "
-                f"{_ratio(sums[worst], sizes[worst])} of the one stated",
+                said=f"the noise in {self.name} is too small in {self._steps[worst]}: its standard deviation "
+                f"is {_ratio(sums[worst], sizes[worst])} of the one stated",
                 observations=int(sizes.sum()),
             ),
             Finding(
@@ -240,12 +256,13 @@ class Energies:
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that was seen."""
-        return {"sums": list(self._sums), "sizes": list(self._sizes)}
+        return {"sums": list(self._sums), "sizes": list(self._sizes), "steps": list(self._steps)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` returned."""
         self._sums = [float(value) for value in state["sums"]]
         self._sizes = [int(value) for value in state["sizes"]]
+        self._steps = list(state["steps"])
 
 
 def seen_in_one_step(size: int, error: float) -> str:

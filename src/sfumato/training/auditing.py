@@ -13,9 +13,11 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from sfumato.accounting.guarantee import Guarantee
 from sfumato.mechanisms.random import Generator
+from sfumato.training.averaging import WeightAverage
 from sfumato.training.data import Batch, Units
 from sfumato.training.gradients import PrivateGradients
 from sfumato.training.losses import Loss
@@ -70,6 +72,14 @@ class Canaried(Protocol):
 
     def try_out(self, private: PrivateGradients, *, step: int, device: torch.device) -> None:
         """Take steps that do not count before a step, where it is time to. All ranks must ask."""
+        ...
+
+    def follow(self, optimizer: Optimizer, average: WeightAverage | None) -> None:
+        """Watch what the weights of a run are moved by: called once, before the first step of a process."""
+        ...
+
+    def moved(self, step: int) -> None:
+        """Look at the weights after a step."""
         ...
 
     def judge(self, claim: Guarantee) -> Verdict:

@@ -117,6 +117,7 @@ class PrivateGradients:
         self._below: Tensor | None = None
         self._clip_factor = 1.0
         self._history: tuple[tuple[float, int], ...] = ()
+        self._tried = 0  # steps that do not count: no two have the same noise
 
     @property
     def step(self) -> NoisyStep:
@@ -305,25 +306,30 @@ class PrivateGradients:
 
     @contextmanager
     def trying(self) -> Yields[None]:
-        """Take steps over rows that are nobody's: they do not count, and leave nothing behind.
+        """Take steps over rows that are nobody's: they do not count, and leave nothing but their gradients.
 
-        Their noise is drawn for them alone, as noise of the step to come must not be seen before it.
+        Their noise is drawn for them alone, as noise of the step to come must not be seen before it. When
+        their gradients were looked at, `drop` them.
         """
         if self._sums.begun:
             raise InvalidParameterError(
                 "a step has begun: end it with `finish` before anything is tried out."
             )
         noise, history, clipper = self._noise, self._history, self._clipper.state_dict()
-        self._noise = IndependentNoise(noise.generator.fork("trial", self.steps))
+        self._tried += 1
+        self._noise = noise.forked("trial", self._tried)
         try:
             yield
         finally:
             self._noise, self._history = noise, history
             self._clipper.load_state_dict(clipper)
             self._clear()
-            self._sums.hide()
-            for parameter in self.parameters.values():
-                parameter.grad = None
+
+    def drop(self) -> None:
+        """Take every gradient away, such as those of a trial."""
+        self._sums.hide()
+        for parameter in self.parameters.values():
+            parameter.grad = None
 
     def alone(self, *batch: Any) -> dict[str, Tensor]:
         """Return the gradient of one row that is nobody's, as a loop gives it: not clipped, without noise."""

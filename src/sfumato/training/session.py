@@ -146,6 +146,8 @@ class Session:
             self._sampler = self._new_sampler()
             self._sampler.load_state_dict(began)
         self._agreement.require_rows()
+        if self._canaried is not None and self._denoiser is None:
+            self._canaried.follow(self.optimizer, self.average)
 
     def _new_sampler(self) -> Sampler:
         try:
@@ -171,6 +173,8 @@ class Session:
         self._observe(units, bound)
         self._denoise()
         self.optimizer.step()
+        if self._canaried is not None:
+            self._canaried.moved(self.step)
         if self.schedule is not None:
             self.schedule.step()
         if self.average is not None:

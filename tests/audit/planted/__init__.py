@@ -16,6 +16,7 @@ records              how many results there are for one charge, and which are ma
 """
 
 from . import (
+    fresh,
     gradients,
     kept,
     ledger,
@@ -36,6 +37,7 @@ __all__ = ["CATALOGUE", "Planted"]
 CATALOGUE: tuple[Planted, ...] = (
     *training.BUGS,
     *steps.BUGS,
+    *fresh.BUGS,
     *gradients.BUGS,
     *kept.BUGS,
     *rows.BUGS,

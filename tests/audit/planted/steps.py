@@ -19,12 +19,12 @@ from sfumato.training.samplers import IndependentSampler, poisson
 
 from .catalogue import CONFIDENCE, Planted
 
-__all__ = ["BUGS", "documented"]
+__all__ = ["BUGS", "documented", "drawn", "noise_by", "sampled_by", "weights_by"]
 
 _SIZE, _WIDTH = 2000, 20
 
 
-def documented(seed: int, *, steps: int = 20) -> bool:
+def documented(seed: int, **more: object) -> bool:
     """Train as docs/audit.md does, with canaries; return whether the audit refutes the claim."""
     draws = torch.Generator().manual_seed(seed)
     x = torch.randn(_SIZE, _WIDTH, generator=draws)
@@ -34,13 +34,14 @@ def documented(seed: int, *, steps: int = 20) -> bool:
         (x, (x[:, 0] > 0).long()),
         public_size=_SIZE,
         expected_batch_size=200,
-        epochs=steps // 10,
+        epochs=2,
         epsilon=4,
         delta=1e-5,
         learning_rate=0.5,
         audit=Canaries(count=1000, confidence=CONFIDENCE),
         progress=False,
         generator=seeded(seed),
+        **more,  # type: ignore[arg-type]  # settings of `train`
     )
     return run.audit.refuted
 
@@ -48,14 +49,14 @@ def documented(seed: int, *, steps: int = 20) -> bool:
 # --- noise ------------------------------------------------------------------------------------------------
 
 
-def _drawn(source, sums, stddev, step):
+def drawn(source, sums, stddev, step):
     """Return the noise of a step, one tensor for each of the sums."""
     noise = [torch.zeros_like(total) for total in sums]
     tensors.add_gaussian_many_(noise, stddev=stddev, generator=source.generator.fork("noise", step))
     return noise
 
 
-def _noise_by(patch: pytest.MonkeyPatch, made) -> None:
+def noise_by(patch: pytest.MonkeyPatch, made) -> None:
     """Let `made(source, sums, stddev, step)` make the noise that is added."""
 
     def add_(self, sums, *, stddev, step):
@@ -67,25 +68,25 @@ def _noise_by(patch: pytest.MonkeyPatch, made) -> None:
 
 def no_noise_in_one_step_of_ten(patch: pytest.MonkeyPatch) -> None:
     def made(source, sums, stddev, step):
-        return _drawn(source, sums, stddev if step % 10 else 1e-30, step)
+        return drawn(source, sums, stddev if step % 10 else 1e-30, step)
 
-    _noise_by(patch, made)
+    noise_by(patch, made)
 
 
 def less_noise(patch: pytest.MonkeyPatch) -> None:
-    _noise_by(patch, lambda source, sums, stddev, step: _drawn(source, sums, 0.8 * stddev, step))
+    noise_by(patch, lambda source, sums, stddev, step: drawn(source, sums, 0.8 * stddev, step))
 
 
 def noise_used_twice(patch: pytest.MonkeyPatch) -> None:
-    _noise_by(patch, lambda source, sums, stddev, step: _drawn(source, sums, stddev, step // 2))
+    noise_by(patch, lambda source, sums, stddev, step: drawn(source, sums, stddev, step // 2))
 
 
 def noise_taken_back(patch: pytest.MonkeyPatch) -> None:
     def made(source, sums, stddev, step):
         sign = -1 if step % 2 else 1
-        return [sign * noise for noise in _drawn(source, sums, stddev, step // 2)]
+        return [sign * noise for noise in drawn(source, sums, stddev, step // 2)]
 
-    _noise_by(patch, made)
+    noise_by(patch, made)
 
 
 def noise_beside_the_model_only(patch: pytest.MonkeyPatch) -> None:
@@ -103,58 +104,58 @@ def noise_beside_the_model_only(patch: pytest.MonkeyPatch) -> None:
 
 def no_noise_in_the_first_layer(patch: pytest.MonkeyPatch) -> None:
     def made(source, sums, stddev, step):
-        noise = _drawn(source, sums, stddev, step)
+        noise = drawn(source, sums, stddev, step)
         for part in noise:
             part[: 8 * _WIDTH] = 0
         return noise
 
-    _noise_by(patch, made)
+    noise_by(patch, made)
 
 
 def noise_cut_off(patch: pytest.MonkeyPatch) -> None:
     def made(source, sums, stddev, step):
-        return [noise.clamp(-2 * stddev, 2 * stddev) for noise in _drawn(source, sums, stddev, step)]
+        return [noise.clamp(-2 * stddev, 2 * stddev) for noise in drawn(source, sums, stddev, step)]
 
-    _noise_by(patch, made)
+    noise_by(patch, made)
 
 
 def uniform_noise(patch: pytest.MonkeyPatch) -> None:
     def made(source, sums, stddev, step):
-        noise = _drawn(source, sums, 1.0, step)
+        noise = drawn(source, sums, 1.0, step)
         half = math.sqrt(3) * stddev  # of the interval: then the standard deviation is the one stated
         return [(torch.special.ndtr(part) * 2 - 1) * half for part in noise]
 
-    _noise_by(patch, made)
+    noise_by(patch, made)
 
 
 def noise_in_tiles(patch: pytest.MonkeyPatch) -> None:
     def made(source, sums, stddev, step):
-        noise = _drawn(source, sums, stddev, step)
+        noise = drawn(source, sums, stddev, step)
         return [part[torch.arange(len(part)) % 64] for part in noise]
 
-    _noise_by(patch, made)
+    noise_by(patch, made)
 
 
 def noise_that_fades(patch: pytest.MonkeyPatch) -> None:
     def made(source, sums, stddev, step):
-        return _drawn(source, sums, stddev * 0.97**step, step)
+        return drawn(source, sums, stddev * 0.97**step, step)
 
-    _noise_by(patch, made)
+    noise_by(patch, made)
 
 
 def noise_mixed_with_that_before(patch: pytest.MonkeyPatch) -> None:
     def made(source, sums, stddev, step):
-        new = _drawn(source, sums, stddev, step)
-        old = _drawn(source, sums, stddev, max(step - 1, 0))
+        new = drawn(source, sums, stddev, step)
+        old = drawn(source, sums, stddev, max(step - 1, 0))
         return [0.8 * a - 0.6 * b for a, b in zip(new, old, strict=True)]  # of the right variance
 
-    _noise_by(patch, made)
+    noise_by(patch, made)
 
 
 # --- rows -------------------------------------------------------------------------------------------------
 
 
-def _weights_by(patch: pytest.MonkeyPatch, changed) -> None:
+def weights_by(patch: pytest.MonkeyPatch, changed) -> None:
     """Let `changed(weights, norms, thresholds)` change the factors that gradients are clipped by."""
     original = Clipper._weights
 
@@ -169,7 +170,7 @@ def clip_the_last_half(patch: pytest.MonkeyPatch) -> None:
         weights[:, : weights.shape[1] // 2] = 1.0
         return weights
 
-    _weights_by(patch, changed)
+    weights_by(patch, changed)
 
 
 def clip_all_but_one(patch: pytest.MonkeyPatch) -> None:
@@ -177,11 +178,11 @@ def clip_all_but_one(patch: pytest.MonkeyPatch) -> None:
         weights[:, ::50] = 1.0  # the first row of each piece of 50
         return weights
 
-    _weights_by(patch, changed)
+    weights_by(patch, changed)
 
 
 def clip_what_is_far_too_long(patch: pytest.MonkeyPatch) -> None:
-    _weights_by(patch, lambda weights, norms, at: torch.where(norms > 8 * at, weights, 1.0))
+    weights_by(patch, lambda weights, norms, at: torch.where(norms > 8 * at, weights, 1.0))
 
 
 def forget_a_layer_in_the_norm(patch: pytest.MonkeyPatch) -> None:
@@ -197,7 +198,7 @@ def forget_a_layer_in_the_norm(patch: pytest.MonkeyPatch) -> None:
 # --- batches ----------------------------------------------------------------------------------------------
 
 
-def _sampled_by(patch: pytest.MonkeyPatch, made) -> None:
+def sampled_by(patch: pytest.MonkeyPatch, made) -> None:
     """Let `made(num_units, rate, generator)` return a function from the step to the units of its batch."""
 
     class Changed(IndependentSampler):
@@ -216,11 +217,11 @@ def _sampled_by(patch: pytest.MonkeyPatch, made) -> None:
 
 
 def same_batch_in_all_steps(patch: pytest.MonkeyPatch) -> None:
-    _sampled_by(patch, lambda size, rate, stream: lambda step: poisson(size, rate, stream.fork("batch", 0)))
+    sampled_by(patch, lambda size, rate, stream: lambda step: poisson(size, rate, stream.fork("batch", 0)))
 
 
 def batch_used_twice(patch: pytest.MonkeyPatch) -> None:
-    _sampled_by(
+    sampled_by(
         patch, lambda size, rate, stream: lambda step: poisson(size, rate, stream.fork("batch", step // 2))
     )
 
@@ -234,7 +235,7 @@ def whole_blocks(patch: pytest.MonkeyPatch) -> None:
 
         return batch
 
-    _sampled_by(patch, made)
+    sampled_by(patch, made)
 
 
 def rows_drawn_with_replacement(patch: pytest.MonkeyPatch) -> None:
@@ -246,7 +247,7 @@ def rows_drawn_with_replacement(patch: pytest.MonkeyPatch) -> None:
 
         return batch
 
-    _sampled_by(patch, made)
+    sampled_by(patch, made)
 
 
 _FOUND_BY = "canaries"
