@@ -279,7 +279,7 @@ class CanariedRun:
             private.finish()
         scale = private.expected_batch_size / private.bound / self._mechanism.noise_multiplier(step)
         own, idle = (found.double().cpu() * scale for found in self._marks.gradients())
-        self._auditor.observe_trial(torch.cat([own, idle]), before=step)
+        self._auditor.observe_trial(own if self._layered else torch.cat([own, idle]), before=step)
 
     def _pushes(
         self, private: PrivateGradients, device: torch.device
