@@ -499,6 +499,8 @@ class NoExamples(Dataset):
 def test_a_data_set_without_examples_can_be_trained_on_with_an_audit():
     run = trainer(mechanism(), NoExamples()).fit()  # nobody knows what a row looks like: canaries have none
     assert not run.audit.refuted and run.mechanism.steps == 4
+    assert not run.audit.tested
+    assert "NOTHING WAS TESTED, as no canary was in any batch" in run.statement()
 
 
 def test_a_canary_among_owners_is_one_unit():

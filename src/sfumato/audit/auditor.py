@@ -189,11 +189,13 @@ class Auditor:
         subject: str,
         steps: int | None = None,
         more: Sequence[tuple[str, list[Finding], str]] = (),
+        blind: str | None = None,
     ) -> AuditResult:
         """Return what was seen, beside a claim.
 
         `event(factor)` is the event that is claimed, with its noise multiplied; `steps` is how many it has.
         `more` are checks of the caller's own: a name, what was found, and how small a mistake would show.
+        `blind` says why canaries could not show anything, where that is so.
         """
         inside, outside = self._scores[self._present].numpy(), self._scores[~self._present].numpy()
         error = 1 - self.confidence
@@ -206,6 +208,7 @@ class Auditor:
             in_scores=tuple(inside.tolist()),
             out_scores=tuple(outside.tolist()),
             checks=tuple(self._checks(claim, steps, more, _CHECKS * error)),
+            blind=blind,
         )
 
     def _ranked(

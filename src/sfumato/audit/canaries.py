@@ -68,6 +68,7 @@ _PUSHED = 32  # rows in a trial
 _STEPS_PER_TRIAL, _MOST_TRIALS = 50, 16
 _CROWD, _ALONE = 64, 60.0  # rows of a trial in which one is too long, by so much, and the others are short
 _SHORT = 1e-3  # in multiples of the threshold
+_BLIND = "no canary was in any batch: there was no row whose shape a canary could have"
 _UPDATES_SEE = "a weight that differs by 0.01% from what was released"
 _SAMPLED = 1 << 16  # coordinates of a tensor that are looked at one by one in a trial
 _TABLES = 4  # of canary coordinates where layers are clipped on their own, and 2 where they are not
@@ -319,9 +320,12 @@ class CanariedRun:
         clipping = self._mechanism.step.clipping
         if isinstance(clipping, Clipping) and clipping.scaling is Scaling.GLOBAL:
             return [torch.full((_PUSHED,), _just_below(clipping) / (clipping.clip_norm or 1.0))]
+        many = torch.tensor(_PUSHES).repeat(_PUSHED)[:_PUSHED]
+        if isinstance(clipping, Clipping) and clipping.scaling is Scaling.AUTOMATIC:
+            return [many]  # it makes short gradients longer, so a crowd of them is nothing small
         one_in_a_crowd = torch.full((_CROWD,), _SHORT)
         one_in_a_crowd[_CROWD // 3] = _ALONE
-        return [torch.tensor(_PUSHES).repeat(_PUSHED)[:_PUSHED], one_in_a_crowd]
+        return [many, one_in_a_crowd]
 
     # --- what it shows -----------------------------------------------------------------------------------
 
@@ -334,17 +338,19 @@ class CanariedRun:
             subject=f"DP-SGD in {mechanism.steps} steps",
             steps=mechanism.steps,
             more=() if self._updates is None else [("updates", self._updates.findings(), _UPDATES_SEE)],
+            blind=None if self._units.placed else _BLIND,
         )
 
     def state_dict(self) -> dict[str, Any]:
         """Return who is in, and what was seen so far."""
-        return {"key": self._key, **self._auditor.state_dict()}
+        return {"key": self._key, "placed": self._units.placed, **self._auditor.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` returned."""
         self._key = int(state["key"])
         self._auditor.load_state_dict(state)
         self._seat()
+        self._units.placed = bool(state["placed"])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -433,6 +439,7 @@ class _CanariedUnits(Units):
 
     def __init__(self, inner: Units) -> None:
         self._inner = inner
+        self.placed = False  # whether a canary was in a batch
 
     def seat(self, numbers: Tensor, pulls: Tensor, key: int) -> None:
         """Say which canaries take part, how long their gradients are, and by what their places are drawn."""
@@ -491,6 +498,7 @@ class _CanariedUnits(Units):
         given = others.rows or self._inner.blank(0)
         if not len(units) or given is None:
             return Batch(())
+        self.placed = self.placed or bool(mine.any())
         return self._joined(others, given, mine, before[mine])
 
     def _joined(self, others: Batch, given: tuple[Any, ...], mine: Tensor, seats: Tensor) -> Batch:

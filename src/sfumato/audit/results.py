@@ -109,6 +109,7 @@ class AuditResult:
     in_scores: tuple[float, ...] = ()  # of canaries that took part, where there were any: for a ROC curve
     out_scores: tuple[float, ...] = ()
     checks: tuple[Check, ...] = ()  # of what the claim rests on, beside the bounds
+    blind: str | None = None  # why nothing could be seen, where that is so
 
     def __post_init__(self) -> None:
         if not self.bounds:
@@ -138,8 +139,14 @@ class AuditResult:
 
     @property
     def tested(self) -> bool:
-        """Whether anything could have shown the claim to be false: nothing is above an infinite epsilon."""
-        return self.claim is not None and math.isfinite(self.claim.epsilon)
+        """Whether anything could have shown the claim to be false."""
+        return self.claim is None or self.untested() is None
+
+    def untested(self) -> str | None:
+        """Return why nothing was tested, as part of a sentence; None where something was."""
+        if self.claim is not None and math.isinf(self.claim.epsilon):
+            return "no attack can contradict an infinite epsilon"
+        return self.blind
 
     def reasons(self) -> list[str]:
         """Return why the claim is false, a sentence each; none where it is not refuted."""
@@ -160,8 +167,8 @@ class AuditResult:
             return " ".join(["THE CLAIM IS FALSE.", *self.reasons()]).removesuffix(".")
         if self.refuted:
             return "THE CLAIM IS FALSE"
-        if not self.tested:
-            return "NOTHING WAS TESTED, as no attack can contradict an infinite epsilon"
+        if (why := self.untested()) is not None:
+            return f"NOTHING WAS TESTED, as {why}"
         passed = f", and {len(self.checks)} checks found nothing" if self.checks else ""
         return f"the attacks do not contradict the claim{passed}"
 
@@ -173,6 +180,7 @@ class AuditResult:
             "claimed_epsilon": None if self.claim is None else _plain(self.claim.epsilon),
             "bounds": [asdict(bound) | {"epsilon": _plain(bound.epsilon)} for bound in self.bounds],
             "checks": [asdict(check) for check in self.checks],
+            "blind": self.blind,
             "refuted": self.refuted,
             "in_scores": [_plain(score) for score in self.in_scores],
             "out_scores": [_plain(score) for score in self.out_scores],
@@ -187,7 +195,8 @@ class AuditResult:
             bounds=tuple(_read_bound(bound) for bound in found["bounds"]),
             in_scores=tuple(float(score) for score in found["in_scores"]),
             out_scores=tuple(float(score) for score in found["out_scores"]),
-            checks=tuple(Check(**check) for check in found.get("checks", ())),
+            checks=tuple(Check(**check) for check in found["checks"]),
+            blind=found["blind"],
         )
 
 
