@@ -41,6 +41,8 @@ def least_epsilon(noise: Sequence[float], *, sampling_rate: float, relation: Rel
     >>> round(found, 1)  # the accountant says 2.86
     2.8
     """
+    if not noise:
+        return 0.0
     whole = None
     interval = max(min(_COARSEST, _LOST / len(noise)), _loss_span(min(noise), relation) / _SPAN)
     for stddev, steps in Counter(noise).items():
