@@ -11,7 +11,7 @@ Ideal     One run of a Gaussian mechanism of known epsilon (1, 2, 4, 8 at delta 
           coordinates of their own, confidence 95%: the mean lower bound over 200 simulated audits, and the
           share of audits above the truth. Bars: 0.6, 1.2, 2.6 and 5.0 for ranked scores; 5% above the truth.
 Cost      How much longer a run takes with 1000 canaries than without, in percent: a small network for
-          pictures, batches of about 512 of 20,000 made-up ones, 300 steps. Bar: 10%.
+          pictures, batches of about 512 of 20,000 made-up ones, 1000 steps. Bar: 10%.
 Claims    Every mechanism, statistic, estimator, label method and way to train of this library: the lower
           bound of an attack, and for a bar what is claimed, which no bound should exceed. All bounds of a
           table hold together.
@@ -97,7 +97,7 @@ def _rows(
 
 def cost(quick: bool, device: str) -> Iterator[Row]:
     """Train with and without canaries, by turns, and compare the time."""
-    steps, pairs = (6, 1) if quick else (300, 3)
+    steps, pairs = (6, 1) if quick else (1000, 3)
     _seconds(2, None, device)  # what is loaded and compiled once
     ratios = []
     for _ in range(pairs):

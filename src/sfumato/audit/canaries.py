@@ -513,5 +513,12 @@ class _CanariedUnits(Units):
             weights = torch.cat([torch.ones(before) if weights is None else weights, own])
         order = torch.where(mine, before // width + mine.cumsum(0) - 1, (~mine).cumsum(0) - 1)
         index = (order[:, None] * width + torch.arange(width)).flatten()
-        scattered = rows.take((*rows.padded(given, before + more), places, pulls), index)
+        real = (index < before).nonzero().flatten()
+
+        def spread(part: Tensor) -> Tensor:
+            found = part.new_zeros((len(index), *part.shape[1:]))
+            found[real] = part
+            return found
+
+        scattered = (*rows.mapped(given, spread), places[index], pulls[index])
         return Batch(scattered, width, None if weights is None else weights[index], others.numbers)

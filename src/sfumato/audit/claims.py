@@ -45,6 +45,7 @@ _DELTAS = (0.09, 0.35, 0.005, 0.2, 0.03, 0.55, 1e-4, 0.8)  # those that say most
 _CELLS = 4000  # of the axis of false positives; midpoints of a convex curve lie below its mean
 _FARTHEST = 1024.0  # factor of the noise, up or down: there an attack is as good as guessing, or perfect
 _ACCURACY = 1.005  # of that factor
+_PAST = 0.002  # of its logarithm
 
 
 def largest_area(event: DpEvent, *, relation: Relation) -> float:
@@ -57,12 +58,6 @@ def largest_area(event: DpEvent, *, relation: Relation) -> float:
     """
     *_, missed = _missed(event, (np.arange(_CELLS) + 0.5) / _CELLS, relation)
     return float(1 - missed.mean())
-
-
-def _allows_area(event: DpEvent, area: float, relation: Relation) -> bool:
-    """Return whether `largest_area` is at least this; few points of the profile often show that it is not."""
-    curves = _missed(event, (np.arange(_CELLS) + 0.5) / _CELLS, relation)
-    return not any(float(1 - missed.mean()) < area for missed in curves)
 
 
 def most_found(event: DpEvent, alarms: Sequence[float], *, relation: Relation) -> list[float]:
@@ -116,10 +111,10 @@ def bound_of_area(
     """
     _check.in_range(0, 1, area=area)
 
-    def allows(factor: float) -> bool:
-        return _allows_area(event(factor), area, relation)
+    def spare(factor: float) -> float:
+        return largest_area(event(factor), relation=relation) - area
 
-    return _bound(allows, event, delta, relation)
+    return _bound(spare, event, delta, relation)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -151,11 +146,11 @@ def bound_of_tail(
     low, _ = bounds.clopper_pearson(tail.hits, tail.positives, confidence=each)
     _, high = bounds.clopper_pearson(tail.alarms, tail.negatives, confidence=each)
 
-    def allows(factor: float) -> bool:
-        return most_found(event(factor), [high], relation=relation)[0] >= low
+    def spare(factor: float) -> float:
+        return most_found(event(factor), [high], relation=relation)[0] - low
 
-    if not allows(1.0):
-        return _bound(allows, event, delta, relation)
+    if spare(1.0) < 0:
+        return _bound(spare, event, delta, relation)
     any_mechanism = bounds.epsilon_from_counts(
         tail.hits, tail.positives, tail.alarms, tail.negatives, delta=delta, confidence=confidence
     )
@@ -163,10 +158,10 @@ def bound_of_tail(
 
 
 def _bound(
-    allows: Callable[[float], bool], event: Callable[[float], DpEvent], delta: float, relation: Relation
+    spare: Callable[[float], float], event: Callable[[float], DpEvent], delta: float, relation: Relation
 ) -> AreaBound:
     """Return the epsilon of the event of least noise that does not allow what was seen."""
-    factor = _most_noise(allows)
+    factor = _most_noise(spare)
     if factor is None:
         return AreaBound(epsilon=0.0, certified=True)
     found = price(event(factor), delta=delta, relation=relation)
@@ -181,18 +176,38 @@ def epsilon_of_area(
     return bound_of_area(area, event, delta=delta, relation=relation).epsilon
 
 
-def _most_noise(allows: Callable[[float], bool]) -> float | None:
-    """Return the least factor that does not allow it, nearly; None where all do."""
+def _most_noise(spare: Callable[[float], float]) -> float | None:
+    """Return the least factor that does not allow what was seen, nearly; None where all do.
+
+    `spare(factor)` is how much more is allowed, and falls with the factor. A bracket is closed by regula
+    falsi on logarithms; the weight of an end that stays is halved (Illinois), so that both ends move.
+    """
     low = high = 1.0
-    while allows(high):
+    above = below = spare(1.0)
+    while below >= 0:
         if high > _FARTHEST:
             return None
-        low, high = high, 2 * high
-    while not allows(low):
+        low, above, high = high, below, 2 * high
+        below = spare(high)
+    while above < 0:
         if low < 1 / _FARTHEST:
             return low
-        low, high = low / 2, low
+        high, below, low = low, above, low / 2
+        above = spare(low)
+    return _closed(spare, (low, above), (high, below))
+
+
+def _closed(
+    spare: Callable[[float], float], allowed: tuple[float, float], refused: tuple[float, float]
+) -> float:
+    (low, above), (high, below) = allowed, refused
     while high > low * _ACCURACY:
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if allows(middle) else (low, middle)
+        width, share = math.log(high / low), above / (above - below)
+        # A little past the crossing, so that the end that is refused comes near, too.
+        middle = low * math.exp(width * min(max(share + _PAST / width, _PAST / width), 1 - _PAST / width / 2))
+        found = spare(middle)
+        if found >= 0:
+            low, above, below = middle, found, below / 2
+        else:
+            high, below, above = middle, found, above / 2
     return high

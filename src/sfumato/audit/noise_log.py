@@ -39,6 +39,7 @@ Signs = npt.NDArray[np.int8]
 _WITHIN = np.array([0.02, 0.1, 0.3, 0.7, 1.0, 1.5, 2.0, 2.5, 3.0])  # standard deviations
 _KEPT = 512  # coordinates whose signs are kept for every step
 _LAGS, _WIDE = 512, 1536  # distances within a step, and coordinates that are compared
+_ALL_STEPS, _EVERY = 64, 4  # places are compared in the first steps, and then in every fourth
 _PAIRED = 1024  # steps of which all pairs are compared; of more, those nearest to one another
 _NEAR = 64  # distances in steps of which all pairs are added up
 _CANDIDATES = 16  # of all sums of signs, those whose p-value is computed: the smallest is among these
@@ -91,7 +92,8 @@ class NoiseLog:
             self._signs.append(kept)
         else:
             self._beside.append((step, kept))
-        self._add_lags(signs)
+        if len(self._signs) <= _ALL_STEPS or len(self._signs) % _EVERY == 0:
+            self._add_lags(signs)
 
     def _add_lags(self, signs: Signs) -> None:
         signs = signs[:_WIDE]
