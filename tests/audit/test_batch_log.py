@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batches that are Poisson samples are not accused, and other batches are found out."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -64,7 +62,7 @@ def test_a_log_goes_on_where_it_was():
         whole.add(taken)
         if index < 7:
             first.add(taken)
-    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    second.load_state_dict(first.state_dict())
     for taken in coins()[7:]:
         second.add(taken)
     assert second.findings() == whole.findings()

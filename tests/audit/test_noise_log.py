@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Noise that is what it is stated to be is not accused, and each kind of mistake is found by its own test."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -104,7 +102,7 @@ def test_a_log_goes_on_where_it_was():
         if index < 10:
             first.add(row)
     second = NoiseLog("a")
-    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    second.load_state_dict(first.state_dict())
     for row in noise()[10:]:
         second.add(row)
     assert second.findings() == whole.findings()

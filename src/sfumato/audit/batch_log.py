@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from scipy.stats import binom
 
 from sfumato.audit.results import Finding
@@ -121,7 +122,8 @@ class BatchLog:
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that was seen."""
-        return {"taken": [np.packbits(taken).tolist() for taken in self._taken], "count": self._width()}
+        packed = [torch.from_numpy(np.packbits(taken)) for taken in self._taken]
+        return {"taken": packed, "count": self._width()}
 
     def _width(self) -> int:
         return len(self._taken[0]) if self._taken else 0
@@ -129,4 +131,4 @@ class BatchLog:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` returned."""
         count = int(state["count"])
-        self._taken = [np.unpackbits(np.array(row, dtype=np.uint8), count=count) for row in state["taken"]]
+        self._taken = [np.unpackbits(packed.numpy(), count=count) for packed in state["taken"]]

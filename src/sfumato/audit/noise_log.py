@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from scipy.signal import correlate
 from scipy.special import ndtr
 from scipy.stats import binom, chi2
@@ -189,13 +190,13 @@ class NoiseLog:
         return self._energies.sees(error)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that was seen, as plain values and arrays."""
+        """Return all that was seen, as plain values and tensors."""
         return {
             "energies": self._energies.state_dict(),
             "within": self._within.tolist(),
             "count": self._count,
-            "signs": [signs.tolist() for signs in self._signs],
-            "beside": [(name, signs.tolist()) for name, signs in self._beside],
+            "signs": [torch.from_numpy(signs.copy()) for signs in self._signs],
+            "beside": [(name, torch.from_numpy(signs.copy())) for name, signs in self._beside],
             "lag_sums": self._lag_sums.tolist(),
             "lag_pairs": self._lag_pairs.tolist(),
         }
@@ -205,8 +206,8 @@ class NoiseLog:
         self._energies.load_state_dict(state["energies"])
         self._within = np.array(state["within"], dtype=np.int64)
         self._count = int(state["count"])
-        self._signs = [np.array(signs, dtype=np.int8) for signs in state["signs"]]
-        self._beside = [(name, np.array(signs, dtype=np.int8)) for name, signs in state["beside"]]
+        self._signs = [signs.numpy().copy() for signs in state["signs"]]
+        self._beside = [(name, signs.numpy().copy()) for name, signs in state["beside"]]
         self._lag_sums, self._lag_pairs = np.array(state["lag_sums"]), np.array(state["lag_pairs"])
 
 
