@@ -113,7 +113,7 @@ def test_the_page_says_which_run_it_is(said, tmp_path):
     for told in (
         "digits",
         facts["model"],
-        facts["version"],
+        facts["code_version"],
         facts["finished"],
         facts["sha256"],
         facts["weights"],
@@ -147,7 +147,7 @@ def test_weights_that_were_changed_after_the_run_are_not_those_that_were_audited
 
 @pytest.mark.parametrize("made_by", [None, "0.0.1"])
 def test_a_run_of_another_version_is_not_judged(said, made_by):
-    changed("run.json", version=made_by)
+    changed("run.json", code_version=made_by)
     code, out, err = said("audited --no-membership")
     assert code == 2 and "what that audit tested is not known here" in err and out == ""
 

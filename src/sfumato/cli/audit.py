@@ -90,7 +90,7 @@ def _require_unchanged(run: str, facts: Any) -> None:
             f"the file {str(Path(run) / _FILE)!r} is not what a finished run writes: it is damaged. Restore "
             "it, or train again."
         )
-    made_by, here = facts.get("version"), version("sfumato")  # pyright: ignore[reportUnknownMemberType]
+    made_by, here = facts.get("code_version"), version("sfumato")  # pyright: ignore[reportUnknownMemberType]
     if made_by != here:
         told = "an earlier version" if made_by is None else f"version {made_by}"
         raise InvalidParameterError(
@@ -137,7 +137,7 @@ def _about(run: str, facts: Any) -> dict[str, object]:
         "clipping": facts["clipping"],
         "steps": facts["steps"],
         "accountant": facts["accountant"],
-        "version": facts["version"],
+        "version": facts["code_version"],
         "finished": facts["finished"],
         "fingerprint of the weights": facts["weights"],
         "fingerprint of this run": facts["sha256"],

@@ -123,7 +123,7 @@ class TrainingRun:
             "reservation": self.reservation,
             "history": [row.to_dict() for row in self.history],
             "statement": self.statement(),
-            "version": version("sfumato"),
+            "code_version": version("sfumato"),
             "finished": self.finished,
             "model": self._model_said(),
             "sampling": repr(self.mechanism.sampling),
