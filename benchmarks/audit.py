@@ -2,7 +2,7 @@
 """How much can an audit show? Lower bounds on epsilon beside the truth.
 
     python benchmarks/audit.py --device cuda       all parts; lira needs a GPU, exposure wants one
-    python benchmarks/audit.py --only ideal        one part: ideal, claims, lira or exposure
+    python benchmarks/audit.py --only ideal        one part: ideal, cost, claims, lira or exposure
     python benchmarks/audit.py --quick             few runs, no bars; under a minute
     python benchmarks/audit.py --json              rows for a program: what, value, bar, met
     python benchmarks/audit.py --only claims --page docs/audit.md      renew the tables of a page
@@ -10,6 +10,8 @@
 Ideal     One run of a Gaussian mechanism of known epsilon (1, 2, 4, 8 at delta 1e-5), 5000 canaries with
           coordinates of their own, confidence 95%: the mean lower bound over 200 simulated audits, and the
           share of audits above the truth. Bars: 0.6, 1.2, 2.6 and 5.0 for ranked scores; 5% above the truth.
+Cost      How much more time a run takes with 1000 canaries than without, in percent: a small network for
+          pictures, batches of about 512 of 20,000 made-up ones, 1000 steps. Bar: 10%.
 Claims    Every mechanism, statistic, estimator, label method and way to train of this library: the lower
           bound of an attack, and for a bar what is claimed, which no bound should exceed. All bounds of a
           table hold together.
@@ -21,21 +23,26 @@ Seeds     Simulated scores are seeded, so that a row can be repeated. They prote
 
 import argparse
 import statistics
+import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from models.exposure import exposure
 from models.lira import lira
 from models.results import Row, report
+from torch import nn
 
 from sfumato.accounting import gaussian
+from sfumato.audit.canaries import Canaries
 from sfumato.audit.catalogue import learners, mechanisms, table
 from sfumato.audit.one_run import binary_guesses, f_dp, gaussian_scores
 from sfumato.audit.results import AuditResult, LowerBound
 from sfumato.audit.trainers import trainers
+from sfumato.training import Runtime, train
 
 DELTA, CONFIDENCE = 1e-5, 0.95
 CANARIES, AUDITS, QUICK_AUDITS = 5000, 200, 5
@@ -46,6 +53,7 @@ ATTACKS: dict[str, Callable[..., LowerBound]] = {
     "binary guesses": binary_guesses,
 }
 
+MOST_TIME = 10.0  # percent
 QUICK_CLAIMS = 6
 PAGES: list[Path] = []
 
@@ -87,6 +95,56 @@ def _rows(
     yield Row(subject=subject, name=f"{name}, audits above the truth, %", value=above, bar=most)
 
 
+def cost(quick: bool, device: str) -> Iterator[Row]:
+    """Train with and without canaries, by turns, and compare the time."""
+    steps, pairs = (6, 1) if quick else (1000, 3)
+    _seconds(2, None, device)  # what is loaded and compiled once
+    ratios = []
+    for _ in range(pairs):
+        without, with_canaries = (_seconds(steps, audit, device) for audit in (None, Canaries(count=1000)))
+        ratios.append(100 * (with_canaries / without - 1))
+    yield Row(
+        subject=f"a run of {steps} steps with 1000 canaries, beside the same run without",
+        name="more time, %",
+        value=statistics.median(ratios),
+        bar=None if quick else MOST_TIME,
+    )
+
+
+def _seconds(steps: int, audit: Canaries | None, device: str) -> float:
+    torch.manual_seed(0)
+    rows, batch = 20_000, 512
+    pictures, labels = torch.rand(rows, 1, 28, 28), torch.arange(rows) % 10
+    network = nn.Sequential(
+        nn.Conv2d(1, 16, 8, 2, padding=2),
+        nn.Tanh(),
+        nn.MaxPool2d(2, 1),
+        nn.Conv2d(16, 32, 4, 2),
+        nn.Tanh(),
+        nn.MaxPool2d(2, 1),
+        nn.Flatten(),
+        nn.Linear(512, 32),
+        nn.Tanh(),
+        nn.Linear(32, 10),
+    )
+    clock = time.process_time if device == "cpu" else time.perf_counter  # others may use the processor, too
+    began = clock()
+    train(
+        network,
+        (pictures, labels),
+        public_size=rows,
+        expected_batch_size=batch,
+        steps=steps,
+        noise_multiplier=1.0,
+        delta=1e-5,
+        learning_rate=0.1,
+        audit=audit,
+        progress=False,
+        runtime=Runtime(device=torch.device(device)),
+    )
+    return clock() - began
+
+
 def claims(quick: bool, device: str) -> Iterator[Row]:
     """Attack everything that makes a claim."""
     del device  # small things
@@ -126,6 +184,7 @@ def _beside(result: AuditResult, subject: str) -> Row:
 
 PARTS: dict[str, Callable[[bool, str], Iterator[Row]]] = {
     "ideal": ideal,
+    "cost": cost,
     "claims": claims,
     "lira": lira,
     "exposure": exposure,

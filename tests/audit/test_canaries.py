@@ -11,9 +11,9 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from sfumato import Budget, Ledger
-from sfumato.audit import canaries
+from sfumato.audit import auditor, canaries
+from sfumato.audit.auditor import least_canaries
 from sfumato.audit.canaries import CanariedRun, Canaries
-from sfumato.audit.one_run import least_canaries
 from sfumato.errors import InvalidParameterError, UnsupportedModelError
 from sfumato.testing import seeded
 from sfumato.training import (
@@ -157,7 +157,9 @@ def test_a_batch_of_a_schedule_counts_for_the_canaries_whose_place_is_in_it():
         Units(rows()), mechanism("zero-out", SAMPLERS["cyclic"]), seeded(1)
     )
     canaried.host(nn.Linear(2, 2))
-    found = canaried._in_batch(torch.tensor([0, ROWS - 1, ROWS, ROWS + 7]))
+    places = canaried.units._places
+    others = [unit for unit in range(ALL) if unit not in places.tolist()]
+    found = canaried._in_batch(torch.tensor([others[0], others[-1], int(places[0]), int(places[7])]))
     assert found.nonzero().flatten().tolist() == [0, 7]
 
 
@@ -215,9 +217,9 @@ def test_a_run_that_died_leaves_no_evidence_to_the_next(monkeypatch):
 def test_coins_leave_canaries_enough_on_both_sides():
     fewest = Canaries(count=20)
     least = least_canaries(fewest.confidence)
-    plain = [int(canaries._coins(20, seeded(seed).fork("canaries", 0)).sum()) for seed in range(300)]
+    plain = [int(auditor._coins(20, seeded(seed).fork("canaries", 0)).sum()) for seed in range(300)]
     assert any(not least <= count <= 20 - least for count in plain)  # so these are thrown again
-    drawn = torch.stack([canaries._halves(20, least, seeded(seed)) for seed in range(300)])
+    drawn = torch.stack([auditor.halves(20, least, seeded(seed)) for seed in range(300)])
     assert all(least <= int(count) <= 20 - least for count in drawn.sum(1))
     assert (drawn.sum(0) - 150).abs().max() < 5 * math.sqrt(300) / 2  # nobody is preferred
 
@@ -262,6 +264,82 @@ def test_the_self_check_is_given_the_rows_of_the_data_alone(monkeypatch):
     assert given and all(bool((x == 1).all()) and 0 < len(x) <= ROWS for x in given)
 
 
+# --- where they are ---------------------------------------------------------------------------------------
+
+
+def test_canaries_lie_among_the_rows_of_a_batch_and_other_rows_keep_their_order():
+    data = torch.arange(60.0)[:, None].repeat(1, 2), torch.zeros(60, dtype=torch.int64)
+    canaried = Canaries(count=COUNT).plant(Units(data), mechanism(), seeded(1))
+    batch = canaried.units.take(torch.arange(canaried.units.num_units))
+    real = canaried.real_rows(batch)
+    assert batch.rows[0][real, 0].tolist() == list(range(60))
+    assert batch.rows[0][batch.rows[-2] > 0].count_nonzero() == 0
+    thirds = (batch.rows[-2] > 0).float().tensor_split(3)
+    assert all(0.5 < float(part.mean()) < 1 for part in thirds)  # about 200 canaries, and 60 others
+    assert real[0] < 40 and real[-1] > canaried.units.num_units - 40
+
+
+def test_each_canary_is_found_by_its_place_whatever_the_order_of_a_batch():
+    canaried = Canaries(count=COUNT).plant(Units(rows()), mechanism(), seeded(1))
+    order = torch.randperm(canaried.units.num_units, generator=torch.Generator().manual_seed(0))
+    batch = canaried.units.take(order)
+    told = canaried.units.canaries(order)
+    assert batch.rows[-2][batch.rows[-2] > 0].tolist() == told.tolist()
+    assert sorted(told.tolist()) == (canaried._auditor.present.nonzero().flatten() + 1).tolist()
+
+
+# --- trials -----------------------------------------------------------------------------------------------
+
+
+def test_trials_leave_the_run_as_it_is(monkeypatch):
+    found = []
+    for tried in (True, False):
+        if not tried:
+            monkeypatch.setattr(CanariedRun, "try_out", lambda self, private, **told: None)
+        model = nn.Linear(2, 2)
+        nn.init.zeros_(model.weight)
+        nn.init.zeros_(model.bias)
+        run = trainer(mechanism(), model=model).fit()
+        found.append((run.audit, model.weight.tolist()))
+    (with_trials, weights), (without, others) = found
+    assert weights == others and with_trials.in_scores == without.in_scores
+    assert len(with_trials.checks) == len(without.checks) + 2
+
+
+def test_a_trial_has_noise_of_its_own_and_is_not_counted():
+    model = nn.Linear(2, 2)
+    private = PrivateGradients(
+        model, clip_norm=1.0, noise_multiplier=1.0, expected_batch_size=1, generator=seeded(3)
+    )
+    with private.trying():
+        private.finish()
+    tried = [model.weight.grad.clone()]
+    private.drop()
+    assert model.weight.grad is None and private.steps == 0
+    with private.trying():
+        private.finish()
+    tried.append(model.weight.grad.clone())
+    private.finish()
+    assert private.steps == 1
+    assert len({tuple(part.flatten().tolist()) for part in (*tried, model.weight.grad)}) == 3
+
+
+def test_nothing_is_tried_out_in_the_middle_of_a_step():
+    private = PrivateGradients(nn.Linear(2, 2), clip_norm=1.0, noise_multiplier=1.0, expected_batch_size=1)
+    private.accumulate(*rows())
+    with pytest.raises(InvalidParameterError, match="a step has begun"), private.trying():
+        pass
+
+
+def test_a_model_without_parameters_cannot_hold_canaries():
+    model = nn.Linear(2, 2)
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    canaried = Canaries(count=COUNT).plant(Units(rows()), mechanism(), seeded(1))
+    with pytest.raises(InvalidParameterError, match="no trainable parameter"):
+        canaried.host(model)
+
+
 # --- the model is left alone ------------------------------------------------------------------------------
 
 
@@ -274,8 +352,8 @@ def test_the_loss_is_given_rows_of_zeros_for_canaries():
         return F.cross_entropy(model(x), y, reduction="none")
 
     trainer(mechanism(), loss=loss).fit()
-    seen = torch.cat(given)
-    assert set(map(tuple, seen.tolist())) == {(1.0, 1.0), (0.0, 0.0)}
+    seen = set(map(tuple, torch.cat(given).tolist()))
+    assert {(1.0, 1.0), (0.0, 0.0)} < seen and len(seen) == 3  # one more is made up for trials
 
 
 @pytest.mark.parametrize("relation", ["add-remove", "zero-out", "replace-one"])
@@ -283,7 +361,7 @@ def test_a_canary_has_a_gradient_in_its_own_coordinate_alone(relation):
     canaried = Canaries(count=COUNT).plant(Units(rows()), mechanism(relation), seeded(1))
     model = nn.Linear(2, 2)
     host = canaried.host(model)
-    batch = canaried.units.take(torch.tensor([ROWS, ROWS + 3]))
+    batch = canaried.units.take(canaried.units._places[[0, 3]])
     losses = canaried.loss(lambda model, x, y: F.cross_entropy(model(x), y, reduction="none"))(
         host, *batch.rows
     )
@@ -291,10 +369,10 @@ def test_a_canary_has_a_gradient_in_its_own_coordinate_alone(relation):
         host.zero_grad()
         losses[place].backward(retain_graph=True)
         assert not any(bool(p.grad.any()) for p in model.parameters())
-        (marks,) = (p.grad[:, 0] for name, p in host.named_parameters() if not name.startswith("model."))
-        sign = float(batch.rows[-1][place])
-        assert marks.nonzero().flatten().tolist() == ([number] if sign else [])
-        assert sign * marks[number] >= 0
+        marks = sum(p.grad[:, 0] for name, p in host.named_parameters() if not name.startswith("model."))
+        pull = float(batch.rows[-1][place])
+        assert marks.nonzero().flatten().tolist() == ([number] if pull else [])
+        assert marks[number] == pull
 
 
 def test_other_rows_have_the_gradient_they_had():
@@ -303,7 +381,7 @@ def test_other_rows_have_the_gradient_they_had():
 
     canaried = Canaries(count=COUNT).plant(Units(rows()), mechanism(), seeded(1))
     model = nn.Linear(2, 2)
-    batch = canaried.units.take(torch.arange(ALL // 2))
+    batch = canaried.units.take(torch.arange(canaried.units.num_units))
     canaried.loss(loss)(canaried.host(model), *batch.rows).sum().backward()
     with_canaries = model.weight.grad.clone()
     model.zero_grad()
@@ -344,10 +422,9 @@ def contributions(clipping, *, layers=1):
         generator=seeded(2),
         check=False,
     )
-    batch = canaried.units.take(torch.arange(ROWS, ALL))
+    batch = canaried.units.take(canaried.units._places)
     private.backward(*batch.rows)
-    marks = torch.stack([p.grad[1:, 0] for n, p in host.named_parameters() if not n.startswith("model.")])
-    return marks.sum(0) / math.sqrt(len(marks)), batch.rows[-1]
+    return canaried._marks.gradients()[0], batch.rows[-1].sign()
 
 
 @pytest.mark.parametrize(
@@ -422,12 +499,16 @@ class NoExamples(Dataset):
 def test_a_data_set_without_examples_can_be_trained_on_with_an_audit():
     run = trainer(mechanism(), NoExamples()).fit()  # nobody knows what a row looks like: canaries have none
     assert not run.audit.refuted and run.mechanism.steps == 4
+    assert not run.audit.tested
+    assert "NOTHING WAS TESTED, as no canary was in any batch" in run.statement()
 
 
 def test_a_canary_among_owners_is_one_unit():
     owned = Units(rows(), owners=torch.arange(ROWS) // 2, contribution_bound=2)
     canaried = Canaries(count=COUNT).plant(owned, mechanism("zero-out"), seeded(1))
-    batch = canaried.units.take(torch.tensor([0, 10, 11]))
+    places = canaried.units._places
+    owner = next(unit for unit in range(ALL) if unit not in places.tolist())
+    batch = canaried.units.take(torch.tensor([owner, int(places[0]), int(places[1])]))
     assert canaried.units.num_units == 10 + COUNT
     assert batch.rows_per_unit == 2
     assert batch.row_weights.reshape(-1, 2).sum(1).tolist() == [1.0, 1.0, 1.0]
@@ -483,9 +564,9 @@ def test_a_resumed_run_goes_on_with_the_same_canaries(tmp_path, monkeypatch):
 def test_canaries_that_a_resumed_process_drew_for_itself_are_forgotten(tmp_path, monkeypatch):
     drawn = {True: torch.arange(COUNT) < 150, False: torch.arange(COUNT) < 250}  # secure draws differ, too
     with monkeypatch.context() as patch:
-        patch.setattr(canaries, "_halves", lambda count, least, generator: drawn[True])
+        patch.setattr(canaries, "halves", lambda count, least, generator: drawn[True])
         interrupted(tmp_path / "run", monkeypatch, seed=1)
-    monkeypatch.setattr(canaries, "_halves", lambda count, least, generator: drawn[False])
+    monkeypatch.setattr(canaries, "halves", lambda count, least, generator: drawn[False])
     run = trainer(mechanism(), folder=tmp_path / "run", checkpoint_every=1).fit(resume=True)
     assert len(run.audit.in_scores) == 150
     assert run.audit.best.epsilon > 1

@@ -13,6 +13,7 @@ from sfumato.audit.cases import mechanism_cases, statistic_cases
 from sfumato.audit.catalogue import table
 from sfumato.audit.discrete import audit_laws
 from sfumato.audit.learners import estimator_cases, label_cases
+from sfumato.audit.margins import margin_cases
 from sfumato.errors import InvalidParameterError
 from sfumato.testing import seeded
 
@@ -68,7 +69,8 @@ def test_subjects_are_different():
 
 @pytest.mark.parametrize("catalogued", [catalogue.mechanisms, catalogue.learners])
 def test_the_bounds_of_a_catalogue_hold_together(catalogued):
-    count = len(CASES) if catalogued is catalogue.mechanisms else len((*label_cases(), *estimator_cases()))
+    attacked = (*CASES, *margin_cases()), (*label_cases(), *estimator_cases())
+    count = len(attacked[0] if catalogued is catalogue.mechanisms else attacked[1])
     first = next(catalogued(100, confidence=0.9, generator=seeded(0)))
     assert first.best.confidence == pytest.approx(1 - 0.1 / count)
 

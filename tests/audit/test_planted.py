@@ -14,14 +14,17 @@ from .planted import CATALOGUE, Planted
 
 torch.set_num_threads(1)  # the tests run in several processes: threads would only wait for one another
 
-LEAST_BUGS = 70
+LEAST_BUGS = 120
 CLEAN_RUNS = 200
 DOCUMENTED = Path(__file__).parents[2] / "docs" / "audit.md"
 FRESH = 1000  # seeds from here on are those of clean runs, no two of which are the same
 
 SELF_CHECKED = [bug for bug in CATALOGUE if bug.unchecked is not None]
 
+CLEAN = list({id(bug.audit): bug for bug in CATALOGUE}.values())  # one for each audit: many bugs share one
+
 every_bug = pytest.mark.parametrize("bug", CATALOGUE, ids=lambda bug: bug.name)
+every_audit = pytest.mark.parametrize("bug", CLEAN, ids=lambda bug: bug.name)
 self_checked = pytest.mark.parametrize("bug", SELF_CHECKED, ids=lambda bug: bug.name)
 
 
@@ -46,7 +49,7 @@ def test_a_planted_bug_is_found_with_default_settings(bug: Planted, monkeypatch:
     assert set(made) <= {(Engines.AUTO, True)}
 
 
-@every_bug
+@every_audit
 def test_the_same_audit_does_not_accuse_clean_code(bug: Planted):
     assert not bug.audit(FRESH + CATALOGUE.index(bug))
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from sfumato import cli
+from sfumato.training.sealing import sealed
 
 TRAIN = "train digits --model linear --epsilon 2 --epochs 1 --expected-batch-size 100 --seed 1"
 
@@ -56,11 +57,11 @@ def said(finished, tmp_path, monkeypatch, capsys):
 
 
 def changed(name, **facts):
-    """Change what a run says about itself."""
+    """Change what a run says about itself, and its fingerprint with it, as a damaged version would."""
     with open(f"audited/{name}") as file:
         before = json.load(file)
     with open(f"audited/{name}", "w") as file:
-        json.dump(before | facts, file)
+        json.dump(sealed(before | facts), file)
 
 
 def audit_of(**facts):
@@ -88,11 +89,77 @@ def test_programs_are_told_the_claim_and_the_bound(said, tmp_path):
 
 def test_a_false_claim_ends_with_1(said):
     changed("run.json", epsilon=1e-9)
-    (bound,) = audit_of()["bounds"]
+    bound, _ = audit_of()["bounds"]
     changed("run.json", audit=audit_of(bounds=[bound | {"epsilon": 0.5}]))
     code, out, _ = said("audited --no-membership")
     assert code == 1
     assert "THE CLAIM IS FALSE" in out and "│ refuted │ True │" in out
+
+
+def test_a_check_that_failed_ends_with_1_and_says_what_is_wrong(said, tmp_path):
+    check = audit_of()["checks"][0] | {"p_value": 0.0, "said": "the noise is too small in step 3"}
+    changed("run.json", audit=audit_of(checks=[check]))
+    code, out, _ = said("audited --no-membership")
+    assert code == 1 and "THE CLAIM IS FALSE. The noise is too small in step 3" in out
+    page = (tmp_path / "runs" / "audited" / "audit.html").read_text()
+    assert "The noise is too small in step 3" in page and "FAILED" in page and "do not contradict" not in page
+
+
+def test_the_page_says_which_run_it_is(said, tmp_path):
+    assert said("audited --no-membership")[0] == 0
+    page = (tmp_path / "runs" / "audited" / "audit.html").read_text()
+    with open("audited/run.json") as file:
+        facts = json.load(file)
+    for told in (
+        "digits",
+        facts["model"],
+        facts["code_version"],
+        facts["finished"],
+        facts["sha256"],
+        facts["weights"],
+    ):
+        assert told in page
+    for told in (
+        "noise multiplier",
+        "PoissonSampling",
+        "accountant",
+        "the most the claim allows",
+        "9 times in 10",
+    ):
+        assert told in page
+
+
+def test_a_report_that_was_changed_after_the_run_is_no_evidence(said):
+    with open("audited/run.json") as file:
+        facts = json.load(file)
+    with open("audited/run.json", "w") as file:
+        json.dump(facts | {"epsilon": 0.5}, file)
+    code, out, err = said("audited --no-membership")
+    assert code == 2 and "was changed after the run" in err and out == ""
+
+
+def test_weights_that_were_changed_after_the_run_are_not_those_that_were_audited(said):
+    weights = torch.load("audited/model.pt", weights_only=True)
+    torch.save({name: part + 1 for name, part in weights.items()}, "audited/model.pt")
+    code, out, err = said("audited --no-membership")
+    assert code == 2 and "the weights in 'audited' were changed after the run" in err and out == ""
+
+
+@pytest.mark.parametrize("made_by", [None, "0.0.1"])
+def test_a_run_of_another_version_is_not_judged(said, made_by):
+    changed("run.json", code_version=made_by)
+    code, out, err = said("audited --no-membership")
+    assert code == 2 and "what that audit tested is not known here" in err and out == ""
+
+
+def test_an_infinite_claim_has_not_passed(said, tmp_path):
+    changed("run.json", epsilon=float("inf"))
+    code, out, _ = said("audited --no-membership")
+    assert (
+        code == 3 and "no attack can contradict an infinite epsilon" in out and "do not contradict" not in out
+    )
+    page = (tmp_path / "runs" / "audited" / "audit.html").read_text()
+    assert "The claim was not audited: no attack can contradict an infinite epsilon." in page
 
 
 def test_a_run_without_canaries_has_not_passed(said, tmp_path):

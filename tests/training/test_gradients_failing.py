@@ -267,10 +267,10 @@ def test_rows_that_are_nobodys_do_not_use_up_the_self_check(monkeypatch):
     monkeypatch.setattr(LinearOp, "per_unit", lambda op, slot: wrong(op, slot) * 2)
     x, g = some(6, dtype=torch.float64)
     private = private_of(Two(torch.float64), check=True)
-    private.accumulate(x, g, checked_rows=0)
+    private.accumulate(x, g, checked_rows=torch.zeros(0, dtype=torch.int64))
     private.finish()
     with pytest.raises(UnsupportedModelError, match=r"a.weight"):
-        private.accumulate(x, g, checked_rows=1)
+        private.accumulate(x, g, checked_rows=torch.tensor([4]))
 
 
 class Breaking(Silent):

@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Is the claim true? Attacks on every guarantee, each with a lower bound on epsilon or an honest estimate.
 
-`Canaries` audit a training run from within, `attack` a finished one, `audit_inputs` one that cannot be
-changed, `audit_mechanism` any mechanism, `replay` whatever computes statistics, and `check_paid_first` the
-order of charge and data. `Lira` and `Rmia` ask who was in the training data; `train_with_secrets`, `invert`
-and `infer_attribute` what else a model gives away. What attacks models is loaded when it is first used.
+`Canaries` audit a training run from within, an `Auditor` any mechanism of noisy sums, `attack` a finished
+one, `audit_inputs` one that cannot be changed, `audit_mechanism` any mechanism, `replay` whatever computes
+statistics, and `check_paid_first` the order of charge and data. `Lira` and `Rmia` ask who was in the training
+data; `train_with_secrets`, `invert` and `infer_attribute` what else a model gives away. What attacks models
+is loaded when it is first used.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
 from sfumato.audit.attack import Attacked, attack
+from sfumato.audit.auditor import Auditor
 from sfumato.audit.canaries import Canaries
 from sfumato.audit.discrete import audit_discrete, audit_laws, exact_epsilon
 from sfumato.audit.distances import LeakError
@@ -20,7 +22,7 @@ from sfumato.audit.one_run import binary_guesses, f_dp, gaussian_scores
 from sfumato.audit.order import check_never_exceeds, check_paid_first, check_stays_spent
 from sfumato.audit.records import check_marked, check_one_result
 from sfumato.audit.replay import check_sensitivity, replay
-from sfumato.audit.results import AuditResult, LowerBound
+from sfumato.audit.results import AuditResult, Check, LowerBound
 from sfumato.audit.roc import Roc
 
 if TYPE_CHECKING:
@@ -36,7 +38,9 @@ __all__ = [
     "Attacked",
     "Attribute",
     "AuditResult",
+    "Auditor",
     "Canaries",
+    "Check",
     "LeakError",
     "Lira",
     "LowerBound",

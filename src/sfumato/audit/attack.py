@@ -44,7 +44,13 @@ class Attacked:
     @property
     def audited(self) -> bool:
         """Whether anything was tried that could have shown the claim to be false: only canaries could."""
-        return self.canaries is not None
+        return self.canaries is not None and self.canaries.tested
+
+    def not_audited(self) -> str:
+        """Return the sentence that says why nothing was audited."""
+        if self.canaries is None:
+            return NOT_AUDITED
+        return f"The claim was not audited: {self.canaries.untested()}."
 
     @property
     def refuted(self) -> bool:
@@ -68,7 +74,7 @@ class Attacked:
 
     def statement(self) -> str:
         """Return the claim and what was tried, as a paragraph."""
-        missing = [] if self.audited else [NOT_AUDITED]
+        missing = [] if self.audited else [self.not_audited()]
         return " ".join([f"The claim is {self.claim}.", *missing, *self.tried()])
 
 

@@ -5,17 +5,22 @@ Canaries   Units of nobody's, whose gradient is as long as clipping lets it be, 
            own (Dirac gradients: Nasr et al. 2023). They pass through the run's own sampler, clipping, sums
            and noise, so a mistake in any of these shows. Half of them, drawn at random, are in; where the
            relation replaces units, those that are out have the opposite gradient; where it zeroes them out,
-           none.
-Unharmed   The coordinates are parameters beside the model, which get noise and nothing else from other units.
-           The model sees no canary: what it learns has the distribution it would have had, except where
-           clipping adapts itself or is split among layers. Refused where averages of groups are clipped: a
-           canary would leave nothing of the units that share its group.
+           none. They lie at random places among the units, and so of each batch.
+Unharmed   The coordinates are parameters before and after the model's own, which get noise and nothing else
+           from other units. The model sees no canary: what it learns has the distribution it would have had,
+           except where clipping adapts itself or is split among layers. Refused where averages of groups are
+           clipped: a canary would leave nothing of the units that share its group.
+Trials     A few times in a run, steps are taken that do not count: an empty one, which shows the noise of
+           every tensor of the model, and some with rows of nobody's whose gradients lie in the model's own
+           tensors, far too long, which shows how these are clipped. Their noise is their own, and they are
+           forgotten.
 Checked    The self-check of a run looks at its own rows alone. Canaries' rows are zeros, all alike: they show
            no mixing, and a batch of canaries only says nothing about the model.
 Guarantee  Of confidence: given who is in, scores of different canaries are independent where sampling takes
            units independently or on a public schedule (Poisson, shuffled, cyclic; nearly so for batches of a
            fixed size), so `one_run.ranks` bounds the chance that one who is in outscores one who is not. What
-           that says about epsilon is `claims.bound_of_area`, for the run's own event.
+           that says about epsilon is `claims.bound_of_area`, for the run's own event. The checks beside it
+           (`auditor`) are exact tests of noise, contributions, batches and price, under one confidence.
 Coins      Fair ones, thrown again until there are canaries enough on both sides. The rule looks at sizes
            alone, so that each subset of a size is still as likely as any other of that size, and that is all
            that `ranks` asks for, which is stated given the sizes. Bounds that count guesses
@@ -29,22 +34,27 @@ Private    Nothing of the data is looked at but noisy gradients. A verdict costs
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
-from sfumato import _check
-from sfumato.accounting.guarantee import Guarantee, Relation
-from sfumato.audit import claims, one_run
-from sfumato.audit.results import AuditResult, LowerBound
-from sfumato.errors import InvalidParameterError, UnsupportedModelError
+from sfumato.accounting.guarantee import Guarantee
+from sfumato.audit.auditor import Auditor, halves, least_canaries, require_enough
+from sfumato.audit.results import AuditResult
+from sfumato.audit.update_log import UpdateLog
+from sfumato.errors import InvalidParameterError, SfumatoError, UnsupportedModelError
 from sfumato.mechanisms.random import Generator, resolve, words
-from sfumato.training import distributed, rows
+from sfumato.training import distributed, rows, swapping
+from sfumato.training.averaging import WeightAverage
+from sfumato.training.checking import same_draws
 from sfumato.training.clipping import Clipping, CoordinateClipping, Scaling
-from sfumato.training.data import Batch, Units
+from sfumato.training.data import Batch, Units, moved
+from sfumato.training.gradients import PrivateGradients
 from sfumato.training.losses import Loss
 from sfumato.training.mechanism import DpSgd
 from sfumato.training.sampling import PoissonSampling
@@ -52,9 +62,16 @@ from sfumato.training.sampling import PoissonSampling
 __all__ = ["CanariedRun", "Canaries"]
 
 _LONG = 1e6  # times the clip norm: the gradient of a canary before it is clipped
-_ATTACK = "ranked scores of gradient canaries in one run"
-_UNCERTIFIED = "in epsilons of the claim's accountant, which has no lower bound for this event"
-_PARTS = 4  # layers of canary coordinates where layers are clipped on their own
+_LENGTHS = (_LONG, 30.0, _LONG, 1000.0)  # of canaries in turn: a mistake may depend on the length
+_PUSHES = (_LONG, 1.5, 100.0, 3.0, 10.0)  # of rows in trials, in multiples of the threshold
+_PUSHED = 32  # rows in a trial
+_STEPS_PER_TRIAL, _MOST_TRIALS = 100, 16
+_CROWD, _ALONE = 64, 60.0  # rows of a trial in which one is too long, by so much, and the others are short
+_SHORT = 1e-3  # in multiples of the threshold
+_BLIND = "no canary was in any batch: there was no row whose shape a canary could have"
+_UPDATES_SEE = "a weight that differs by 0.01% from what was released"
+_SAMPLED = 1 << 16  # coordinates of a tensor that are looked at one by one in a trial
+_TABLES = 4  # of canary coordinates where layers are clipped on their own, and 2 where they are not
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,14 +92,7 @@ class Canaries:
     confidence: float = 0.95
 
     def __post_init__(self) -> None:
-        _check.count(count=self.count)
-        _check.probability(confidence=self.confidence)
-        least = 4 * one_run.least_canaries(self.confidence)
-        if self.count < least:
-            raise InvalidParameterError(
-                f"{self.count} canaries can show nothing at confidence {self.confidence:g}: use at least "
-                f"{least}, better 1000."
-            )
+        require_enough(self.count, self.confidence)
 
     def plant(self, units: Units, mechanism: DpSgd, generator: Generator | None) -> "CanariedRun":
         """Put canaries among the units of a run."""
@@ -102,64 +112,71 @@ class Canaries:
                 "canary would leave nothing of the units in its group: the model would learn nothing. Audit "
                 "a run with group_size=1, or train this one without audit=..."
             )
-        least = one_run.least_canaries(self.confidence)
-        drawn = distributed.first_decides(lambda: _halves(self.count, least, generator))
-        return CanariedRun(self, units, mechanism, drawn)
+        least = least_canaries(self.confidence)
+        present = distributed.first_decides(lambda: halves(self.count, least, generator))
+        key = distributed.first_decides(lambda: _key(generator))
+        return CanariedRun(self, units, mechanism, present, key)
 
 
-def _halves(count: int, least: int, generator: Generator | None) -> Tensor:
-    """Return who is in: by fair coins, thrown again while fewer than `least` are in or out.
-
-    With 4 * `least` canaries, the fewest there may be, that happens about once in 100 times.
-    """
-    source, attempt = resolve(generator), 0
-    present = _coins(count, source.fork("canaries", attempt))
-    while not least <= int(present.sum()) <= count - least:
-        attempt += 1
-        present = _coins(count, source.fork("canaries", attempt))
-    return present
-
-
-def _coins(count: int, generator: Generator) -> Tensor:
-    return torch.from_numpy((words(count, generator) >> 63).astype(bool))
+def _key(generator: Generator | None) -> int:
+    """Return what places of canaries and steps of trials are drawn by."""
+    return int(words(1, resolve(generator).fork("places of canaries", 0))[0] >> np.uint64(1))
 
 
 class CanariedRun:
     """The canaries of one run: who is in, where their coordinates are, and what was seen of them."""
 
-    def __init__(self, settings: Canaries, units: Units, mechanism: DpSgd, present: Tensor) -> None:
-        self._settings, self._mechanism, self._present = settings, mechanism, present
+    def __init__(self, settings: Canaries, units: Units, mechanism: DpSgd, present: Tensor, key: int) -> None:
+        self._settings, self._mechanism, self._key = settings, mechanism, key
+        sampling = mechanism.sampling
+        self._auditor = Auditor(
+            count=settings.count,
+            relation=mechanism.relation,
+            sampling_rate=sampling.sampling_rate if isinstance(sampling, PoissonSampling) else None,
+            confidence=settings.confidence,
+            present=present,
+        )
         clipping = mechanism.step.clipping
-        layered = isinstance(clipping, Clipping) and clipping.per_layer
-        self._marks = _Marks(settings.count, parts=_PARTS if layered else 1)
-        self._length = _gradient_length(clipping) if isinstance(clipping, Clipping) else _LONG
-        self._scores = torch.zeros(settings.count, dtype=torch.float64)
-        self._units = _CanariedUnits(units, *_seated(present, mechanism.relation))
+        self._layered = isinstance(clipping, Clipping) and clipping.per_layer
+        self._marks = _Marks(settings.count, tables=_TABLES if self._layered else 2)
+        self._lengths = _lengths(settings.count, clipping)
+        self._inner, self._units = units, _CanariedUnits(units)
+        self._model: nn.Module | None = None
+        self._updates: UpdateLog | None = None
+        self._seat()
+
+    def _seat(self) -> None:
+        seated = self._auditor.seated.nonzero().flatten()
+        pulls = (self._auditor.signs * self._lengths)[seated]
+        self._units.seat(seated + 1, pulls, self._key)
+        steps = self._mechanism.steps
+        often = min(max(1, steps // _STEPS_PER_TRIAL), _MOST_TRIALS)
+        self._trials = set(np.random.default_rng(self._key).permutation(steps)[:often].tolist())
 
     @property
     def units(self) -> Units:
-        """The run's units, and canaries after them."""
+        """The run's units, and canaries among them."""
         return self._units
 
     def host(self, model: nn.Module) -> nn.Module:
         """Return a module that holds the model and the canaries' coordinates."""
-        first = next(model.parameters())
+        first = next(iter(swapping.find(model).parameters.values()))
+        self._model = model
         return _Host(model, self._marks.to(first.device))
 
     def loss(self, loss: Loss) -> Loss:
         """Return the loss of rows some of which are canaries, with a gradient in their coordinate alone."""
-        length = self._length
 
         def canaried(host: Any, *batch: Any) -> Tensor:
-            *given, places, signs = batch
+            *given, places, pulls = batch
             others = loss(host.model, *given)
-            return torch.where(places > 0, signs * length * host.marks(places), others)
+            return pulls * torch.where(places > 0, host.marks(places), others)
 
         return canaried
 
-    def real_rows(self, batch: Batch) -> int:
-        """Return how many rows of a batch are of the run's own units; they come first."""
-        return int((batch.rows[-2] == 0).sum()) if batch.rows else 0
+    def real_rows(self, batch: Batch) -> Tensor:
+        """Return which rows of a batch are of the run's own units, by number."""
+        return (batch.rows[-2] == 0).nonzero().flatten() if batch.rows else torch.zeros(0, dtype=torch.int64)
 
     def require(self, *, finite: bool) -> None:
         """Raise unless the gradients of canaries were all finite."""
@@ -180,131 +197,276 @@ class CanariedRun:
             f"together.{told}"
         )
 
-    def observe(
-        self, units: Tensor, *, noise_multiplier: float, bound: float, expected_batch_size: float
-    ) -> None:
-        """Add up what a step tells about each canary."""
-        seen = self._marks.gradient().double().cpu() * expected_batch_size / bound
-        evidence = self._evidence(seen, noise_multiplier)
-        self._scores += evidence if self._mechanism.sampling.amplifies else evidence * self._in_batch(units)
+    # --- what is seen ------------------------------------------------------------------------------------
+
+    def observe(self, units: Tensor, *, step: int, bound: float, expected_batch_size: float) -> None:
+        """Take in what a step released."""
+        scale, noise = expected_batch_size / bound, self._mechanism.noise_multiplier(step)
+        own, idle = (found.double().cpu() * scale for found in self._marks.gradients())
+        taken = self._in_batch(units)
+        self._auditor.observe(
+            own,
+            noise=noise,
+            taken=taken,
+            idle=None if self._layered else idle,
+            counted=None if self._mechanism.sampling.amplifies else (taken > 0).double(),
+            exact=self._mechanism.step.projections is None,
+        )
+        for name, (energy, size) in self._energies().items():
+            self._auditor.observe_energy(name, energy * (scale / noise) ** 2, size)
+        if self._updates is not None:
+            self._updates.released()
+
+    def _energies(self) -> dict[str, tuple[float, int]]:
+        """Return the sum of squares of the gradient of each of the model's tensors, and its size."""
+        found = self._gradients()
+        norms = torch.stack([gradient.norm().double() for gradient in found.values()]).cpu().tolist()
+        return {
+            f"the model's {name}": (norm**2, gradient.numel())
+            for (name, gradient), norm in zip(found.items(), norms, strict=True)
+        }
+
+    def _gradients(self) -> dict[str, Tensor]:
+        assert self._model is not None  # a step was taken
+        named = swapping.find(self._model).parameters
+        return {name: p.grad for name, p in named.items() if p.grad is not None}
 
     def _in_batch(self, units: Tensor) -> Tensor:
-        """Return 1 for canaries whose place was in the batch, and 0 for others; all have a place."""
-        found = torch.zeros(self._settings.count, device=self._marks.device)
-        seats = units - self._units.first_seat
-        found[seats[seats >= 0].to(found.device)] = 1
+        """Return how often each canary is in the batch."""
+        numbers = self._units.canaries(units) - 1
+        found = torch.bincount(numbers, minlength=self._settings.count).float().to(self._marks.device)
         distributed.add_up_([found])  # each rank has units of its own
-        return found.double().cpu()
+        return found.cpu()
 
-    def _evidence(self, seen: Tensor, noise: float) -> Tensor:
-        """Return log likelihood ratios of in over out, for contributions in multiples of the bound."""
-        sampling = self._mechanism.sampling
-        rate = sampling.sampling_rate if isinstance(sampling, PoissonSampling) else 1.0
-        there = _log_ratio(seen, noise, rate)
-        return there - _log_ratio(-seen, noise, rate) if self._mechanism.relation.replaces else there
+    def follow(self, optimizer: Optimizer, average: WeightAverage | None) -> None:
+        """Watch what the weights of a run are moved by, from now on."""
+        assert self._model is not None  # it has a host
+        self._updates = UpdateLog(self._model, optimizer, average)
+
+    def moved(self, step: int) -> None:
+        """Look at the weights after a step."""
+        if self._updates is not None:
+            self._updates.moved(step)
+
+    # --- trials ------------------------------------------------------------------------------------------
+
+    def try_out(self, private: PrivateGradients, *, step: int, device: torch.device) -> None:
+        """Take steps that do not count, if it is time to, and look at what they would have released.
+
+        All begin with the same state of torch's own random numbers, which the run then finds as it was: noise
+        that is drawn from these is the same in all trials, and shows.
+        """
+        if step not in self._trials:
+            return
+        noise = self._mechanism.noise_multiplier(step)
+        scale = private.expected_batch_size / private.bound
+        self._try(private, step, None)
+        for name, gradient in self._gradients().items():
+            self._auditor.observe_noise(f"the model's {name}", _some(gradient * (scale / noise)))
+        if self._mechanism.step.projections is None:
+            for pushed, direction in self._pushes(private, device):
+                self._try(private, step, pushed.rows)
+                along = sum(float((g * direction[n]).sum()) for n, g in self._gradients().items())
+                excess = along * scale - pushed.allowed
+                self._auditor.observe_push(excess / pushed.allowed, noise=noise / pushed.allowed)
+        private.drop()
+
+    def _try(self, private: PrivateGradients, step: int, batch: tuple[Any, ...] | None) -> None:
+        """Take a step that does not count, and look at the canaries' coordinates, which are noise alone."""
+        assert self._model is not None  # it has a host
+        with same_draws(self._model), private.trying():
+            if batch is not None and distributed.is_first():  # the others have an empty share
+                private.accumulate(*batch, checked_rows=torch.zeros(0, dtype=torch.int64))
+            private.finish()
+        scale = private.expected_batch_size / private.bound / self._mechanism.noise_multiplier(step)
+        own, idle = (found.double().cpu() * scale for found in self._marks.gradients())
+        self._auditor.observe_trial(own if self._layered else torch.cat([own, idle]), before=step)
+
+    def _pushes(
+        self, private: PrivateGradients, device: torch.device
+    ) -> Iterator[tuple["_Push", dict[str, Tensor]]]:
+        """Yield rows of nobody's with long gradients in the model's own tensors, and their direction."""
+        blank = self._inner.blank(1)
+        for made in () if blank is None else rows.made_up(moved(blank, device)):
+            direction = self._direction(private, made)
+            if direction is None:
+                continue
+            norm = math.sqrt(sum(float(part.double().pow(2).sum()) for part in direction.values()))
+            if not (math.isfinite(norm) and norm > 0):
+                continue
+            along = {name: part / norm for name, part in direction.items()}
+            for lengths in self._lengths_of_pushes():
+                places = torch.zeros(len(lengths), dtype=torch.int64, device=device)
+                pulls = (lengths * (private.bound / norm)).to(device)
+                batch = (*rows.repeat_to(made, len(lengths)), places, pulls)
+                yield _Push(rows=batch, allowed=float(lengths.clamp(max=1.0).sum())), along
+
+    def _direction(self, private: PrivateGradients, made: tuple[Any, ...]) -> dict[str, Tensor] | None:
+        """Return the gradient of one made-up row in the model's tensors; None where it is no input."""
+        device = self._marks.device
+        unmarked = torch.zeros(1, dtype=torch.int64, device=device), torch.ones(1, device=device)
+        try:
+            found = private.alone(*made, *unmarked)
+        except SfumatoError:
+            raise
+        except Exception:  # of the model or the loss, which such a row is nothing for
+            return None
+        return {
+            name.removeprefix("model."): part for name, part in found.items() if name.startswith("model.")
+        }
+
+    def _lengths_of_pushes(self) -> list[Tensor]:
+        """Return how long the gradients of rows are, in multiples of the bound: many, and one in a crowd."""
+        clipping = self._mechanism.step.clipping
+        if isinstance(clipping, Clipping) and clipping.scaling is Scaling.GLOBAL:
+            return [torch.full((_PUSHED,), _just_below(clipping) / (clipping.clip_norm or 1.0))]
+        many = torch.tensor(_PUSHES).repeat(_PUSHED)[:_PUSHED]
+        if isinstance(clipping, Clipping) and clipping.scaling is Scaling.AUTOMATIC:
+            return [many]  # it makes short gradients longer, so a crowd of them is nothing small
+        one_in_a_crowd = torch.full((_CROWD,), _SHORT)
+        one_in_a_crowd[_CROWD // 3] = _ALONE
+        return [many, one_in_a_crowd]
+
+    # --- what it shows -----------------------------------------------------------------------------------
 
     def judge(self, claim: Guarantee) -> AuditResult:
         """Return the claim and the lower bound that the scores so far give."""
-        inside, outside = self._scores[self._present].numpy(), self._scores[~self._present].numpy()
-        area = one_run.ranks(inside, outside, confidence=self._settings.confidence)
         mechanism = self._mechanism
-        shown = claims.bound_of_area(
-            area, lambda factor: mechanism.scaled(factor).event(), delta=claim.delta, relation=claim.relation
-        )
-        found = LowerBound(
-            epsilon=shown.epsilon,
-            delta=claim.delta,
-            confidence=self._settings.confidence,
-            attack=_ATTACK if shown.certified else f"{_ATTACK}, {_UNCERTIFIED}",
-            trials=self._settings.count,
-        )
-        return AuditResult(
+        return self._auditor.verdict(
+            claim,
+            lambda factor: mechanism.scaled(factor).event(),
             subject=f"DP-SGD in {mechanism.steps} steps",
-            claim=claim,
-            bounds=(found,),
-            in_scores=tuple(inside.tolist()),
-            out_scores=tuple(outside.tolist()),
+            steps=mechanism.steps,
+            more=() if self._updates is None else [("updates", self._updates.findings(), _UPDATES_SEE)],
+            blind=None if self._units.placed else _BLIND,
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return who is in, and the scores so far."""
-        return {"present": self._present, "scores": self._scores.clone()}
+        """Return who is in, and what was seen so far."""
+        return {"key": self._key, "placed": self._units.placed, **self._auditor.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` returned."""
-        self._present = state["present"]
-        self._scores = state["scores"].clone()
-        self._units.seat(*_seated(self._present, self._mechanism.relation))
+        self._key = int(state["key"])
+        self._auditor.load_state_dict(state)
+        self._seat()
+        self._units.placed = bool(state["placed"])
 
 
-def _gradient_length(clipping: Clipping) -> float:
-    """Return how long a canary's gradient is before clipping, which leaves it as long as can be."""
-    if clipping.scaling is Scaling.GLOBAL and clipping.drop_above is not None:
-        return clipping.drop_above * (1 - 1e-6)  # a longer one would be dropped
-    return _LONG * (clipping.clip_norm or 1.0)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Push:
+    """Rows of a trial, and the most that their clipped sum may have along their direction, in bounds."""
+
+    rows: tuple[Any, ...]
+    allowed: float
 
 
-def _log_ratio(seen: Tensor, noise: float, rate: float) -> Tensor:
-    """Return log(1 - rate + rate exp((seen - 1/2) / noise^2)), of a unit that is in with chance `rate`."""
-    present = (seen - 0.5) / noise**2
-    if rate == 1.0:
-        return present
-    return torch.logaddexp(present + math.log(rate), torch.tensor(math.log1p(-rate), dtype=seen.dtype))
+def _some(gradient: Tensor) -> Any:
+    """Return coordinates of a tensor, all of them or evenly chosen ones."""
+    flat = gradient.flatten()
+    return flat[:: max(1, len(flat) // _SAMPLED)][:_SAMPLED].double().cpu().numpy()
 
 
-def _seated(present: Tensor, relation: Relation) -> tuple[Tensor, Tensor]:
-    """Return which canaries are units of the run, by number from 1, and the sign of each one's gradient."""
-    numbers = torch.arange(1, len(present) + 1)
-    if relation is Relation.ADD_REMOVE:
-        return numbers[present], torch.ones(int(present.sum()))
-    absent = -1.0 if relation.replaces else 0.0
-    return numbers, torch.where(present, 1.0, absent)
+def _lengths(count: int, clipping: Clipping | CoordinateClipping) -> Tensor:
+    """Return how long canaries' gradients are before clipping, which leaves them as long as can be."""
+    assert isinstance(clipping, Clipping)  # the other kind is refused
+    if clipping.scaling is Scaling.GLOBAL:
+        return torch.full((count,), _just_below(clipping))
+    fixed = clipping.scaling is Scaling.LOCAL and clipping.adaptive is None
+    turns = torch.tensor(_LENGTHS if fixed else (_LONG,))
+    return turns[torch.arange(count) % len(turns)] * (clipping.clip_norm or 1.0)
+
+
+def _just_below(clipping: Clipping) -> float:
+    assert clipping.drop_above is not None  # global clipping has one
+    return clipping.drop_above * (1 - 1e-6)  # a longer one would be dropped
 
 
 class _Marks(nn.Module):
-    """A coordinate for each canary, in one layer or several; number 0 is everybody else's, and not read."""
+    """Coordinates for canaries, in tables before and after the model's; number 0 is not read.
 
-    def __init__(self, count: int, *, parts: int) -> None:
+    In two tables, each canary has its coordinate in one of them, by turns, and nobody uses the other. In
+    four, each canary has a part in all, in equal shares.
+    """
+
+    weights: Tensor
+
+    def __init__(self, count: int, *, tables: int) -> None:
         super().__init__()
-        self.parts = nn.ModuleList(nn.Embedding(count + 1, 1) for _ in range(parts))
-        for part in self.parts:
-            nn.init.zeros_(part.weight)  # type: ignore[arg-type]  # an embedding's
+        self.tables = nn.ModuleList(nn.Embedding(count + 1, 1) for _ in range(tables))
+        for table in self.tables:
+            nn.init.zeros_(table.weight)  # type: ignore[arg-type]  # an embedding's
+        turns = torch.arange(count + 1) % 2
+        shares = (
+            torch.stack([turns, 1 - turns]).float() if tables == 2 else torch.full((tables, count + 1), 0.5)
+        )
+        self.register_buffer("weights", shares, persistent=False)
 
     def forward(self, places: Tensor) -> Tensor:
-        return torch.stack([part(places).squeeze(-1) for part in self.parts]).sum(0) / math.sqrt(
-            len(self.parts)
-        )
+        parts = [
+            w[places] * table(places).squeeze(-1) for w, table in zip(self.weights, self.tables, strict=True)
+        ]
+        return torch.stack(parts).sum(0)
 
     @property
     def device(self) -> torch.device:
         """Where the coordinates are."""
-        return next(self.parameters()).device
+        return self.weights.device
 
-    def gradient(self) -> Tensor:
-        """Return the gradient in the direction of each canary."""
-        found = [part.weight.grad[1:, 0] for part in self.parts]  # type: ignore[index,union-attr]  # a step was taken
-        return torch.stack(found).sum(0) / math.sqrt(len(self.parts))
+    def gradients(self) -> tuple[Tensor, Tensor]:
+        """Return the gradient in the direction of each canary, and in its place in the other table."""
+        found = torch.stack([table.weight.grad[1:, 0] for table in self.tables])  # type: ignore[index,union-attr]  # a step was taken
+        weights = self.weights[:, 1:]
+        return (found * weights).sum(0), (found * (1 - weights)).sum(0)
 
 
 class _Host(nn.Module):
+    """The model between two halves of the tables: parameters are in this order in memory, too."""
+
     def __init__(self, model: nn.Module, marks: _Marks) -> None:
         super().__init__()
-        self.model, self.marks = model, marks
+        half = len(marks.tables) // 2
+        self.before = nn.ModuleList(list(marks.tables)[:half])
+        self.model = model
+        self.marks = marks
 
     def forward(self, *inputs: Any) -> Any:
         return self.model(*inputs)
 
 
 class _CanariedUnits(Units):
-    """Units with canaries after them: their rows are zeros, and say which canary they are."""
+    """Units with canaries at random places among them: their rows are zeros and a number."""
 
-    def __init__(self, inner: Units, numbers: Tensor, signs: Tensor) -> None:
+    def __init__(self, inner: Units) -> None:
         self._inner = inner
-        self.seat(numbers, signs)
+        self.placed = False  # whether a canary was in a batch
 
-    def seat(self, numbers: Tensor, signs: Tensor) -> None:
-        """Say which canaries take part."""
-        self._seats, self._signs = numbers, signs
+    def seat(self, numbers: Tensor, pulls: Tensor, key: int) -> None:
+        """Say which canaries take part, how long their gradients are, and by what their places are drawn."""
+        self._seats, self._pulls, self._key = numbers, pulls, key
+        self._drawn: tuple[int, Tensor] | None = None
+
+    @property
+    def _places(self) -> Tensor:
+        """The numbers that canaries have among the units, in order."""
+        others = self._inner.num_units  # known only once deferred rows were read
+        if self._drawn is None or self._drawn[0] != others:
+            everybody, draws = others + len(self._seats), np.random.default_rng(self._key)
+            chosen = draws.choice(everybody, len(self._seats), replace=False)
+            self._drawn = others, torch.from_numpy(np.sort(chosen))
+        return self._drawn[1]
+
+    def _split(self, units: Tensor) -> tuple[Tensor, Tensor]:
+        """Return which of some units are canaries, and for each the number of canaries before it."""
+        before = torch.searchsorted(self._places, units.cpu())
+        if not len(self._seats):
+            return torch.zeros(len(units), dtype=torch.bool), before
+        return self._places[before.clamp(max=len(self._seats) - 1)] == units.cpu(), before
+
+    def canaries(self, units: Tensor) -> Tensor:
+        """Return the canaries among some units, by number from 1."""
+        mine, before = self._split(units)
+        return self._seats[before[mine]]
 
     @property
     def deferred(self) -> bool:
@@ -314,13 +476,8 @@ class _CanariedUnits(Units):
         self._inner.open()
 
     @property
-    def first_seat(self) -> int:
-        """The number of the first canary among the units."""
-        return self._inner.num_units
-
-    @property
     def num_units(self) -> int:
-        return self.first_seat + len(self._seats)
+        return self._inner.num_units + len(self._seats)
 
     @property
     def by_owner(self) -> bool:
@@ -332,24 +489,36 @@ class _CanariedUnits(Units):
         return None if found is None else (*found, torch.arange(1, units + 1), torch.ones(units))
 
     def take(self, units: Tensor, generator: Generator | None = None) -> Batch:
-        """Return the rows of units and canaries; canaries come last.
+        """Return the rows of units and canaries, in the order of their numbers.
 
         Where nobody knows what a row looks like, as of a data set without rows, canaries have none.
         """
-        mine = units >= self.first_seat
-        others = self._inner.take(units[~mine], generator)
-        seats = units[mine] - self.first_seat
+        mine, before = self._split(units)
+        others = self._inner.take((units - before)[~mine], generator)
         given = others.rows or self._inner.blank(0)
-        return Batch(()) if not len(units) or given is None else self._joined(others, given, seats)
+        if not len(units) or given is None:
+            return Batch(())
+        self.placed = self.placed or bool(mine.any())
+        return self._joined(others, given, mine, before[mine])
 
-    def _joined(self, others: Batch, given: tuple[Any, ...], seats: Tensor) -> Batch:
-        numbers, signs, width = self._seats[seats], self._signs[seats], others.rows_per_unit
-        before, more = rows.count(given), len(numbers) * width
-        given = rows.padded(given, before + more)
-        places, turned = (torch.zeros(before + more, dtype=kind) for kind in (torch.int64, torch.float32))
-        places[before:], turned[before:] = numbers.repeat_interleave(width), signs.repeat_interleave(width)
+    def _joined(self, others: Batch, given: tuple[Any, ...], mine: Tensor, seats: Tensor) -> Batch:
+        width = others.rows_per_unit
+        before, more = rows.count(given), len(seats) * width
+        places, pulls = torch.zeros(before + more, dtype=torch.int64), torch.ones(before + more)
+        places[before:] = self._seats[seats].repeat_interleave(width)
+        pulls[before:] = self._pulls[seats].repeat_interleave(width)
         weights = others.row_weights
         if weights is not None or width > 1:
-            own = torch.full((len(numbers), width), 1 / width)  # averaged, as an owner's rows are
-            weights = torch.cat([torch.ones(before) if weights is None else weights, own.flatten()])
-        return Batch((*given, places, turned), width, weights, others.numbers)
+            own = torch.full((more,), 1 / width)  # averaged, as an owner's rows are
+            weights = torch.cat([torch.ones(before) if weights is None else weights, own])
+        order = torch.where(mine, before // width + mine.cumsum(0) - 1, (~mine).cumsum(0) - 1)
+        index = (order[:, None] * width + torch.arange(width)).flatten()
+        real = (index < before).nonzero().flatten()
+
+        def spread(part: Tensor) -> Tensor:
+            found = part.new_zeros((len(index), *part.shape[1:]))
+            found[real] = part
+            return found
+
+        scattered = (*rows.mapped(given, spread), places[index], pulls[index])
+        return Batch(scattered, width, None if weights is None else weights[index], others.numbers)

@@ -24,7 +24,7 @@ from sfumato.audit.mechanism import Run, RunMany, Vectorized
 from sfumato.mechanisms.random import Generator
 from sfumato.statistics.asking import Query, Question
 
-__all__ = ["Case", "mechanism_cases", "statistic_cases"]
+__all__ = ["Case", "mechanism_cases", "released", "statistic_cases"]
 
 ADD, REPLACE = Relation.ADD_REMOVE, Relation.REPLACE_ONE
 DELTA = 0.01  # of Gaussian claims: see "Delta"
@@ -47,7 +47,7 @@ class Case:
     share: float = 1.0  # of the trials asked for
 
 
-def _released(mechanism: Any, first: Any, second: Any, *, delta: float = 0.0, subject: str = "") -> Case:
+def released(mechanism: Any, first: Any, second: Any, *, delta: float = 0.0, subject: str = "") -> Case:
     """Return the case of a mechanism with a `release`."""
     name = type(mechanism).__name__
     return Case(
@@ -62,7 +62,7 @@ def _released(mechanism: Any, first: Any, second: Any, *, delta: float = 0.0, su
 
 def _exactly(mechanism: Any, first: Any, second: Any, *, delta: float = 0.0) -> Case:
     """Return the case of a mechanism with a `release` and few outcomes."""
-    return replace(_released(mechanism, first, second, delta=delta), exact=mechanism)
+    return replace(released(mechanism, first, second, delta=delta), exact=mechanism)
 
 
 # --- mechanisms -------------------------------------------------------------------------------------------
@@ -79,10 +79,10 @@ def _additive() -> tuple[Case, ...]:
     whole = m.DiscreteLaplace.calibrated(epsilon=1.0, sensitivity=1, relation=ADD)
     replaced = m.DiscreteLaplace.calibrated(epsilon=1.0, sensitivity=2, relation=REPLACE)
     return (
-        _released(laplace, 0.0, 1.0),
-        _released(gaussian, 0.0, 1.0, delta=DELTA),
+        released(laplace, 0.0, 1.0),
+        released(gaussian, 0.0, 1.0, delta=DELTA),
         _exactly(whole, 0, 1),
-        replace(_released(replaced, 0, 2, subject="DiscreteLaplace, replace-one"), exact=replaced),
+        replace(released(replaced, 0, 2, subject="DiscreteLaplace, replace-one"), exact=replaced),
         _exactly(m.DiscreteGaussian(stddev=2.0, sensitivity=1, relation=ADD), 0, 1, delta=DELTA),
     )
 
@@ -140,7 +140,7 @@ def _grid(rounded: m.Rounded) -> Case:
         clip_norm=1.0, granularity=2.0**-10, stddev=2.0, dimension=2, relation=ADD, rounded=rounded
     )
     with_unit = torch.tensor([[3.0, 4.0]])
-    return _released(
+    return released(
         mechanism, with_unit, with_unit[:0], delta=DELTA, subject=f"GridGaussian, {rounded.value} rounded"
     )
 
@@ -150,7 +150,7 @@ def _choosing() -> tuple[Case, ...]:
     rising = ([1.0] + [0.0] * 7, [0.0] * 8)  # what monotonic scores may do
     line = m.IntervalExponential(**terms, relation=REPLACE, bounds=(0.0, 8.0))
     monotonic = m.Exponential(**terms, relation=ADD, monotonic=True)
-    interval = _released(line, [1.0, 0.0], [0.0, 1.0])
+    interval = released(line, [1.0, 0.0], [0.0, 1.0])
     edges = [0.0, 1.0, 8.0]
 
     def run(scores: Sequence[float], generator: Generator) -> object:
@@ -158,10 +158,10 @@ def _choosing() -> tuple[Case, ...]:
 
     return (
         _exactly(m.Exponential(**terms, relation=REPLACE), *_SCORES),
-        replace(_released(monotonic, *rising, subject="Exponential, monotonic"), exact=monotonic),
+        replace(released(monotonic, *rising, subject="Exponential, monotonic"), exact=monotonic),
         _exactly(m.PermuteAndFlip(**terms, relation=REPLACE), *_SCORES),
-        _released(m.NoisyMax(**terms, relation=REPLACE), *_SCORES),
-        _released(m.NoisyMax(**terms, relation=ADD, monotonic=True), *rising, subject="NoisyMax, monotonic"),
+        released(m.NoisyMax(**terms, relation=REPLACE), *_SCORES),
+        released(m.NoisyMax(**terms, relation=ADD, monotonic=True), *rising, subject="NoisyMax, monotonic"),
         replace(interval, run=run),
     )
 
@@ -199,7 +199,7 @@ def _local() -> tuple[Case, ...]:
 def _reporting(mechanism: m.RandomizedResponse | m.UnaryEncoding) -> Case:
     """Return the case of one answer, replaced: each person's report is a run."""
     kind = f", {mechanism.encoding.value}" if isinstance(mechanism, m.UnaryEncoding) else ""
-    case = _released(mechanism, 0, 1, subject=f"{type(mechanism).__name__}{kind}")
+    case = released(mechanism, 0, 1, subject=f"{type(mechanism).__name__}{kind}")
 
     def many(answer: int, count: int, generator: Generator) -> Any:
         return mechanism.release(np.full(count, answer), generator=generator)
@@ -212,7 +212,7 @@ def _sensitive() -> tuple[Case, ...]:
         proposed_sensitivity=0.5, test_epsilon=0.5, release_epsilon=0.5, delta=DELTA
     )
     far = tested.distance_needed
-    proposed = _released(tested, (0.0, far), (0.5, far - 1), delta=DELTA)
+    proposed = released(tested, (0.0, far), (0.5, far - 1), delta=DELTA)
     medians = ([0.0, 0.0, 0.0, 1.0, 1.0], [0.0, 0.0, 1.0, 1.0, 1.0])
 
     def run(data: tuple[float, int], generator: Generator) -> object:
@@ -220,8 +220,8 @@ def _sensitive() -> tuple[Case, ...]:
 
     return (
         replace(proposed, run=run),
-        _released(m.SmoothMedian(epsilon=1.0, bounds=_UNIT), *medians),
-        _released(
+        released(m.SmoothMedian(epsilon=1.0, bounds=_UNIT), *medians),
+        released(
             m.SmoothMedian(epsilon=1.0, bounds=_UNIT, delta=DELTA),
             *medians,
             delta=DELTA,

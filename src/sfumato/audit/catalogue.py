@@ -15,6 +15,7 @@ from sfumato.accounting.guarantee import round_up
 from sfumato.audit.cases import Case, mechanism_cases, statistic_cases
 from sfumato.audit.discrete import audit_discrete
 from sfumato.audit.learners import estimator_cases, label_cases
+from sfumato.audit.margins import margin_cases
 from sfumato.audit.mechanism import audit_mechanism, runs_needed
 from sfumato.audit.results import AuditResult, confidence_of_each
 from sfumato.mechanisms.random import Generator, resolve
@@ -33,7 +34,9 @@ def mechanisms(
     >>> next(mechanisms(2000, generator=seeded(0))).refuted
     False
     """
-    return _one_by_one((*mechanism_cases(), *statistic_cases()), trials, confidence, generator)
+    return _one_by_one(
+        (*mechanism_cases(), *margin_cases(), *statistic_cases()), trials, confidence, generator
+    )
 
 
 def learners(

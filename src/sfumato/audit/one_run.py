@@ -36,11 +36,12 @@ from scipy.stats import rankdata
 from sfumato import _check
 from sfumato.accounting import gaussian
 from sfumato.audit import bounds
+from sfumato.audit.claims import Tail
 from sfumato.audit.results import LowerBound, confidence_of_each
 from sfumato.audit.roc import checked_scores
 from sfumato.errors import InvalidParameterError
 
-__all__ = ["binary_guesses", "f_dp", "gaussian_scores", "least_canaries", "ranks"]
+__all__ = ["binary_guesses", "f_dp", "gaussian_scores", "highest", "least_canaries", "ranks"]
 
 Scores = npt.NDArray[np.float64]
 _Bound = Callable[[int, int, int, float], float]  # right guesses, guesses, canaries, confidence
@@ -132,6 +133,35 @@ def ranks(in_scores: npt.ArrayLike, out_scores: npt.ArrayLike, *, confidence: fl
     places = rankdata(np.concatenate([inside, outside]))
     won = float(places[: len(inside)].sum()) - len(inside) * (len(inside) + 1) / 2
     return bounds.area_from_pairs(won / (len(inside) * len(outside)), pairs, confidence=confidence)
+
+
+def highest(scores: npt.ArrayLike, present: npt.ArrayLike) -> Tail | None:
+    """Choose a threshold by every second canary, and count scores above it among the others.
+
+    The threshold is where those that are in stand out most from those that are out. Which canaries choose
+    does not depend on who is in. None where a group is empty.
+
+    >>> tail = highest(range(100), np.arange(100) >= 60)
+    >>> tail.hits, tail.positives, tail.alarms, tail.negatives
+    (20, 20, 0, 30)
+    """
+    values, inside = np.asarray(scores, dtype=np.float64), np.asarray(present, dtype=bool)
+    chooses = np.arange(len(values)) % 2 == 0
+    groups = [values[half & who] for half in (chooses, ~chooses) for who in (inside, ~inside)]
+    if not all(len(group) for group in groups):
+        return None
+    in_first, out_first, in_second, out_second = (np.sort(group) for group in groups)
+    candidates = np.unique(in_first)
+    hits = len(in_first) - np.searchsorted(in_first, candidates, side="left")
+    alarms = len(out_first) - np.searchsorted(out_first, candidates, side="left")
+    found, false = hits / len(in_first), (alarms + 1) / (len(out_first) + 1)
+    threshold = candidates[np.argmax((found - false) / np.sqrt(false))]
+    return Tail(
+        hits=int((in_second >= threshold).sum()),
+        positives=len(in_second),
+        alarms=int((out_second >= threshold).sum()),
+        negatives=len(out_second),
+    )
 
 
 def least_canaries(confidence: float = 0.95) -> int:

@@ -6,6 +6,9 @@ Meaning    A lower bound of confidence c exceeds the true epsilon in at most a s
 Shown      Rounded down, as a claim is rounded up: three digits never say more than the audit found.
 Several    Where several attacks are tried on one claim, each must be asked at `confidence_of_each`, so that
            all of them hold together.
+Checks     A bound looks at how well canaries can be told apart. A check looks at one thing that the proof of
+           a claim rests on: that noise has the stated size, that batches are drawn as stated. Where one
+           fails, the run is not the mechanism that was priced, and its claim is not proven by anything.
 """
 
 import math
@@ -17,7 +20,7 @@ from sfumato import _check
 from sfumato.accounting.guarantee import Guarantee, round_up
 from sfumato.errors import InvalidParameterError
 
-__all__ = ["AuditResult", "LowerBound", "confidence_of_each"]
+__all__ = ["AuditResult", "Check", "Finding", "LowerBound", "confidence_of_each"]
 
 _DIGITS = 3  # of a bound, where it is shown
 
@@ -53,6 +56,50 @@ class LowerBound:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """What one test found: where the code is right, the p-value is at most p with a chance of at most p."""
+
+    p_value: float
+    said: str  # what is wrong, in a sentence, if the p-value is small
+    observations: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Check:
+    """Tests of one thing that a claim rests on, together; it fails where the p-value is at most `error`."""
+
+    name: str
+    p_value: float
+    error: float  # the chance that right code fails
+    said: str  # what is wrong, in a sentence, where it fails
+    observations: int
+    sees: str  # how small a mistake it shows nine times in ten
+
+    @classmethod
+    def of(cls, name: str, findings: Sequence[Finding], *, error: float, sees: str) -> "Check":
+        """Return the worst of some findings, with the chance that any of them is as bad.
+
+        >>> found = [Finding(p_value=p, said="wrong", observations=10) for p in (0.5, 0.001)]
+        >>> Check.of("noise", found, error=0.01, sees="little").p_value
+        0.002
+        """
+        worst = min(findings, key=lambda finding: finding.p_value)
+        return cls(
+            name=name,
+            p_value=min(1.0, len(findings) * worst.p_value),
+            error=error,
+            said=worst.said,
+            observations=max(finding.observations for finding in findings),
+            sees=sees,
+        )
+
+    @property
+    def failed(self) -> bool:
+        """Whether it shows that the run is not what was priced."""
+        return self.p_value <= self.error
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class AuditResult:
     """A claim, and what attacks could show against it."""
 
@@ -61,6 +108,8 @@ class AuditResult:
     bounds: tuple[LowerBound, ...]
     in_scores: tuple[float, ...] = ()  # of canaries that took part, where there were any: for a ROC curve
     out_scores: tuple[float, ...] = ()
+    checks: tuple[Check, ...] = ()  # of what the claim rests on, beside the bounds
+    blind: str | None = None  # why nothing could be seen, where that is so
 
     def __post_init__(self) -> None:
         if not self.bounds:
@@ -78,16 +127,50 @@ class AuditResult:
 
     @property
     def refuted(self) -> bool:
-        """Whether an attack shows that the claim is false."""
-        return self.claim is not None and self.best.epsilon > self.claim.epsilon
+        """Whether an attack shows that the claim is false, or that the run is not the one it is made for."""
+        if self.claim is None:
+            return False
+        return self.best.epsilon > self.claim.epsilon or bool(self.failures)
+
+    @property
+    def failures(self) -> tuple[Check, ...]:
+        """The checks that failed."""
+        return tuple(check for check in self.checks if check.failed)
+
+    @property
+    def tested(self) -> bool:
+        """Whether anything could have shown the claim to be false."""
+        return self.claim is None or self.untested() is None
+
+    def untested(self) -> str | None:
+        """Return why nothing was tested, as part of a sentence; None where something was."""
+        if self.claim is not None and math.isinf(self.claim.epsilon):
+            return "no attack can contradict an infinite epsilon"
+        return self.blind
+
+    def reasons(self) -> list[str]:
+        """Return why the claim is false, a sentence each; none where it is not refuted."""
+        said = [f"{check.said} (chance {check.p_value:.1g} in right code)." for check in self.failures]
+        if self.claim is not None and self.best.epsilon > self.claim.epsilon:
+            said.insert(0, "the scores of canaries show a larger epsilon.")
+        return [sentence[0].upper() + sentence[1:] for sentence in said]
 
     def statement(self) -> str:
         """Return the claim and the best lower bound, as a sentence for people who must judge the claim."""
         if self.claim is None:
             return f"{self.subject} claims nothing; {self.best}."
-        verdict = "THE CLAIM IS FALSE" if self.refuted else "the attacks do not contradict the claim"
         claimed = f"{round_up(self.claim.epsilon):g} at delta {self.claim.delta:g}"
-        return f"{self.subject} claims epsilon {claimed}; {self.best}: {verdict}."
+        return f"{self.subject} claims epsilon {claimed}; {self.best}: {self._verdict()}."
+
+    def _verdict(self) -> str:
+        if self.failures:
+            return " ".join(["THE CLAIM IS FALSE.", *self.reasons()]).removesuffix(".")
+        if self.refuted:
+            return "THE CLAIM IS FALSE"
+        if (why := self.untested()) is not None:
+            return f"NOTHING WAS TESTED, as {why}"
+        passed = f", and {len(self.checks)} checks found nothing" if self.checks else ""
+        return f"the attacks do not contradict the claim{passed}"
 
     def to_dict(self) -> dict[str, object]:
         """Return all of it as plain values, for a report; what JSON has no number for is text."""
@@ -96,6 +179,8 @@ class AuditResult:
             "claim": None if self.claim is None else str(self.claim),
             "claimed_epsilon": None if self.claim is None else _plain(self.claim.epsilon),
             "bounds": [asdict(bound) | {"epsilon": _plain(bound.epsilon)} for bound in self.bounds],
+            "checks": [asdict(check) for check in self.checks],
+            "blind": self.blind,
             "refuted": self.refuted,
             "in_scores": [_plain(score) for score in self.in_scores],
             "out_scores": [_plain(score) for score in self.out_scores],
@@ -110,6 +195,8 @@ class AuditResult:
             bounds=tuple(_read_bound(bound) for bound in found["bounds"]),
             in_scores=tuple(float(score) for score in found["in_scores"]),
             out_scores=tuple(float(score) for score in found["out_scores"]),
+            checks=tuple(Check(**check) for check in found["checks"]),
+            blind=found["blind"],
         )
 
 

@@ -150,7 +150,7 @@ def _audited(way: _Way, settings: Canaries, generator: Generator) -> AuditResult
         ).training
         found = None if run is None else run.audit
     assert isinstance(found, AuditResult)
-    return AuditResult(subject=way.name, claim=found.claim, bounds=found.bounds)
+    return AuditResult(subject=way.name, claim=found.claim, bounds=found.bounds, checks=found.checks)
 
 
 def _trained(

@@ -7,6 +7,7 @@ Exit       0 where the claim stands, 1 where it is false, 2 where that could not
 """
 
 import json
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,6 +25,7 @@ __all__ = ["command"]
 
 _FILE = "run.json"
 _NOT_AUDITED = 3  # exit code
+_ADVICE = "Train again with --audit 1000 for a run that can be."
 _MOST_ROWS = 10_000  # of each group that the membership attack compares
 
 
@@ -38,7 +40,7 @@ def command(
 ) -> None:
     """Attack a run: its claim beside what attacks prove, as a page. Exits with 1 if the claim is false, and
     with 3 if the run has no canaries, so that nothing was audited."""
-    claim, planted = _finished(run)
+    facts, claim, planted = _finished(run)
     from sfumato.audit.attack import Attacked
     from sfumato.report.audit import audit_report
 
@@ -49,31 +51,97 @@ def command(
     with waiting("Attacking"):
         found = Attacked(claim=claim, canaries=planted, membership=_membership(run) if membership else None)
         place = report if report is not None else str(Path(run) / "audit.html")
-        _write(place, audit_report(found, title=f"Audit of {Path(run).name}"))
+        _write(place, audit_report(found, title=f"Audit of {Path(run).name}", about=_about(run, facts)))
     show_facts("Audit", _told(found, place), as_json=as_json)
     if not as_json:
         show_text(found.statement())
     if not found.audited:
         if not as_json:
-            show_text("\nNothing was audited. Train again with --audit 1000 for a run that can be.")
+            show_text(f"\nNothing was audited. {_ADVICE}")
         raise typer.Exit(_NOT_AUDITED)
     if found.refuted:
         raise typer.Exit(1)
 
 
-def _finished(run: str) -> tuple[Guarantee, Any]:
-    """Return what a finished run claims, and what its canaries showed, if it had any."""
+def _finished(run: str) -> tuple[Any, Guarantee, Any]:
+    """Return what a finished run says of itself, what it claims, and what its canaries showed, if any."""
     from sfumato.audit.results import AuditResult
 
     facts = _read(run)
+    _require_unchanged(run, facts)
     try:
         claim = _claim(facts)
-        return claim, None if facts.get("audit") is None else AuditResult.from_dict(facts["audit"], claim)
+        planted = facts.get("audit")
+        return facts, claim, None if planted is None else AuditResult.from_dict(planted, claim)
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise InvalidParameterError(
             f"the file {str(Path(run) / _FILE)!r} is not what a finished run writes: it was changed, or is "
             f"damaged ({type(error).__name__}: {error}). Restore it, or train again."
         ) from error
+
+
+def _require_unchanged(run: str, facts: Any) -> None:
+    """Refuse a run of another version, and one whose files are not what it left."""
+    from sfumato.training import sealing
+    from sfumato.training.checkpoint import RunFolder
+
+    if not isinstance(facts, dict):
+        raise InvalidParameterError(
+            f"the file {str(Path(run) / _FILE)!r} is not what a finished run writes: it is damaged. Restore "
+            "it, or train again."
+        )
+    made_by, here = facts.get("code_version"), version("sfumato")  # pyright: ignore[reportUnknownMemberType]
+    if made_by != here:
+        told = "an earlier version" if made_by is None else f"version {made_by}"
+        raise InvalidParameterError(
+            f"{str(Path(run) / _FILE)!r} was written by {told} of sfumato, and this is {here}: what that "
+            "audit tested is not known here. Audit the run with the version that made it, or train again."
+        )
+    if not sealing.fits(facts):
+        raise InvalidParameterError(
+            f"the file {str(Path(run) / _FILE)!r} was changed after the run: it does not fit its "
+            "fingerprint, so nothing in it is evidence. Restore it, or train again."
+        )
+    folder = RunFolder(run)
+    if folder.weights.exists() and not _same_weights(folder.read_weights(), facts.get("weights")):
+        raise InvalidParameterError(
+            f"the weights in {run!r} were changed after the run: they are not those that were "
+            "audited. Restore them, or train again."
+        )
+
+
+def _same_weights(weights: Any, fingerprint: object) -> bool:
+    from torch import Tensor
+
+    from sfumato.training import sealing
+
+    if not isinstance(weights, dict) or not all(isinstance(part, Tensor) for part in weights.values()):  # pyright: ignore[reportUnknownVariableType,reportUnknownMemberType,reportUnknownArgumentType] - a file may hold anything
+        return False
+    return sealing.fingerprint_of(weights) == fingerprint  # pyright: ignore[reportUnknownArgumentType] - just checked
+
+
+def _about(run: str, facts: Any) -> dict[str, object]:
+    """Return which run it is, for the page."""
+    from sfumato.cli.settings import kept
+
+    try:
+        data = kept(run).data
+    except InvalidParameterError:  # damaged settings are no matter of canaries
+        data = None
+    noise = ", ".join(f"{multiplier:.6g} for {steps} steps" for multiplier, steps in facts["noise"])
+    return {
+        "data": data or "not said",
+        "model": facts["model"],
+        "noise multiplier": noise,
+        "batches": facts["sampling"],
+        "clipping": facts["clipping"],
+        "steps": facts["steps"],
+        "accountant": facts["accountant"],
+        "version": facts["code_version"],
+        "finished": facts["finished"],
+        "fingerprint of the weights": facts["weights"],
+        "fingerprint of this run": facts["sha256"],
+    }
 
 
 def _read(run: str) -> Any:

@@ -1,26 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of an audit: the claim, the lower bound beside it, ROC curves, and what was tried.
+"""The page of an audit: which run it is, the claim, the lower bound beside it, checks, and ROC curves.
 
 Promise    A refuted claim is said to be false above everything else, and a claim that was not audited is
            said not to have been.
 Shown      Exact figures of a membership attack tell about the rows it compared: the page says so.
 """
 
-from sfumato.accounting.guarantee import round_up
-from sfumato.audit.attack import NOT_AUDITED, Attacked
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from sfumato.accounting.guarantee import Guarantee, round_up
+from sfumato.audit.attack import Attacked
 from sfumato.report.curves import Series, line_chart
-from sfumato.report.html import escape, page, rows_table, section
+from sfumato.report.html import escape, facts_table, page, rows_table, section
 
 __all__ = ["audit_report"]
 
+_LOWEST = -4.0  # log10 of rates that curves begin at
 
-def audit_report(found: Attacked, *, title: str) -> str:
-    """Return the page of an audit."""
+
+def audit_report(found: Attacked, *, title: str, about: Mapping[str, object] | None = None) -> str:
+    """Return the page of an audit; `about` says which run it is, by name and value."""
     return page(
         title,
         f"<h1>{escape(title)}</h1>",
         _verdict(found),
+        section("The run", facts_table(about)) if about else "",
         section("Claim and lower bound", _bounds(found)),
+        section("Checks, and how small a mistake they could have seen", _checks(found))
+        if _checked(found)
+        else "",
         section("Who was in? ROC curves", _curves(found)) if found.rocs else "",
         section("What was tried", *(f"<p>{escape(said)}</p>" for said in found.tried())),
         _warning(found),
@@ -29,34 +40,81 @@ def audit_report(found: Attacked, *, title: str) -> str:
 
 
 def _verdict(found: Attacked) -> str:
-    said = "The attacks do not contradict the claim. That proves nothing: another attack may do better."
+    said = ["The attacks do not contradict the claim. That proves nothing: another attack may do better."]
     if not found.audited:
-        said = f"{NOT_AUDITED} Train with canaries to audit it."
-    elif found.refuted:
-        said = "THE CLAIM IS FALSE: an attack proves a larger epsilon. Do not use the model."
-    return f'<div class="promise"><p>{escape(said)}</p></div>'
+        said = [f"{found.not_audited()} Train with canaries to audit it."]
+    if found.refuted:
+        said = [_false(found), *(found.canaries.reasons() if found.canaries is not None else [])]
+    kind = "promise" if found.audited and not found.refuted else "warning"
+    return f'<div class="{kind}">{"".join(f"<p>{escape(sentence)}</p>" for sentence in said)}</div>'
+
+
+def _false(found: Attacked) -> str:
+    if found.canaries is not None and found.canaries.failures:
+        return (
+            "THE CLAIM IS FALSE: the run is not the one that the claim was computed for. Do not use the "
+            "model."
+        )
+    return "THE CLAIM IS FALSE: an attack proves a larger epsilon. Do not use the model."
 
 
 def _bounds(found: Attacked) -> str:
     claimed = f"{round_up(found.claim.epsilon):g}"
     attacks = () if found.canaries is None else found.canaries.bounds
     rows = [
-        (claimed, bound.told, f"{bound.delta:g}", bound.attack, bound.trials, bound.confidence)
+        (claimed, bound.told, f"{bound.delta:g}", bound.attack, bound.trials, f"{bound.confidence:.4g}")
         for bound in attacks
     ]
     heads = ("claimed epsilon", "at least", "delta", "attack", "observations", "confidence")
     return rows_table(heads, rows or [(claimed, "no bound", f"{found.claim.delta:g}", "no canaries", 0, "")])
 
 
+def _checked(found: Attacked) -> bool:
+    return found.canaries is not None and bool(found.canaries.checks)
+
+
+def _checks(found: Attacked) -> str:
+    assert found.canaries is not None  # `_checked` saw to it
+    rows = [
+        (
+            check.name,
+            "FAILED" if check.failed else "nothing found",
+            f"{check.p_value:.2g}",
+            f"{check.error:.2g}",
+            check.observations,
+            check.sees,
+        )
+        for check in found.canaries.checks
+    ]
+    heads = ("what", "result", "chance in right code", "fails below", "observations", "seen 9 times in 10")
+    return rows_table(heads, rows)
+
+
 def _curves(found: Attacked) -> str:
     lines = [Series(name=roc.name, points=roc.log_points()) for roc in found.rocs]
-    chance = Series(name="guessing", points=[(-4.0, -4.0), (0.0, 0.0)])
+    if math.isfinite(found.claim.epsilon):
+        lines.append(Series(name="the most the claim allows", points=_allowed(found.claim)))
+    chance = Series(name="guessing", points=[(_LOWEST, _LOWEST), (0.0, 0.0)])
     return line_chart(
         [*lines, chance],
         title="ROC curves on logarithmic axes",
         x_label="log10 of the false-positive rate",
         y_label="log10 of the true-positive rate",
     )
+
+
+def _allowed(claim: Guarantee) -> list[tuple[float, float]]:
+    """Return the most true positives at each rate of false positives, both as logarithms.
+
+    At most e^epsilon a + delta, and at most 1 - (1 - delta - a) / e^epsilon (Kairouz, Oh, Viswanath 2015).
+    """
+    factor = math.exp(min(claim.epsilon, 700.0))
+    points: list[tuple[float, float]] = []
+    for place in np.linspace(_LOWEST, 0.0, 81).tolist():
+        alarms = 10**place
+        most = min(1.0, factor * alarms + claim.delta, 1 - (1 - claim.delta - alarms) / factor)
+        points.append((place, math.log10(max(most, 10**_LOWEST))))
+    return points
 
 
 def _warning(found: Attacked) -> str:

@@ -2,6 +2,7 @@
 """What a run needs of an audit: canaries among its units, room for them, and eyes on noisy gradients.
 
 Guarantee  An audit sees noisy gradients alone, which the run's guarantee covers; canaries are nobody's data.
+Trials     It may take steps that do not count, with rows that are nobody's and noise of their own.
 Apart      The model, its optimizer and its evaluation never meet canaries: they live in parameters of their
            own (`Canaried.host`), and the loss of every other row is what it was.
 Who does   `sfumato.audit.canaries`; training knows the protocol alone.
@@ -10,11 +11,15 @@ Who does   `sfumato.audit.canaries`; training knows the protocol alone.
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from sfumato.accounting.guarantee import Guarantee
 from sfumato.mechanisms.random import Generator
+from sfumato.training.averaging import WeightAverage
 from sfumato.training.data import Batch, Units
+from sfumato.training.gradients import PrivateGradients
 from sfumato.training.losses import Loss
 from sfumato.training.mechanism import DpSgd
 
@@ -38,7 +43,7 @@ class Canaried(Protocol):
 
     @property
     def units(self) -> Units:
-        """The run's units, and canaries after them; blank rows are those of canaries."""
+        """The run's units, and canaries among them; blank rows are those of canaries."""
         ...
 
     def host(self, model: nn.Module) -> nn.Module:
@@ -49,8 +54,8 @@ class Canaried(Protocol):
         """Return the loss of rows some of which are canaries, for a host."""
         ...
 
-    def real_rows(self, batch: Batch) -> int:
-        """Return how many rows of a batch are of the run's own units; they come first."""
+    def real_rows(self, batch: Batch) -> Tensor:
+        """Return which rows of a batch are of the run's own units, by number."""
         ...
 
     def require(self, *, finite: bool) -> None:
@@ -61,10 +66,20 @@ class Canaried(Protocol):
         """Return the sentence that says how canaries count among a public number of units."""
         ...
 
-    def observe(
-        self, units: Tensor, *, noise_multiplier: float, bound: float, expected_batch_size: float
-    ) -> None:
+    def observe(self, units: Tensor, *, step: int, bound: float, expected_batch_size: float) -> None:
         """Look at the noisy gradient of a step, as it was released; `units` are this rank's of its batch."""
+        ...
+
+    def try_out(self, private: PrivateGradients, *, step: int, device: torch.device) -> None:
+        """Take steps that do not count before a step, where it is time to. All ranks must ask."""
+        ...
+
+    def follow(self, optimizer: Optimizer, average: WeightAverage | None) -> None:
+        """Watch what the weights of a run are moved by: called once, before the first step of a process."""
+        ...
+
+    def moved(self, step: int) -> None:
+        """Look at the weights after a step."""
         ...
 
     def judge(self, claim: Guarantee) -> Verdict:

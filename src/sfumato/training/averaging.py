@@ -41,6 +41,20 @@ class WeightAverage:
         self._updates = 0
         self._averages: dict[str, Tensor] = {name: p.detach().clone() for name, p in parameters.items()}
 
+    @property
+    def decay(self) -> float:
+        """How much of an average a step leaves, once the average is warm."""
+        return self._decay
+
+    @property
+    def updates(self) -> int:
+        """How many steps were taken in."""
+        return self._updates
+
+    def by_parameter(self) -> dict[int, Tensor]:
+        """Return the average of each parameter, by the parameter's id."""
+        return {id(p): self._averages[name] for name, p in self._parameters.items()}
+
     @torch.no_grad()
     def update(self) -> None:
         """Take in the weights after a step."""

@@ -21,6 +21,8 @@ Not here   Which rows are in a batch (`sampling`): an event holds only for the s
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Generator as Yields
+from contextlib import contextmanager
 from typing import Any, Final
 
 import torch
@@ -115,6 +117,7 @@ class PrivateGradients:
         self._below: Tensor | None = None
         self._clip_factor = 1.0
         self._history: tuple[tuple[float, int], ...] = ()
+        self._tried = 0  # steps that do not count: no two have the same noise
 
     @property
     def step(self) -> NoisyStep:
@@ -176,14 +179,14 @@ class PrivateGradients:
         *batch: Any,
         rows_per_unit: int = 1,
         row_weights: Tensor | None = None,
-        checked_rows: int | None = None,
+        checked_rows: Tensor | None = None,
         recorded: GradientPass | None = None,
     ) -> None:
         """Add the clipped sum over a part of the batch; `finish` ends the step.
 
         Where it fails, the whole step starts anew: a unit that was added already must not be added again.
-        `checked_rows` is how many rows, from the first on, the self-check may look at: all where it is None.
-        Rows that are nobody's must come after them, as they could not show what the check is there for.
+        `checked_rows` are the numbers of the rows that the self-check may look at: all where it is None. Rows
+        that are nobody's must be left out, as they could not show what the check is there for.
         `recorded` is a pass over these rows that was made already; it takes the place of the first one here.
         """
         _check.count(rows_per_unit=rows_per_unit)
@@ -201,9 +204,12 @@ class PrivateGradients:
         self._guarded(lambda: self._take_in(whole, rows_per_unit, checked_rows, recorded), whole)
 
     def _take_in(
-        self, batch: Sequence[Any], per_unit: int, checked_rows: int | None, recorded: GradientPass | None
+        self, batch: Sequence[Any], per_unit: int, checked_rows: Tensor | None, recorded: GradientPass | None
     ) -> None:
-        self._passes.check(batch if checked_rows is None else rows.take(batch, slice(0, checked_rows)))
+        if checked_rows is None or not self._passes.unchecked:
+            self._passes.check(batch)
+        else:
+            self._passes.check(rows.take(batch, checked_rows))
         if recorded is not None:
             self._add(self._passes.taken(batch, per_unit, recorded))
             return
@@ -297,6 +303,37 @@ class PrivateGradients:
         same = noise == noise_multiplier
         last = [(noise, count + 1)] if same else [(noise, count), (noise_multiplier, 1)]
         self._history = (*before, *last)
+
+    @contextmanager
+    def trying(self) -> Yields[None]:
+        """Take steps over rows that are nobody's: they do not count, and leave nothing but their gradients.
+
+        Their noise is drawn for them alone, as noise of the step to come must not be seen before it. When
+        their gradients were looked at, `drop` them.
+        """
+        if self._sums.begun:
+            raise InvalidParameterError(
+                "a step has begun: end it with `finish` before anything is tried out."
+            )
+        noise, history, clipper = self._noise, self._history, self._clipper.state_dict()
+        self._tried += 1
+        self._noise = noise.forked("trial", self._tried)
+        try:
+            yield
+        finally:
+            self._noise, self._history = noise, history
+            self._clipper.load_state_dict(clipper)
+            self._clear()
+
+    def drop(self) -> None:
+        """Take every gradient away, such as those of a trial."""
+        self._sums.hide()
+        for parameter in self.parameters.values():
+            parameter.grad = None
+
+    def alone(self, *batch: Any) -> dict[str, Tensor]:
+        """Return the gradient of one row that is nobody's, as a loop gives it: not clipped, without noise."""
+        return self._passes.alone((None, *batch))
 
     def rehearse(self, *batch: Any) -> bool:
         """Clip and add up rows that are nobody's, and keep nothing: what cannot work raises here.

@@ -7,6 +7,7 @@ Door       `NoiseSource` is all that the trainer knows of noise: a source whose 
            steps (DP-FTRL) can take its place, and must then state another event.
 """
 
+import copy
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -30,6 +31,10 @@ class NoiseSource(Protocol):
         """Add noise to every coordinate of `sums`."""
         ...
 
+    def forked(self, label: str, index: int) -> "NoiseSource":
+        """Return a source like this one, whose draws are of another purpose."""
+        ...
+
 
 class IndependentNoise:
     """Gaussian noise, independent over coordinates and steps: DP-SGD's."""
@@ -40,3 +45,9 @@ class IndependentNoise:
     def add_(self, sums: Sequence[Tensor], *, stddev: float, step: int) -> None:
         """Add noise to every coordinate of `sums`. A seeded stream depends on the step alone."""
         tensors.add_gaussian_many_(sums, stddev=stddev, generator=self.generator.fork("noise", step))
+
+    def forked(self, label: str, index: int) -> "IndependentNoise":
+        """Return a source like this one, whose draws are of another purpose."""
+        found = copy.copy(self)
+        found.generator = self.generator.fork(label, index)
+        return found

@@ -84,6 +84,11 @@ class Passes:
         return type(self._engine).__name__
 
     @property
+    def unchecked(self) -> bool:
+        """Whether the self-check has still to look at rows."""
+        return self._unchecked
+
+    @property
     def finite(self) -> bool:
         """Whether all sums that were replayed since `clear` are finite. It waits for the device."""
         return all(replay is None or replay.finite() for replay, _, _ in self._pieces)
@@ -141,6 +146,12 @@ class Passes:
         with same_draws(self._model):
             found = self._barred(lambda: self._clipper.sums(self._pass(batch, 1)), batch)
             return not isinstance(found, Tensor)
+
+    def alone(self, batch: Sequence[Any]) -> dict[str, Tensor]:
+        """Return the gradient of one row that is nobody's, by the reference that engines are checked by."""
+        with same_draws(self._model), self._barrier.undoing():
+            found = Functional(self._model, self._loss, vectorized=False).run(batch)
+            return {name: found.per_unit(name)[0] for name in self._parameters}
 
     def try_zeros(self, batch: Sequence[Any]) -> None:
         """Run rows of zeros in the shape of a batch's: what fails on these may be told."""

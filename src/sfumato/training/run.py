@@ -7,6 +7,7 @@ Everything here is public: the model by the run's guarantee, the rest because it
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any
 
 from torch import nn
@@ -14,6 +15,7 @@ from torch import nn
 from sfumato.accounting import events
 from sfumato.accounting.guarantee import Guarantee, round_up
 from sfumato.accounting.price import Price
+from sfumato.training import sealing
 from sfumato.training.auditing import Verdict
 from sfumato.training.clipping import Clipping, CoordinateClipping
 from sfumato.training.mechanism import DpSgd
@@ -48,6 +50,7 @@ class TrainingRun:
     account: str | None = None
     reservation: int | None = None
     release_number: int | None = None  # its place among the account's releases, as statements print it
+    finished: str | None = None  # when, in universal time
     record_note: str | None = None  # what must be said of a run that no ledger keeps
 
     @property
@@ -120,8 +123,18 @@ class TrainingRun:
             "reservation": self.reservation,
             "history": [row.to_dict() for row in self.history],
             "statement": self.statement(),
+            "code_version": version("sfumato"),
+            "finished": self.finished,
+            "model": self._model_said(),
+            "sampling": repr(self.mechanism.sampling),
+            "clipping": repr(self.mechanism.step),
+            "weights": sealing.fingerprint_of(self.model.state_dict()),
         }
-        return json.dumps(facts, indent=2)
+        return json.dumps(sealing.sealed(facts), indent=2)
+
+    def _model_said(self) -> str:
+        count = sum(parameter.numel() for parameter in self.model.parameters())
+        return f"{type(self.model).__name__}, {count} parameters"
 
 
 # --- in words --------------------------------------------------------------------------------------------

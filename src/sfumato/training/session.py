@@ -146,6 +146,8 @@ class Session:
             self._sampler = self._new_sampler()
             self._sampler.load_state_dict(began)
         self._agreement.require_rows()
+        if self._canaried is not None and self._denoiser is None:
+            self._canaried.follow(self.optimizer, self.average)
 
     def _new_sampler(self) -> Sampler:
         try:
@@ -162,6 +164,8 @@ class Session:
         self._agreement.require_batch(batch, self.step)
         units = distributed.share(batch)
         with self._runtime.forward(self._device):
+            if self._canaried is not None:
+                self._canaried.try_out(self.private, step=self.step, device=self._device)
             for piece in self._pieces(units):
                 self._accumulate(piece)
         bound = self.private.bound  # of this step: `finish` may move it for the next
@@ -169,6 +173,8 @@ class Session:
         self._observe(units, bound)
         self._denoise()
         self.optimizer.step()
+        if self._canaried is not None:
+            self._canaried.moved(self.step)
         if self.schedule is not None:
             self.schedule.step()
         if self.average is not None:
@@ -208,7 +214,7 @@ class Session:
         if self._canaried is not None:
             self._canaried.observe(
                 units,
-                noise_multiplier=self.private.noise_multiplier,
+                step=self.step,
                 bound=bound,
                 expected_batch_size=self.private.expected_batch_size,
             )

@@ -27,6 +27,11 @@ class Sums:
         self._filled: set[str] = set()
         self._shown = False  # whether `.grad` is a view of the sums
 
+    @property
+    def begun(self) -> bool:
+        """Whether anything was added since `clear`."""
+        return bool(self._filled)
+
     def add_(self, sums: Mapping[str, Tensor]) -> None:
         """Add to the sums of the parameters that are named."""
         self.hide()

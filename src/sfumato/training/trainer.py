@@ -18,6 +18,7 @@ Ranks      Under torchrun the same script trains in all processes together (`dis
 import os
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 from torch import Tensor, nn
@@ -395,6 +396,7 @@ class Trainer:
             denoised=None if self._denoiser is None else self._denoiser.said(),
             audit=None if self._canaried is None else self._canaried.judge(claim),
             study_note=study_note(self._generator),
+            finished=datetime.now(UTC).isoformat(timespec="seconds"),
             account=None if self._account is None else self._account.name,
             reservation=distributed.first_decides(lambda: self._payment.number),
             release_number=distributed.first_decides(lambda: self._payment.release_number),

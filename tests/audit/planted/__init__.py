@@ -4,7 +4,7 @@
 Each entry patches the library and names what must find it, one of the library's own. All are found with
 default settings. Where the self-check refuses a model before any attack can, `unchecked` is a second proof.
 
-canaries             gradient canaries in one training run (`audit.canaries`)
+canaries             gradient canaries in one training run, and checks beside them (`audit.canaries`)
 one-run scores       the same bound for scores of a step that is taken by hand (`audit.one_run`)
 event search         many runs on two neighbors, and an event that tells them apart (`audit.mechanism`)
 exact laws           all outcomes with their probabilities (`audit.discrete`)
@@ -16,18 +16,36 @@ self-check           a fast engine beside a loop over the first rows (`training.
 records              how many results there are for one charge, and which are marked (`audit.records`)
 """
 
-from . import gradients, kept, ledger, loops, mechanisms, models, poison, rows, runs, statistics, training
+from . import (
+    fresh,
+    gradients,
+    kept,
+    ledger,
+    loops,
+    mechanisms,
+    models,
+    poison,
+    rows,
+    runs,
+    selections,
+    statistics,
+    steps,
+    training,
+)
 from .catalogue import Planted
 
 __all__ = ["CATALOGUE", "Planted"]
 
 CATALOGUE: tuple[Planted, ...] = (
     *training.BUGS,
+    *steps.BUGS,
+    *fresh.BUGS,
     *gradients.BUGS,
     *kept.BUGS,
     *rows.BUGS,
     *loops.BUGS,
     *mechanisms.BUGS,
+    *selections.BUGS,
     *statistics.BUGS,
     *poison.BUGS,
     *models.BUGS,

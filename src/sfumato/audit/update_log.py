@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Are weights moved by the released gradients, and by nothing else?
+
+Given      A copy of the optimizer, made before the first step, takes every step with the gradients that were
+           released. What the optimizer does is a function of these and of public settings, so the weights of
+           both stay the same; so do their moving averages, and so do those that are handed over at the end.
+Found      Whatever looks at gradients without noise on the way from the release to the weights: steps that
+           are scaled, skipped or averaged by them, and weights that are set at the end.
+Settings   Rates and other settings are read from the run's optimizer before it can see the gradients of a
+           step. What changes them between steps is not looked at.
+Guarantee  No chance is involved: right code never fails. Random draws of an optimizer are repeated.
+Not here   Runs with a denoiser, which changes gradients after their release, and optimizers that cannot be
+           copied: for these nothing is found.
+"""
+
+import copy
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from sfumato.audit.results import Finding
+from sfumato.training.averaging import WeightAverage
+from sfumato.training.checking import same_draws
+
+__all__ = ["UpdateLog"]
+
+_RELATIVE, _ABSOLUTE = 1e-4, 1e-7  # of weights, which two equal computations may round differently
+_WARMUP = 10  # of moving averages: `training.averaging`
+
+
+class UpdateLog:
+    """A second optimizer beside that of a run, which sees released gradients alone."""
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer, average: WeightAverage | None) -> None:
+        self._model, self._optimizer = model, optimizer
+        self._twin = _copied(optimizer)
+        self._decay, self._updates = _decay_of(average)
+        self._average = None if average is None else _averages_of(average, optimizer)
+        self._steps = 0
+        self._said: str | None = None
+
+    def released(self) -> None:
+        """Take the step that the released gradients ask for; the run's own optimizer takes its step next."""
+        if self._twin is None:
+            return
+        for mine, theirs in zip(self._twin.param_groups, self._optimizer.param_groups, strict=True):
+            for key, value in theirs.items():
+                if key != "params":
+                    mine[key] = value
+            for twin, own in zip(mine["params"], theirs["params"], strict=True):
+                twin.grad = None if own.grad is None else own.grad.detach().clone()
+        with same_draws(self._model):
+            self._twin.step()
+
+    def moved(self, step: int) -> None:
+        """Compare the weights after a step, and take them into the average."""
+        if self._twin is None:
+            return
+        self._steps += 1
+        if not self._same(_weights(self._twin), _weights(self._optimizer)):
+            self._fail(f"step {step + 1} moves the weights by something else than the gradient it released")
+        if self._average is not None:
+            decay = min(self._decay, (1 + self._updates) / (_WARMUP + self._updates))
+            for mean, weight in zip(self._average, _weights(self._twin), strict=True):
+                mean.lerp_(weight, 1 - decay)
+            self._updates += 1
+
+    def findings(self) -> list[Finding]:
+        """Return whether all weights, those that are handed over included, follow from what was released."""
+        if self._twin is None or not self._steps:
+            return []
+        expected = _weights(self._twin) if self._average is None else self._average
+        if not self._same(expected, _weights(self._optimizer)):
+            self._fail("the weights that are handed over are not those that the released gradients lead to")
+        said = self._said or "weights follow from what was released"
+        return [Finding(p_value=1.0 if self._said is None else 0.0, said=said, observations=self._steps)]
+
+    def _fail(self, said: str) -> None:
+        self._said = self._said or said  # the first is what matters
+
+    def _same(self, ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> bool:
+        return all(
+            torch.allclose(a, b, rtol=_RELATIVE, atol=_ABSOLUTE, equal_nan=True)
+            for a, b in zip(ours, theirs, strict=True)
+        )
+
+
+def _copied(optimizer: Optimizer) -> Optimizer | None:
+    try:
+        return copy.deepcopy(optimizer)
+    except Exception:  # of a class that is not ours
+        return None
+
+
+def _weights(optimizer: Optimizer) -> list[Tensor]:
+    return [p.detach() for group in optimizer.param_groups for p in group["params"]]
+
+
+def _decay_of(average: WeightAverage | None) -> tuple[float, int]:
+    return (0.0, 0) if average is None else (average.decay, average.updates)
+
+
+def _averages_of(average: WeightAverage, optimizer: Optimizer) -> list[Tensor]:
+    """Return copies of the averages so far, in the order of an optimizer's parameters."""
+    held: Mapping[int, Tensor] = average.by_parameter()
+    return [held[id(p)].clone() for group in optimizer.param_groups for p in group["params"]]

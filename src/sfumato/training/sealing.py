@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fingerprints of a finished run: what it says of itself, and the weights it left.
+
+Guarantee  A file or a weight that was changed after the run, by accident or by hand, no longer fits its
+           fingerprint.
+Not here   A signature. Whoever changes a file on purpose can compute its fingerprint anew; the ledger keeps
+           what nobody should be able to change.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["SEAL", "fingerprint_of", "fits", "sealed"]
+
+SEAL = "sha256"  # the name of the fingerprint among the facts
+
+
+def sealed(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return facts with their fingerprint.
+
+    >>> fits(sealed({"epsilon": 1.0})), fits(sealed({"epsilon": 1.0}) | {"epsilon": 0.5})
+    (True, False)
+    """
+    plain = {name: value for name, value in facts.items() if name != SEAL}
+    text = json.dumps(plain, sort_keys=True)
+    return {**plain, SEAL: hashlib.sha256(text.encode()).hexdigest()}
+
+
+def fits(facts: Mapping[str, Any]) -> bool:
+    """Return whether facts have the fingerprint they came with."""
+    return SEAL in facts and sealed(facts)[SEAL] == facts[SEAL]
+
+
+def fingerprint_of(weights: Mapping[str, Tensor]) -> str:
+    """Return the fingerprint of weights: their names, shapes, types and bytes.
+
+    >>> fingerprint_of({"w": torch.zeros(2)})[:8] == fingerprint_of({"w": torch.ones(2)})[:8]
+    False
+    """
+    digest = hashlib.sha256()
+    for name, tensor in sorted(weights.items()):
+        digest.update(f"{name} {list(tensor.shape)} {tensor.dtype}\n".encode())
+        plain = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
+        digest.update(plain.numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An auditor watches any mechanism of noisy sums: votes and updates as well as gradients."""
+
+import pytest
+import torch
+
+from sfumato.accounting.events import dp_sgd
+from sfumato.accounting.guarantee import Guarantee, Relation
+from sfumato.accounting.price import price
+from sfumato.audit.auditor import Auditor
+from sfumato.errors import InvalidParameterError
+from sfumato.testing import seeded
+
+COUNT, STEPS = 600, 10
+
+
+def watched(
+    *, relation=Relation.ADD_REMOVE, rate=0.3, noise=1.0, true_noise=None, reach=1.0, steps=STEPS, seed=0
+):
+    """Run a mechanism that adds up votes of canaries with noise, and return its auditor."""
+    auditor = Auditor(count=COUNT, relation=relation, sampling_rate=rate, generator=seeded(seed))
+    draws = torch.Generator().manual_seed(seed)
+    for _ in range(steps):
+        taken = auditor.seated & (torch.rand(COUNT, generator=draws) < rate)
+        drawn = torch.randn(COUNT, generator=draws) * (noise if true_noise is None else true_noise)
+        auditor.observe(auditor.signs * taken * reach + drawn, noise=noise, taken=taken)
+    return auditor
+
+
+def judged(auditor, *, relation=Relation.ADD_REMOVE, rate=0.3, noise=1.0, epsilon=None, **told):
+    def event(factor):
+        return dp_sgd(noise_multiplier=noise * factor, sampling_rate=rate, steps=STEPS)
+
+    cost = price(event(1.0), delta=1e-5, relation=relation).epsilon if epsilon is None else epsilon
+    claim = Guarantee(epsilon=cost, delta=1e-5, relation=relation, privacy_unit="teacher")
+    return auditor.verdict(claim, event, subject="votes", steps=STEPS, **told)
+
+
+@pytest.mark.parametrize("relation", [Relation.ADD_REMOVE, Relation.ZERO_OUT, Relation.REPLACE_ONE])
+def test_a_right_mechanism_is_not_accused(relation):
+    found = judged(watched(relation=relation), relation=relation)
+    assert not found.refuted and found.tested
+    assert {check.name for check in found.checks} == {
+        "noise of each step",
+        "contributions of canaries",
+        "batches",
+        "price",
+    }
+    assert "4 checks found nothing" in found.statement()
+
+
+def test_all_errors_together_are_what_the_confidence_leaves():
+    found = judged(watched())
+    errors = [1 - bound.confidence for bound in found.bounds] + [check.error for check in found.checks]
+    assert sum(errors) == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"true_noise": 0.8}, "The noise in the canaries' coordinates is too small"),
+        ({"reach": 1.5}, "Canaries add too much"),
+        ({"reach": 1e9}, "times what clipping allows"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_sentence(wrong, says):
+    found = judged(watched(**wrong))
+    assert found.refuted and says in found.statement() and "THE CLAIM IS FALSE" in found.statement()
+
+
+def test_a_claim_below_the_cost_of_the_steps_is_false():
+    found = judged(watched(), epsilon=1.0)
+    assert found.refuted and "The steps that were seen cost an epsilon of at least" in found.statement()
+
+
+def test_steps_that_are_not_claimed_for_are_counted():
+    found = judged(watched(steps=STEPS + 1))
+    assert found.refuted and "11 noisy steps were seen, and 10 are claimed for" in found.statement()
+
+
+def test_a_unit_twice_in_a_batch_is_found():
+    auditor = watched()
+    auditor.observe(torch.zeros(COUNT), noise=1.0, taken=2.0 * auditor.present)
+    assert "A unit is in the batch of step 11 more than once" in judged(auditor).statement()
+
+
+def test_numbers_that_are_none_are_taken_for_large_ones():
+    auditor = watched()
+    auditor.observe(torch.full((COUNT,), float("nan")), noise=1.0, taken=auditor.present)
+    assert judged(auditor).refuted
+
+
+def test_an_infinite_claim_is_not_tested():
+    found = judged(watched(), epsilon=float("inf"))
+    assert not found.tested and "NOTHING WAS TESTED" in found.statement() and not found.refuted
+
+
+def test_canaries_that_could_not_be_seen_test_nothing():
+    found = judged(watched(), blind="nobody looked")
+    assert not found.tested and "NOTHING WAS TESTED, as nobody looked" in found.statement()
+
+
+def test_an_auditor_goes_on_where_it_was():
+    first, second = (
+        watched(),
+        Auditor(count=COUNT, relation=Relation.ADD_REMOVE, sampling_rate=0.3, generator=seeded(9)),
+    )
+    second.load_state_dict(first.state_dict())
+    assert judged(second) == judged(first)
+
+
+def test_too_few_canaries_are_refused():
+    with pytest.raises(InvalidParameterError, match="at least 20"):
+        Auditor(count=10, relation=Relation.ADD_REMOVE, sampling_rate=1.0)

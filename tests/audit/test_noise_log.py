@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Noise that is what it is stated to be is not accused, and each kind of mistake is found by its own test."""
+
+import numpy as np
+import pytest
+
+from sfumato.audit.noise_log import Energies, NoiseLog
+
+STEPS, WIDTH = 20, 400
+ALPHA = 1e-6  # chance that right noise fails a check on a fresh seed
+
+
+def noise(seed=0, steps=STEPS, width=WIDTH):
+    return np.random.default_rng(seed).normal(size=(steps, width))
+
+
+def worst(rows, *, known=None):
+    log = NoiseLog("a layer")
+    for row in rows:
+        log.add(row, known=known)
+    return min(log.findings(), key=lambda finding: finding.p_value)
+
+
+def test_p_values_of_right_noise_are_no_smaller_than_chance_allows():
+    found = [min(1.0, 5 * worst(noise(seed)).p_value) for seed in range(200)]
+    for p in (0.02, 0.1, 0.3):
+        assert np.mean(np.array(found) <= p) <= p + 4 * np.sqrt(p / 200)
+
+
+CASES = {
+    "too small": (lambda x: 0.8 * x, "too small"),
+    "too small in one step": (lambda x: x * np.where(np.arange(STEPS) == 7, 0.5, 1.0)[:, None], "in step 8"),
+    "missing in one step": (lambda x: x * (np.arange(STEPS) != 7)[:, None], "in step 8"),
+    "cut off": (lambda x: np.clip(x, -2, 2), "not Gaussian"),
+    "uniform": (lambda x: np.random.default_rng(1).uniform(-(3**0.5), 3**0.5, size=x.shape), "not Gaussian"),
+    "used again": (lambda x: np.repeat(x[::2], 2, axis=0), "not fresh"),
+    "taken back": (lambda x: np.repeat(x[::2], 2, axis=0) * ([[1], [-1]] * (STEPS // 2)), "not fresh"),
+    "used again much later": (
+        lambda x: np.concatenate([x[:-1], x[:1]]),
+        "step 1 and step 20|noise of 19 step",
+    ),
+    "mixed with the last": (lambda x: 0.8 * x - 0.6 * np.roll(x, 1, axis=0), "take back noise of 1 step"),
+    "tiled": (lambda x: np.tile(x[:, :40], WIDTH // 40), "not drawn for each coordinate"),
+    "one for all": (
+        lambda x: np.repeat(x[:, :1], WIDTH, axis=1),
+        "not drawn for each coordinate|not fresh",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_mistake_is_found_and_named(case):
+    change, says = CASES[case]
+    found = worst(change(noise()))
+    assert found.p_value < ALPHA
+    assert any(said in found.said for said in says.split("|"))
+
+
+def test_more_noise_than_stated_is_no_mistake():
+    assert worst(1.5 * noise()).p_value > ALPHA
+
+
+def test_coordinates_that_hold_more_than_noise_are_left_out():
+    known = np.arange(WIDTH) % 2 == 0
+    moved = noise() + 1e6 * ~known
+    assert worst(moved, known=known).p_value > ALPHA
+
+
+def test_a_trial_is_compared_with_all_steps():
+    rows, log = noise(), NoiseLog("a layer")
+    for row in rows:
+        log.add(row)
+    log.add(rows[4], step="a trial before step 5")
+    found = min(log.findings(), key=lambda finding: finding.p_value)
+    assert found.p_value < ALPHA and "step 5 and a trial before step 5 have alike noise" in found.said
+
+
+def test_layers_that_share_noise_are_found():
+    logs = [NoiseLog(name) for name in ("one", "two", "three")]
+    for row, other in zip(noise(), noise(1), strict=True):
+        for log, values in zip(logs, (row, row, other), strict=True):
+            log.add(values)
+    assert logs[0].compared(logs[1]).p_value < ALPHA < logs[0].compared(logs[2]).p_value
+
+
+def test_gradients_beneath_the_noise_do_not_make_right_noise_too_small():
+    draws = np.random.default_rng(0)
+    for size in (0.0, 0.5, 10.0):
+        energies = Energies("a layer")
+        for row in noise():
+            energies.add(float(((row + size * draws.normal(size=WIDTH)) ** 2).sum()), WIDTH)
+        assert min(f.p_value for f in energies.findings()) > ALPHA
+    silent = Energies("a layer")
+    silent.add(0.3 * WIDTH, WIDTH)
+    assert min(f.p_value for f in silent.findings()) < ALPHA
+
+
+def test_a_log_goes_on_where_it_was():
+    whole, first = NoiseLog("a"), NoiseLog("a")
+    for index, row in enumerate(noise()):
+        whole.add(row)
+        if index < 10:
+            first.add(row)
+    second = NoiseLog("a")
+    second.load_state_dict(first.state_dict())
+    for row in noise()[10:]:
+        second.add(row)
+    assert second.findings() == whole.findings()
+
+
+def test_nothing_seen_is_nothing_found():
+    assert NoiseLog("a").findings() == [] and Energies("a").findings() == []

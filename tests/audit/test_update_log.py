@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights that follow from released gradients are not accused, whatever the optimizer; all others are."""
+
+import pytest
+import torch
+from torch import nn
+
+from sfumato.audit.update_log import UpdateLog
+from sfumato.training.averaging import WeightAverage
+
+STEPS = 5
+
+
+class Noisy(torch.optim.SGD):
+    """An optimizer with draws of its own."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        super().step(closure)
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.add_(torch.randn_like(parameter), alpha=0.01)
+
+
+OPTIMIZERS = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.1),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.1),
+    "random": lambda p: Noisy(p, lr=0.1),
+}
+
+
+def followed(optimizer="adam", *, decay=None, meddle=lambda step, model, optimizer: None, at_the_end=None):
+    """Take some steps with made-up gradients, and return what the log found."""
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2)
+    optimizer = OPTIMIZERS[optimizer](model.parameters())
+    average = None if decay is None else WeightAverage(dict(model.named_parameters()), decay=decay)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.5)
+    log = UpdateLog(model, optimizer, average)
+    for step in range(STEPS):
+        for parameter in model.parameters():
+            parameter.grad = torch.randn_like(parameter)
+        log.released()
+        meddle(step, model, optimizer)
+        optimizer.step()
+        log.moved(step)
+        schedule.step()
+        if average is not None:
+            average.update()
+    if average is not None:
+        average.keep()
+    if at_the_end is not None:
+        at_the_end(model)
+    (found,) = log.findings()
+    return found
+
+
+@pytest.mark.parametrize("decay", [None, 0.5, 0.999])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_steps_by_released_gradients_are_not_accused(optimizer, decay):
+    found = followed(optimizer, decay=decay)
+    assert found.p_value == 1.0 and found.observations == STEPS
+
+
+def scaled(step, model, optimizer):
+    if step == 2:
+        model.weight.grad = model.weight.grad * 1.01
+
+
+def slower(step, model, optimizer):
+    if step == 2:
+        optimizer.param_groups[0]["lr"] *= 0.9
+
+
+def skipped(step, model, optimizer):
+    if step == 2:
+        for parameter in model.parameters():
+            parameter.grad = None
+
+
+@pytest.mark.parametrize("meddle", [scaled, slower, skipped])
+def test_a_step_that_is_moved_by_something_else_is_found(meddle):
+    found = followed(meddle=meddle)
+    assert found.p_value == 0.0 and "step 3 moves the weights by something else" in found.said
+
+
+@pytest.mark.parametrize("decay", [None, 0.9])
+def test_weights_that_are_changed_at_the_end_are_found(decay):
+    @torch.no_grad()
+    def change(model):
+        model.bias.add_(0.01)
+
+    found = followed(decay=decay, at_the_end=change)
+    assert found.p_value == 0.0 and "handed over" in found.said
+
+
+def test_an_optimizer_that_cannot_be_copied_is_not_judged():
+    class Alone(torch.optim.SGD):
+        def __deepcopy__(self, memo):
+            raise TypeError
+
+    model = nn.Linear(3, 2)
+    log = UpdateLog(model, Alone(model.parameters(), lr=0.1), None)
+    log.released()
+    log.moved(0)
+    assert log.findings() == []
