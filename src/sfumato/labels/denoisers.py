@@ -1,19 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """SelfSpan, SelfConv and AltConv: noisy gradients, moved to where a gradient of public features can be.
 
-Promise    A denoiser returns the point nearest to a noisy gradient in a set that is made of public features
-           and of the weights: the span (SelfSpan) or the convex hull (SelfConv, AltConv) of the gradients of
-           some rows for all labels they could have. No label is looked at, and no gradient without noise:
-           post-processing, which costs nothing.
+Guarantee  Post-processing, which costs nothing: a denoiser is given a noisy gradient, features and weights,
+           and neither a label nor a gradient without noise. The claim is that of the step before it
+           (`training.mechanism`): replacing one label replaces one clipped gradient by another, each of norm
+           at most C, so that the sum moves by at most 2 C, and noise is priced for 2 C. Nothing here enters
+           that bound: neither how columns are scaled, nor smoothing, nor a projection that stopped early.
+Set        The span (SelfSpan) or the convex hull (SelfConv, AltConv) of the gradients of some rows for all
+           labels they could have. Columns are unclipped, as published, or with `clip_norm` clipped one by
+           one. A row's columns hold zero in their hull (`products`), so a clipped gradient of a row lies in
+           it either way, whatever its label. A mean of clipped gradients of a batch lies in the hull of the
+           batch: its projection is itself.
 Batches    SelfSpan and SelfConv use the rows of the step's own batch, of which the noiseless gradient is a
            mean, so it lies in the set. They thereby show who is in the batch: nothing is amplified by
            sampling, and a label is paid for each time it is used (`training.denoising` refuses any other
-           accounting). AltConv draws rows of its own, independently of the batch, which stays secret.
+           accounting). AltConv draws rows of its own, independently of the batch, which stays secret; the
+           noiseless gradient is near their hull, not in it.
+Smoothing  Of the weights w of a hull's columns, `smoothing` w + (1 - `smoothing`) / columns is taken: the
+           rest is the gradient toward even predictions, which has no noise and keeps the model from being
+           sure. Published with 0.75; 1 is none.
 Average    AltConv may first average noisy gradients over steps (`averaging`): weights move slowly, noise is
            fresh each time. What is projected then has less noise, and is a little old.
 Logged     How far each projection may be from the nearest point: `log`, all of it public.
 Source     Ghazi, Huang, Kamath, Kumar, Manurangsi, Zhang 2024, "LabelDP-Pro: Learning with label differential
-           privacy via projections". The average before the projection is ours.
+           privacy via projections", section 3.3 for smoothing. The average before the projection is ours.
 """
 
 from collections.abc import Mapping
@@ -58,7 +68,7 @@ class SelfSpan:
     features: Tensor = field(repr=False)  # of all rows
     classes: int
     solver: Span | Solver = field(default_factory=Span)
-    clip_norm: float | None = None  # of the gradients that a step adds up
+    clip_norm: float | None = None  # of each column
     microbatch_size: int | None = None
     log: list[Denoised] = field(default_factory=list[Denoised], repr=False, compare=False)
 
@@ -96,10 +106,15 @@ class SelfConv(SelfSpan):
     """Project on the convex hull of the gradients of the batch's rows, for all labels."""
 
     solver: Span | Solver = field(default_factory=ColumnGeneration)
+    smoothing: float = 0.75
+
+    def __post_init__(self) -> None:
+        SelfSpan.__post_init__(self)
+        require_smoothing(self.smoothing)
 
     def said(self) -> str:
         """Return what it does, in a sentence."""
-        return _OWN.format(where="convex hull", name="SelfConv")
+        return _OWN.format(where="convex hull", name="SelfConv") + _smoothed(self.smoothing)
 
 
 @dataclass(kw_only=True)
@@ -107,15 +122,16 @@ class AltConv:
     """Project on the convex hull of the gradients of an alternative batch of public rows, for all labels.
 
     >>> AltConv(features=torch.zeros(100, 4), classes=3, batch_size=10)
-    AltConv(classes=3, batch_size=10, averaging=0.0, solver=ColumnGeneration(...), clip_norm=None, ...)
+    AltConv(classes=3, batch_size=10, averaging=0.0, smoothing=0.75, solver=ColumnGeneration(...), ...)
     """
 
     features: Tensor = field(repr=False)  # of all rows
     classes: int
     batch_size: int = 128
     averaging: float = 0.0
+    smoothing: float = 0.75
     solver: Solver = field(default_factory=ColumnGeneration)
-    clip_norm: float | None = None  # of the gradients that a step adds up
+    clip_norm: float | None = None  # of each column
     microbatch_size: int | None = None
     log: list[Denoised] = field(default_factory=list[Denoised], repr=False, compare=False)
     _average: dict[str, Tensor] = field(default_factory=dict[str, Tensor], init=False, repr=False)
@@ -124,6 +140,7 @@ class AltConv:
     def __post_init__(self) -> None:
         _require_classes(self.classes)
         _check.count(batch_size=self.batch_size)
+        require_smoothing(self.smoothing)
         if not 0 <= self.averaging < 1:
             raise InvalidParameterError(f"averaging must be in [0, 1), but {self.averaging!r} was given.")
         if self.batch_size > len(self.features):
@@ -160,7 +177,7 @@ class AltConv:
         return (
             f"Each noisy gradient{averaged} was projected on the convex hull of the gradients of "
             f"{self.batch_size} other rows, drawn independently of its batch, for all labels, which needs "
-            "features and weights alone (AltConv)."
+            f"features and weights alone (AltConv).{_smoothed(self.smoothing)}"
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -179,7 +196,7 @@ class AltConv:
 
 
 def _projected(denoiser: SelfSpan | AltConv, model: nn.Module, gradient: Gradient, rows: Tensor) -> Gradient:
-    """Return the point nearest to a gradient, and note how near it is known to be."""
+    """Return the point nearest to a gradient, smoothed, and note how near it is known to be."""
     place = next(iter(gradient.values())).device
     features = denoiser.features[rows.to(denoiser.features.device)].to(place)
     # Dropout would make other gradients at each pass, and tf32 products that disagree by more than a gap.
@@ -192,9 +209,35 @@ def _projected(denoiser: SelfSpan | AltConv, model: nn.Module, gradient: Gradien
             microbatch_size=denoiser.microbatch_size,
         )
         found = denoiser.solver.solve(products, gradient)
+        better = _mixed(found.gradient, products, getattr(denoiser, "smoothing", 1.0))
     error = found.relative_gap if isinstance(found, Projection) else found.relative_residual
     denoiser.log.append(Denoised(iterations=found.iterations, error=error, reached=found.reached))
-    return found.gradient
+    return better
+
+
+def _mixed(point: Gradient, products: LabelGradients, smoothing: float) -> Gradient:
+    """Return G (smoothing w + (1 - smoothing) / columns), of a point G w."""
+    if smoothing == 1:
+        return point
+    one = next(iter(point.values()))
+    shape = products.rows, products.classes
+    even = products.combine(torch.full(shape, 1 / (products.rows * products.classes)).to(one))
+    return {name: torch.lerp(even[name], part, smoothing) for name, part in point.items()}
+
+
+def _smoothed(smoothing: float) -> str:
+    if smoothing == 1:
+        return ""
+    return f" A share of {1 - smoothing:g} of its weights was spread over all of these gradients evenly."
+
+
+def require_smoothing(smoothing: float) -> None:
+    """Require a share that leaves something of the noisy gradient."""
+    _check.in_range(0, 1, smoothing=smoothing)
+    if not smoothing > 0:
+        raise InvalidParameterError(
+            "smoothing must be above 0: at 0 nothing that labels say would be left. 1 smooths nothing."
+        )
 
 
 def _require_classes(classes: int) -> None:

@@ -28,7 +28,7 @@ from sfumato.accounting.events import DpEvent
 from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError
 from sfumato.labels.checking import check_classes
-from sfumato.labels.denoisers import AltConv, SelfConv, SelfSpan
+from sfumato.labels.denoisers import AltConv, SelfConv, SelfSpan, require_smoothing
 from sfumato.labels.learning import rehearsing
 from sfumato.mechanisms.random import resolve
 from sfumato.training.clipping import Clipping
@@ -80,6 +80,8 @@ class NoisyGradients:
     ema_decay: float | None = 0.9
     alternative_batch_size: int = 128
     averaging: float = 0.0
+    smoothing: float = 0.75  # of hulls: see `denoisers`
+    clip_columns: bool = False  # of hulls: whether columns are clipped as gradients are
     contribution_bound: int = 1
 
     def __post_init__(self) -> None:
@@ -94,6 +96,7 @@ class NoisyGradients:
             alternative_batch_size=self.alternative_batch_size,
             contribution_bound=self.contribution_bound,
         )
+        require_smoothing(self.smoothing)
         if self.ema_decay is not None:
             _check.probability(ema_decay=self.ema_decay)
         if not isinstance(self.denoising, Denoising):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not be typed
@@ -147,16 +150,20 @@ class NoisyGradients:
     def denoiser(self, features: Tensor) -> Denoiser | None:
         """Return the denoiser of a run on these features."""
         if self.denoising is Denoising.SELF_SPAN:
-            return SelfSpan(features=features, classes=self.classes, clip_norm=self.clip_norm)
+            return SelfSpan(features=features, classes=self.classes)
+        clip_norm = self.clip_norm if self.clip_columns else None
         if self.denoising is Denoising.SELF_CONV:
-            return SelfConv(features=features, classes=self.classes, clip_norm=self.clip_norm)
+            return SelfConv(
+                features=features, classes=self.classes, smoothing=self.smoothing, clip_norm=clip_norm
+            )
         if self.denoising is Denoising.ALT_CONV:
             return AltConv(
                 features=features,
                 classes=self.classes,
                 batch_size=self.alternative_batch_size,
                 averaging=self.averaging,
-                clip_norm=self.clip_norm,
+                smoothing=self.smoothing,
+                clip_norm=clip_norm,
             )
         return None
 

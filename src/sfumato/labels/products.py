@@ -9,10 +9,11 @@ Passes     The forward pass is done once and kept. `combine` is one backward pas
            pass through the backward pass, which needs no forward-mode rules and repeats no forward pass.
            With `microbatch_size`, no more rows than that are held, and each product repeats their forward
            pass.
-Clipped    With `clip_norm`, the columns of a row are scaled down together, so that the one for the label that
-           the model finds second likeliest has at most this norm: the gradients that a step adds up are
-           clipped too, and a row that the model is sure about would have long columns for all other labels.
-           One label of each row is asked for, as norms of all columns would cost a pass for every class.
+Clipped    With `clip_norm`, each column is scaled down to at most this norm on its own, exactly as a step
+           clips the gradient of a row with that label. Norms cost one pass for every class.
+Zero       Is in the hull of each row's columns, clipped or not: `neutral` has the weights. So is, without
+           `clip_norm`, every scaled-down column; with it, the column as a step would clip it. A mean of
+           clipped gradients of these rows is thus in the hull, whatever their labels are.
 Weights    Products are those of the weights at birth; ask no more after a step, but build anew.
 Edges      No rows: zero from `combine`, nothing from `against`. A model that mixes rows (batch norm in
            training mode) or draws randomness (dropout in training mode) has no such columns, and is
@@ -77,7 +78,7 @@ class LabelGradients:
         rows = len(features)
         self._held = rows if microbatch_size is None else min(microbatch_size, rows)
         self._kept = _Graph(self, slice(0, rows)) if rows and self._held == rows else None
-        self._scales = (
+        self._scales = (  # [rows, classes]
             None if clip_norm is None or not rows else clip_norm / self._norms().clamp(min=clip_norm)
         )
 
@@ -96,12 +97,15 @@ class LabelGradients:
         """The parameters that the gradients are for, by name."""
         return self._parameters
 
-    def predictions(self) -> Tensor:
-        """Return the model's probabilities [rows, classes]: weights for which G w is zero."""
+    def neutral(self) -> Tensor:
+        """Return weights [rows, classes] of sum 1 in each row, for which the columns of each row cancel.
+
+        They are the model's own probabilities, each over the scale of its column where columns are clipped.
+        """
         found = [(-graph.losses.detach()).exp() for graph in self._graphs()]
         if not found:
             return self._nothing()
-        weights = torch.cat(found)
+        weights = torch.cat(found) if self._scales is None else torch.cat(found) / self._scales
         return weights / weights.sum(1, keepdim=True)
 
     def combine(self, weights: Tensor) -> Vectors:
@@ -134,18 +138,22 @@ class LabelGradients:
         each = {name: found.per_unit(name) for name in self._parameters}
         if self._scales is None:
             return each
-        scales = self._scales[rows, 0]
+        scales = self._scales[rows, classes]
         return {name: part * scales.view(-1, *[1] * (part.dim() - 1)) for name, part in each.items()}
 
     def _norms(self) -> Tensor:
-        """Return the norm of each row's column for the label that is second likeliest, [rows, 1]."""
-        graphs = ((graph.place, graph.losses.detach()) for graph in self._graphs())
-        found = [self._norms_of(self._features[place], losses) for place, losses in graphs]
-        return torch.cat(found).unsqueeze(1).detach()
+        """Return the norm of each column, [rows, classes]."""
+        starts = range(0, self.rows, self._held)
+        parts = [self._norms_of(self._features[start : start + self._held]) for start in starts]
+        return torch.cat(parts).detach()
 
-    def _norms_of(self, features: Tensor, losses: Tensor) -> Tensor:
-        second = losses.topk(min(2, self._classes), largest=False).indices[:, -1]
-        rows, groups = (features, second), [list(self._parameters)]
+    def _norms_of(self, features: Tensor) -> Tensor:
+        shape, place = (len(features),), features.device
+        each = (torch.full(shape, label, device=place) for label in range(self._classes))
+        return torch.stack([self._column_norms(features, labels) for labels in each], 1)
+
+    def _column_norms(self, features: Tensor, labels: Tensor) -> Tensor:
+        rows, groups = (features, labels), [list(self._parameters)]
         try:
             found = BookKeeping(self._model, _cross_entropy).run(rows).squared_norms(groups)
         except UnsupportedModelError:
