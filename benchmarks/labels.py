@@ -252,7 +252,7 @@ def steps(quick: bool, device: str) -> Iterator[Row]:
         denoiser = method.denoiser(made.features.to(device))
         assert isinstance(denoiser, AltConv)
         ours = _seconds(made.model, made.features, data, method, denoiser, count, device)
-        gaps = [entry.error for entry in denoiser.log]
+        gaps = [entry.gap for entry in denoiser.log if entry.gap is not None]
         yield Row(
             subject="a step of AltConv over one of DP-SGD",
             name=f"epsilon {epsilon:g}, alternative batch of {method.alternative_batch_size}",

@@ -85,7 +85,7 @@ def test_what_is_returned_lies_in_the_hull_of_the_alternative_batch():
 
 
 CLIP_NORM = 0.5  # less than most gradients
-CLOSE = {SelfConv: ColumnGeneration(tolerance=1e-9), SelfSpan: Span(tolerance=1e-9, most_iterations=500)}
+CLOSE = {SelfConv: ColumnGeneration(tolerance=1e-9), SelfSpan: Span(tolerance=1e-9)}
 
 
 def sure_network():
@@ -168,6 +168,26 @@ def test_what_is_smoothed_is_said():
     plain, smooth = (AltConv(features=X, classes=CLASSES, batch_size=5, smoothing=s) for s in (1.0, 0.75))
     assert "evenly" not in plain.said()
     assert "share of 0.25 of its weights" in smooth.said()
+
+
+@pytest.mark.parametrize(
+    ("solver", "early"),
+    [(Span(), False), (Span(most_iterations=1, most_columns=0), True)],
+    ids=["whole", "early"],
+)
+def test_the_run_says_how_far_projections_can_be_from_the_nearest_points(solver, early):
+    model = network()
+    noisy, _ = noisy_gradient(model, X[:6], noise=0.3)
+    denoiser = SelfSpan(features=X, classes=CLASSES, solver=solver)
+    assert "known to be" not in denoiser.said()
+    better = denoiser.denoise(model, noisy, rows=torch.arange(6), generator=seeded(0))
+    matrix = columns(model, X[:6]).double()
+    wanted = matrix @ (torch.linalg.pinv(matrix, rtol=1e-6) @ flat(noisy).double())
+    away = (flat(better).double() - wanted).norm() / flat(noisy).norm()
+    assert away <= denoiser.log[-1].distance + 1e-5
+    assert ("1 of 1 projections stopped before their tolerance" in denoiser.said()) == early
+    assert denoiser.log[-1].reached != early and (denoiser.log[-1].distance > 0.1) == early
+    assert "of the noisy gradient's length of the nearest point" in denoiser.said()
 
 
 def test_alternative_batches_are_drawn_afresh_from_all_rows(monkeypatch):

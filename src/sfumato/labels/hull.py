@@ -90,6 +90,7 @@ class Projection:
     gradient: dict[str, Tensor]
     gap: float
     relative_gap: float
+    relative_distance: float  # the bound on the distance, over the length of the target
     iterations: int
     reached: bool
 
@@ -190,6 +191,10 @@ class _Problem:
         scale = max(lower, _INSIDE * float(self.flat.double().square().sum()) / 2)
         return (twice / 2 - lower) / scale if scale else math.inf
 
+    def relative_distance(self, state: _State) -> float:
+        length = float(self.flat.double().norm())
+        return math.sqrt(self.gap(state)) / length if length else math.inf if self.gap(state) else 0.0
+
     def done(self, state: _State) -> bool:
         return self.relative_gap(state) <= self.tolerance
 
@@ -199,6 +204,7 @@ class _Problem:
             gradient=_shaped(state.point, self.target),
             gap=self.gap(state),
             relative_gap=self.relative_gap(state),
+            relative_distance=self.relative_distance(state),
             iterations=iterations,
             reached=self.done(state),
         )
