@@ -49,15 +49,15 @@ FINALISTS = 8
 SURVEY_SHARE = 0.6
 Settings = Mapping[str, Any]
 RANDOM: dict[str, Sequence[Any]] = {
-    "steps": (60, 90, 117, 180, 234),
-    "learning_rate": (0.3, 0.5, 0.7, 1.0, 1.5),
-    "clip_norm": (2.0, 5.0, 10.0),
+    "steps": (20, 30, 40, 60, 90, 117),
+    "learning_rate": (0.5, 0.7, 1.0, 1.5, 2.0),
+    "clip_norm": (1.0, 2.0, 3.0, 5.0),
     "smoothing": (0.65, 0.75, 0.85),
-    "averaging": (0.7, 0.8, 0.9, 0.95),
-    "alternative_batch_size": (128, 256, 512),
+    "averaging": (0.0, 0.5, 0.7, 0.8, 0.9),
+    "alternative_batch_size": (64, 128, 256),
     "clip_columns": (False, True),
     "expected_batch_size": (1024, 2048),
-    "ema_decay": (0.9, 0.95, 0.98),
+    "ema_decay": (0.8, 0.9, 0.95),
 }
 PUBLIC: dict[str, Sequence[Any]] = RANDOM | {
     "steps": (30, 50, 80, 117),
