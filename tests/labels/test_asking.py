@@ -103,9 +103,8 @@ def refused(account):
 
 @each(METHODS)
 def test_only_labels_that_are_read_are_paid_for(account, method):
-    labels = Secret()
-    with pytest.raises(InvalidParameterError, match="Nothing was released"):  # there is no such class
-        train(network(), X, labels, method=method, account=account, purpose="a test", progress=False)
+    labels = Secret()  # there are no such classes, and the run goes on: a failure would show labels
+    train(network(), X, labels, method=method, account=account, purpose="a test", progress=False)
     assert labels.read == 1 and account.releases()[0].spent
 
 
