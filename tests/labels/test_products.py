@@ -148,6 +148,25 @@ def test_clipped_columns_are_those_of_the_matrix_each_scaled_down_on_its_own(nam
     assert bool((neutral >= 0).all())
 
 
+@pytest.mark.parametrize("clip_norm", [None, 0.5], ids=str)
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_a_matrix_that_is_formed_has_the_same_products(name, clip_norm):
+    model, x = built(name, 5)
+    size = 8 * 5 * CLASSES * sum(p.numel() for p in model.parameters())
+    by_products, formed_too = (
+        LabelGradients(model, x, classes=CLASSES, clip_norm=clip_norm, microbatch_size=2, most_bytes=most)
+        for most in (size - 1, size)
+    )
+    weights, along = torch.rand(5, CLASSES, generator=generator()).double(), direction(model)
+    rows, classes = torch.tensor([3, 0, 3]), torch.tensor([1, 2, 0])
+    for found in (lambda g: packed(g.combine(weights)), lambda g: g.against(along), lambda g: g.neutral()):
+        assert torch.allclose(found(by_products), found(formed_too), atol=1e-9)
+    some, same = (g.columns(rows, classes) for g in (by_products, formed_too))
+    assert all(some[name].shape == same[name].shape for name in some)
+    assert torch.allclose(packed(some), packed(same), atol=1e-9)
+    assert by_products._formed is None and formed_too._formed is not None
+
+
 def test_the_two_products_are_transposes_of_one_another_in_float32():
     model, x = built("convolution", 6)
     products = LabelGradients(model.float(), x.float(), classes=CLASSES)

@@ -48,6 +48,7 @@ from sfumato.training.samplers import subset
 __all__ = ["AltConv", "Denoised", "SelfConv", "SelfSpan"]
 
 Gradient = Mapping[str, Tensor]
+_FORMED = 2**29  # bytes: on a GPU columns that take no more are formed, which is faster there
 _OWN = (
     "Each noisy gradient was projected on the {where} of the gradients of its batch for all labels, which "
     "needs features and weights alone ({name})."
@@ -211,6 +212,7 @@ def _projected(denoiser: SelfSpan | AltConv, model: nn.Module, gradient: Gradien
             classes=denoiser.classes,
             clip_norm=denoiser.clip_norm,
             microbatch_size=denoiser.microbatch_size,
+            most_bytes=_FORMED if place.type == "cuda" else 0,
         )
         found = denoiser.solver.solve(products, gradient)
         better = _mixed(found.gradient, products, getattr(denoiser, "smoothing", 1.0))

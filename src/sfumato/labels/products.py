@@ -4,6 +4,8 @@
 Promise    Let G have one column for each row i and class k: the gradient of -log softmax(model(x_i))[k] by
            the model's present weights. `combine` returns G u and `against` returns G^T v without forming G.
            Memory does not grow with the number of columns; `columns` forms those few that are asked for.
+Formed     With `most_bytes`, G is formed nevertheless if it takes no more than that: where models are small
+           and passes are cheap, one over rows times classes costs less than a dozen products.
 Privacy    Post-processing: features and weights only. No label is looked at, so no claim is needed or made.
 Passes     The forward pass is done once and kept. `combine` is one backward pass. `against` is one backward
            pass through the backward pass, which needs no forward-mode rules and repeats no forward pass.
@@ -60,8 +62,10 @@ class LabelGradients:
         parameters: Sequence[str] | None = None,
         clip_norm: float | None = None,
         microbatch_size: int | None = None,
+        most_bytes: int = 0,
     ) -> None:
         _check.count(classes=classes)
+        _check.non_negative(most_bytes=most_bytes)
         if clip_norm is not None:
             _check.positive(clip_norm=clip_norm)
         if microbatch_size is not None:
@@ -78,6 +82,7 @@ class LabelGradients:
         rows = len(features)
         self._held = rows if microbatch_size is None else min(microbatch_size, rows)
         self._kept = _Graph(self, slice(0, rows)) if rows and self._held == rows else None
+        self._formed = self._form() if 0 < self._size() <= most_bytes else None  # [rows, classes, parameters]
         self._scales = (  # [rows, classes]
             None if clip_norm is None or not rows else clip_norm / self._norms().clamp(min=clip_norm)
         )
@@ -112,6 +117,8 @@ class LabelGradients:
         """Return G u: the sum of all columns, times their weights [rows, classes]."""
         self._check_shape(weights)
         weights = weights if self._scales is None else weights * self._scales
+        if self._formed is not None:
+            return self._shaped(weights.flatten().to(self._formed) @ self._formed.flatten(0, 1))
         totals = {name: torch.zeros_like(p) for name, p in self._parameters.items()}
         for graph in self._graphs():
             found = graph.backward(weights[graph.place])
@@ -122,6 +129,9 @@ class LabelGradients:
     def against(self, direction: Mapping[str, Tensor]) -> Tensor:
         """Return G^T v: the inner product of each column with a direction, [rows, classes]."""
         tangents = self._checked(direction)
+        if self._formed is not None:
+            slopes = self._formed @ torch.cat([tangent.flatten() for tangent in tangents])
+            return slopes if self._scales is None else slopes * self._scales
         found = [graph.twice(tangents) for graph in self._graphs()]
         if not found:
             return self._nothing()
@@ -133,16 +143,43 @@ class LabelGradients:
             raise InvalidParameterError(
                 "columns need one class for each row: two vectors of the same length."
             )
-        with _twice_differentiable(self._model):
-            found = self._reference((self._features[rows], classes))
-        each = {name: found.per_unit(name) for name in self._parameters}
+        each = (
+            self._each(rows, classes) if self._formed is None else self._shaped(self._formed[rows, classes])
+        )
         if self._scales is None:
             return each
         scales = self._scales[rows, classes]
         return {name: part * scales.view(-1, *[1] * (part.dim() - 1)) for name, part in each.items()}
 
+    def _size(self) -> int:
+        """Return how many bytes G takes."""
+        return (
+            self.rows * self._classes * sum(p.numel() * p.element_size() for p in self._parameters.values())
+        )
+
+    def _form(self) -> Tensor:
+        """Return G, [rows, classes, parameters]."""
+        rows = torch.arange(self.rows, device=self._features.device).repeat_interleave(self._classes)
+        labels = torch.arange(self._classes, device=self._features.device).repeat(self.rows)
+        step = self._held * self._classes
+        parts = [self._each(*pair) for pair in zip(rows.split(step), labels.split(step), strict=True)]
+        flat = [torch.cat([v.flatten(1) for v in part.values()], 1) for part in parts]
+        return torch.cat(flat).view(self.rows, self._classes, -1)
+
+    def _shaped(self, flat: Tensor) -> Vectors:
+        parts = flat.split([p.numel() for p in self._parameters.values()], -1)
+        named = zip(self._parameters.items(), parts, strict=True)
+        return {name: part.reshape(*part.shape[:-1], *p.shape) for (name, p), part in named}
+
+    def _each(self, rows: Tensor, classes: Tensor) -> Vectors:
+        with _twice_differentiable(self._model):
+            found = self._reference((self._features[rows], classes))
+        return {name: found.per_unit(name).detach() for name in self._parameters}
+
     def _norms(self) -> Tensor:
         """Return the norm of each column, [rows, classes]."""
+        if self._formed is not None:
+            return self._formed.norm(dim=2)
         starts = range(0, self.rows, self._held)
         parts = [self._norms_of(self._features[start : start + self._held]) for start in starts]
         return torch.cat(parts).detach()
