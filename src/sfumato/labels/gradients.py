@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from sfumato import _check
 from sfumato.accounting.events import DpEvent
@@ -77,6 +78,7 @@ class NoisyGradients:
     clip_norm: float = 3.0
     learning_rate: float = 2.0
     momentum: float = 0.0  # of the optimizer, after denoising
+    falling_rate: bool = False  # whether the learning rate falls to zero, in equal steps
     ema_decay: float | None = 0.9
     alternative_batch_size: int = 128
     averaging: float = 0.0
@@ -146,6 +148,11 @@ class NoisyGradients:
     def optimizer(self, parameters: list[nn.Parameter]) -> Optimizer:
         """Return the optimizer of a run."""
         return torch.optim.SGD(parameters, lr=self.learning_rate, momentum=self.momentum)
+
+    def schedule(self, optimizer: Optimizer) -> LRScheduler:
+        """Return how the learning rate of a run falls."""
+        steps = self.mechanism().steps
+        return LambdaLR(optimizer, lambda step: 1 - step / steps)
 
     def denoiser(self, features: Tensor) -> Denoiser | None:
         """Return the denoiser of a run on these features."""

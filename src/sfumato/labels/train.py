@@ -332,6 +332,7 @@ def _by_gradients(
         public_size=method.public_size,
         contribution_bound=None if asked.owners is None else method.contribution_bound,
         optimizer=method.optimizer,
+        schedule=method.schedule if method.falling_rate else None,
         ema_decay=method.ema_decay,
         denoiser=method.denoiser(asked.features),
         audit=audit,
