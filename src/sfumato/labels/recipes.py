@@ -91,7 +91,16 @@ _TUNED = {
         Denoising.SELF_SPAN: _Tuned(learning_rate=0.5, expected_batch_size=4096, steps=14),
     },
     Start.RANDOM: {
-        Denoising.ALT_CONV: _Tuned(learning_rate=1.0, averaging=0.8, smoothing=0.75, clip_norm=5.0),
+        Denoising.ALT_CONV: _Tuned(
+            learning_rate=1.5,
+            steps=90,
+            averaging=0.6,
+            smoothing=0.55,
+            clip_norm=5.0,
+            alternative_batch_size=512,
+            steps_power=0.0,
+            rate_power=0.0,
+        ),
         Denoising.NONE: _Tuned(learning_rate=0.25, clip_norm=5.0),
         Denoising.SELF_CONV: _Tuned(
             learning_rate=1.0, expected_batch_size=4096, steps=14, smoothing=0.75, clip_norm=5.0
