@@ -93,15 +93,15 @@ _TUNED = {
     Start.RANDOM: {
         Denoising.ALT_CONV: _Tuned(
             learning_rate=1.5,
-            steps=90,
+            steps=60,
             averaging=0.6,
             smoothing=0.55,
             clip_norm=5.0,
             alternative_batch_size=512,
-            steps_power=0.0,
+            steps_power=0.585,  # 90 steps at epsilon 0.2
             rate_power=0.0,
         ),
-        Denoising.NONE: _Tuned(learning_rate=0.25, clip_norm=5.0),
+        Denoising.NONE: _Tuned(learning_rate=0.5, steps=80, clip_norm=5.0, ema_decay=0.95, rate_power=0.5),
         Denoising.SELF_CONV: _Tuned(
             learning_rate=1.0, expected_batch_size=4096, steps=14, smoothing=0.75, clip_norm=5.0
         ),
