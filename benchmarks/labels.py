@@ -1,35 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
 """What does label privacy cost? Accuracy of every method, what denoising does, and the price of a projection.
 
-    python benchmarks/labels.py                    three seeds each; an hour on two cores, minutes on a GPU
-    python benchmarks/labels.py --device cuda
-    python benchmarks/labels.py --only steps       one part: altconv, fresh, best, order, denoising or steps
+    python benchmarks/labels.py                    three seeds each; hours on two cores, minutes on a GPU
+    python benchmarks/labels.py --device cuda --workers 12
+    python benchmarks/labels.py --only steps       some parts: altconv, fresh, best, order, denoising, steps
     python benchmarks/labels.py --quick            digits in place of MNIST, one seed, no bars; under a minute
     python benchmarks/labels.py --json             rows for a program: what, value, bar, met
 
 Claim     Replace-label neighbors, one label as the unit, delta n^-1.1 (0 where labels are released), noise
           secure. A seed sets first weights and clusters, and nothing else.
-AltConv   MNIST and Fashion-MNIST with the tiny network of the paper, at epsilon 0.1, 0.5 and 1. It starts
-          from weights that tell clusters of the public images apart; `fresh` starts from random ones, as the
-          paper does.
+AltConv   MNIST and Fashion-MNIST with a tiny network, at epsilon 0.1, 0.5 and 1. It starts from weights that
+          tell clusters of the public images apart.
+Fresh     AltConv and DP-SGD with the network of the paper, from random weights, as the paper does. What it
+          calls epsilon 0.1 and 0.2 is the price of an added row; a replaced label costs about twice that,
+          so the bars at 0.2 are its figures at 0.1.
 Best      The method that `labels.choose` names.
 Order     AltConv, DP-SGD, SelfConv and SelfSpan on MNIST, the same network and first weights; `--figure`
-          draws it. Bar at epsilon 0.1: the accuracy of the one before.
+          draws it. Bar at epsilon 0.1: the accuracy of the one before. Notes say how far projections can be
+          from the nearest points.
 Denoising Cosine and distance of the noisy and of the denoised gradient to the noiseless one, by epsilon.
 Steps     Time of a step with AltConv over that of the same step of DP-SGD. Bar: 3. And the relative gap that
           projections reach. Bar: 1e-3.
-Settings  Those of `sfumato.labels.recipes`, fixed beforehand on rows held out of the training rows.
+Settings  Those of `sfumato.labels.recipes`, fixed beforehand on rows held out of the training rows by
+          benchmarks/label_settings.py.
 Data      As in benchmarks/accuracy.py: SFUMATO_DATA names a folder.
 """
 
 import argparse
 import copy
+import re
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
 from functools import cache
+from multiprocessing import get_context
 from pathlib import Path
 
 import torch
@@ -39,7 +47,7 @@ from torch import Tensor, nn
 from sfumato.datasets import DataNotFoundError, Dataset, load
 from sfumato.labels import AltConv, NoisyGradients, train
 from sfumato.labels.choose import choose
-from sfumato.labels.recipes import LabelRecipe, clustered, first_model, points_of, recipe, tiny_cnn
+from sfumato.labels.recipes import LabelRecipe, Start, clustered, first_model, points_of, recipe
 from sfumato.mechanisms.random import resolve
 from sfumato.report.curves import Series, line_chart
 from sfumato.training import Runtime, Trainer, cross_entropy
@@ -47,12 +55,17 @@ from sfumato.training import Runtime, Trainer, cross_entropy
 SEEDS = (11, 12, 13)
 EPSILONS = (0.1, 0.5, 1.0)
 BARS = {"mnist": (91.1, 94.1, 94.3), "fashion-mnist": (75.7, 79.8, 81.7)}
+FRESH = {  # bars of AltConv from random weights
+    "mnist": {0.1: 87.0, 0.2: 91.0, 0.4: None, 1.0: None},
+    "fashion-mnist": {0.2: 75.7, 0.4: None},
+}
 SETS = list(BARS)
 FIGURES: list[Path] = []
 BEST = {("mnist", 0.1): 95.0, ("mnist", 1.0): 97.0, ("fashion-mnist", 0.1): 79.0}
 STEP_BAR, GAP_BAR = 3.0, 1e-3
 QUICK_STEPS = 10
 GRADIENTS = ("altconv", "dp-sgd", "selfconv", "selfspan")
+FOLDERS: list[str] = []  # where clusters and first weights are kept
 
 
 def delta_of(data: Dataset) -> float:
@@ -60,19 +73,58 @@ def delta_of(data: Dataset) -> float:
     return data.public_size**-1.1
 
 
-def accuracy(
-    data: Dataset, method: str, epsilon: float, *, seed: int, device: str, quick: bool
-) -> tuple[float, float]:
-    """Return test accuracy in percent, and seconds, those for the first weights left out."""
+@cache
+def loaded(name: str) -> Dataset:
+    """Return a set by name, once for each process."""
+    return load(name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """One run, judged on test rows."""
+
+    data: str
+    method: str
+    epsilon: float
+    seed: int
+    start: Start = Start.PUBLIC_FEATURES
+    device: str = "cpu"
+    quick: bool = False
+    folder: str = ""
+
+    @property
+    def warm(self) -> bool:
+        """Whether it starts from weights that were learned from public features."""
+        return self.method in GRADIENTS and self.start is Start.PUBLIC_FEATURES
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What a run reached."""
+
+    accuracy: float  # in percent
+    seconds: float  # those for the first weights left out
+    farthest: float | None  # the most that a projection is away from the nearest point, in percent
+
+
+def measured(training: Training) -> Measured:
+    """Train, and measure on test rows."""
+    if training.device != "cpu":
+        torch.set_num_threads(1)  # several at a time
+    data, device = loaded(training.data), training.device
     made = recipe(
-        data, method, epsilon=epsilon, delta=delta_of(data), seed=seed, model=start(data, method, seed)
+        data,
+        training.method,
+        epsilon=training.epsilon,
+        delta=delta_of(data),
+        seed=training.seed,
+        model=copy.deepcopy(first_weights(data.name, training.seed, training.folder))
+        if training.warm
+        else None,
+        start=training.start,
     )
-    return _trained(made, data, device, quick)
-
-
-def _trained(made: LabelRecipe, data: Dataset, device: str, quick: bool) -> tuple[float, float]:
     asked = made.method
-    if quick and isinstance(asked, NoisyGradients):
+    if training.quick and isinstance(asked, NoisyGradients):
         asked = replace(asked, steps=QUICK_STEPS, alternative_batch_size=32)
     run = train(
         made.model.to(device),
@@ -85,38 +137,92 @@ def _trained(made: LabelRecipe, data: Dataset, device: str, quick: bool) -> tupl
         runtime=Runtime(device=torch.device(device)) if isinstance(asked, NoisyGradients) else None,
     )
     assert run.accuracy is not None
-    return 100 * run.accuracy, run.seconds
+    said = re.search(r"known to be within ([0-9.e+-]+)%", run.statement())
+    return Measured(
+        accuracy=100 * run.accuracy, seconds=run.seconds, farthest=None if said is None else float(said[1])
+    )
 
 
 @cache
-def groups(data: Dataset) -> Tensor:
+def groups(name: str, folder: str) -> Tensor:
     """Return clusters of a set's public features, once for all seeds."""
-    return clustered(points_of(data.train.features), clusters=3 * data.num_classes)[0]
+    place, data = Path(folder) / f"groups-{name}.pt", loaded(name)
+    if not place.exists():
+        torch.save(clustered(points_of(data.train.features), clusters=3 * data.num_classes)[0], place)
+    return torch.load(place)
 
 
 @cache
-def _first(data: Dataset, seed: int) -> nn.Module:
-    return first_model(data, seed=seed, groups=groups(data))
-
-
-def start(data: Dataset, method: str, seed: int) -> nn.Module | None:
+def first_weights(name: str, seed: int, folder: str) -> nn.Module:
     """Return the first weights of methods by noisy gradients: the same for all of them."""
-    return copy.deepcopy(_first(data, seed)) if method in GRADIENTS else None
+    place, found = Path(folder) / f"first-{name}-{seed}.pt", groups(name, folder)
+    if not place.exists():
+        torch.save(first_model(loaded(name), seed=seed, groups=found), place)
+    return torch.load(place, weights_only=False)
 
 
-def _mean(
-    data: Dataset, method: str, epsilon: float, *, subject: str, bar: float | None, quick: bool, device: str
-) -> Row:
-    seeds = SEEDS[:1] if quick else SEEDS
-    found = [accuracy(data, method, epsilon, seed=seed, device=device, quick=quick) for seed in seeds]
-    each = ", ".join(f"{value:.2f}" for value, _ in found)
+class Runs:
+    """Trainings, all of them begun beforehand where there are several workers."""
+
+    def __init__(self, workers: int) -> None:
+        self._pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn")) if workers > 1 else None
+        self._found: dict[Training, Callable[[], Measured]] = {}
+
+    def begin(self, trainings: list[Training]) -> None:
+        """Begin trainings, after what several of them start from."""
+        if self._pool is None:
+            return
+        warm = dict.fromkeys((training.data, training.seed) for training in trainings if training.warm)
+        folder, names = FOLDERS[0], dict.fromkeys(name for name, _ in warm)
+        for started in [self._pool.submit(groups, name, folder) for name in names]:
+            started.result()
+        for started in [self._pool.submit(first_weights, *each, folder) for each in warm]:
+            started.result()
+        for training in dict.fromkeys(trainings):
+            self._found[training] = self._pool.submit(measured, training).result
+
+    def of(self, training: Training) -> Measured:
+        """Return what a training reached."""
+        if training not in self._found:
+            found = measured(training)
+            self._found[training] = lambda: found
+        return self._found[training]()
+
+
+RUNS = Runs(1)
+
+
+def seeds_of(
+    method: str, data: str, epsilon: float, *, quick: bool, device: str, start: Start = Start.PUBLIC_FEATURES
+) -> list[Training]:
+    """Return a training for each seed."""
+    return [
+        Training(
+            data=data,
+            method=method,
+            epsilon=epsilon,
+            seed=seed,
+            start=start,
+            device=device,
+            quick=quick,
+            folder=FOLDERS[0],
+        )
+        for seed in (SEEDS[:1] if quick else SEEDS)
+    ]
+
+
+def _mean(trainings: list[Training], *, subject: str, bar: float | None = None) -> Row:
+    one, found = trainings[0], [RUNS.of(training) for training in trainings]
+    each = ", ".join(f"{run.accuracy:.2f}" for run in found)
+    farthest = [run.farthest for run in found if run.farthest is not None]
+    away = f"; projections within {max(farthest):.3g}%" if farthest else ""
     return Row(
         subject=subject,
-        name=f"{data.name}, epsilon {epsilon:g}, {method}",
-        value=statistics.mean(value for value, _ in found),
-        bar=None if quick else bar,
+        name=f"{one.data}, epsilon {one.epsilon:g}, {one.method}",
+        value=statistics.mean(run.accuracy for run in found),
+        bar=None if one.quick else bar,
         at_least=True,
-        note=f"{each}; {statistics.mean(seconds for _, seconds in found):.0f} s",
+        note=f"{each}; {statistics.mean(run.seconds for run in found):.0f} s{away}",
     )
 
 
@@ -124,26 +230,20 @@ def altconv(quick: bool, device: str) -> Iterator[Row]:
     """Measure AltConv on every set at every epsilon."""
     for data in _sets(quick):
         for epsilon, bar in zip(EPSILONS, BARS.get(data.name, (None,) * 3), strict=True):
-            subject = "AltConv, test accuracy, %"
-            yield _mean(data, "altconv", epsilon, subject=subject, bar=bar, quick=quick, device=device)
+            trainings = seeds_of("altconv", data.name, epsilon, quick=quick, device=device)
+            yield _mean(trainings, subject="AltConv, test accuracy, %", bar=bar)
 
 
 def fresh(quick: bool, device: str) -> Iterator[Row]:
-    """Measure AltConv from random weights."""
+    """Measure AltConv and DP-SGD from random weights."""
     for data in _sets(quick):
-        found: list[float] = []
-        for seed in SEEDS[:1] if quick else SEEDS:
-            torch.manual_seed(seed)
-            model = tiny_cnn((1, 28, 28), 10) if not quick else None
-            made = recipe(data, "altconv", epsilon=0.1, delta=delta_of(data), seed=seed, model=model)
-            found.append(_trained(made, data, device, quick)[0])
-        note = ", ".join(f"{value:.2f}" for value in found)
-        yield Row(
-            subject="AltConv from random weights, test accuracy, %",
-            name=f"{data.name}, epsilon 0.1",
-            value=statistics.mean(found),
-            note=note,
-        )
+        for epsilon, bar in FRESH.get(data.name, {1.0: None}).items():
+            for method in ("altconv", "dp-sgd"):
+                trainings = seeds_of(
+                    method, data.name, epsilon, quick=quick, device=device, start=Start.RANDOM
+                )
+                own = bar if method == "altconv" else None
+                yield _mean(trainings, subject="from random weights, test accuracy, %", bar=own)
 
 
 def best(quick: bool, device: str) -> Iterator[Row]:
@@ -151,9 +251,9 @@ def best(quick: bool, device: str) -> Iterator[Row]:
     for data in _sets(quick):
         for epsilon in (0.1, 1.0):
             named = choose(epsilon, data.num_classes, data.public_size).method
+            trainings = seeds_of(named, data.name, epsilon, quick=quick, device=device)
             bar = BEST.get((data.name, epsilon))
-            subject = "recommended method, test accuracy, %"
-            yield _mean(data, named, epsilon, subject=subject, bar=bar, quick=quick, device=device)
+            yield _mean(trainings, subject="recommended method, test accuracy, %", bar=bar)
 
 
 def order(quick: bool, device: str) -> Iterator[Row]:
@@ -163,14 +263,33 @@ def order(quick: bool, device: str) -> Iterator[Row]:
     for epsilon in EPSILONS[-1:] if quick else EPSILONS:
         above: float | None = None
         for method in GRADIENTS:
-            subject = f"order at epsilon {epsilon:g}, test accuracy, %"
-            row = _mean(data, method, epsilon, subject=subject, bar=None, quick=quick, device=device)
+            trainings = seeds_of(method, data.name, epsilon, quick=quick, device=device)
+            row = _mean(trainings, subject=f"order at epsilon {epsilon:g}, test accuracy, %")
             yield replace(row, bar=above, at_least=False)
             assert row.value is not None
             above = row.value if epsilon == EPSILONS[0] else None
             lines[method].append((epsilon, row.value))
     for path in FIGURES:
         path.write_text(figure(data.name, lines))
+
+
+def planned(names: list[str], quick: bool, device: str) -> list[Training]:
+    """Return the trainings of some parts, found by asking for their rows without running any."""
+    wanted: list[Training] = []
+
+    class Noting(Runs):
+        def of(self, training: Training) -> Measured:
+            wanted.append(training)
+            return Measured(accuracy=0.0, seconds=0.0, farthest=None)
+
+    global RUNS
+    before, RUNS = RUNS, Noting(1)
+    figures, FIGURES[:] = FIGURES.copy(), []
+    for name in names:
+        if name in ("altconv", "fresh", "best", "order"):
+            list(PARTS[name](quick, device))
+    RUNS, FIGURES[:] = before, figures
+    return wanted
 
 
 def figure(name: str, lines: Mapping[str, list[tuple[float, float]]]) -> str:
@@ -227,7 +346,7 @@ def _errors(data: Dataset, epsilon: float, device: str) -> tuple[tuple[float, fl
 
 
 def _altconv(data: Dataset, epsilon: float) -> LabelRecipe:
-    model = start(data, "altconv", 1)
+    model = copy.deepcopy(first_weights(data.name, SEEDS[0], FOLDERS[0]))
     return recipe(data, "altconv", epsilon=epsilon, delta=delta_of(data), seed=1, model=model)
 
 
@@ -252,7 +371,7 @@ def steps(quick: bool, device: str) -> Iterator[Row]:
         denoiser = method.denoiser(made.features.to(device))
         assert isinstance(denoiser, AltConv)
         ours = _seconds(made.model, made.features, data, method, denoiser, count, device)
-        gaps = [entry.error for entry in denoiser.log]
+        gaps = [entry.gap for entry in denoiser.log if entry.gap is not None]
         yield Row(
             subject="a step of AltConv over one of DP-SGD",
             name=f"epsilon {epsilon:g}, alternative batch of {method.alternative_batch_size}",
@@ -304,7 +423,7 @@ def _seconds(
 def _sets(quick: bool) -> Iterator[Dataset]:
     for name in ["digits"] if quick else SETS:
         try:
-            yield load(name)
+            yield loaded(name)
         except DataNotFoundError as error:
             print(f"{name} is skipped: {error}", file=sys.stderr)
 
@@ -324,16 +443,29 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="digits, one seed, no bars")
     parser.add_argument("--json", action="store_true", help="rows for a program: what, value, bar, met")
-    parser.add_argument("--only", choices=list(PARTS), help="one part")
+    parser.add_argument("--only", choices=list(PARTS), nargs="+", help="some parts")
     parser.add_argument("--data", choices=list(BARS), help="one data set")
     parser.add_argument("--figure", type=Path, help="where to draw the order of methods, as SVG")
     parser.add_argument("--device", default="cpu", help="where to compute")
+    parser.add_argument("--workers", type=int, default=1, help="trainings at a time")
+    parser.add_argument("--folder", help="where first weights are kept, for another call; else they are not")
     arguments = parser.parse_args()
     if arguments.data:
         SETS[:] = [arguments.data]
     if arguments.figure:
         FIGURES[:] = [arguments.figure]
-    names = [arguments.only] if arguments.only else list(PARTS)
+    names = arguments.only or list(PARTS)
+    with tempfile.TemporaryDirectory() as folder:
+        FOLDERS[:] = [arguments.folder or folder]
+        return measure(names, arguments)
+
+
+def measure(names: list[str], arguments: argparse.Namespace) -> int:
+    """Run some parts, and report what they found."""
+    global RUNS
+    RUNS = Runs(arguments.workers)
+    if arguments.workers > 1:
+        RUNS.begin(planned(names, arguments.quick, arguments.device))
     found = (row for name in names for row in PARTS[name](arguments.quick, arguments.device))
     return report("Label privacy", found, as_json=arguments.json)
 

@@ -11,6 +11,8 @@ from sfumato.datasets import Examples
 from sfumato.labels import NoisyGradients
 from sfumato.labels.recipes import METHODS
 from sfumato.ledger.state import Progress
+from sfumato.training.checkpoint import RunFolder
+from sfumato.training.session import Session
 
 LINE = "train digits --private labels"
 
@@ -135,8 +137,11 @@ def test_an_account_of_people_or_of_rows_cannot_be_charged_for_labels(sfumato_sa
         (f"{LINE} --epsilon 1 --account a", "both --ledger and --account"),
         (f"{LINE} --epsilon 1 --ledger none.db --account a", "there is no ledger at"),
         (f"{LINE} --epsilon 1 --clip-norm 2", "--clip-norm is not for --private labels"),
-        (f"{LINE} --epsilon 1 --folder run", "--folder is not for --private labels"),
-        (f"{LINE} --epsilon 1 --resume", "--resume is not for --private labels"),
+        (f"{LINE} --epsilon 1 --resume", "without --folder"),
+        (f"{LINE} --epsilon 1 --resume --folder none --method alibi", "cannot be resumed"),
+        (f"{LINE} --epsilon 1 --resume --folder none --method altconv", "there is no run in"),
+        (f"{LINE} --epsilon 1 --method alibi --audit 100", "canaries audit noisy gradients"),
+        (f"{LINE} --epsilon 1 --method selfconv --audit 100", "audit AltConv or DP-SGD"),
         ("train letters --private labels --epsilon 1", "unknown data set 'letters'"),
     ],
 )
@@ -144,3 +149,57 @@ def test_an_error_is_one_paragraph_with_exit_code_2(sfumato_says, line, says):
     code, out, err = sfumato_says(line)
     assert code == 2, out
     assert says in err and out == "" and "Traceback" not in err
+
+
+@pytest.mark.parametrize("method", ["altconv", "selfspan", "alibi", "clusters"])
+def test_the_model_is_kept_in_the_folder_with_its_statement_and_a_page(
+    sfumato_says, account, method, tmp_path
+):
+    line = f"{LINE} --method {method} --epsilon 1 --ledger l.db --account labels --folder run"
+    code, out, err = sfumato_says(f"{line} --report pages/run.html")
+    assert code == 0, err
+    assert "│ folder │ run │" in out and "│ report │ pages/run.html │" in out
+    weights = RunFolder(tmp_path / "run").read_weights()
+    assert weights and all(bool(part.isfinite().all()) for part in weights.values())
+    said = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert said["method"] == method and "Features are public" in said["statement"]
+    page = (tmp_path / "pages" / "run.html").read_text()
+    assert "not finished" not in page and "replace-label" in page and method in page
+    again = sfumato_says(line)
+    assert again[0] == 2 and "holds a run already" in again[2]
+    assert len(account.releases()) == 1
+
+
+def test_canaries_audit_a_run_on_labels(sfumato_says):
+    code, out, err = sfumato_says(f"{LINE} --method altconv --epsilon 1 --audit 20 --json")
+    assert code == 0, err
+    said = json.loads(out)
+    assert len(said["audit"]["in_scores"]) + len(said["audit"]["out_scores"]) == 20
+    assert "replace-label" in said["audit"]["claim"] and said["settings"]["audit"] == 20
+
+
+class Killed(Exception):
+    pass
+
+
+def test_a_killed_run_goes_on_under_the_same_charge(sfumato_says, account, monkeypatch, tmp_path):
+    take_step = Session.take_step
+
+    def dying(session):
+        if session.step == 1:
+            raise Killed
+        return take_step(session)
+
+    line = f"{LINE} --method altconv --epsilon 1 --seed 3 --json"
+    monkeypatch.setattr(Session, "take_step", dying)
+    monkeypatch.setattr("sys.argv", f"sfumato {line} --ledger l.db --account labels --folder run".split())
+    with pytest.raises(Killed):
+        cli.main()
+    monkeypatch.setattr(Session, "take_step", take_step)
+    code, out, err = sfumato_says("train --folder run --resume --json")
+    assert code == 0, err
+    resumed, whole = json.loads(out), json.loads(sfumato_says(line)[1])
+    assert resumed["accuracy"] == whole["accuracy"] and resumed["method"] == "altconv"
+    (release,) = account.releases()
+    assert release.progress is Progress.COMMITTED
+    assert (tmp_path / "run" / "model.pt").exists()

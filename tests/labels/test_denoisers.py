@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
+import itertools
+
 import pytest
 import torch
 from torch import nn
 
 from sfumato.errors import InvalidParameterError
 from sfumato.labels.denoisers import AltConv, SelfConv, SelfSpan
+from sfumato.labels.hull import ColumnGeneration
 from sfumato.labels.products import LabelGradients
+from sfumato.labels.span import Span
 from sfumato.testing import seeded
+from sfumato.training.gradients import PrivateGradients
 
 CLASSES = 3
 X = torch.randn(60, 4, generator=torch.Generator().manual_seed(1))
@@ -43,14 +48,17 @@ def noisy_gradient(model, features, *, noise, seed=0):
     return named, clean
 
 
+def unsmoothed(kind):
+    terms = {"smoothing": 1.0} if kind is SelfConv else {}
+    return kind(features=X, classes=CLASSES, **terms)
+
+
 @pytest.mark.parametrize("noise", [0.01, 0.1, 1.0])
 @pytest.mark.parametrize("kind", [SelfSpan, SelfConv])
 def test_a_projection_on_a_set_that_holds_the_gradient_comes_closer_to_it(kind, noise):
     model, batch = network(), X[:6]
     noisy, clean = noisy_gradient(model, batch, noise=noise)
-    better = kind(features=X, classes=CLASSES).denoise(
-        model, noisy, rows=torch.arange(6), generator=seeded(0)
-    )
+    better = unsmoothed(kind).denoise(model, noisy, rows=torch.arange(6), generator=seeded(0))
     assert (flat(better) - clean).norm() < (flat(noisy) - clean).norm()
 
 
@@ -58,7 +66,7 @@ def test_the_hull_is_closer_than_the_span_where_noise_is_large():
     model, batch = network(), X[:6]
     noisy, clean = noisy_gradient(model, batch, noise=1.0)
     span, hull = (
-        kind(features=X, classes=CLASSES).denoise(model, noisy, rows=torch.arange(6), generator=seeded(0))
+        unsmoothed(kind).denoise(model, noisy, rows=torch.arange(6), generator=seeded(0))
         for kind in (SelfSpan, SelfConv)
     )
     assert (flat(hull) - clean).norm() < (flat(span) - clean).norm()
@@ -67,13 +75,119 @@ def test_the_hull_is_closer_than_the_span_where_noise_is_large():
 def test_what_is_returned_lies_in_the_hull_of_the_alternative_batch():
     model = network()
     noisy, _ = noisy_gradient(model, X, noise=0.3)
-    denoiser = AltConv(features=X, classes=CLASSES, batch_size=60, averaging=0.0)
+    denoiser = AltConv(features=X, classes=CLASSES, batch_size=60, smoothing=1.0)
     better = flat(denoiser.denoise(model, noisy, rows=None, generator=seeded(0)))
     matrix = columns(model, X)
     # The nearest point of the hull has no column on its far side.
     beyond = (matrix.T - better) @ (flat(noisy) - better)
     assert beyond.max() <= 2e-3 * (flat(noisy) - better).norm() ** 2
     assert denoiser.log[-1].reached
+
+
+CLIP_NORM = 0.5  # less than most gradients
+CLOSE = {SelfConv: ColumnGeneration(tolerance=1e-9), SelfSpan: Span(tolerance=1e-9)}
+
+
+def sure_network():
+    """A model that is sure of what it says, so that gradients for other labels are long."""
+    model = network().eval().double()
+    with torch.no_grad():
+        model[-1].weight.mul_(8)
+    return model
+
+
+def clipped_mean(model, features, labels):
+    """What a step releases but for noise: the engine itself, asked for no noise to speak of."""
+    private = PrivateGradients(
+        model, clip_norm=CLIP_NORM, noise_multiplier=1e-12, expected_batch_size=len(features)
+    )
+    private.accumulate(features, labels)
+    private.finish()
+    return {name: p.grad.clone() for name, p in private.parameters.items()}
+
+
+def projected(kind, model, gradient, rows, *, clip_norm, smoothing=1.0):
+    terms = {"smoothing": smoothing} if kind is SelfConv else {}
+    denoiser = kind(features=X.double(), classes=CLASSES, clip_norm=clip_norm, solver=CLOSE[kind], **terms)
+    return denoiser.denoise(model, gradient, rows=torch.arange(rows), generator=seeded(0))
+
+
+@pytest.mark.parametrize("clip_norm", [None, CLIP_NORM], ids=["unclipped", "clipped"])
+@pytest.mark.parametrize("kind", [SelfSpan, SelfConv])
+@pytest.mark.parametrize("labels", [[0] * 6, [2] * 6, [0, 1, 2, 0, 1, 2], [1, 1, 1, 0, 2, 0]], ids=str)
+def test_a_gradient_without_noise_is_its_own_projection(kind, labels, clip_norm):
+    model = sure_network()
+    clean = clipped_mean(model, X[:6].double(), torch.tensor(labels))
+    moved = flat(projected(kind, model, clean, 6, clip_norm=clip_norm)) - flat(clean)
+    assert moved.norm() <= 1e-4 * flat(clean).norm()
+
+
+def test_columns_of_a_row_that_are_scaled_alike_would_not_hold_the_gradient():
+    """The test above has power: this was the set until a row's columns were left as they are."""
+    model, features, labels = sure_network(), X[:6].double(), torch.tensor([1, 1, 1, 0, 2, 0])
+    clean = clipped_mean(model, features, labels)
+    matrix = columns(model, features).T.reshape(6, CLASSES, -1)
+    second = model(features).topk(2).indices[:, 1]
+    scales = (CLIP_NORM / matrix.norm(dim=2)[torch.arange(6), second]).clamp(max=1).view(-1, 1, 1)
+
+    class Alike(LabelGradients):
+        _scales = property(lambda _: scales[:, :, 0].expand(-1, CLASSES), lambda *_: None)
+
+    found = CLOSE[SelfConv].solve(Alike(model, features, classes=CLASSES), clean)
+    assert (flat(found.gradient) - flat(clean)).norm() > 0.1 * flat(clean).norm()
+
+
+def test_replacing_any_one_label_moves_the_released_sum_by_at_most_two_clip_norms():
+    model, rows = network().eval().double(), 4
+    features = X[:rows].double()
+    sums = {
+        labels: rows * flat(clipped_mean(model, features, torch.tensor(labels)))
+        for labels in itertools.product(range(CLASSES), repeat=rows)
+    }
+    moves = [
+        (sums[labels] - sums[other]).norm()
+        for labels, other in itertools.combinations(sums, 2)
+        if sum(a != b for a, b in zip(labels, other, strict=True)) == 1
+    ]
+    assert len(moves) == CLASSES**rows * rows * (CLASSES - 1) / 2
+    assert max(moves) <= 2 * CLIP_NORM * (1 + 1e-9)
+    assert max(moves) > 1.5 * CLIP_NORM  # one clip norm, as for an added row, would not do
+
+
+def test_smoothing_mixes_in_the_mean_of_all_columns():
+    model, batch = network(), X[:6]
+    noisy, _ = noisy_gradient(model.double(), batch.double(), noise=0.3)
+    plain, smooth = (
+        flat(projected(SelfConv, model, noisy, 6, clip_norm=None, smoothing=share)) for share in (1.0, 0.75)
+    )
+    even = columns(model, batch.double()).mean(1)
+    assert torch.allclose(smooth, 0.75 * plain + 0.25 * even, atol=1e-6)
+
+
+def test_what_is_smoothed_is_said():
+    plain, smooth = (AltConv(features=X, classes=CLASSES, batch_size=5, smoothing=s) for s in (1.0, 0.75))
+    assert "evenly" not in plain.said()
+    assert "share of 0.25 of its weights" in smooth.said()
+
+
+@pytest.mark.parametrize(
+    ("solver", "early"),
+    [(Span(), False), (Span(most_iterations=1, most_columns=0), True)],
+    ids=["whole", "early"],
+)
+def test_the_run_says_how_far_projections_can_be_from_the_nearest_points(solver, early):
+    model = network()
+    noisy, _ = noisy_gradient(model, X[:6], noise=0.3)
+    denoiser = SelfSpan(features=X, classes=CLASSES, solver=solver)
+    assert "known to be" not in denoiser.said()
+    better = denoiser.denoise(model, noisy, rows=torch.arange(6), generator=seeded(0))
+    matrix = columns(model, X[:6]).double()
+    wanted = matrix @ (torch.linalg.pinv(matrix, rtol=1e-6) @ flat(noisy).double())
+    away = (flat(better).double() - wanted).norm() / flat(noisy).norm()
+    assert away <= denoiser.log[-1].distance + 1e-5
+    assert ("1 of 1 projections stopped before their tolerance" in denoiser.said()) == early
+    assert denoiser.log[-1].reached != early and (denoiser.log[-1].distance > 0.1) == early
+    assert "of the noisy gradient's length of the nearest point" in denoiser.said()
 
 
 def test_alternative_batches_are_drawn_afresh_from_all_rows(monkeypatch):
@@ -148,6 +262,9 @@ def test_which_of_them_show_the_batch():
         ({"averaging": 1.0}, "averaging"),
         ({"averaging": float("nan")}, "averaging"),
         ({"batch_size": 0}, "batch_size"),
+        ({"smoothing": 0.0}, "smoothing"),
+        ({"smoothing": 1.5}, "smoothing"),
+        ({"smoothing": float("nan")}, "smoothing"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(terms, advice):

@@ -2,10 +2,11 @@
 import pytest
 import torch
 from dp_accounting import dp_event as dp
+from torch import nn
 
 from sfumato import Relation, price
 from sfumato.errors import CalibrationError, InvalidParameterError
-from sfumato.labels import AltConv, Denoising, NoisyGradients, SelfConv, SelfSpan
+from sfumato.labels import AltConv, Denoising, NoisyGradients, SelfConv, SelfSpan, train
 from sfumato.training import PoissonSampling, ShuffledBatches
 
 TERMS = {"epsilon": 1.0, "delta": 1e-5, "classes": 3, "public_size": 1000, "expected_batch_size": 100}
@@ -86,3 +87,39 @@ def test_each_kind_has_its_denoiser():
 def test_settings_that_make_no_sense_are_refused(terms):
     with pytest.raises(InvalidParameterError, match=next(iter(terms))):
         method(**terms)
+
+
+def test_a_falling_rate_reaches_zero_after_the_last_step():
+    method = NoisyGradients(
+        epsilon=2.0,
+        delta=1e-4,
+        classes=3,
+        public_size=100,
+        steps=4,
+        expected_batch_size=20,
+        falling_rate=True,
+    )
+    optimizer = method.optimizer([nn.Parameter(torch.zeros(2))])
+    schedule, rates = method.schedule(optimizer), []
+    for _ in range(4):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+    assert rates == pytest.approx([2.0, 1.5, 1.0, 0.5]) and optimizer.param_groups[0]["lr"] == 0
+
+
+def test_a_run_follows_the_schedule_of_its_method(monkeypatch):
+    rates, step = [], torch.optim.SGD.step
+
+    def noted(optimizer, *given, **said):
+        rates.append(optimizer.param_groups[0]["lr"])
+        return step(optimizer, *given, **said)
+
+    monkeypatch.setattr(torch.optim.SGD, "step", noted)
+    terms = {"epsilon": 2.0, "delta": 1e-4, "classes": 3, "public_size": 100, "steps": 3}
+    terms |= {"expected_batch_size": 20, "alternative_batch_size": 8}
+    for falling, wanted in ((False, [2.0, 2.0, 2.0]), (True, [2.0, 4 / 3, 2 / 3])):
+        rates.clear()
+        method = NoisyGradients(**terms, falling_rate=falling)
+        train(nn.Linear(4, 3), torch.randn(100, 4), torch.arange(100) % 3, method=method, progress=False)
+        assert rates == pytest.approx(wanted)

@@ -38,7 +38,7 @@ class Explicit:
         )
         self.rows, self.classes = matrix.shape[:2]
 
-    def predictions(self) -> Tensor:
+    def neutral(self) -> Tensor:
         return self._predictions
 
     def combine(self, weights: Tensor) -> dict[str, Tensor]:
@@ -79,7 +79,7 @@ def exact(products: Explicit, target: Tensor, each: bool) -> Tensor:
     total = 1 / rows if each else 1.0
     found = minimize(
         lambda w: 0.5 * ((w @ columns - target.numpy()) ** 2).sum(),
-        products.predictions().flatten().numpy() / rows,
+        products.neutral().flatten().numpy() / rows,
         jac=lambda w: columns @ (w @ columns - target.numpy()),
         bounds=[(0, 1)] * (rows * classes),
         constraints=[{"type": "eq", "fun": lambda w, s=s: w[s].sum() - total} for s in sums],
@@ -165,7 +165,7 @@ def test_the_target_zero_is_reached_at_once_because_predictions_give_it(name):
     products = problem(0)
     found = SOLVERS[name].solve(products, {"w": torch.zeros(6, dtype=torch.float64)})
     assert (found.iterations, found.reached, found.relative_gap) == (0, True, 0.0)
-    assert torch.allclose(found.weights, products.predictions() / 4)
+    assert torch.allclose(found.weights, products.neutral() / 4)
 
 
 @pytest.mark.parametrize("name", HULL)
@@ -230,7 +230,7 @@ def test_a_real_model_in_float32_reaches_the_tolerance(each):
 def test_equal_rows_and_one_row_are_fine():
     for rows in (1, 6):
         base = problem(2, rows=1)
-        products = Explicit(base.matrix.expand(rows, -1, -1), base.predictions().expand(rows, -1))
+        products = Explicit(base.matrix.expand(rows, -1, -1), base.neutral().expand(rows, -1))
         target = aim(products, 3, 4.0)
         wanted = exact(base, target["w"], each=False)
         for solver in SOLVERS.values():

@@ -102,13 +102,26 @@ def test_parameters_that_make_no_sense_are_refused(make, bad):
 
 
 @every_method
-def test_bad_labels_are_refused_without_being_shown(make):
+def test_labels_outside_of_the_classes_are_released_as_the_nearest_class(make):
     method = make(epsilon=1.0, classes=3)
-    bad = LABELS.clone()
-    bad[11] = 5
+    odd, nearest = LABELS.clone(), LABELS.clone()
+    odd[11], nearest[11] = 5, 2
+    first, second = (method.release(labels, teach=teach, generator=seeded(0)) for labels in (odd, nearest))
+    if isinstance(first.targets, torch.Tensor):
+        assert torch.equal(first.targets, second.targets)
+    else:
+        even = torch.zeros(30, 3)
+        rows = torch.arange(30)
+        assert torch.equal(first.targets.at(rows, even), second.targets.at(rows, even))
+
+
+@every_method
+def test_what_is_no_label_is_refused_without_being_shown(make):
+    bad = LABELS.double()
+    bad[11] = 0.75
     with pytest.raises(InvalidParameterError, match="Nothing was released") as caught:
-        method.release(bad, teach=teach)
-    assert "5" not in str(caught.value) and "11" not in str(caught.value)
+        make(epsilon=1.0, classes=3).release(bad, teach=teach)
+    assert "0.75" not in str(caught.value) and "11" not in str(caught.value)
 
 
 def test_corrections_come_with_their_losses():

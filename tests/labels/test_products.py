@@ -121,17 +121,16 @@ def test_columns_are_those_of_the_matrix_itself(name):
 def test_weighted_by_the_models_own_predictions_all_columns_cancel(name):
     model, x = built(name, 5)
     products = LabelGradients(model, x, classes=CLASSES, microbatch_size=2)
-    assert torch.allclose(products.predictions(), model(x).softmax(1))
-    assert float(packed(products.combine(products.predictions())).abs().max()) < 1e-9
+    assert torch.allclose(products.neutral(), model(x).softmax(1))
+    assert float(packed(products.combine(products.neutral())).abs().max()) < 1e-9
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))
 @pytest.mark.parametrize("size", [None, 2])
-def test_clipped_columns_are_those_of_the_matrix_scaled_down_row_by_row(name, size):
+def test_clipped_columns_are_those_of_the_matrix_each_scaled_down_on_its_own(name, size):
     model, x = built(name, 5)
     matrix = formed(model, x).flatten(0, 1).T  # [parameters, rows * classes]
-    second = model(x).topk(2).indices[:, 1] + CLASSES * torch.arange(5)  # the column of each row that decides
-    norms = matrix.norm(dim=0)[second].repeat_interleave(CLASSES)
+    norms = matrix.norm(dim=0)
     clip_norm = float(norms.median())
     scaled = matrix * (clip_norm / norms.clamp(min=clip_norm))
     products = LabelGradients(model, x, classes=CLASSES, clip_norm=clip_norm, microbatch_size=size)
@@ -142,10 +141,30 @@ def test_clipped_columns_are_those_of_the_matrix_scaled_down_row_by_row(name, si
     some = products.columns(torch.tensor([0, 3]), torch.tensor([1, 2]))
     found = torch.cat([part.flatten(1) for part in some.values()], dim=1).T
     assert torch.allclose(found, scaled[:, [1, 3 * CLASSES + 2]], atol=1e-5)
-    neutral = products.predictions()
+    neutral = products.neutral()
     assert packed(products.combine(neutral)).norm() < 1e-5 and torch.allclose(
         neutral.sum(1), torch.ones(5).to(neutral)
     )
+    assert bool((neutral >= 0).all())
+
+
+@pytest.mark.parametrize("clip_norm", [None, 0.5], ids=str)
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_a_matrix_that_is_formed_has_the_same_products(name, clip_norm):
+    model, x = built(name, 5)
+    size = 8 * 5 * CLASSES * sum(p.numel() for p in model.parameters())
+    by_products, formed_too = (
+        LabelGradients(model, x, classes=CLASSES, clip_norm=clip_norm, microbatch_size=2, most_bytes=most)
+        for most in (size - 1, size)
+    )
+    weights, along = torch.rand(5, CLASSES, generator=generator()).double(), direction(model)
+    rows, classes = torch.tensor([3, 0, 3]), torch.tensor([1, 2, 0])
+    for found in (lambda g: packed(g.combine(weights)), lambda g: g.against(along), lambda g: g.neutral()):
+        assert torch.allclose(found(by_products), found(formed_too), atol=1e-9)
+    some, same = (g.columns(rows, classes) for g in (by_products, formed_too))
+    assert all(some[name].shape == same[name].shape for name in some)
+    assert torch.allclose(packed(some), packed(same), atol=1e-9)
+    assert by_products._formed is None and formed_too._formed is not None
 
 
 def test_the_two_products_are_transposes_of_one_another_in_float32():
@@ -161,7 +180,7 @@ def test_one_row_and_no_rows():
         model, x = built("linear", rows)
         products = LabelGradients(model, x, classes=CLASSES)
         assert products.against(direction(model)).shape == (rows, CLASSES)
-        assert products.predictions().shape == (rows, CLASSES)
+        assert products.neutral().shape == (rows, CLASSES)
         assert {n: v.shape for n, v in products.combine(torch.ones(rows, CLASSES)).items()} == {
             n: p.shape for n, p in model.named_parameters()
         }

@@ -1,42 +1,64 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `sfumato train DATA --private labels` does: features are public, labels are learned from with noise.
 
-Order      Everything that can be wrong with settings and files is found before the run is paid for.
+Order      Everything that can be wrong with settings and files is found before the run is paid for
+           (`before_run`).
 Settings   Come from the recipe of the method (`labels.recipes`); a flag that the method does not know is
            refused, not passed over.
+Folder     Weights and statement are kept by every method; checkpoints and canaries by those of noisy
+           gradients, as in any training.
 """
 
-from typing import Any
+import json
+from dataclasses import replace
 
 from sfumato import _check
-from sfumato.accounting.default_delta import default_delta, delta_note
+from sfumato.audit.canaries import Canaries
+from sfumato.cli.after_run import Outcome, show, write_page
+from sfumato.cli.before_run import account_of, begin, with_delta
 from sfumato.cli.settings import TrainSettings
-from sfumato.cli.show import show_facts, show_text, waiting
+from sfumato.cli.show import waiting
 from sfumato.datasets import Dataset, load
 from sfumato.errors import InvalidParameterError
 from sfumato.labels.choose import choose
 from sfumato.labels.recipes import METHODS, LabelRecipe, recipe
-from sfumato.labels.train import LabelRun, train
-from sfumato.ledger import Account, Ledger
+from sfumato.labels.train import LabelRun, require_steps, train
+from sfumato.ledger import Account
 from sfumato.testing import seeded
 
 __all__ = ["run"]
 
-_KNOWN = frozenset({"data", "private", "method", "epsilon", "delta", "ledger", "account", "purpose", "seed"})
+_KNOWN = frozenset(
+    {"data", "private", "method", "epsilon", "delta", "ledger", "account", "purpose", "seed"}
+    | {"audit", "folder", "report"}
+)
 
 
-def run(settings: TrainSettings, *, as_json: bool) -> None:
+def run(settings: TrainSettings, *, resume: bool, as_json: bool) -> None:
     """Train by a method of label privacy, and show what came out."""
     _require_known(settings)
     with waiting("Loading"):
         data = load(str(settings.data))
     method, why = _method(settings, data)
-    account = _account(settings)
-    delta = _delta(settings, data, account)
+    account = account_of(settings)
+    settings = with_delta(replace(settings, method=method), data, account)
     with waiting("Preparing public features"):
-        made = recipe(data, method, epsilon=settings.epsilon or 0.0, delta=delta, seed=settings.seed)
-    done = _trained(settings, data, made, account)
-    _show(data, done, why, as_json=as_json)
+        made = recipe(
+            data,
+            method,
+            epsilon=settings.epsilon or 0.0,
+            delta=settings.delta or 0.0,
+            seed=settings.seed,
+        )
+    audit = None if settings.audit is None else Canaries(count=settings.audit)
+    require_steps(made.method, resume=resume, audit=audit)
+    begin(settings, resume=resume)
+    done = _trained(settings, data, made, account, audit=audit, resume=resume)
+    outcome = _outcome(settings, data, done)
+    write_page(outcome, account)
+    told = {"data": data.name, "settings": settings.said()} | json.loads(done.to_json())
+    remarks = [] if why is None else [f"The method was chosen: {why}"]
+    show(outcome, told, as_json=as_json, remarks=remarks)
 
 
 def _require_known(settings: TrainSettings) -> None:
@@ -69,21 +91,15 @@ def _method(settings: TrainSettings, data: Dataset) -> tuple[str, str | None]:
     return choice.method, choice.why
 
 
-def _account(settings: TrainSettings) -> Account | None:
-    if (settings.ledger is None) != (settings.account is None):
-        raise InvalidParameterError("give both --ledger and --account to charge the run, or neither.")
-    if settings.ledger is None or settings.account is None:
-        return None
-    return Ledger(settings.ledger, create=False).account(settings.account)
-
-
-def _delta(settings: TrainSettings, data: Dataset, account: Account | None) -> float:
-    if settings.delta is not None:
-        return settings.delta
-    return default_delta(data.public_size) if account is None else account.budget.delta
-
-
-def _trained(settings: TrainSettings, data: Dataset, made: LabelRecipe, account: Account | None) -> LabelRun:
+def _trained(
+    settings: TrainSettings,
+    data: Dataset,
+    made: LabelRecipe,
+    account: Account | None,
+    *,
+    audit: Canaries | None,
+    resume: bool,
+) -> LabelRun:
     purpose = settings.purpose or f"train on the labels of {data.name} by {made.method.name}"
     return train(
         made.model,
@@ -94,32 +110,27 @@ def _trained(settings: TrainSettings, data: Dataset, made: LabelRecipe, account:
         evaluation=(made.test_features, data.test.labels),
         account=account,
         purpose=purpose if account is not None else None,
+        folder=settings.folder,
+        resume=resume,
+        audit=audit,
         generator=None if settings.seed is None else seeded(settings.seed),
     )
 
 
-def _show(data: Dataset, done: LabelRun, why: str | None, *, as_json: bool) -> None:
-    facts: dict[str, Any] = {
-        "data": data.name,
-        "method": done.method.name,
-        "accuracy": None if done.accuracy is None else f"{done.accuracy:.1%}",
-        "epsilon": done.guarantee.epsilon,
-        "delta": done.guarantee.delta,
-        "relation": done.guarantee.relation.value,
-        "privacy_unit": done.guarantee.privacy_unit,
-        "recorded": done.recorded,
-        "account": done.account,
-        "seconds": round(done.seconds, 1),
-    }
-    large = delta_note(done.guarantee.delta, data.public_size)
-    if as_json:
-        notes = [note for note in (done.record_note, done.study_note, large) if note is not None]
-        told = {"accuracy": done.accuracy, "notes": notes, "statement": done.statement()}
-        show_facts("", facts | told, as_json=True)
-        return
-    show_facts(str(done.guarantee), facts, as_json=False)
-    show_text(f"\n{done.statement()}")
-    if large is not None:
-        show_text(f"\nNote: {large}.")
-    if why is not None:
-        show_text(f"\nThe method was chosen: {why}")
+def _outcome(settings: TrainSettings, data: Dataset, done: LabelRun) -> Outcome:
+    return Outcome(
+        settings=settings,
+        data=data,
+        model=done.model,
+        name=done.method.name,
+        guarantee=done.guarantee,
+        statement=done.statement(),
+        accuracy=done.accuracy,
+        seconds=done.seconds,
+        recorded=done.recorded,
+        account=done.account,
+        record_note=done.record_note,
+        study_note=done.study_note,
+        history=() if done.training is None else done.training.history,
+        mechanism=None if done.training is None else done.training.mechanism,
+    )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `sfumato train` does: settings in, a trained model, its statement and its page out.
 
-Order      Everything that can be wrong with settings and files is found before the run is paid for. The page
-           is begun before the run too: a run whose result could not be shown would be spent for nothing.
+Order      Everything that can be wrong with settings and files is found before the run is paid for
+           (`before_run`). Runs whose labels alone are secret go on in `label_run`.
 """
 
 import json
@@ -13,19 +13,18 @@ from torch import nn
 from torch.optim import Optimizer
 
 from sfumato import _check
-from sfumato.accounting import Relation, round_up
-from sfumato.accounting.default_delta import default_delta, delta_note
+from sfumato.accounting import Relation
 from sfumato.audit.canaries import Canaries
 from sfumato.cli import label_run
-from sfumato.cli.settings import TrainSettings, keep, kept, read_config
-from sfumato.cli.show import show_facts, show_text, waiting
+from sfumato.cli.after_run import Outcome, show, write_page
+from sfumato.cli.before_run import account_of, begin, merged, with_delta
+from sfumato.cli.settings import TrainSettings
+from sfumato.cli.show import waiting
 from sfumato.datasets import Dataset, load
 from sfumato.errors import InvalidParameterError
-from sfumato.ledger import Account, Ledger
-from sfumato.report import TrainingFacts, page, training_report, write_report
+from sfumato.ledger import Account
 from sfumato.testing import seeded
 from sfumato.training import Clipping, Runtime, TrainingRun, train
-from sfumato.training.checkpoint import RunFolder
 from sfumato.training.models import loss_for, model_for, score_for
 
 __all__ = ["run"]
@@ -33,23 +32,24 @@ __all__ = ["run"]
 
 def run(said: TrainSettings, *, config: str | None, resume: bool, as_json: bool) -> None:
     """Train as the flags, the file and the recipe say, and show what came out."""
-    asked = said if config is None else said.over(read_config(config))
+    asked = merged(said, config=config, resume=resume)
     if _only_labels(asked):
-        if resume:
-            raise InvalidParameterError("--resume is not for --private labels: such a run begins anew.")
-        label_run.run(asked, as_json=as_json)
+        label_run.run(asked, resume=resume, as_json=as_json)
         return
-    settings = _settings(said, config=config, resume=resume)
+    settings = asked.completed()
     with waiting("Loading"):
         data = load(str(settings.data))
     account = _account(settings)
-    settings = _with_delta(settings, data, account)
+    settings = with_delta(settings, data, account)
     model = _model(settings, data)
-    _begin(settings, resume=resume)
+    begin(settings, resume=resume)
     done = _train(settings, data, model, account, resume=resume)
-    if settings.report is not None:
-        write_report(settings.report, _page(settings, data, done, account))
-    _show(settings, data, done, as_json=as_json, delta_chosen=said.delta is None and account is None)
+    outcome = _outcome(settings, data, done)
+    write_page(outcome, account)
+    told = {"data": data.name, "settings": settings.said(), "accuracy": done.accuracy}
+    chosen = said.delta is None and account is None
+    remarks = [_chosen_delta(done.price.delta, data)] if chosen else []
+    show(outcome, told | json.loads(done.to_json()), as_json=as_json, remarks=remarks)
 
 
 # --- before the run --------------------------------------------------------------------------------------
@@ -65,33 +65,14 @@ def _only_labels(settings: TrainSettings) -> bool:
     return settings.private == "labels"
 
 
-def _settings(said: TrainSettings, *, config: str | None, resume: bool) -> TrainSettings:
-    settings = said if config is None else said.over(read_config(config))
-    if resume:
-        if settings.folder is None:
-            raise InvalidParameterError("there is nothing to resume without --folder.")
-        settings = settings.over(kept(settings.folder))
-    return settings.completed()
-
-
 def _account(settings: TrainSettings) -> Account | None:
-    if (settings.ledger is None) != (settings.account is None):
-        raise InvalidParameterError("give both --ledger and --account to charge the run, or neither.")
-    if settings.ledger is None or settings.account is None:
-        if settings.epsilon is None and settings.noise_multiplier is None:
-            raise InvalidParameterError(
-                "say how private the run must be: --epsilon, or --noise-multiplier, or --ledger and "
-                "--account to spend what an account has left."
-            )
-        return None
-    return Ledger(settings.ledger, create=False).account(settings.account)
-
-
-def _with_delta(settings: TrainSettings, data: Dataset, account: Account | None) -> TrainSettings:
-    if settings.delta is not None:
-        return settings
-    delta = default_delta(data.public_size) if account is None else account.budget.delta
-    return TrainSettings(delta=delta).over(settings)
+    account = account_of(settings)
+    if account is None and settings.epsilon is None and settings.noise_multiplier is None:
+        raise InvalidParameterError(
+            "say how private the run must be: --epsilon, or --noise-multiplier, or --ledger and "
+            "--account to spend what an account has left."
+        )
+    return account
 
 
 def _model(settings: TrainSettings, data: Dataset) -> nn.Module:
@@ -102,22 +83,6 @@ def _model(settings: TrainSettings, data: Dataset) -> nn.Module:
     with torch.random.fork_rng([]):
         torch.manual_seed(settings.seed)
         return model_for(data, name, width=width)
-
-
-def _begin(settings: TrainSettings, *, resume: bool) -> None:
-    """Try the places that the run will write to."""
-    if settings.report is not None:
-        try:
-            write_report(settings.report, page("A training run", "<p>This run is not finished.</p>"))
-        except OSError as error:
-            raise InvalidParameterError(
-                f"the page {settings.report!r} cannot be written: {error.strerror}. Give another --report."
-            ) from error
-    if settings.folder is not None and not resume:
-        folder = RunFolder(settings.folder)
-        folder.make()
-        folder.require_unused()
-        keep(settings, settings.folder)
 
 
 # --- the run ---------------------------------------------------------------------------------------------
@@ -190,61 +155,27 @@ def _runtime(settings: TrainSettings) -> Runtime:
 # --- after the run ---------------------------------------------------------------------------------------
 
 
-def _facts(settings: TrainSettings, data: Dataset, done: TrainingRun) -> dict[str, Any]:
-    last = done.history[-1]
-    return {
-        "data": data.name,
-        "model": _described(settings, done.model),
-        "accuracy": None if last.accuracy is None else f"{last.accuracy:.1%}",
-        "epsilon": done.epsilon,
-        "delta": done.price.delta,
-        "relation": done.price.relation.value,
-        "privacy_unit": done.privacy_unit,
-        "steps": done.mechanism.steps,
-        "recorded": done.recorded,
-        "account": done.account,
-        "seconds": round(done.seconds, 1),
-        "folder": settings.folder,
-        "report": settings.report,
-    }
-
-
-def _described(settings: TrainSettings, model: nn.Module) -> str:
-    return f"{settings.model}, {sum(p.numel() for p in model.parameters()):,} parameters"
-
-
-def _page(settings: TrainSettings, data: Dataset, done: TrainingRun, account: Account | None) -> str:
-    # Rounded down: noise is not overstated.
-    noise = {"noise multiplier": ", ".join(f"{-round_up(-n, 6):g}" for n, _ in done.mechanism.noise)}
-    facts = TrainingFacts(
-        data=data.name,
-        model=_described(settings, done.model),
+def _outcome(settings: TrainSettings, data: Dataset, done: TrainingRun) -> Outcome:
+    return Outcome(
+        settings=settings,
+        data=data,
+        model=done.model,
+        name=str(settings.model),
         guarantee=done.guarantee,
         statement=done.statement(),
-        history=done.history,
-        settings={name.replace("_", " "): value for name, value in settings.said().items()} | noise,
+        accuracy=done.accuracy,
+        seconds=done.seconds,
+        recorded=done.recorded,
+        account=done.account,
+        record_note=done.record_note,
         study_note=done.study_note,
+        history=done.history,
+        mechanism=done.mechanism,
     )
-    ledger_statement = None if account is None else account.statement().text
-    return training_report(facts, title=f"{data.name}, learned privately", ledger_statement=ledger_statement)
 
 
-def _show(
-    settings: TrainSettings, data: Dataset, done: TrainingRun, *, as_json: bool, delta_chosen: bool
-) -> None:
-    large = delta_note(done.price.delta, data.public_size)
-    if as_json:
-        notes = [note for note in (done.record_note, done.study_note, large) if note is not None]
-        told = {"data": data.name, "settings": settings.said(), "accuracy": done.accuracy, "notes": notes}
-        show_facts("", told | json.loads(done.to_json()), as_json=True)
-        return
-    facts = {name: value for name, value in _facts(settings, data, done).items() if value is not None}
-    show_facts(str(done.guarantee), facts, as_json=False)
-    show_text(f"\n{done.statement()}")
-    if large is not None:
-        show_text(f"\nNote: {large}.")
-    if delta_chosen:
-        show_text(
-            f"\nDelta was not given: {done.price.delta:g} is the largest power of ten below one over the "
-            f"public size, {data.public_size}."
-        )
+def _chosen_delta(delta: float, data: Dataset) -> str:
+    return (
+        f"Delta was not given: {delta:g} is the largest power of ten below one over the public size, "
+        f"{data.public_size}."
+    )

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """What comes in: labels, which are secret; priors, owners and evaluation rows, which are public.
 
-Promise    Labels come out as one whole number from 0 to classes - 1 for each row of features, or are refused.
-           A refusal says what labels must be: not one that was given, how many were wrong, or which classes
-           occur.
+Promise    Labels come out as one whole number from 0 to classes - 1 for each row of features. A whole number
+           outside is read as the nearest class: one label cannot make a run fail, which would show it. What
+           is refused is refused by type and shape, which are those of all labels: a refusal says what
+           labels must be, not one that was given, how many were wrong, or which classes occur.
 Public     The number of rows, the number of classes, priors and who owns which row are public, like features.
            What is wrong with these can be known before anything is paid: `check_shape` and all that is
            called `checked_...`, but for `checked_labels`, look at no secret label.
 Edges      Fractions, probabilities, text, missing values, a second axis and another number of rows are
-           refused: soft labels have no label to replace. True and False are the classes 1 and 0.
+           refused: soft labels have no label to replace. True and False are the classes 1 and 0. A list has
+           no type but that of its entries, so one entry can have it refused: give an array or a tensor.
+           Evaluation labels are not protected, and refused outside of the classes.
 """
 
 from collections.abc import Sequence
@@ -74,24 +77,34 @@ def check_shape(labels: Given, *, rows: int) -> None:
         )
 
 
-def checked_labels(labels: Given, *, classes: int, rows: int, what: str = "labels") -> Tensor:
-    """Return labels as int64 on the CPU, one for each of `rows` rows of features.
+def checked_labels(labels: Given, *, classes: int, rows: int) -> Tensor:
+    """Return secret labels as int64 on the CPU, one for each of `rows` rows of features.
 
     >>> checked_labels([0, 2, 1], classes=3, rows=3)
     tensor([0, 2, 1])
-    >>> checked_labels([0, 7, 1], classes=3, rows=3)
+    >>> checked_labels([0, 7, -1], classes=3, rows=3)
+    tensor([0, 2, 0])
+    >>> checked_labels([0.0, 0.5, 1.0], classes=3, rows=3)
     Traceback (most recent call last):
     sfumato.errors.InvalidParameterError: labels must be whole numbers from 0 to 2, one for each of 3 rows ...
     """
+    given = _whole_numbers(labels, classes=classes, rows=rows, what="labels")
+    return torch.from_numpy(given.clip(0, classes - 1).astype(np.int64))
+
+
+def _whole_numbers(labels: Given, *, classes: int, rows: int, what: str) -> npt.NDArray[Any]:
     check_classes(classes)
     given = inputs.array(labels.cpu() if isinstance(labels, Tensor) else labels, what=what)
-    fits = given.shape == (rows,) and (rows == 0 or given.dtype.kind in "iub")
-    if not (fits and bool(((given >= 0) & (given < classes)).all())):
-        raise InvalidParameterError(
-            f"{what} must be whole numbers from 0 to {classes - 1}, one for each of {rows} rows of features; "
-            "fractions and rows of probabilities are no labels. Nothing was released."
-        )
-    return torch.from_numpy(given.astype(np.int64))
+    if given.shape != (rows,) or not (rows == 0 or given.dtype.kind in "iub"):
+        raise _no_labels(what, classes, rows)
+    return given.astype(np.int8) if given.dtype.kind == "b" else given
+
+
+def _no_labels(what: str, classes: int, rows: int) -> InvalidParameterError:
+    return InvalidParameterError(
+        f"{what} must be whole numbers from 0 to {classes - 1}, one for each of {rows} rows of features; "
+        "fractions and rows of probabilities are no labels. Nothing was released."
+    )
 
 
 def checked_evaluation(evaluation: tuple[Tensor, Given], *, classes: int) -> tuple[Tensor, Tensor]:
@@ -106,8 +119,11 @@ def checked_evaluation(evaluation: tuple[Tensor, Given], *, classes: int) -> tup
         )
     features, labels = evaluation
     check_features(features, what="evaluation features")
-    known = checked_labels(labels, classes=classes, rows=len(features), what="evaluation labels")
-    return features, known.to(features.device)
+    what, rows = "evaluation labels", len(features)
+    known = _whole_numbers(labels, classes=classes, rows=rows, what=what)
+    if not bool(((known >= 0) & (known < classes)).all()):
+        raise _no_labels(what, classes, rows)
+    return features, torch.from_numpy(known.astype(np.int64)).to(features.device)
 
 
 def checked_prior(prior: Given, *, classes: int, rows: int) -> npt.NDArray[np.float64]:

@@ -22,13 +22,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from sfumato import _check
 from sfumato.accounting.events import DpEvent
 from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError
 from sfumato.labels.checking import check_classes
-from sfumato.labels.denoisers import AltConv, SelfConv, SelfSpan
+from sfumato.labels.denoisers import AltConv, SelfConv, SelfSpan, require_smoothing
 from sfumato.labels.learning import rehearsing
 from sfumato.mechanisms.random import resolve
 from sfumato.training.clipping import Clipping
@@ -77,9 +78,12 @@ class NoisyGradients:
     clip_norm: float = 3.0
     learning_rate: float = 2.0
     momentum: float = 0.0  # of the optimizer, after denoising
+    falling_rate: bool = False  # whether the learning rate falls to zero, in equal steps
     ema_decay: float | None = 0.9
     alternative_batch_size: int = 128
     averaging: float = 0.0
+    smoothing: float = 0.75  # of hulls: see `denoisers`
+    clip_columns: bool = False  # of hulls: whether columns are clipped as gradients are
     contribution_bound: int = 1
 
     def __post_init__(self) -> None:
@@ -94,6 +98,7 @@ class NoisyGradients:
             alternative_batch_size=self.alternative_batch_size,
             contribution_bound=self.contribution_bound,
         )
+        require_smoothing(self.smoothing)
         if self.ema_decay is not None:
             _check.probability(ema_decay=self.ema_decay)
         if not isinstance(self.denoising, Denoising):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not be typed
@@ -144,19 +149,28 @@ class NoisyGradients:
         """Return the optimizer of a run."""
         return torch.optim.SGD(parameters, lr=self.learning_rate, momentum=self.momentum)
 
+    def schedule(self, optimizer: Optimizer) -> LRScheduler:
+        """Return how the learning rate of a run falls."""
+        steps = self.mechanism().steps
+        return LambdaLR(optimizer, lambda step: 1 - step / steps)
+
     def denoiser(self, features: Tensor) -> Denoiser | None:
         """Return the denoiser of a run on these features."""
         if self.denoising is Denoising.SELF_SPAN:
-            return SelfSpan(features=features, classes=self.classes, clip_norm=self.clip_norm)
+            return SelfSpan(features=features, classes=self.classes)
+        clip_norm = self.clip_norm if self.clip_columns else None
         if self.denoising is Denoising.SELF_CONV:
-            return SelfConv(features=features, classes=self.classes, clip_norm=self.clip_norm)
+            return SelfConv(
+                features=features, classes=self.classes, smoothing=self.smoothing, clip_norm=clip_norm
+            )
         if self.denoising is Denoising.ALT_CONV:
             return AltConv(
                 features=features,
                 classes=self.classes,
                 batch_size=self.alternative_batch_size,
                 averaging=self.averaging,
-                clip_norm=self.clip_norm,
+                smoothing=self.smoothing,
+                clip_norm=clip_norm,
             )
         return None
 

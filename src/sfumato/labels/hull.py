@@ -9,7 +9,7 @@ Stop       gap(w) = <g, w> - min over the set of <g, .>, with g = G^T (G w - tar
            contains the hull, so f* >= lower = (2 f - gap)^2 / (4 f). Stop when f - lower is at most
            `tolerance` times lower, or, for a target in the hull or almost, times 1e-3 |target|^2 / 2.
            `reached` says whether it was.
-Start      The weights given, or the model's own predictions p_i / rows, for which G w = 0.
+Start      The weights given, or the neutral ones of `products`, for which G w = 0.
 Privacy    Post-processing: features and weights only, and a target that is already noisy. No label is used.
 Choice     `ColumnGeneration` for the hull: few columns carry weight once the target is noisy (Caratheodory,
            and far less in practice), so solving for these exactly takes a few products. `Accelerated` with
@@ -65,7 +65,7 @@ class Products(Protocol):
         """How many columns each row has."""
         ...
 
-    def predictions(self) -> Tensor:
+    def neutral(self) -> Tensor:
         """Return weights of each row's columns whose combination is zero."""
         ...
 
@@ -90,6 +90,7 @@ class Projection:
     gradient: dict[str, Tensor]
     gap: float
     relative_gap: float
+    relative_distance: float  # the bound on the distance, over the length of the target
     iterations: int
     reached: bool
 
@@ -157,7 +158,7 @@ class _Problem:
 
     def start(self, weights: Tensor | None) -> _State:
         if weights is None:
-            own = self.blocks(self.products.predictions() / self.products.rows)
+            own = self.blocks(self.products.neutral() / self.products.rows)
             own = own * (self.total / own.sum(-1, keepdim=True))
             return self.at(own, torch.zeros_like(self.flat))
         if weights.shape != (self.products.rows, self.products.classes):
@@ -190,6 +191,10 @@ class _Problem:
         scale = max(lower, _INSIDE * float(self.flat.double().square().sum()) / 2)
         return (twice / 2 - lower) / scale if scale else math.inf
 
+    def relative_distance(self, state: _State) -> float:
+        length = float(self.flat.double().norm())
+        return math.sqrt(self.gap(state)) / length if length else math.inf if self.gap(state) else 0.0
+
     def done(self, state: _State) -> bool:
         return self.relative_gap(state) <= self.tolerance
 
@@ -199,6 +204,7 @@ class _Problem:
             gradient=_shaped(state.point, self.target),
             gap=self.gap(state),
             relative_gap=self.relative_gap(state),
+            relative_distance=self.relative_distance(state),
             iterations=iterations,
             reached=self.done(state),
         )

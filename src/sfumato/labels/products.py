@@ -4,15 +4,18 @@
 Promise    Let G have one column for each row i and class k: the gradient of -log softmax(model(x_i))[k] by
            the model's present weights. `combine` returns G u and `against` returns G^T v without forming G.
            Memory does not grow with the number of columns; `columns` forms those few that are asked for.
+Formed     With `most_bytes`, G is formed nevertheless if it takes no more than that: where models are small
+           and passes are cheap, one over rows times classes costs less than a dozen products.
 Privacy    Post-processing: features and weights only. No label is looked at, so no claim is needed or made.
 Passes     The forward pass is done once and kept. `combine` is one backward pass. `against` is one backward
            pass through the backward pass, which needs no forward-mode rules and repeats no forward pass.
            With `microbatch_size`, no more rows than that are held, and each product repeats their forward
            pass.
-Clipped    With `clip_norm`, the columns of a row are scaled down together, so that the one for the label that
-           the model finds second likeliest has at most this norm: the gradients that a step adds up are
-           clipped too, and a row that the model is sure about would have long columns for all other labels.
-           One label of each row is asked for, as norms of all columns would cost a pass for every class.
+Clipped    With `clip_norm`, each column is scaled down to at most this norm on its own, exactly as a step
+           clips the gradient of a row with that label. Norms cost one pass for every class.
+Zero       Is in the hull of each row's columns, clipped or not: `neutral` has the weights. So is, without
+           `clip_norm`, every scaled-down column; with it, the column as a step would clip it. A mean of
+           clipped gradients of these rows is thus in the hull, whatever their labels are.
 Weights    Products are those of the weights at birth; ask no more after a step, but build anew.
 Edges      No rows: zero from `combine`, nothing from `against`. A model that mixes rows (batch norm in
            training mode) or draws randomness (dropout in training mode) has no such columns, and is
@@ -59,8 +62,10 @@ class LabelGradients:
         parameters: Sequence[str] | None = None,
         clip_norm: float | None = None,
         microbatch_size: int | None = None,
+        most_bytes: int = 0,
     ) -> None:
         _check.count(classes=classes)
+        _check.non_negative(most_bytes=most_bytes)
         if clip_norm is not None:
             _check.positive(clip_norm=clip_norm)
         if microbatch_size is not None:
@@ -77,7 +82,8 @@ class LabelGradients:
         rows = len(features)
         self._held = rows if microbatch_size is None else min(microbatch_size, rows)
         self._kept = _Graph(self, slice(0, rows)) if rows and self._held == rows else None
-        self._scales = (
+        self._formed = self._form() if 0 < self._size() <= most_bytes else None  # [rows, classes, parameters]
+        self._scales = (  # [rows, classes]
             None if clip_norm is None or not rows else clip_norm / self._norms().clamp(min=clip_norm)
         )
 
@@ -96,18 +102,23 @@ class LabelGradients:
         """The parameters that the gradients are for, by name."""
         return self._parameters
 
-    def predictions(self) -> Tensor:
-        """Return the model's probabilities [rows, classes]: weights for which G w is zero."""
+    def neutral(self) -> Tensor:
+        """Return weights [rows, classes] of sum 1 in each row, for which the columns of each row cancel.
+
+        They are the model's own probabilities, each over the scale of its column where columns are clipped.
+        """
         found = [(-graph.losses.detach()).exp() for graph in self._graphs()]
         if not found:
             return self._nothing()
-        weights = torch.cat(found)
+        weights = torch.cat(found) if self._scales is None else torch.cat(found) / self._scales
         return weights / weights.sum(1, keepdim=True)
 
     def combine(self, weights: Tensor) -> Vectors:
         """Return G u: the sum of all columns, times their weights [rows, classes]."""
         self._check_shape(weights)
         weights = weights if self._scales is None else weights * self._scales
+        if self._formed is not None:
+            return self._shaped(weights.flatten().to(self._formed) @ self._formed.flatten(0, 1))
         totals = {name: torch.zeros_like(p) for name, p in self._parameters.items()}
         for graph in self._graphs():
             found = graph.backward(weights[graph.place])
@@ -118,6 +129,9 @@ class LabelGradients:
     def against(self, direction: Mapping[str, Tensor]) -> Tensor:
         """Return G^T v: the inner product of each column with a direction, [rows, classes]."""
         tangents = self._checked(direction)
+        if self._formed is not None:
+            slopes = self._formed @ torch.cat([tangent.flatten() for tangent in tangents])
+            return slopes if self._scales is None else slopes * self._scales
         found = [graph.twice(tangents) for graph in self._graphs()]
         if not found:
             return self._nothing()
@@ -129,23 +143,54 @@ class LabelGradients:
             raise InvalidParameterError(
                 "columns need one class for each row: two vectors of the same length."
             )
-        with _twice_differentiable(self._model):
-            found = self._reference((self._features[rows], classes))
-        each = {name: found.per_unit(name) for name in self._parameters}
+        each = (
+            self._each(rows, classes) if self._formed is None else self._shaped(self._formed[rows, classes])
+        )
         if self._scales is None:
             return each
-        scales = self._scales[rows, 0]
+        scales = self._scales[rows, classes]
         return {name: part * scales.view(-1, *[1] * (part.dim() - 1)) for name, part in each.items()}
 
-    def _norms(self) -> Tensor:
-        """Return the norm of each row's column for the label that is second likeliest, [rows, 1]."""
-        graphs = ((graph.place, graph.losses.detach()) for graph in self._graphs())
-        found = [self._norms_of(self._features[place], losses) for place, losses in graphs]
-        return torch.cat(found).unsqueeze(1).detach()
+    def _size(self) -> int:
+        """Return how many bytes G takes."""
+        return (
+            self.rows * self._classes * sum(p.numel() * p.element_size() for p in self._parameters.values())
+        )
 
-    def _norms_of(self, features: Tensor, losses: Tensor) -> Tensor:
-        second = losses.topk(min(2, self._classes), largest=False).indices[:, -1]
-        rows, groups = (features, second), [list(self._parameters)]
+    def _form(self) -> Tensor:
+        """Return G, [rows, classes, parameters]."""
+        rows = torch.arange(self.rows, device=self._features.device).repeat_interleave(self._classes)
+        labels = torch.arange(self._classes, device=self._features.device).repeat(self.rows)
+        step = self._held * self._classes
+        parts = [self._each(*pair) for pair in zip(rows.split(step), labels.split(step), strict=True)]
+        flat = [torch.cat([v.flatten(1) for v in part.values()], 1) for part in parts]
+        return torch.cat(flat).view(self.rows, self._classes, -1)
+
+    def _shaped(self, flat: Tensor) -> Vectors:
+        parts = flat.split([p.numel() for p in self._parameters.values()], -1)
+        named = zip(self._parameters.items(), parts, strict=True)
+        return {name: part.reshape(*part.shape[:-1], *p.shape) for (name, p), part in named}
+
+    def _each(self, rows: Tensor, classes: Tensor) -> Vectors:
+        with _twice_differentiable(self._model):
+            found = self._reference((self._features[rows], classes))
+        return {name: found.per_unit(name).detach() for name in self._parameters}
+
+    def _norms(self) -> Tensor:
+        """Return the norm of each column, [rows, classes]."""
+        if self._formed is not None:
+            return self._formed.norm(dim=2)
+        starts = range(0, self.rows, self._held)
+        parts = [self._norms_of(self._features[start : start + self._held]) for start in starts]
+        return torch.cat(parts).detach()
+
+    def _norms_of(self, features: Tensor) -> Tensor:
+        shape, place = (len(features),), features.device
+        each = (torch.full(shape, label, device=place) for label in range(self._classes))
+        return torch.stack([self._column_norms(features, labels) for labels in each], 1)
+
+    def _column_norms(self, features: Tensor, labels: Tensor) -> Tensor:
+        rows, groups = (features, labels), [list(self._parameters)]
         try:
             found = BookKeeping(self._model, _cross_entropy).run(rows).squared_norms(groups)
         except UnsupportedModelError:

@@ -10,11 +10,13 @@ Evaluation On data that is NOT protected: what is measured on it is shown exactl
 """
 
 import copy
+import json
 import math
 import os
 import time
+from collections import abc
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from sfumato import _check
-from sfumato.accounting import composition
+from sfumato.accounting import composition, events
 from sfumato.accounting.guarantee import Guarantee
 from sfumato.accounting.price import price
 from sfumato.errors import InvalidParameterError
@@ -36,12 +38,13 @@ from sfumato.ledger.recorded import record_note
 from sfumato.mechanisms.random import Generator, study_note
 from sfumato.training import distributed
 from sfumato.training.auditing import Auditor
+from sfumato.training.checkpoint import RunFolder
 from sfumato.training.data import Deferred
 from sfumato.training.run import TrainingRun, sentence
 from sfumato.training.runtime import Runtime
 from sfumato.training.trainer import Trainer
 
-__all__ = ["LabelRun", "Method", "Study", "train"]
+__all__ = ["LabelRun", "Method", "Study", "require_steps", "train"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,6 +122,25 @@ class LabelRun:
         """The epsilon of the guarantee."""
         return self.guarantee.epsilon
 
+    def to_json(self) -> str:
+        """Return everything but the model as JSON."""
+        own: dict[str, Any] = {
+            "method": self.method.name,
+            "accuracy": self.accuracy,
+            "epsilon": self.guarantee.epsilon,
+            "delta": self.guarantee.delta,
+            "relation": self.guarantee.relation.value,
+            "privacy_unit": self.guarantee.privacy_unit,
+            "seconds": self.seconds,
+            "study_note": self.study_note,
+            "recorded": self.recorded,
+            "account": self.account,
+            "statement": self.statement(),
+        }
+        if self.training is None:
+            return json.dumps(own | {"event": json.loads(events.to_json(self.method.event()))}, indent=2)
+        return json.dumps(json.loads(self.training.to_json()) | own, indent=2)
+
     def statement(self) -> str:
         """Return a paragraph for people who must judge the claim."""
         if self.training is not None:
@@ -156,8 +178,9 @@ def train(
     """Train a model, in place, so that the label of any one row could as well have been another.
 
     `study` is how a network learns from labels that a method releases. Methods by noisy gradients have
-    settings of their own; `folder`, `resume`, `audit` and `runtime` are for these, as in `training.train`.
-    `owners` says which user owns each row, where users own several.
+    settings of their own; `resume`, `audit` and `runtime` are for these, as in `training.train`. A `folder`
+    keeps weights and statement of any run, and checkpoints of these. `owners` says which user owns each row,
+    where users own several.
 
     >>> from sfumato.labels import RandomizedLabels
     >>> x = torch.randn(200, 4)
@@ -166,12 +189,12 @@ def train(
     >>> print(run.guarantee)
     (1, 0)-differential privacy for one label, replace-label neighbors
     """
+    require_steps(method, resume=resume, audit=audit)
     if isinstance(method, NoisyGradients):
         _refuse_study(method, study)
-        _refuse_audit(method, audit)
         model.to((runtime or Runtime()).device_for(model))  # trying it out is as fast there as the run is
     else:
-        _refuse_steps(method, folder=folder, resume=resume, audit=audit, runtime=runtime)
+        _refuse_several(method, runtime)
     asked = ask(
         model,
         features,
@@ -187,7 +210,8 @@ def train(
         return _by_gradients(
             asked, method, folder=folder, resume=resume, audit=audit, progress=progress, runtime=runtime
         )
-    return _by_release(asked, method, study if study is not None else Study())
+    place = None if folder is None else RunFolder(folder)
+    return _by_release(asked, method, study if study is not None else Study(), place)
 
 
 def _refuse_study(method: NoisyGradients, study: Study | None) -> None:
@@ -198,37 +222,33 @@ def _refuse_study(method: NoisyGradients, study: Study | None) -> None:
         )
 
 
-def _refuse_audit(method: NoisyGradients, audit: Auditor | None) -> None:
-    if audit is not None and method.denoising.reveals_batches:
+def require_steps(method: Method, *, resume: bool, audit: Auditor | None) -> None:
+    """Raise if a run of this method cannot be resumed or audited as asked: no label is needed to know."""
+    if isinstance(method, NoisyGradients):
+        if audit is not None and method.denoising.reveals_batches:
+            raise InvalidParameterError(
+                f"{method.name} projects on the features of a batch's own rows, and canaries have none: "
+                "audit AltConv or DP-SGD."
+            )
+        return
+    if resume:
         raise InvalidParameterError(
-            f"{method.name} projects on the features of a batch's own rows, and canaries have none: audit "
-            "AltConv or DP-SGD."
-        )
-
-
-def _refuse_steps(
-    method: ReleasingMethod,
-    *,
-    folder: str | None,
-    resume: bool,
-    audit: Auditor | None,
-    runtime: Runtime | None,
-) -> None:
-    """Refuse what only methods by noisy gradients have."""
-    if distributed.size() > 1 or int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise InvalidParameterError(
-            f"{method.name} releases labels once, but every process that torchrun starts would do so again. "
-            "Run it in one process."
-        )
-    if folder is not None or resume:
-        raise InvalidParameterError(
-            f"{method.name} releases labels once, and has no checkpoints: leave folder=... and resume=... "
-            "out. What a run that failed has spent stays spent."
+            f"{method.name} releases labels once, and has no checkpoints: it cannot be resumed. What a run "
+            "that failed has spent stays spent."
         )
     if audit is not None:
         raise InvalidParameterError(
             f"canaries audit noisy gradients, which {method.name} has none of: leave audit=... out, and "
             "attack `method.release` with sfumato.audit.audit_mechanism."
+        )
+
+
+def _refuse_several(method: ReleasingMethod, runtime: Runtime | None) -> None:
+    """Refuse what only methods by noisy gradients have: several processes, and another device."""
+    if distributed.size() > 1 or int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise InvalidParameterError(
+            f"{method.name} releases labels once, but every process that torchrun starts would do so again. "
+            "Run it in one process."
         )
     if runtime is not None:
         raise InvalidParameterError(
@@ -237,27 +257,44 @@ def _refuse_steps(
         )
 
 
-def _by_release(asked: Asked, method: ReleasingMethod, study: Study) -> LabelRun:
+def _by_release(asked: Asked, method: ReleasingMethod, study: Study, folder: RunFolder | None) -> LabelRun:
     began = time.monotonic()
     lessons = method.lessons(len(asked.features))
     study.rehearse(asked.model, asked.features, classes=method.classes, lessons=lessons)
     guarantee = _guarantee(method, asked.unit)  # what cannot be priced is refused before anything is paid
-    with _spent(asked, method):
-        true = asked.true_labels(method)
-        released = method.release(
-            true, teach=teacher(asked.model, asked.features, study), generator=asked.generator
+    with _alone(folder):
+        with _spent(asked, method):
+            true = asked.true_labels(method)
+            released = method.release(
+                true, teach=teacher(asked.model, asked.features, study), generator=asked.generator
+            )
+            study(asked.model, asked.features, released)
+        run = LabelRun(
+            model=asked.model,
+            method=method,
+            guarantee=guarantee,
+            seconds=time.monotonic() - began,
+            accuracy=asked.accuracy(),
+            study_note=study_note(asked.generator),
+            account=None if asked.account is None else asked.account.name,
+            record_note=record_note(asked.account),
         )
-        study(asked.model, asked.features, released)
-    return LabelRun(
-        model=asked.model,
-        method=method,
-        guarantee=guarantee,
-        seconds=time.monotonic() - began,
-        accuracy=asked.accuracy(),
-        study_note=study_note(asked.generator),
-        account=None if asked.account is None else asked.account.name,
-        record_note=record_note(asked.account),
-    )
+        if folder is not None:
+            folder.finish(run.model.state_dict())
+            folder.write_report(run.to_json())
+    return run
+
+
+@contextmanager
+def _alone(folder: RunFolder | None) -> abc.Generator[None]:
+    """Keep other processes out of a folder, and runs that are there already from being overwritten."""
+    if folder is None:
+        yield
+        return
+    folder.make()
+    with folder.used():
+        folder.require_unused()
+        yield
 
 
 def _guarantee(method: ReleasingMethod, unit: str) -> Guarantee:
@@ -295,6 +332,7 @@ def _by_gradients(
         public_size=method.public_size,
         contribution_bound=None if asked.owners is None else method.contribution_bound,
         optimizer=method.optimizer,
+        schedule=method.schedule if method.falling_rate else None,
         ema_decay=method.ema_decay,
         denoiser=method.denoiser(asked.features),
         audit=audit,
@@ -308,7 +346,7 @@ def _by_gradients(
         generator=asked.generator,
         runtime=runtime,
     ).fit(resume=resume)
-    return LabelRun(
+    done = LabelRun(
         model=asked.model,
         method=method,
         guarantee=run.guarantee,
@@ -319,6 +357,9 @@ def _by_gradients(
         account=run.account,
         record_note=run.record_note,
     )
+    if folder is not None:  # what the trainer wrote does not say that features are public
+        distributed.first_decides(lambda: RunFolder(folder).write_report(done.to_json()))
+    return done
 
 
 def _deferred(asked: Asked, labels: Callable[[], Tensor]) -> Deferred:

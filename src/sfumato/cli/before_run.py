@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every `sfumato train` does before it is paid for, whatever is secret.
+
+Order      Everything that can be wrong with settings and files is found here. The page is begun here too: a
+           run whose result could not be shown would be spent for nothing.
+"""
+
+from sfumato.accounting.default_delta import default_delta
+from sfumato.cli.settings import TrainSettings, keep, kept, read_config
+from sfumato.datasets import Dataset
+from sfumato.errors import InvalidParameterError
+from sfumato.ledger import Account, Ledger
+from sfumato.report import page, write_report
+from sfumato.training.checkpoint import RunFolder
+
+__all__ = ["account_of", "begin", "merged", "with_delta"]
+
+
+def merged(said: TrainSettings, *, config: str | None, resume: bool) -> TrainSettings:
+    """Return what the flags say, else the file, else the folder of a run to go on with."""
+    settings = said if config is None else said.over(read_config(config))
+    if not resume:
+        return settings
+    if settings.folder is None:
+        raise InvalidParameterError("there is nothing to resume without --folder.")
+    return settings.over(kept(settings.folder))
+
+
+def account_of(settings: TrainSettings) -> Account | None:
+    """Return the account to charge, if one is named."""
+    if (settings.ledger is None) != (settings.account is None):
+        raise InvalidParameterError("give both --ledger and --account to charge the run, or neither.")
+    if settings.ledger is None or settings.account is None:
+        return None
+    return Ledger(settings.ledger, create=False).account(settings.account)
+
+
+def with_delta(settings: TrainSettings, data: Dataset, account: Account | None) -> TrainSettings:
+    """Return the settings with a delta: their own, else that of the account or of the data's size."""
+    if settings.delta is not None:
+        return settings
+    delta = default_delta(data.public_size) if account is None else account.budget.delta
+    return TrainSettings(delta=delta).over(settings)
+
+
+def begin(settings: TrainSettings, *, resume: bool) -> None:
+    """Try the places that the run will write to."""
+    if settings.report is not None:
+        try:
+            write_report(settings.report, page("A training run", "<p>This run is not finished.</p>"))
+        except OSError as error:
+            raise InvalidParameterError(
+                f"the page {settings.report!r} cannot be written: {error.strerror}. Give another --report."
+            ) from error
+    if settings.folder is not None and not resume:
+        folder = RunFolder(settings.folder)
+        folder.make()
+        folder.require_unused()
+        keep(settings, settings.folder)
