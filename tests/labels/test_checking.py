@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
 
@@ -148,3 +150,26 @@ def test_evaluation_labels_come_out_beside_their_features():
 def test_what_are_no_features_is_refused(features):
     with pytest.raises(InvalidParameterError, match="features must be a tensor"):
         check_features(features)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        pd.Series([True, False], dtype="boolean"),
+        pd.Series([1, 0], dtype="Int64"),
+        pd.Series([1, 0], dtype="int64[pyarrow]"),
+        pd.Series([True, False], dtype="bool[pyarrow]"),
+        pa.array([1, 0]),
+    ],
+    ids=lambda labels: str(getattr(labels, "dtype", "pyarrow")),
+)
+def test_types_that_may_have_missing_labels_are_refused_before_anything_is_paid(labels):
+    with pytest.raises(InvalidParameterError, match="Nothing was spent"):
+        check_shape(labels, rows=2)
+
+
+@pytest.mark.parametrize(
+    "labels", [pd.Series([1, 0]), np.array([True, False]), torch.tensor([1, 0]), [1, 0], range(2)]
+)
+def test_types_of_whole_numbers_are_labels(labels):
+    check_shape(labels, rows=2)

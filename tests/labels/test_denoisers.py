@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 import itertools
+import math
 
 import pytest
 import torch
 from torch import nn
 
 from sfumato.errors import InvalidParameterError
-from sfumato.labels.denoisers import AltConv, SelfConv, SelfSpan
+from sfumato.labels.denoisers import AltConv, Denoised, SelfConv, SelfSpan
 from sfumato.labels.hull import ColumnGeneration
 from sfumato.labels.products import LabelGradients
 from sfumato.labels.span import Span
@@ -275,3 +276,13 @@ def test_settings_that_make_no_sense_are_refused(terms, advice):
 def test_no_feature_is_in_the_repr():
     said = repr(AltConv(features=X, classes=CLASSES, batch_size=20))
     assert "tensor" not in said and "batch_size=20" in said
+
+
+def test_a_distance_that_is_not_known_is_not_certified():
+    denoiser = SelfSpan(features=torch.zeros(4, 2), classes=2)
+    for distances in ((0.01, math.nan), (math.nan, 0.01), (math.inf,)):
+        denoiser.log[:] = [Denoised(iterations=1, distance=d, gap=None, reached=True) for d in distances]
+        assert f"1 of {len(distances)} projections are from the nearest point is not known" in denoiser.said()
+        assert "within" not in denoiser.said()
+    denoiser.log[:] = [Denoised(iterations=1, distance=0.01, gap=None, reached=True)]
+    assert "within 1% of" in denoiser.said()

@@ -136,3 +136,24 @@ def test_a_target_that_is_not_finite_and_bad_settings_are_refused():
         Span(most_iterations=0)
     with pytest.raises(InvalidParameterError, match="most_columns"):
         Span(most_columns=-1)
+
+
+@pytest.mark.parametrize("length", [1.0, 1e5, 1e8, 1e15])
+def test_one_long_row_does_not_hide_that_others_span_too(length):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model, x = nn.Linear(30, 3), torch.randn(10, 30)
+        x[3] *= length
+        with torch.no_grad():
+            model.weight.mul_(0.01 / length)  # so that no probability is 0 or 1
+    products = LabelGradients(model, x, classes=3)
+    target = {name: torch.randn_like(p) for name, p in products.parameters.items()}
+    rows, classes = torch.arange(10).repeat_interleave(3), torch.arange(3).repeat(10)
+    columns = torch.cat([c.flatten(1) for c in products.columns(rows, classes).values()], 1).double()
+    units = columns / columns.norm(dim=1, keepdim=True)
+    _, extents, directions = torch.linalg.svd(units, full_matrices=False)
+    spanned = directions[extents > 1e-5 * extents[0]]
+    nearest = (spanned @ packed(target).double()) @ spanned
+    found = Span().solve(products, target)
+    assert found.reached
+    assert (packed(found.gradient).double() - nearest).norm() < 1e-3 * packed(target).norm()

@@ -38,6 +38,7 @@ __all__ = [
 ]
 
 Given = Tensor | npt.NDArray[Any] | Sequence[Any]
+_WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
 _NAMES = "iubUS"  # numpy's kinds: signed, unsigned, bool, text, bytes
 
 
@@ -69,12 +70,19 @@ def check_shape(labels: Given, *, rows: int) -> None:
     shape = getattr(labels, "shape", None)
     if shape is None:
         shape = (len(labels),) if hasattr(labels, "__len__") else ()
-    kind = str(getattr(labels, "dtype", "int"))  # a list has none, but for that of its entries
-    if tuple(shape) != (rows,) or not any(name in kind for name in ("int", "bool")):
+    if tuple(shape) != (rows,) or not _is_whole(labels):
         raise InvalidParameterError(
             f"labels must be whole numbers, one for each of {rows} rows of features; fractions, text and "
             "rows of probabilities are no labels. Nothing was spent."
         )
+
+
+def _is_whole(labels: Given) -> bool:
+    """Whether labels are whole numbers by their type, none of which can be missing. A list has no type."""
+    kind: Any = getattr(labels, "dtype", None)
+    if isinstance(kind, torch.dtype):
+        return kind in _WHOLE
+    return kind.kind in "iub" if isinstance(kind, np.dtype) else kind is None and isinstance(labels, Sequence)
 
 
 def checked_labels(labels: Given, *, classes: int, rows: int) -> Tensor:

@@ -27,6 +27,7 @@ Source     Ghazi, Huang, Kamath, Kumar, Manurangsi, Zhang 2024, "LabelDP-Pro: Le
            privacy via projections", section 3.3 for smoothing. The average before the projection is ours.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -248,9 +249,14 @@ def _certified(log: Sequence[Denoised]) -> str:
     """Return how far projections can be from the nearest points, in a sentence: rounded up."""
     if not log:
         return ""
-    farthest = round_up(100 * max(entry.distance for entry in log), 2)
     early = sum(not entry.reached for entry in log)
     stopped = f" {early} of {len(log)} projections stopped before their tolerance." if early else ""
+    unknown = sum(not math.isfinite(entry.distance) for entry in log)
+    if unknown:
+        return (
+            f" How far {unknown} of {len(log)} projections are from the nearest point is not known.{stopped}"
+        )
+    farthest = round_up(100 * max(entry.distance for entry in log), 2)
     return (
         f" Each result, before any smoothing, is known to be within {farthest:g}% of the noisy gradient's "
         f"length of the nearest point.{stopped}"

@@ -7,8 +7,9 @@ Promise    `Span.solve` returns a point G w of the span of G's columns, and `dis
 Formed     Where there are at most `most_columns` columns, and they fit in 1 GiB, they are formed in float64,
            and the projection is exact up to rounding: an orthonormal basis U of the span comes from the
            eigenvectors of G^T G, and with the residual r = target - G w the projection is |U^T r| away, over
-           the least singular value of U, which is checked. Directions in which the columns have less than
-           1e-6 of their largest extent are rounding of float32 gradients, and do not count as spanned.
+           the least singular value of U, which is checked. Columns are brought to length 1 first. Directions
+           in which they then have less than 1e-6 of their largest extent are rounding of float32 gradients,
+           and do not count as spanned.
 Iterated   Where there are more, G is never formed: conjugate gradients on the normal equations (CGLS), one
            `combine` and one `against` each iteration. G w and the projection P target both lie in the span,
            so their distance is |P r| <= |r|: the bound. It gets small only where the span holds most of
@@ -150,10 +151,14 @@ class Span:
 
 def _basis(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """Return an orthonormal basis of the rows of a matrix, and the weights of the rows that make it."""
-    extents, directions = torch.linalg.eigh(matrix @ matrix.T)
+    lengths = matrix.norm(dim=1, keepdim=True)
+    unit = matrix / torch.where(
+        lengths > 0, lengths, 1.0
+    )  # a long column must not hide that others span, too
+    extents, directions = torch.linalg.eigh(unit @ unit.T)
     kept = extents > _RANK * extents.amax()
     weights = (directions[:, kept] / extents[kept].sqrt()).T
-    return weights @ matrix, weights
+    return weights @ unit, weights / torch.where(lengths > 0, lengths, 1.0).T
 
 
 def _least_singular_value(basis: Tensor) -> float:
