@@ -3,6 +3,7 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -648,3 +649,32 @@ def test_clipping_by_coordinate_is_refused():
     )
     with pytest.raises(InvalidParameterError, match="clipping by coordinate"):
         Canaries(count=100).plant(Units((torch.zeros(4, 2),)), mechanism, None)
+
+
+class Depth(nn.Module):
+    """A block that is left out at random, which no module says of itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block, self.head = nn.Linear(2, 8), nn.Linear(8, 2, bias=False)
+
+    def forward(self, x):
+        kept = F.dropout(torch.ones_like(x[:, :1]), 0.5, self.training)
+        z = torch.relu(self.block(x))
+        return self.head(0.01 * z + kept * z)
+
+
+@pytest.mark.parametrize("model", [Depth, lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(2, 2))])
+def test_models_that_draw_are_allowed_the_whole_bound(model):
+    """Their gradients have no known length: in clean runs they were called too long."""
+    run = trainer(mechanism(noise=((0.3, 200),), sampling=SAMPLERS["poisson"]), model=model()).fit()
+    found = {check.name: check for check in run.audit.checks}
+    assert not run.audit.refuted
+    assert found["contributions in the model's own tensors"].p_value > 1e-6
+
+
+def test_the_length_of_many_numbers_is_added_up_in_float64():
+    gradients = {"w": torch.full((20_000_000,), 0.1)}
+    canaried = SimpleNamespace(_gradients=lambda: gradients)
+    ((length, size),) = CanariedRun._energies(canaried).values()
+    assert length == pytest.approx(float(gradients["w"][0].double()) ** 2 * size, rel=1e-9)

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What steps cost at least is below the accountant's answer, and near it."""
 
+import math
+
 import pytest
 
 from sfumato.accounting.events import dp_sgd
-from sfumato.accounting.guarantee import Relation
+from sfumato.accounting.guarantee import Guarantee, Relation
 from sfumato.accounting.price import price
-from sfumato.audit.pricing import least_epsilon
+from sfumato.audit.pricing import is_precise, least_epsilon
 
 RUNS = [(1.0, 0.1, 10), (2.0, 1.0, 4), (8.0, 1.0, 64), (0.3, 0.1, 10), (0.8, 0.02, 200), (50.0, 1.0, 100)]
 
@@ -32,3 +34,17 @@ def test_steps_of_different_noise_add_up():
 
 def test_no_steps_cost_nothing():
     assert least_epsilon([], sampling_rate=0.2, relation=Relation.ADD_REMOVE, delta=1e-5) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("noise", "epsilon", "delta", "precise"),
+    [
+        (1.0, 3.0, 1e-5, True),
+        (0.05, 1300.0, 1e-5, False),
+        (1.0, 8.0, 1e-13, False),
+        (1.0, math.inf, 1e-5, False),
+    ],
+)
+def test_where_float64_has_too_few_digits_nothing_is_said(noise, epsilon, delta, precise):
+    claim = Guarantee(epsilon=epsilon, delta=delta, relation=Relation.ADD_REMOVE, privacy_unit="example")
+    assert is_precise([noise], claim) is precise

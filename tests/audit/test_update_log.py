@@ -106,3 +106,46 @@ def test_an_optimizer_that_cannot_be_copied_is_not_judged():
     log.released()
     log.moved(0)
     assert log.findings() == []
+
+
+class Owner(torch.optim.SGD):
+    """An optimizer with an attribute of its own, which torch does not copy."""
+
+    def __init__(self, params, lr):
+        super().__init__(params, lr=lr)
+        self.factor = 2.0
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.add_(parameter.grad, alpha=-group["lr"] * self.factor)
+
+
+def test_optimizers_that_cannot_be_copied_are_not_followed():
+    model = nn.Linear(3, 2)
+    hooked = torch.optim.SGD(model.parameters(), lr=0.1)
+    hooked.register_step_post_hook(lambda *_: [p.data.clamp_(-1, 1) for p in model.parameters()])
+    for optimizer in (hooked, Owner(model.parameters(), lr=0.1)):
+        log = UpdateLog(model, optimizer, None)
+        model(torch.ones(1, 3)).sum().backward()
+        log.released()
+        optimizer.step()
+        log.moved(0)
+        assert log.findings() == []
+
+
+def test_a_frozen_parameter_has_an_average_of_its_own():
+    model = nn.Linear(3, 2)
+    model.bias.requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    average = WeightAverage({"weight": model.weight}, decay=0.9)
+    log = UpdateLog(model, optimizer, average)
+    assert log.findings() == []
+
+
+def test_what_was_wrong_before_a_resume_is_still_said():
+    model = nn.Linear(3, 2)
+    log = UpdateLog(model, torch.optim.SGD(model.parameters(), lr=0.1), None, said="step 6 is wrong")
+    (found,) = log.findings()
+    assert (found.p_value, found.said) == (0.0, "step 6 is wrong")

@@ -300,12 +300,12 @@ class Auditor:
         if steps is not None and len(self._steps) != steps:
             said = f"{len(self._steps)} noisy steps were seen, and {steps} are claimed for"
             return [Finding(p_value=0.0, said=said, observations=len(self._steps))]
-        if self.sampling_rate is None or not self._steps or math.isinf(claim.epsilon):
+        if self.sampling_rate is None or not self._steps or not pricing.is_precise(self._steps, claim):
             return []
         least = pricing.least_epsilon(
             self._steps, sampling_rate=self.sampling_rate, relation=self.relation, delta=claim.delta
         )
-        false = least > claim.epsilon
+        false = least > claim.epsilon * (1 + pricing.ROUNDING)
         said = f"the steps that were seen cost an epsilon of at least {least:.3g}"
         return [Finding(p_value=0.0 if false else 1.0, said=said, observations=len(self._steps))]
 

@@ -68,6 +68,7 @@ _PUSHED = 32  # rows in a trial
 _STEPS_PER_TRIAL, _MOST_TRIALS = 100, 16
 _CROWD, _ALONE = 64, 60.0  # rows of a trial in which one is too long, by so much, and the others are short
 _SHORT = 1e-3  # in multiples of the threshold
+_ATTEMPTS = 16  # passes of one row, to see whether they differ
 _BLIND = "no canary was in any batch: there was no row whose shape a canary could have"
 _UPDATES_SEE = "a weight that differs by 0.01% from what was released"
 _SAMPLED = 1 << 16  # coordinates of a tensor that are looked at one by one in a trial
@@ -143,6 +144,8 @@ class CanariedRun:
         self._inner, self._units = units, _CanariedUnits(units)
         self._model: nn.Module | None = None
         self._updates: UpdateLog | None = None
+        self._moved: str | None = None  # what was wrong with updates before a resume
+        self._draws: bool | None = None  # whether the model draws random numbers, once that is known
         self._seat()
 
     def _seat(self) -> None:
@@ -220,7 +223,9 @@ class CanariedRun:
     def _energies(self) -> dict[str, tuple[float, int]]:
         """Return the sum of squares of the gradient of each of the model's tensors, and its size."""
         found = self._gradients()
-        norms = torch.stack([gradient.norm().double() for gradient in found.values()]).cpu().tolist()
+        # In float64: the norm of many float32 numbers is too low by more than its test allows.
+        lengths = [torch.linalg.vector_norm(gradient, dtype=torch.float64) for gradient in found.values()]
+        norms = torch.stack(lengths).cpu().tolist()
         return {
             f"the model's {name}": (norm**2, gradient.numel())
             for (name, gradient), norm in zip(found.items(), norms, strict=True)
@@ -241,7 +246,7 @@ class CanariedRun:
     def follow(self, optimizer: Optimizer, average: WeightAverage | None) -> None:
         """Watch what the weights of a run are moved by, from now on."""
         assert self._model is not None  # it has a host
-        self._updates = UpdateLog(self._model, optimizer, average)
+        self._updates = UpdateLog(self._model, optimizer, average, said=self._moved)
 
     def moved(self, step: int) -> None:
         """Look at the weights after a step."""
@@ -294,12 +299,35 @@ class CanariedRun:
             norm = math.sqrt(sum(float(part.double().pow(2).sum()) for part in direction.values()))
             if not (math.isfinite(norm) and norm > 0):
                 continue
+            if self._draws is None:
+                self._draws = self._has_draws(private, made, direction)
             along = {name: part / norm for name, part in direction.items()}
             for lengths in self._lengths_of_pushes():
                 places = torch.zeros(len(lengths), dtype=torch.int64, device=device)
                 pulls = (lengths * (private.bound / norm)).to(device)
                 batch = (*rows.repeat_to(made, len(lengths)), places, pulls)
-                yield _Push(rows=batch, allowed=float(lengths.clamp(max=1.0).sum())), along
+                most = torch.ones_like(lengths) if self._draws else lengths.clamp(max=1.0)
+                yield _Push(rows=batch, allowed=float(most.sum())), along
+
+    def _has_draws(
+        self, private: PrivateGradients, made: tuple[Any, ...], direction: dict[str, Tensor]
+    ) -> bool:
+        """Whether passes of the model draw random numbers, so that no length of a gradient is known.
+
+        Each row is then allowed the whole bound, which holds for any length.
+        """
+        assert self._model is not None  # it has a host
+        if any(_drops(module) for module in self._model.modules()):
+            return True
+        for attempt in range(_ATTEMPTS):
+            with same_draws(self._model):
+                torch.manual_seed(attempt)  # of all devices
+                again = self._direction(private, made)
+            if again is None or not all(
+                torch.allclose(again[n], part, rtol=1e-3) for n, part in direction.items()
+            ):
+                return True
+        return False
 
     def _direction(self, private: PrivateGradients, made: tuple[Any, ...]) -> dict[str, Tensor] | None:
         """Return the gradient of one made-up row in the model's tensors; None where it is no input."""
@@ -343,7 +371,8 @@ class CanariedRun:
 
     def state_dict(self) -> dict[str, Any]:
         """Return who is in, and what was seen so far."""
-        return {"key": self._key, "placed": self._units.placed, **self._auditor.state_dict()}
+        said = None if self._updates is None else self._updates.said
+        return {"key": self._key, "placed": self._units.placed, "moved": said, **self._auditor.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` returned."""
@@ -351,6 +380,7 @@ class CanariedRun:
         self._auditor.load_state_dict(state)
         self._seat()
         self._units.placed = bool(state["placed"])
+        self._moved = state["moved"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -359,6 +389,12 @@ class _Push:
 
     rows: tuple[Any, ...]
     allowed: float
+
+
+def _drops(module: nn.Module) -> bool:
+    """Whether a module drops values, by the settings that such modules have."""
+    chances = (getattr(module, name, 0) for name in ("p", "dropout", "drop_prob", "drop_rate"))
+    return module.training and any(isinstance(each, float) and each > 0 for each in chances)
 
 
 def _some(gradient: Tensor) -> Any:

@@ -2,7 +2,8 @@
 """What the steps of a run cost at least, computed anew: by no accountant of ours, and rounded down.
 
 Guarantee  `least_epsilon` is a lower bound on the epsilon of sampled Gaussian sums, where each unit is in a
-           step with the stated chance, on its own, and noise has the stated size.
+           step with the stated chance, on its own, and noise has the stated size. It is one up to `ROUNDING`
+           where `is_precise` says so: for little noise, or a tiny delta, float64 has too few digits.
 How        One coordinate with a unit and without is a mixture of two normal laws, and one normal law. Both
            are cut into cells, which can only make them harder to tell apart; the privacy loss of the cells is
            composed over steps with optimistic rounding, by dp_accounting.
@@ -19,12 +20,14 @@ import numpy.typing as npt
 from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy.special import ndtr
 
-from sfumato.accounting.guarantee import Relation
+from sfumato.accounting.guarantee import Guarantee, Relation
 
-__all__ = ["least_epsilon"]
+__all__ = ["ROUNDING", "is_precise", "least_epsilon"]
 
 Numbers = npt.NDArray[np.float64]
 
+ROUNDING = 1e-2  # by which a claim may seem too low
+_LEAST_NOISE, _LEAST_DELTA, _MOST_EPSILON = 0.3, 1e-10, 50.0
 _CELLS = 2000
 _WIDE = 9.0  # standard deviations beyond the outermost mean: what lies farther is one cell
 _COARSEST = (
@@ -32,6 +35,11 @@ _COARSEST = (
 )
 _LOST = 0.1  # the most that rounding takes from an epsilon
 _SPAN = 5e6  # multiples that a loss may have: more takes memory
+
+
+def is_precise(noise: Sequence[float], claim: Guarantee) -> bool:
+    """Whether cells of float64 hold enough digits for a claim: not for little noise, or a tiny delta."""
+    return min(noise) >= _LEAST_NOISE and claim.delta >= _LEAST_DELTA and claim.epsilon <= _MOST_EPSILON
 
 
 def least_epsilon(noise: Sequence[float], *, sampling_rate: float, relation: Relation, delta: float) -> float:

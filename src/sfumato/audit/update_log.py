@@ -10,11 +10,13 @@ Settings   Rates and other settings are read from the run's optimizer before it 
            step. What changes them between steps is not looked at.
 Guarantee  No chance is involved: right code never fails. Random draws of an optimizer are repeated.
 Not here   Runs with a denoiser, which changes gradients after their release, and optimizers that cannot be
-           copied: for these nothing is found.
+           copied, as those with hooks or attributes of their own: for these nothing is found. Steps before a
+           resume are not compared again.
 """
 
 import copy
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -33,13 +35,20 @@ _WARMUP = 10  # of moving averages: `training.averaging`
 class UpdateLog:
     """A second optimizer beside that of a run, which sees released gradients alone."""
 
-    def __init__(self, model: nn.Module, optimizer: Optimizer, average: WeightAverage | None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        average: WeightAverage | None,
+        *,
+        said: str | None = None,
+    ) -> None:
         self._model, self._optimizer = model, optimizer
         self._twin = _copied(optimizer)
         self._decay, self._updates = _decay_of(average)
         self._average = None if average is None else _averages_of(average, optimizer)
         self._steps = 0
-        self._said: str | None = None
+        self.said = said  # what was wrong first, before a resume too
 
     def released(self) -> None:
         """Take the step that the released gradients ask for; the run's own optimizer takes its step next."""
@@ -48,11 +57,14 @@ class UpdateLog:
         for mine, theirs in zip(self._twin.param_groups, self._optimizer.param_groups, strict=True):
             for key, value in theirs.items():
                 if key != "params":
-                    mine[key] = value
+                    mine[key] = copy.deepcopy(value)
             for twin, own in zip(mine["params"], theirs["params"], strict=True):
                 twin.grad = None if own.grad is None else own.grad.detach().clone()
-        with same_draws(self._model):
-            self._twin.step()
+        try:
+            with same_draws(self._model):
+                self._twin.step()
+        except Exception:  # of a class that is not ours, whose copy does not work
+            self._twin = None
 
     def moved(self, step: int) -> None:
         """Compare the weights after a step, and take them into the average."""
@@ -70,15 +82,15 @@ class UpdateLog:
     def findings(self) -> list[Finding]:
         """Return whether all weights, those that are handed over included, follow from what was released."""
         if self._twin is None or not self._steps:
-            return []
+            return [] if self.said is None else [Finding(p_value=0.0, said=self.said, observations=1)]
         expected = _weights(self._twin) if self._average is None else self._average
         if not self._same(expected, _weights(self._optimizer)):
             self._fail("the weights that are handed over are not those that the released gradients lead to")
-        said = self._said or "weights follow from what was released"
-        return [Finding(p_value=1.0 if self._said is None else 0.0, said=said, observations=self._steps)]
+        said = self.said or "weights follow from what was released"
+        return [Finding(p_value=1.0 if self.said is None else 0.0, said=said, observations=self._steps)]
 
     def _fail(self, said: str) -> None:
-        self._said = self._said or said  # the first is what matters
+        self.said = self.said or said  # the first is what matters
 
     def _same(self, ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> bool:
         return all(
@@ -88,10 +100,17 @@ class UpdateLog:
 
 
 def _copied(optimizer: Optimizer) -> Optimizer | None:
+    """Return a copy that takes the same steps; None where that is not so."""
+    held: Mapping[str, Any] = vars(optimizer)
+    if any(hooks for name, hooks in held.items() if name.endswith("_hooks")):
+        return None  # they may change weights, and a copy has none
     try:
-        return copy.deepcopy(optimizer)
+        twin = copy.deepcopy(optimizer)
     except Exception:  # of a class that is not ours
         return None
+    # torch copies no attributes that a class adds; `step` is what schedules put there.
+    own = {name for name in held if not name.startswith("_") and name != "step"}
+    return twin if own <= set(vars(twin)) else None
 
 
 def _weights(optimizer: Optimizer) -> list[Tensor]:
@@ -105,4 +124,5 @@ def _decay_of(average: WeightAverage | None) -> tuple[float, int]:
 def _averages_of(average: WeightAverage, optimizer: Optimizer) -> list[Tensor]:
     """Return copies of the averages so far, in the order of an optimizer's parameters."""
     held: Mapping[int, Tensor] = average.by_parameter()
-    return [held[id(p)].clone() for group in optimizer.param_groups for p in group["params"]]
+    every = [p for group in optimizer.param_groups for p in group["params"]]
+    return [(held[id(p)] if id(p) in held else p.detach()).clone() for p in every]

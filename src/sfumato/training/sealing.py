@@ -36,15 +36,27 @@ def fits(facts: Mapping[str, Any]) -> bool:
     return SEAL in facts and sealed(facts)[SEAL] == facts[SEAL]
 
 
-def fingerprint_of(weights: Mapping[str, Tensor]) -> str:
+def fingerprint_of(weights: Mapping[str, Any]) -> str:
     """Return the fingerprint of weights: their names, shapes, types and bytes.
 
     >>> fingerprint_of({"w": torch.zeros(2)})[:8] == fingerprint_of({"w": torch.ones(2)})[:8]
     False
     """
     digest = hashlib.sha256()
-    for name, tensor in sorted(weights.items()):
-        digest.update(f"{name} {list(tensor.shape)} {tensor.dtype}\n".encode())
-        plain = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
-        digest.update(plain.numpy().tobytes())
+    for name, held in sorted(weights.items()):
+        digest.update(f"{name}\n".encode())
+        digest.update(_bytes_of(held))
     return digest.hexdigest()
+
+
+def _bytes_of(held: Any) -> bytes:
+    """Return what a tensor holds. Of extra state, which may be anything, the type alone."""
+    if not isinstance(held, Tensor):
+        return str(type(held)).encode()
+    said = f"{list(held.shape)} {held.dtype}\n".encode()
+    try:
+        plain = held.detach().cpu().to_dense() if held.layout is not torch.strided else held.detach().cpu()
+        plain = plain.resolve_conj().resolve_neg().contiguous().flatten()
+        return said + plain.view(torch.uint8).numpy().tobytes()
+    except (RuntimeError, TypeError, NotImplementedError):  # of a kind whose bytes torch does not show
+        return said
