@@ -82,7 +82,11 @@ def _is_whole(labels: Given) -> bool:
     kind: Any = getattr(labels, "dtype", None)
     if isinstance(kind, torch.dtype):
         return kind in _WHOLE
-    return kind.kind in "iub" if isinstance(kind, np.dtype) else kind is None and isinstance(labels, Sequence)
+    if isinstance(kind, np.dtype):
+        return kind.kind in "iub"
+    return kind is None and not hasattr(
+        labels, "type"
+    )  # Arrow's arrays have one, and may have missing labels
 
 
 def checked_labels(labels: Given, *, classes: int, rows: int) -> Tensor:
