@@ -310,7 +310,7 @@ def test_trials_leave_the_run_as_it_is(monkeypatch):
 def test_a_trial_has_noise_of_its_own_and_is_not_counted():
     model = nn.Linear(2, 2)
     private = PrivateGradients(
-        model, clip_norm=1.0, noise_multiplier=1.0, expected_batch_size=1, generator=seeded(3)
+        model, clip_norm=1.0, noise_multiplier=1.0, expected_batch_size=1, generator=seeded(3), trials=True
     )
     with private.trying():
         private.finish()
@@ -325,8 +325,18 @@ def test_a_trial_has_noise_of_its_own_and_is_not_counted():
     assert len({tuple(part.flatten().tolist()) for part in (*tried, model.weight.grad)}) == 3
 
 
-def test_nothing_is_tried_out_in_the_middle_of_a_step():
+def test_only_an_audit_may_take_steps_that_do_not_count():
     private = PrivateGradients(nn.Linear(2, 2), clip_norm=1.0, noise_multiplier=1.0, expected_batch_size=1)
+    with pytest.raises(InvalidParameterError, match="only an audit"), private.trying():
+        pass
+    with pytest.raises(InvalidParameterError, match="only an audit"):
+        private.alone(torch.ones(1, 2), torch.zeros(1, dtype=torch.int64))
+
+
+def test_nothing_is_tried_out_in_the_middle_of_a_step():
+    private = PrivateGradients(
+        nn.Linear(2, 2), clip_norm=1.0, noise_multiplier=1.0, expected_batch_size=1, trials=True
+    )
     private.accumulate(*rows())
     with pytest.raises(InvalidParameterError, match="a step has begun"), private.trying():
         pass

@@ -321,7 +321,7 @@ class CanariedRun:
             return True
         for attempt in range(_ATTEMPTS):
             with same_draws(self._model):
-                torch.manual_seed(attempt)  # of all devices
+                _seed(self._marks.device, attempt)
                 again = self._direction(private, made)
             if again is None or not all(
                 torch.allclose(again[n], part, rtol=1e-3) for n, part in direction.items()
@@ -389,6 +389,14 @@ class _Push:
 
     rows: tuple[Any, ...]
     allowed: float
+
+
+def _seed(device: torch.device, number: int) -> None:
+    """Set torch's own random numbers of this process and of one device, which `same_draws` puts back."""
+    torch.default_generator.manual_seed(number)
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            torch.cuda.manual_seed(number)
 
 
 def _drops(module: nn.Module) -> bool:

@@ -12,8 +12,10 @@ from sfumato.accounting.default_delta import delta_note
 from sfumato.cli.settings import TrainSettings
 from sfumato.cli.show import show_facts, show_text
 from sfumato.datasets import Dataset
+from sfumato.labels.train import LabelRun
 from sfumato.ledger import Account
 from sfumato.report import Measurement, TrainingFacts, training_report, write_report
+from sfumato.training import TrainingRun
 from sfumato.training.mechanism import DpSgd
 
 __all__ = ["Outcome", "show", "write_page"]
@@ -37,6 +39,34 @@ class Outcome:
     study_note: str | None  # ... and of noise that was not secure
     history: Sequence[Measurement] = ()
     mechanism: DpSgd | None = None  # of noisy steps
+
+    @classmethod
+    def of(
+        cls,
+        done: TrainingRun | LabelRun,
+        training: TrainingRun | None,
+        *,
+        settings: TrainSettings,
+        data: Dataset,
+        name: str,
+    ) -> "Outcome":
+        """Return what is shown of a run; `training` is its part with noisy steps, where it has one."""
+        return cls(
+            settings=settings,
+            data=data,
+            model=done.model,
+            name=name,
+            guarantee=done.guarantee,
+            statement=done.statement(),
+            accuracy=done.accuracy,
+            seconds=done.seconds,
+            recorded=done.recorded,
+            account=done.account,
+            record_note=done.record_note,
+            study_note=done.study_note,
+            history=() if training is None else training.history,
+            mechanism=None if training is None else training.mechanism,
+        )
 
     @property
     def described(self) -> str:

@@ -54,7 +54,7 @@ def run(settings: TrainSettings, *, resume: bool, as_json: bool) -> None:
     require_steps(made.method, resume=resume, audit=audit)
     begin(settings, resume=resume)
     done = _trained(settings, data, made, account, audit=audit, resume=resume)
-    outcome = _outcome(settings, data, done)
+    outcome = Outcome.of(done, done.training, settings=settings, data=data, name=done.method.name)
     write_page(outcome, account)
     told = {"data": data.name, "settings": settings.said()} | json.loads(done.to_json())
     remarks = [] if why is None else [f"The method was chosen: {why}"]
@@ -114,23 +114,4 @@ def _trained(
         resume=resume,
         audit=audit,
         generator=None if settings.seed is None else seeded(settings.seed),
-    )
-
-
-def _outcome(settings: TrainSettings, data: Dataset, done: LabelRun) -> Outcome:
-    return Outcome(
-        settings=settings,
-        data=data,
-        model=done.model,
-        name=done.method.name,
-        guarantee=done.guarantee,
-        statement=done.statement(),
-        accuracy=done.accuracy,
-        seconds=done.seconds,
-        recorded=done.recorded,
-        account=done.account,
-        record_note=done.record_note,
-        study_note=done.study_note,
-        history=() if done.training is None else done.training.history,
-        mechanism=None if done.training is None else done.training.mechanism,
     )

@@ -44,7 +44,7 @@ def run(said: TrainSettings, *, config: str | None, resume: bool, as_json: bool)
     model = _model(settings, data)
     begin(settings, resume=resume)
     done = _train(settings, data, model, account, resume=resume)
-    outcome = _outcome(settings, data, done)
+    outcome = Outcome.of(done, done, settings=settings, data=data, name=str(settings.model))
     write_page(outcome, account)
     told = {"data": data.name, "settings": settings.said(), "accuracy": done.accuracy}
     chosen = said.delta is None and account is None
@@ -150,28 +150,6 @@ def _runtime(settings: TrainSettings) -> Runtime:
         raise InvalidParameterError("there is no CUDA device here. Leave --device out to train on the CPU.")
     engine: dict[str, Any] = {} if settings.engine is None else {"engine": settings.engine}
     return Runtime(device=device, microbatch_size=settings.microbatch_size, **engine)
-
-
-# --- after the run ---------------------------------------------------------------------------------------
-
-
-def _outcome(settings: TrainSettings, data: Dataset, done: TrainingRun) -> Outcome:
-    return Outcome(
-        settings=settings,
-        data=data,
-        model=done.model,
-        name=str(settings.model),
-        guarantee=done.guarantee,
-        statement=done.statement(),
-        accuracy=done.accuracy,
-        seconds=done.seconds,
-        recorded=done.recorded,
-        account=done.account,
-        record_note=done.record_note,
-        study_note=done.study_note,
-        history=done.history,
-        mechanism=done.mechanism,
-    )
 
 
 def _chosen_delta(delta: float, data: Dataset) -> str:

@@ -80,6 +80,7 @@ class PrivateGradients:
         generator: Generator | None = None,
         noise: NoiseSource | None = None,
         check: bool = True,
+        trials: bool = False,
     ) -> None:
         _check.positive(noise_multiplier=noise_multiplier, expected_batch_size=expected_batch_size)
         if microbatch_size is not None:
@@ -117,7 +118,8 @@ class PrivateGradients:
         self._below: Tensor | None = None
         self._clip_factor = 1.0
         self._history: tuple[tuple[float, int], ...] = ()
-        self._tried = 0  # steps that do not count: no two have the same noise
+        self._trials = trials  # whether an audit may take steps that do not count
+        self._tried = 0  # so many: no two have the same noise
 
     @property
     def step(self) -> NoisyStep:
@@ -311,6 +313,7 @@ class PrivateGradients:
         Their noise is drawn for them alone, as noise of the step to come must not be seen before it. When
         their gradients were looked at, `drop` them.
         """
+        self._require_trials()
         if self._sums.begun:
             raise InvalidParameterError(
                 "a step has begun: end it with `finish` before anything is tried out."
@@ -333,7 +336,15 @@ class PrivateGradients:
 
     def alone(self, *batch: Any) -> dict[str, Tensor]:
         """Return the gradient of one row that is nobody's, as a loop gives it: not clipped, without noise."""
+        self._require_trials()
         return self._passes.alone((None, *batch))
+
+    def _require_trials(self) -> None:
+        if not self._trials:
+            raise InvalidParameterError(
+                "only an audit takes steps that do not count, with rows that are nobody's. Train with "
+                "audit=Canaries(...)."
+            )
 
     def rehearse(self, *batch: Any) -> bool:
         """Clip and add up rows that are nobody's, and keep nothing: what cannot work raises here.

@@ -266,6 +266,7 @@ class Trainer:
             cuda_graphs=runtime.cuda_graphs,
             generator=self._generator,
             check=runtime.check,
+            trials=canaried is not None,
         )
 
     def _start(self, session: Session) -> None:
