@@ -11,9 +11,10 @@
 Rows      10,000 rows held out of the training rows decide; no test row is looked at. Epsilon is scaled up by
           the share of rows that is left to train on, so that noise is that of a run on all rows.
 Survey    Today's recipe, and settings drawn at random from the lists below, are tried once on MNIST and once
-          on Fashion-MNIST, until 60% of the time is over.
+          on Fashion-MNIST, until the share `--survey` of the time is over.
 Final     The best of the survey are tried on every case (`CASES`) with fresh first weights, in turns, until
           the time is over. The mean over cases decides, among those that were tried equally often.
+Log       With `--log FILE`, what the file says of an earlier search is not tried again.
 Claim     None: these labels are public, and a search on labels that must be protected costs budget.
 Data      As in benchmarks/accuracy.py: SFUMATO_DATA names a folder.
 """
@@ -21,6 +22,7 @@ Data      As in benchmarks/accuracy.py: SFUMATO_DATA names a folder.
 import argparse
 import copy
 import json
+import math
 import random
 import statistics
 import time
@@ -49,31 +51,37 @@ CASES = {  # the first two are surveyed
     Start.PUBLIC_FEATURES: (("mnist", 0.1), ("fashion-mnist", 0.1)),
 }
 SURVEYED = 2
-FINALISTS = 10
-SURVEY_SHARE = 0.6
+FINALISTS = 4
 Settings = Mapping[str, Any]
 RANDOM: dict[str, Sequence[Any]] = {
-    "steps": (90, 117, 180, 234, 350),
-    "learning_rate": (0.3, 0.5, 0.7, 1.0, 1.5),
-    "clip_norm": (5.0, 10.0, 20.0),
-    "smoothing": (0.55, 0.65, 0.75, 0.85),
-    "averaging": (0.6, 0.7, 0.8, 0.9),
-    "alternative_batch_size": (256, 512, 1024),
-    "clip_columns": (False, True),
-    "expected_batch_size": (1024, 2048, 4096),
-    "ema_decay": (0.9, 0.95, 0.98),
+    "steps": (140, 220, 300),
+    "learning_rate": (1.0, 1.5, 2.0),
+    "clip_norm": (2.0, 3.0, 4.0),
+    "smoothing": (0.75, 0.85, 1.0),
+    "averaging": (0.6, 0.7, 0.8),
+    "alternative_batch_size": (128, 256),
+    "clip_columns": (True,),
+    "expected_batch_size": (1024,),
+    "ema_decay": (0.9, 0.95),
+    "falling_rate": (False, True),
 }
 PUBLIC: dict[str, Sequence[Any]] = RANDOM | {
-    "steps": (30, 50, 80, 117),
-    "learning_rate": (0.3, 0.5, 1.0, 2.0),
-    "clip_norm": (2.0, 3.0, 5.0, 10.0),
-    "smoothing": (0.75, 0.85, 0.95, 1.0),
+    "steps": (30, 60, 90, 140),
+    "learning_rate": (0.5, 1.0, 2.0, 4.0),
+    "clip_norm": (2.0, 4.0, 6.0),
     "averaging": (0.7, 0.8, 0.9),
-    "alternative_batch_size": (128, 256, 512),
-    "clip_columns": (True,),
+}
+OWN_BATCHES = {  # SelfConv and SelfSpan pay for each use of a label: few steps, of large batches
+    "steps": (7, 14, 28),
+    "expected_batch_size": (2048, 4096, 8192),
+}
+WITHOUT_HULLS = {  # DP-SGD has all of the noise
+    "steps": (30, 60, 90, 140),
+    "learning_rate": (0.1, 0.2, 0.4, 0.7, 1.0),
 }
 SMALL = {"steps": 5, "alternative_batch_size": 32, "expected_batch_size": 128}
 LISTS = {Start.RANDOM: RANDOM, Start.PUBLIC_FEATURES: PUBLIC}
+OTHERS = {"dp-sgd": WITHOUT_HULLS, "selfconv": OWN_BATCHES, "selfspan": OWN_BATCHES}
 ONLY_ALTCONV = ("averaging", "alternative_batch_size")
 ONLY_HULLS = ("smoothing", "clip_columns")
 
@@ -146,14 +154,18 @@ def judged(trial: Trial, folder: str) -> float:
 
 
 def drawn(lists: Mapping[str, Sequence[Any]], method: str, seed: int) -> Iterator[Settings]:
-    """Draw settings without end."""
+    """Draw settings, none of them twice, until all were drawn."""
     dropped = (
         () if method == "altconv" else ONLY_ALTCONV if method == "selfconv" else ONLY_ALTCONV + ONLY_HULLS
     )
+    kept = {name: values for name, values in lists.items() if name not in dropped}
     draws = random.Random(seed)
-    while True:
-        found = {name: draws.choice(values) for name, values in lists.items()}
-        yield {name: value for name, value in found.items() if name not in dropped}
+    tried: set[str] = set()
+    while len(tried) < math.prod(len(values) for values in kept.values()):
+        found = {name: draws.choice(values) for name, values in kept.items()}
+        if said(found) not in tried:
+            tried.add(said(found))
+            yield found
 
 
 @dataclass(kw_only=True)
@@ -168,11 +180,16 @@ class Search:
     def results(self, trials: Iterator[Trial], *, until: float) -> Iterator[tuple[Trial, float]]:
         """Yield what trials found, as they end; none is begun after `until`."""
         waiting: dict[Future[float], Trial] = {}
+        earlier = self._earlier()
         while True:
             while len(waiting) < self.workers and time.monotonic() < until:
                 trial = next(trials, None)
                 if trial is None:
                     break
+                found = earlier.get(_key(told_of(trial)))
+                if found is not None:
+                    yield trial, found
+                    continue
                 waiting[self.pool.submit(judged, trial, self.folder)] = trial
             if not waiting:
                 return
@@ -182,11 +199,26 @@ class Search:
 
     def _noted(self, trial: Trial, accuracy: float) -> float:
         if self.log is not None:
-            told = {"data": trial.data, "epsilon": trial.epsilon, "start": trial.start.value}
-            told |= {"method": trial.method, "seed": trial.seed, "accuracy": accuracy, **trial.settings}
             with self.log.open("a") as file:
-                file.write(json.dumps(told) + "\n")
+                file.write(json.dumps(told_of(trial) | {"accuracy": accuracy}) + "\n")
         return accuracy
+
+    def _earlier(self) -> dict[str, float]:
+        """Return what an earlier search found, by trial."""
+        if self.log is None or not self.log.exists():
+            return {}
+        told = [json.loads(line) for line in self.log.read_text().splitlines()]
+        return {_key(entry): entry.pop("accuracy") for entry in told}
+
+
+def told_of(trial: Trial) -> dict[str, Any]:
+    """Return what tells a trial from others."""
+    told = {"data": trial.data, "epsilon": trial.epsilon, "start": trial.start.value}
+    return told | {"method": trial.method, "seed": trial.seed, **trial.settings}
+
+
+def _key(told: Mapping[str, Any]) -> str:
+    return json.dumps({name: value for name, value in told.items() if name != "accuracy"}, sort_keys=True)
 
 
 def said(settings: Settings) -> str:
@@ -205,7 +237,8 @@ def search(arguments: argparse.Namespace, pool: ProcessPoolExecutor) -> Iterator
     log = None if arguments.log is None else Path(arguments.log)
     runs = Search(pool=pool, workers=arguments.workers, folder=arguments.folder, log=log)
     common = {"start": start, "method": arguments.method, "device": arguments.device}
-    found = chain([{}], drawn(LISTS[start], arguments.method, arguments.draws))
+    lists = LISTS[start] | OTHERS.get(arguments.method, {})
+    found = chain([{}], drawn(lists, arguments.method, arguments.draws))
     if arguments.quick:
         found = (dict(settings, **SMALL) for settings in islice(found, 2))
     surveyed: dict[str, list[float]] = {}
@@ -215,13 +248,12 @@ def search(arguments: argparse.Namespace, pool: ProcessPoolExecutor) -> Iterator
         for settings in found
         for data, epsilon in cases[:SURVEYED]
     )
-    for trial, accuracy in runs.results(trials, until=began + SURVEY_SHARE * seconds):
+    for trial, accuracy in runs.results(trials, until=began + arguments.survey * seconds):
         name = said(trial.settings)
         known[name] = trial.settings
         surveyed.setdefault(name, []).append(accuracy)
         yield Row(subject=f"survey, {trial.data}, epsilon {trial.epsilon:g}", name=name, value=accuracy)
-    most = max(len(values) for values in surveyed.values())
-    whole = [name for name, values in surveyed.items() if len(values) == most]
+    whole = [name for name, values in surveyed.items() if len(values) == len(cases[:SURVEYED])]
     whole.sort(key=lambda name: -statistics.mean(surveyed[name]))
     best = [known[name] for name in whole[:FINALISTS]]
     yield from final(runs, best, cases, common, until=began + seconds)
@@ -264,6 +296,7 @@ def main() -> int:
     parser.add_argument("--start", choices=[start.value for start in Start], default=Start.RANDOM.value)
     parser.add_argument("--method", choices=["altconv", "dp-sgd", "selfconv", "selfspan"], default="altconv")
     parser.add_argument("--minutes", type=float, default=30.0, help="how long to search")
+    parser.add_argument("--survey", type=float, default=0.4, help="the share of the time for the survey")
     parser.add_argument("--workers", type=int, default=1, help="trainings at a time")
     parser.add_argument("--draws", type=int, default=0, help="the seed of the settings that are drawn")
     parser.add_argument("--device", default="cpu", help="where to compute")

@@ -198,7 +198,8 @@ def test_a_killed_run_goes_on_under_the_same_charge(sfumato_says, account, monke
     monkeypatch.setattr(Session, "take_step", take_step)
     code, out, err = sfumato_says("train --folder run --resume --json")
     assert code == 0, err
-    resumed, whole = json.loads(out), json.loads(sfumato_says(line)[1])
+    resumed = json.loads(out)
+    whole = json.loads(sfumato_says(f"{line} --delta {resumed['settings']['delta']}")[1])  # the account's
     assert resumed["accuracy"] == whole["accuracy"] and resumed["method"] == "altconv"
     (release,) = account.releases()
     assert release.progress is Progress.COMMITTED

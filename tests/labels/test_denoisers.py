@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from sfumato.errors import InvalidParameterError
+from sfumato.labels.column_generation import ColumnGeneration
 from sfumato.labels.denoisers import AltConv, Denoised, SelfConv, SelfSpan
-from sfumato.labels.hull import ColumnGeneration
 from sfumato.labels.products import LabelGradients
 from sfumato.labels.span import Span
 from sfumato.testing import seeded

@@ -107,6 +107,23 @@ def test_a_recipe_for_random_weights_has_features_weights_and_settings_of_its_ow
     assert 0 < run.guarantee.epsilon <= 0.7
 
 
+def test_from_public_features_the_last_layer_alone_learns_on_whitened_inputs(digits):
+    made = recipe(digits, "altconv", epsilon=1.0, delta=1e-4, seed=1)
+    *before, last = made.model
+    assert not any(p.requires_grad for layer in before for p in layer.parameters())
+    assert all(p.requires_grad and not p.any() for p in last.parameters())
+    inputs = torch.nn.Sequential(*before)(made.features)
+    assert inputs.mean(0).abs().max() < 1e-3
+    assert float(inputs.var(0, correction=0).mean()) == pytest.approx(1.0, abs=1e-3)
+
+
+def test_from_random_weights_first_predictions_are_almost_even(digits):
+    made = recipe(digits, "altconv", epsilon=1.0, delta=1e-4, seed=1, start=Start.RANDOM)
+    with torch.no_grad():
+        chances = made.model(made.features).softmax(1)
+    assert float(chances.min()) > 0.05 and float(chances.max()) < 0.2
+
+
 def test_the_published_network_has_the_published_layers_and_unit_variance():
     torch.manual_seed(0)
     model = published_cnn((1, 28, 28), 10)

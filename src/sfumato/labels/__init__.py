@@ -3,9 +3,10 @@
 
 from sfumato.labels.choose import Choice, choose
 from sfumato.labels.clusters import ClusterLabels, cluster_count
+from sfumato.labels.column_generation import ColumnGeneration
 from sfumato.labels.denoisers import AltConv, SelfConv, SelfSpan
 from sfumato.labels.gradients import Denoising, NoisyGradients
-from sfumato.labels.hull import Accelerated, ColumnGeneration, FrankWolfe, ProjectedGradient
+from sfumato.labels.hull import Accelerated, FrankWolfe, ProjectedGradient
 from sfumato.labels.learning import learn, predictions
 from sfumato.labels.methods import Alibi, MultiStage, PriorLabels, RandomizedLabels
 from sfumato.labels.products import LabelGradients
@@ -13,6 +14,7 @@ from sfumato.labels.randomized import Correction
 from sfumato.labels.simplex import onto_simplex
 from sfumato.labels.span import Span
 from sfumato.labels.train import LabelRun, Study, train
+from sfumato.labels.whitening import whitened
 
 __all__ = [
     "Accelerated",
@@ -41,4 +43,5 @@ __all__ = [
     "onto_simplex",
     "predictions",
     "train",
+    "whitened",
 ]

@@ -38,7 +38,8 @@ from torch import Tensor, nn
 from sfumato import _check
 from sfumato.accounting import round_up
 from sfumato.errors import InvalidParameterError
-from sfumato.labels.hull import ColumnGeneration, Projection, Solver
+from sfumato.labels.column_generation import ColumnGeneration
+from sfumato.labels.hull import Projection, Solver
 from sfumato.labels.products import LabelGradients
 from sfumato.labels.span import Span
 from sfumato.mechanisms.random import Generator

@@ -11,13 +11,10 @@ Stop       gap(w) = <g, w> - min over the set of <g, .>, with g = G^T (G w - tar
            `reached` says whether it was.
 Start      The weights given, or the neutral ones of `products`, for which G w = 0.
 Privacy    Post-processing: features and weights only, and a target that is already noisy. No label is used.
-Choice     `ColumnGeneration` for the hull: few columns carry weight once the target is noisy (Caratheodory,
-           and far less in practice), so solving for these exactly takes a few products. `Accelerated` with
-           `each`.
+Choice     `column_generation.ColumnGeneration` for the hull, `Accelerated` with `each`.
 Source     Jaggi 2013 (gap); Beck, Teboulle 2009 and O'Donoghue, Candes 2015 (acceleration, restart);
-           Lacoste-Julien, Jaggi 2015, arXiv:1511.05932 (away and pairwise steps); von Hohenbalken 1977
-           (simplicial decomposition); Ghazi et al. 2024, "LabelDP-Pro" (projected gradients for this
-           problem).
+           Lacoste-Julien, Jaggi 2015, arXiv:1511.05932 (away and pairwise steps); Ghazi et al. 2024,
+           "LabelDP-Pro" (projected gradients for this problem).
 """
 
 import enum
@@ -31,18 +28,21 @@ from torch import Tensor
 
 from sfumato import _check
 from sfumato.errors import InvalidParameterError
-from sfumato.labels.quadratic import minimize_on_simplex
 from sfumato.labels.simplex import onto_simplex
 from sfumato.labels.span import finite
 
 __all__ = [
     "Accelerated",
-    "ColumnGeneration",
     "FrankWolfe",
+    "Problem",
+    "Products",
     "ProjectedGradient",
     "Projection",
     "Solver",
+    "State",
     "Variant",
+    "check_stop",
+    "dot",
 ]
 
 _INSIDE: Final = 1e-3  # a target this near the hull, in squared length relative to its own, counts as inside
@@ -116,16 +116,16 @@ class Solver(Protocol):
 
 
 @dataclass(frozen=True)
-class _State:
+class State:
     """Where a solver is. Blocks are simplices: one of all columns, or one for each row."""
 
     weights: Tensor  # [blocks, columns of a block]
     point: Tensor  # G w, [parameters]
     slopes: Tensor  # G^T (G w - target), [blocks, columns of a block]
 
-    def toward(self, other: "_State", share: float) -> "_State":
+    def toward(self, other: "State", share: float) -> "State":
         """Return the state at self + share (other - self): all of it is affine in the weights."""
-        return _State(
+        return State(
             torch.lerp(self.weights, other.weights, share),
             torch.lerp(self.point, other.point, share),
             torch.lerp(self.slopes, other.slopes, share),
@@ -133,7 +133,9 @@ class _State:
 
 
 @dataclass
-class _Problem:
+class Problem:
+    """A target, the set to project it on, and when to stop."""
+
     products: Products
     target: Mapping[str, Tensor]
     each: bool
@@ -156,7 +158,7 @@ class _Problem:
     def by_row(self, values: Tensor) -> Tensor:
         return values.reshape(self.products.rows, self.products.classes)
 
-    def start(self, weights: Tensor | None) -> _State:
+    def start(self, weights: Tensor | None) -> State:
         if weights is None:
             own = self.blocks(self.products.neutral() / self.products.rows)
             own = own * (self.total / own.sum(-1, keepdim=True))
@@ -165,9 +167,9 @@ class _Problem:
             raise InvalidParameterError(f"start must be [rows, classes], but it is {list(weights.shape)}.")
         return self.at(self.nearest(self.blocks(weights)))
 
-    def at(self, weights: Tensor, point: Tensor | None = None) -> _State:
+    def at(self, weights: Tensor, point: Tensor | None = None) -> State:
         point = self.combine(weights) if point is None else point
-        return _State(weights, point, self.slopes(point))
+        return State(weights, point, self.slopes(point))
 
     def combine(self, weights: Tensor) -> Tensor:
         return _packed(self.products.combine(self.by_row(weights)))
@@ -178,12 +180,12 @@ class _Problem:
     def nearest(self, weights: Tensor) -> Tensor:
         return onto_simplex(weights, total=self.total)
 
-    def gap(self, state: _State) -> float:
+    def gap(self, state: State) -> float:
         # From the lowest slope of each block: a sum of terms that cannot be negative, so it does not cancel.
         above = state.slopes - state.slopes.amin(-1, keepdim=True)
         return float((above.double() * state.weights.double()).sum())
 
-    def relative_gap(self, state: _State) -> float:
+    def relative_gap(self, state: State) -> float:
         twice = float((state.point - self.flat).double().square().sum())
         if not twice:
             return 0.0
@@ -191,14 +193,14 @@ class _Problem:
         scale = max(lower, _INSIDE * float(self.flat.double().square().sum()) / 2)
         return (twice / 2 - lower) / scale if scale else math.inf
 
-    def relative_distance(self, state: _State) -> float:
+    def relative_distance(self, state: State) -> float:
         length = float(self.flat.double().norm())
         return math.sqrt(self.gap(state)) / length if length else math.inf if self.gap(state) else 0.0
 
-    def done(self, state: _State) -> bool:
+    def done(self, state: State) -> bool:
         return self.relative_gap(state) <= self.tolerance
 
-    def result(self, state: _State, iterations: int) -> Projection:
+    def result(self, state: State, iterations: int) -> Projection:
         return Projection(
             weights=self.by_row(state.weights),
             gradient=_shaped(state.point, self.target),
@@ -219,7 +221,8 @@ def _shaped(flat: Tensor, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: part.reshape(v.shape) for (name, v), part in zip(like.items(), parts, strict=True)}
 
 
-def _dot(first: Tensor, second: Tensor) -> float:
+def dot(first: Tensor, second: Tensor) -> float:
+    """Return an inner product, added up in float64."""
     return float((first.double() * second.double()).sum())
 
 
@@ -229,7 +232,8 @@ def _vertices(slopes: Tensor, total: float, *, among: Tensor | None = None) -> T
     return torch.zeros_like(slopes).scatter_(-1, place.unsqueeze(-1), total)
 
 
-def _check_stop(tolerance: float, most_iterations: int) -> None:
+def check_stop(tolerance: float, most_iterations: int) -> None:
+    """Require numbers at which a solver can stop."""
     _check.positive(tolerance=tolerance)
     _check.count(most_iterations=most_iterations)
 
@@ -246,7 +250,7 @@ class ProjectedGradient:
     step_size: float | None = None
 
     def __post_init__(self) -> None:
-        _check_stop(self.tolerance, self.most_iterations)
+        check_stop(self.tolerance, self.most_iterations)
         if self.step_size is not None:
             _check.positive(step_size=self.step_size)
 
@@ -259,7 +263,7 @@ class ProjectedGradient:
         each: bool = False,
     ) -> Projection:
         """Project a target on the hull, or with `each` on the average of the rows' hulls."""
-        problem = _Problem(products, target, each, self.tolerance)
+        problem = Problem(products, target, each, self.tolerance)
         state, iterations = problem.start(start), 0
         step = self.step_size
         while iterations < self.most_iterations and not problem.done(state):
@@ -269,12 +273,12 @@ class ProjectedGradient:
         return problem.result(state, iterations)
 
 
-def _step_size(problem: _Problem, state: _State) -> float:
+def _step_size(problem: Problem, state: State) -> float:
     direction, largest = state.slopes, 0.0
     for _ in range(_POWER_ITERATIONS):
         direction = direction / direction.norm()
         image = problem.combine(direction)
-        largest = max(largest, _dot(image, image))
+        largest = max(largest, dot(image, image))
         direction = problem.slopes(image + problem.flat)
     return 1 / (_SLACK * largest) if largest else 1.0
 
@@ -290,7 +294,7 @@ class Accelerated:
     most_iterations: int = 60
 
     def __post_init__(self) -> None:
-        _check_stop(self.tolerance, self.most_iterations)
+        check_stop(self.tolerance, self.most_iterations)
 
     def solve(
         self,
@@ -301,13 +305,13 @@ class Accelerated:
         each: bool = False,
     ) -> Projection:
         """Project a target on the hull, or with `each` on the average of the rows' hulls."""
-        problem = _Problem(products, target, each, self.tolerance)
+        problem = Problem(products, target, each, self.tolerance)
         state, iterations = problem.start(start), 0
         ahead, momentum, curvature = state, 1.0, None
         while iterations < self.most_iterations and not problem.done(state):
             curvature = _first_curvature(problem, state) if curvature is None else curvature * _SHRINK
             found, curvature = _descend(problem, ahead, curvature)
-            if _dot(ahead.slopes, found.weights - state.weights) > 0:
+            if dot(ahead.slopes, found.weights - state.weights) > 0:
                 momentum = 1.0
             later = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
             ahead = state.toward(found, 1 + (momentum - 1) / later)
@@ -316,21 +320,21 @@ class Accelerated:
         return problem.result(state, iterations)
 
 
-def _first_curvature(problem: _Problem, state: _State) -> float:
+def _first_curvature(problem: Problem, state: State) -> float:
     step = _vertices(state.slopes, problem.total) - state.weights
     image = problem.combine(step)
-    return max(_dot(image, image), torch.finfo(torch.float32).tiny) / max(_dot(step, step), _ROUNDING)
+    return max(dot(image, image), torch.finfo(torch.float32).tiny) / max(dot(step, step), _ROUNDING)
 
 
-def _descend(problem: _Problem, state: _State, curvature: float) -> tuple[_State, float]:
+def _descend(problem: Problem, state: State, curvature: float) -> tuple[State, float]:
     """Take the longest projected step for which a parabola of at least this curvature lies above."""
     while True:
         weights = problem.nearest(state.weights - state.slopes / curvature)
         step = weights - state.weights
         point = problem.combine(weights)
-        met, length = _dot(point - state.point, point - state.point), _dot(step, step)
+        met, length = dot(point - state.point, point - state.point), dot(step, step)
         enough = met <= (1 + _ROUNDING) * curvature * length
-        if enough or length <= _ROUNDING**2 * _dot(weights, weights):  # below that, rounding is all there is
+        if enough or length <= _ROUNDING**2 * dot(weights, weights):  # below that, rounding is all there is
             return problem.at(weights, point), curvature
         curvature = max(met / length, 1.5 * curvature)
 
@@ -351,7 +355,7 @@ class FrankWolfe:
     variant: Variant = Variant.PAIRWISE
 
     def __post_init__(self) -> None:
-        _check_stop(self.tolerance, self.most_iterations)
+        check_stop(self.tolerance, self.most_iterations)
 
     def solve(
         self,
@@ -362,17 +366,17 @@ class FrankWolfe:
         each: bool = False,
     ) -> Projection:
         """Project a target on the hull, or with `each` on the average of the rows' hulls."""
-        problem = _Problem(products, target, each, self.tolerance)
+        problem = Problem(products, target, each, self.tolerance)
         state, iterations = problem.start(start), 0
         while iterations < self.most_iterations and not problem.done(state):
             step = self._direction(problem, state)
             image = problem.combine(step)
-            bend = _dot(image, image)
+            bend = dot(image, image)
             if not bend > 0:
                 break
             reach = torch.where(step < 0, state.weights / -step, torch.inf)
             longest = float(reach.amin())
-            share = min(-_dot(state.slopes, step) / bend, longest)
+            share = min(-dot(state.slopes, step) / bend, longest)
             weights = (state.weights + share * step).clamp(min=0)
             if share == longest:  # who is used up is used up exactly, and rounding starts afresh
                 state = problem.at(weights.masked_fill(reach <= longest, 0.0))
@@ -381,122 +385,16 @@ class FrankWolfe:
             iterations += 1
         return problem.result(state, iterations)
 
-    def _direction(self, problem: _Problem, state: _State) -> Tensor:
+    def _direction(self, problem: Problem, state: State) -> Tensor:
         best = _vertices(state.slopes, problem.total)
         worst = _vertices(state.slopes, problem.total, among=state.weights > 0)
         if self.variant is Variant.PAIRWISE:
             return _worst_block(state.slopes, best - worst)
         toward, away = best - state.weights, state.weights - worst
-        return toward if _dot(state.slopes, toward) <= _dot(state.slopes, away) else away
+        return toward if dot(state.slopes, toward) <= dot(state.slopes, away) else away
 
 
 def _worst_block(slopes: Tensor, step: Tensor) -> Tensor:
     """Return the step in the block where it goes down most: all together, the shortest would hold them up."""
     block = (slopes * step).sum(-1).argmin()
     return torch.zeros_like(step).index_put((block,), step[block])
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ColumnGeneration:
-    """Solve exactly for the columns that matter, and ask G which others might.
-
-    Each iteration takes one `against` and forms the `columns_per_iteration` columns of lowest slope, at most
-    one of each row; those that get no weight are dropped, and no more than `most_columns` are held.
-    """
-
-    tolerance: float = 1e-3
-    most_iterations: int = 40
-    columns_per_iteration: int = 64
-    most_columns: int = 512
-
-    def __post_init__(self) -> None:
-        _check_stop(self.tolerance, self.most_iterations)
-        _check.count(columns_per_iteration=self.columns_per_iteration, most_columns=self.most_columns)
-
-    def solve(
-        self,
-        products: Products,
-        target: Mapping[str, Tensor],
-        *,
-        start: Tensor | None = None,
-        each: bool = False,
-    ) -> Projection:
-        """Project a target on the hull. With `each`, too many vertices would be in use: refused."""
-        if each:
-            raise InvalidParameterError("ColumnGeneration has no `each`: use Accelerated.")
-        problem = _Problem(products, target, each, self.tolerance)
-        state, iterations = problem.start(start), 0
-        face = _Face.of(state)
-        while iterations < self.most_iterations and not problem.done(state):
-            room = min(self.columns_per_iteration, self.most_columns - len(face.places))
-            fresh = _best(problem, state, face.places, room)
-            if not len(fresh):
-                break
-            face = face.joined(fresh, _formed(problem, fresh)).minimized(problem.flat)
-            state = problem.at(face.weights(), face.point())
-            iterations += 1
-        return problem.result(state, iterations)
-
-
-def _best(problem: _Problem, state: _State, used: Tensor, most: int) -> Tensor:
-    """Return the places of the columns that go down most: at most one of each row, none that is in use."""
-    level = _dot(state.slopes, state.weights)
-    slopes = state.slopes.index_fill(1, used, torch.inf)
-    lowest, classes = problem.by_row(slopes).min(1)
-    order = lowest.argsort()[:most]
-    order = order[lowest[order] < level]
-    return order * problem.products.classes + classes[order]
-
-
-def _formed(problem: _Problem, places: Tensor) -> Tensor:
-    """Return columns as rows of a matrix, [places, parameters]."""
-    classes = problem.products.classes
-    found = problem.products.columns(places // classes, places % classes)
-    return torch.cat([found[name].flatten(1) for name in problem.target], 1)
-
-
-def _inner(first: Tensor, second: Tensor) -> Tensor:
-    return (first @ second.T).double().cpu()
-
-
-@dataclass(frozen=True)
-class _Face:
-    """A convex combination of the starting point and some columns."""
-
-    origin: Tensor  # the weights at the start, [1, columns of G]
-    places: Tensor  # which columns of G these are, [columns]
-    points: Tensor  # the starting point and the columns, [1 + columns, parameters]
-    gram: Tensor  # the points' inner products, [1 + columns, 1 + columns], float64 on the CPU
-    shares: Tensor  # [1 + columns], float64 on the CPU
-
-    @classmethod
-    def of(cls, state: _State) -> "_Face":
-        none = torch.zeros(0, dtype=torch.long, device=state.weights.device)
-        points, one = state.point.unsqueeze(0), torch.ones(1, dtype=torch.float64)
-        return cls(state.weights, none, points, _inner(points, points), one)
-
-    def joined(self, places: Tensor, columns: Tensor) -> "_Face":
-        across, within = _inner(self.points, columns), _inner(columns, columns)
-        return _Face(
-            self.origin,
-            torch.cat([self.places, places]),
-            torch.cat([self.points, columns]),
-            torch.cat([torch.cat([self.gram, across], 1), torch.cat([across.T, within], 1)]),
-            torch.cat([self.shares, torch.zeros(len(places), dtype=torch.float64)]),
-        )
-
-    def minimized(self, target: Tensor) -> "_Face":
-        """Return the nearest combination to the target, of the columns it needs alone."""
-        linear = (self.points @ target).double().cpu()
-        shares = minimize_on_simplex(self.gram, linear, start=self.shares)
-        kept = (shares > 0).index_fill(0, torch.tensor(0), True)
-        here = kept.to(self.places.device)
-        gram = self.gram[kept][:, kept]
-        return _Face(self.origin, self.places[here[1:]], self.points[here], gram, shares[kept])
-
-    def weights(self) -> Tensor:
-        shares = self.shares.to(self.origin)
-        return (shares[0] * self.origin).index_add(1, self.places, shares[1:].unsqueeze(0))
-
-    def point(self) -> Tensor:
-        return self.shares.to(self.points) @ self.points
