@@ -511,7 +511,17 @@ def test_a_data_set_without_examples_can_be_trained_on_with_an_audit():
     run = trainer(mechanism(), NoExamples()).fit()  # nobody knows what a row looks like: canaries have none
     assert not run.audit.refuted and run.mechanism.steps == 4
     assert not run.audit.tested
+    assert "there was no row whose shape a canary could have" in run.statement()
     assert "NOTHING WAS TESTED, as no canary was in any batch" in run.statement()
+
+
+@pytest.mark.parametrize("data", [rows(), rows(0)], ids=["rows", "no rows"])
+def test_where_the_sampler_takes_no_canary_that_is_the_reason_why_nothing_was_tested(data, tmp_path):
+    rarely = mechanism(sampling=PoissonSampling(sampling_rate=1e-9))
+    run = trainer(rarely, data, folder=tmp_path).fit()
+    assert not run.audit.tested and not run.audit.refuted
+    assert "NOTHING WAS TESTED, as the sampler took no canary into any batch" in run.statement()
+    assert "shape" not in run.audit.statement()
 
 
 def test_a_canary_among_owners_is_one_unit():

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from sfumato import cli
+from sfumato.audit.auditor import OF_EVERY_RUN
 from sfumato.training.sealing import sealed
 
 TRAIN = "train digits --model linear --epsilon 2 --epochs 1 --expected-batch-size 100 --seed 1"
@@ -69,6 +70,12 @@ def audit_of(**facts):
         return json.load(file)["audit"] | facts
 
 
+def one_failed():
+    """Return the checks of the run, the first of which failed."""
+    first, *others = audit_of()["checks"]
+    return [first | {"p_value": 0.0, "said": "the noise is too small in step 3"}, *others]
+
+
 def test_a_claim_that_stands_is_shown_beside_the_bound_with_a_page(said, tmp_path):
     code, out, err = said("audited")
     assert code == 0, err
@@ -97,12 +104,30 @@ def test_a_false_claim_ends_with_1(said):
 
 
 def test_a_check_that_failed_ends_with_1_and_says_what_is_wrong(said, tmp_path):
-    check = audit_of()["checks"][0] | {"p_value": 0.0, "said": "the noise is too small in step 3"}
-    changed("run.json", audit=audit_of(checks=[check]))
+    changed("run.json", audit=audit_of(checks=one_failed()))
     code, out, _ = said("audited --no-membership")
     assert code == 1 and "THE CLAIM IS FALSE. The noise is too small in step 3" in out
     page = (tmp_path / "runs" / "audited" / "audit.html").read_text()
     assert "The noise is too small in step 3" in page and "FAILED" in page and "do not contradict" not in page
+
+
+UNTESTABLE = {
+    "an infinite epsilon": lambda: {"epsilon": float("inf"), "audit": audit_of(checks=one_failed())},
+    "canaries that were not seen": lambda: {"audit": audit_of(checks=one_failed(), blind="nobody looked")},
+}
+
+
+@pytest.mark.parametrize("facts", UNTESTABLE.values(), ids=UNTESTABLE.keys())
+def test_a_check_that_failed_counts_where_the_claim_itself_could_not_be_tested(said, tmp_path, facts):
+    changed("run.json", **facts())
+    code, out, _ = said("audited --no-membership")
+    assert code == 1 and "THE CLAIM IS FALSE. The noise is too small in step 3" in out
+    assert "│ refuted │ True │" in out and "not audited" not in out and "Nothing was audited" not in out
+    page = (tmp_path / "runs" / "audited" / "audit.html").read_text()
+    assert "THE CLAIM IS FALSE" in page and "The noise is too small in step 3" in page
+    assert "not audited" not in page
+    told = json.loads(said("audited --no-membership --json")[1])
+    assert told["audited"] is True and told["refuted"] is True
 
 
 def test_the_page_says_which_run_it_is(said, tmp_path):
@@ -145,6 +170,14 @@ def test_weights_that_were_changed_after_the_run_are_not_those_that_were_audited
     assert code == 2 and "the weights in 'audited' were changed after the run" in err and out == ""
 
 
+def test_weights_that_are_gone_were_not_audited(said, tmp_path):
+    (tmp_path / "runs" / "audited" / "model.pt").unlink()
+    for line in ("audited", "audited --no-membership"):
+        code, out, err = said(line)
+        assert code == 2 and "the weights of the run in 'audited' are gone" in err and out == ""
+    assert not (tmp_path / "runs" / "audited" / "audit.html").exists()
+
+
 @pytest.mark.parametrize("made_by", [None, "0.0.1"])
 def test_a_run_of_another_version_is_not_judged(said, made_by):
     changed("run.json", code_version=made_by)
@@ -160,6 +193,20 @@ def test_an_infinite_claim_has_not_passed(said, tmp_path):
     )
     page = (tmp_path / "runs" / "audited" / "audit.html").read_text()
     assert "The claim was not audited: no attack can contradict an infinite epsilon." in page
+
+
+@pytest.mark.parametrize("name", OF_EVERY_RUN)
+def test_an_audit_without_a_check_that_every_run_has_has_not_passed(said, name):
+    changed("run.json", audit=audit_of(checks=[c for c in audit_of()["checks"] if c["name"] != name]))
+    code, out, err = said("audited --no-membership")
+    assert code == 2 and name in err and "has not passed" in err and out == ""
+
+
+@pytest.mark.parametrize("part", ["checks", "in_scores", "out_scores"])
+def test_an_audit_that_says_nothing_has_not_passed(said, part):
+    changed("run.json", audit=audit_of(**{part: []}))
+    code, out, err = said("audited --no-membership")
+    assert code == 2 and "is not whole" in err and "has not passed" in err and out == ""
 
 
 def test_a_run_without_canaries_has_not_passed(said, tmp_path):
@@ -207,6 +254,10 @@ def test_a_damaged_report_is_no_evidence_against_the_claim(said, tmp_path, conte
     assert err.startswith("error:") and "Traceback" not in err
 
 
+def all_with(**values):
+    return [check | values for check in audit_of()["checks"]]
+
+
 WRONG = {
     "text for epsilon": lambda: {"epsilon": "3"},
     "epsilon below zero": lambda: {"epsilon": -1},
@@ -226,6 +277,8 @@ WRONG = {
     "scores without end": lambda: {"audit": audit_of(in_scores=[10**400] * 10)},
     "no scores": lambda: {"audit": audit_of(in_scores=None)},
     "text for scores": lambda: {"audit": audit_of(in_scores=["high"])},
+    "a chance that is no number": lambda: {"audit": audit_of(checks=all_with(p_value=float("nan")))},
+    "a chance below zero": lambda: {"audit": audit_of(checks=all_with(error=-1.0))},
     "scores that are no number": lambda: {"audit": audit_of(in_scores=[float("nan")] * 10)},
 }
 

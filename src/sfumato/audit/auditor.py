@@ -33,7 +33,11 @@ from sfumato.audit.results import AuditResult, Check, Finding, LowerBound
 from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms.random import Generator, resolve, words
 
-__all__ = ["Auditor", "least_canaries"]
+__all__ = ["OF_EVERY_RUN", "Auditor", "least_canaries"]
+
+_STEPS, _TENSORS = "noise of each step", "noise of the model's own tensors"
+_GRADIENTS = "noise beneath the model's gradients"
+OF_EVERY_RUN = (_STEPS, _TENSORS, _GRADIENTS)  # checks that a training run has, whatever its settings are
 
 _RANKS, _TAIL, _CHECKS = 0.9, 0.099, 0.001  # shares of the error
 _ATTACK = "ranked scores of gradient canaries in one run"
@@ -255,9 +259,9 @@ class Auditor:
         error: float,
     ) -> list[Check]:
         groups: list[tuple[str, list[Finding], Callable[[float], str]]] = [
-            ("noise of each step", self._noise.findings(), self._noise.sees),
-            ("noise of the model's own tensors", self._trial_findings(), self._trial_sees),
-            ("noise beneath the model's gradients", self._energy_findings(), self._energy_sees),
+            (_STEPS, self._noise.findings(), self._noise.sees),
+            (_TENSORS, self._trial_findings(), self._trial_sees),
+            (_GRADIENTS, self._energy_findings(), self._energy_sees),
             ("contributions of canaries", self._added.findings(), self._added.sees),
             ("contributions in the model's own tensors", self._pushed.findings(), self._pushed.sees),
             ("batches", self._batch_findings(), self._batches.sees),

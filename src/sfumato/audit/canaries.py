@@ -69,7 +69,10 @@ _STEPS_PER_TRIAL, _MOST_TRIALS = 100, 16
 _CROWD, _ALONE = 64, 60.0  # rows of a trial in which one is too long, by so much, and the others are short
 _SHORT = 1e-3  # in multiples of the threshold
 _ATTEMPTS = 16  # passes of one row, to see whether they differ
-_BLIND = "no canary was in any batch: there was no row whose shape a canary could have"
+_SHAPELESS = "no canary was in any batch: there was no row whose shape a canary could have"
+_UNSAMPLED = (
+    "the sampler took no canary into any batch: use more canaries, more steps or a higher sampling rate"
+)
 _UPDATES_SEE = "a weight that differs by 0.01% from what was released"
 _SAMPLED = 1 << 16  # coordinates of a tensor that are looked at one by one in a trial
 _TABLES = 4  # of canary coordinates where layers are clipped on their own, and 2 where they are not
@@ -145,6 +148,7 @@ class CanariedRun:
         self._model: nn.Module | None = None
         self._updates: UpdateLog | None = None
         self._moved: str | None = None  # what was wrong with updates before a resume
+        self._sampled = False  # whether a canary was in a batch, of any rank
         self._draws: bool | None = None  # whether the model draws random numbers, once that is known
         self._seat()
 
@@ -240,7 +244,10 @@ class CanariedRun:
         """Return how often each canary is in the batch."""
         numbers = self._units.canaries(units) - 1
         found = torch.bincount(numbers, minlength=self._settings.count).float().to(self._marks.device)
-        distributed.add_up_([found])  # each rank has units of its own
+        placed = torch.tensor([float(self._units.placed)], device=found.device)
+        distributed.add_up_([found, placed])  # each rank has units of its own
+        self._sampled = self._sampled or bool(found.any())
+        self._units.placed = bool(placed)
         return found.cpu()
 
     def follow(self, optimizer: Optimizer, average: WeightAverage | None) -> None:
@@ -366,20 +373,27 @@ class CanariedRun:
             subject=f"DP-SGD in {mechanism.steps} steps",
             steps=mechanism.steps,
             more=() if self._updates is None else [("updates", self._updates.findings(), _UPDATES_SEE)],
-            blind=None if self._units.placed else _BLIND,
+            blind=self._blind(),
         )
+
+    def _blind(self) -> str | None:
+        """Return why no canary could show anything; None where one could."""
+        if not self._sampled:
+            return _UNSAMPLED
+        return None if self._units.placed else _SHAPELESS
 
     def state_dict(self) -> dict[str, Any]:
         """Return who is in, and what was seen so far."""
         said = None if self._updates is None else self._updates.said
-        return {"key": self._key, "placed": self._units.placed, "moved": said, **self._auditor.state_dict()}
+        own = {"key": self._key, "sampled": self._sampled, "placed": self._units.placed, "moved": said}
+        return {**own, **self._auditor.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` returned."""
         self._key = int(state["key"])
         self._auditor.load_state_dict(state)
         self._seat()
-        self._units.placed = bool(state["placed"])
+        self._sampled, self._units.placed = bool(state["sampled"]), bool(state["placed"])
         self._moved = state["moved"]
 
 
@@ -483,7 +497,7 @@ class _CanariedUnits(Units):
 
     def __init__(self, inner: Units) -> None:
         self._inner = inner
-        self.placed = False  # whether a canary was in a batch
+        self.placed = False  # whether a canary had a row in a batch
 
     def seat(self, numbers: Tensor, pulls: Tensor, key: int) -> None:
         """Say which canaries take part, how long their gradients are, and by what their places are drawn."""

@@ -75,6 +75,10 @@ class Check:
     observations: int
     sees: str  # how small a mistake it shows nine times in ten
 
+    def __post_init__(self) -> None:
+        _check.in_range(0, 1, p_value=self.p_value)  # NaN would never fail
+        _check.probability(error=self.error)
+
     @classmethod
     def of(cls, name: str, findings: Sequence[Finding], *, error: float, sees: str) -> "Check":
         """Return the worst of some findings, with the chance that any of them is as bad.
@@ -139,11 +143,16 @@ class AuditResult:
 
     @property
     def tested(self) -> bool:
-        """Whether anything could have shown the claim to be false."""
+        """Whether anything could have shown the claim to be false, or did."""
         return self.claim is None or self.untested() is None
 
     def untested(self) -> str | None:
-        """Return why nothing was tested, as part of a sentence; None where something was."""
+        """Return why nothing was tested, as part of a sentence; None where something was.
+
+        A check that failed tested something, whatever else could not be: the claim is then refuted.
+        """
+        if self.refuted:
+            return None
         if self.claim is not None and math.isinf(self.claim.epsilon):
             return "no attack can contradict an infinite epsilon"
         return self.blind

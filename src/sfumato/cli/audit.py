@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command `sfumato audit`: attack a run that `sfumato train` left in a folder.
 
-Exit       0 where the claim stands, 1 where it is false, 2 where that could not be found out (a file that is
-           missing or damaged is no evidence against a claim), and 3 where nothing was audited: a run without
-           canaries has not passed.
+Exit       0 where the claim stands, 1 where it is false (a check that failed counts, whatever else could not
+           be tested), 2 where that could not be found out (a file that is missing or damaged is no evidence
+           against a claim), and 3 where nothing was audited: a run without canaries has not passed.
+Evidence   Files are compared with the fingerprints that the run left (`training.sealing`), and what is said
+           of an audit must be whole: its scores, and the checks that every audited run has.
 """
 
 import json
@@ -19,6 +21,7 @@ from sfumato.cli.show import show_facts, show_text, waiting
 from sfumato.errors import InvalidParameterError
 
 if TYPE_CHECKING:
+    from sfumato.audit.results import AuditResult
     from sfumato.cli.settings import TrainSettings
 
 __all__ = ["command"]
@@ -70,14 +73,30 @@ def _finished(run: str) -> tuple[Any, Guarantee, Any]:
     facts = _read(run)
     _require_unchanged(run, facts)
     try:
-        claim = _claim(facts)
-        planted = facts.get("audit")
-        return facts, claim, None if planted is None else AuditResult.from_dict(planted, claim)
+        claim, found = _claim(facts), facts.get("audit")
+        planted = None if found is None else AuditResult.from_dict(found, claim)
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise InvalidParameterError(
             f"the file {str(Path(run) / _FILE)!r} is not what a finished run writes: it was changed, or is "
             f"damaged ({type(error).__name__}: {error}). Restore it, or train again."
         ) from error
+    if planted is not None:
+        _require_whole(run, planted)
+    return facts, claim, planted
+
+
+def _require_whole(run: str, planted: "AuditResult") -> None:
+    """Refuse what is said of an audit where part of it is missing: what is not there has not passed."""
+    from sfumato.audit.auditor import OF_EVERY_RUN
+
+    made = {check.name for check in planted.checks}
+    missing = [f"the check {name!r}" for name in OF_EVERY_RUN if name not in made]
+    missing += [] if planted.in_scores and planted.out_scores else ["the scores of canaries"]
+    if missing:
+        raise InvalidParameterError(
+            f"the audit in {str(Path(run) / _FILE)!r} is not whole: {', '.join(missing)} is missing, so the "
+            "claim has not passed. Restore the file, or train again."
+        )
 
 
 def _require_unchanged(run: str, facts: Any) -> None:
@@ -103,7 +122,12 @@ def _require_unchanged(run: str, facts: Any) -> None:
             "fingerprint, so nothing in it is evidence. Restore it, or train again."
         )
     folder = RunFolder(run)
-    if folder.weights.exists() and not _same_weights(folder.read_weights(), facts.get("weights")):
+    if not folder.weights.exists():
+        raise InvalidParameterError(
+            f"the weights of the run in {run!r} are gone: there is no {folder.weights.name}, which every "
+            "finished run leaves, so nobody can tell what was audited. Restore the file, or train again."
+        )
+    if not _same_weights(folder.read_weights(), facts.get("weights")):
         raise InvalidParameterError(
             f"the weights in {run!r} were changed after the run: they are not those that were "
             "audited. Restore them, or train again."
