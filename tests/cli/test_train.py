@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from sfumato import cli
 from sfumato.accounting import dp_sgd, price
 from sfumato.datasets import names
 from sfumato.ledger import Budget, Ledger
+from sfumato.training.checkpoint import RunFolder
 from sfumato.training.recipes import models_of, recipe
 from sfumato.training.session import Session
 
@@ -222,12 +224,58 @@ def test_an_error_is_one_paragraph_with_exit_code_2(sfumato_says, line, says):
     assert out == "" and "Traceback" not in err
 
 
-def test_a_folder_that_holds_a_run_is_refused_and_keeps_its_settings(sfumato_says, trained, tmp_path):
-    trained(f"digits --model linear --epsilon 2 {FAST} --folder run")
-    before = (tmp_path / "run" / "settings.json").read_text()
+def held(place):
+    """Return the bytes of all files in a folder."""
+    return {file: file.read_bytes() for file in sorted(place.rglob("*")) if file.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("again", "says"),
+    [
+        (f"digits --epsilon 1 {FAST} --folder run --report page.html", "holds a run already"),
+        (f"digits --epsilon 1 {FAST} --folder run --report run/page.html", "which is finished"),
+        ("--folder run --resume", "is finished"),
+        ("digits --private labels --epsilon 1 --folder run", "which is finished"),
+    ],
+    ids=["page", "page within", "resume", "labels"],
+)
+def test_a_folder_that_holds_a_finished_run_is_refused_as_it_was(
+    sfumato_says, trained, tmp_path, again, says
+):
+    trained(f"digits --model linear --epsilon 2 {FAST} --folder run --report page.html")
+    shutil.copy(tmp_path / "page.html", tmp_path / "run" / "page.html")
+    before = held(tmp_path)
+    code, _, err = sfumato_says(f"train {again}")
+    assert code == 2 and says in " ".join(err.split())
+    assert held(tmp_path) == before
+
+
+def test_a_folder_that_another_process_trains_in_is_refused_as_it_was(sfumato_says, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "settings.json").write_text("{}")
+    with RunFolder(tmp_path / "run").used():
+        before = held(tmp_path)
+        code, _, err = sfumato_says(f"train digits --epsilon 1 {FAST} --folder run")
+        assert code == 2 and "another process trains in" in " ".join(err.split())
+        assert held(tmp_path) == before
+
+
+def test_a_folder_with_weights_of_unknown_origin_is_refused_as_it_was(sfumato_says, tmp_path):
+    (tmp_path / "run").mkdir()
+    torch.save({"weight": torch.ones(2)}, tmp_path / "run" / "model.pt")
+    before = held(tmp_path)
     code, _, err = sfumato_says(f"train digits --epsilon 1 {FAST} --folder run")
-    assert code == 2 and "holds a run already" in err
-    assert (tmp_path / "run" / "settings.json").read_text() == before
+    assert code == 2 and "only weights are left" in " ".join(err.split())
+    assert held(tmp_path) == before
+
+
+def test_a_page_that_is_there_stays_until_there_is_another(sfumato_says, trained, tmp_path):
+    trained(f"digits --model linear --epsilon 2 {FAST} --report page.html")
+    before = held(tmp_path)
+    code, _, err = sfumato_says(f"train digits --epsilon 1 {FAST} --device toaster --report page.html")
+    assert code == 2 and "unknown device" in err and held(tmp_path) == before
+    trained(f"digits --model linear --epsilon 1 {FAST} --report page.html")
+    assert held(tmp_path) != before
 
 
 def test_asking_for_other_commands_does_not_load_torch():

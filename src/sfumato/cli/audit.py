@@ -72,6 +72,7 @@ def _finished(run: str) -> tuple[Any, Guarantee, Any]:
 
     facts = _read(run)
     _require_unchanged(run, facts)
+    _require_steps(run, facts)
     try:
         claim, found = _claim(facts), facts.get("audit")
         planted = None if found is None else AuditResult.from_dict(found, claim)
@@ -131,6 +132,15 @@ def _require_unchanged(run: str, facts: Any) -> None:
         raise InvalidParameterError(
             f"the weights in {run!r} were changed after the run: they are not those that were "
             "audited. Restore them, or train again."
+        )
+
+
+def _require_steps(run: str, facts: Any) -> None:
+    """Refuse a run on secret labels that took no noisy steps: neither canaries nor losses attack it."""
+    if "method" in facts and "noise" not in facts:
+        raise InvalidParameterError(
+            f"the run in {run!r} released labels once, by {facts['method']}, and has no noisy steps to "
+            "attack: nothing was tested. Attack the method's `release` with sfumato.audit.audit_mechanism."
         )
 
 
@@ -205,6 +215,11 @@ def _membership(run: str) -> Any:
     from sfumato.training.models import loss_for
 
     settings = kept(run)
+    if settings.private == "labels":
+        raise InvalidParameterError(
+            f"the features of the run in {run!r} are public, and so is who was in it: there is nothing to "
+            "find by losses. Say --no-membership to audit its canaries."
+        )
     if settings.data is None:
         raise InvalidParameterError(
             f"the run in {run!r} does not say what data it was trained on, so rows cannot be compared. Say "

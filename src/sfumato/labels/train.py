@@ -18,6 +18,7 @@ from collections import abc
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from typing import Any
 
 import torch
@@ -36,7 +37,7 @@ from sfumato.labels.methods import ReleasingMethod
 from sfumato.ledger.account import Account
 from sfumato.ledger.recorded import record_note
 from sfumato.mechanisms.random import Generator, study_note
-from sfumato.training import distributed
+from sfumato.training import distributed, sealing
 from sfumato.training.auditing import Auditor
 from sfumato.training.checkpoint import RunFolder
 from sfumato.training.data import Deferred
@@ -137,9 +138,18 @@ class LabelRun:
             "account": self.account,
             "statement": self.statement(),
         }
-        if self.training is None:
-            return json.dumps(own | {"event": json.loads(events.to_json(self.method.event()))}, indent=2)
-        return json.dumps(json.loads(self.training.to_json()) | own, indent=2)
+        told: dict[str, Any] = (
+            self._released() if self.training is None else json.loads(self.training.to_json())
+        )
+        return json.dumps(sealing.sealed(told | own), indent=2)
+
+    def _released(self) -> dict[str, Any]:
+        """Return what a run says that has no training of its own."""
+        return {
+            "event": json.loads(events.to_json(self.method.event())),
+            "code_version": version("sfumato"),
+            "weights": sealing.fingerprint_of(self.model.state_dict()),
+        }
 
     def statement(self) -> str:
         """Return a paragraph for people who must judge the claim."""
@@ -325,7 +335,22 @@ def _by_gradients(
 ) -> LabelRun:
     began = time.monotonic()
     method.rehearse(asked.model, asked.features)
-    run = Trainer(
+    prepared = time.monotonic() - began
+
+    def labeled(run: TrainingRun) -> LabelRun:
+        return LabelRun(
+            model=asked.model,
+            method=method,
+            guarantee=run.guarantee,
+            seconds=prepared + run.seconds,
+            accuracy=run.accuracy,
+            training=run,
+            study_note=run.study_note,
+            account=run.account,
+            record_note=run.record_note,
+        )
+
+    trainer = Trainer(
         asked.model,
         _deferred(asked, lambda: asked.true_labels(method)),
         mechanism=method.mechanism(),
@@ -345,21 +370,9 @@ def _by_gradients(
         progress=progress,
         generator=asked.generator,
         runtime=runtime,
-    ).fit(resume=resume)
-    done = LabelRun(
-        model=asked.model,
-        method=method,
-        guarantee=run.guarantee,
-        seconds=time.monotonic() - began,
-        accuracy=run.accuracy,
-        training=run,
-        study_note=run.study_note,
-        account=run.account,
-        record_note=run.record_note,
     )
-    if folder is not None:  # what the trainer wrote does not say that features are public
-        distributed.first_decides(lambda: RunFolder(folder).write_report(done.to_json()))
-    return done
+    # What a trainer writes by itself does not say that features are public.
+    return labeled(trainer.fit(resume=resume, record=lambda run: labeled(run).to_json()))
 
 
 def _deferred(asked: Asked, labels: Callable[[], Tensor]) -> Deferred:

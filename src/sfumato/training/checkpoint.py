@@ -73,12 +73,24 @@ class RunFolder:
             lock.release()
 
     def require_unused(self) -> None:
-        """Raise if a run lives here already."""
-        if self.checkpoint.exists() or self.report.exists():
+        """Raise if a run lives here already. Nothing is written."""
+        held = f"{str(self.path)!r} holds a run already"
+        if self.report.exists():
+            raise CheckpointError(f"{held}, which is finished. Use another folder.")
+        if self.checkpoint.exists():
+            raise CheckpointError(f"{held}. Continue it with resume=True, or use another folder.")
+        if self.weights.exists():  # of a run that could not say any more what it was
+            raise CheckpointError(f"{held}, of which only weights are left. Use another folder.")
+
+    def require_unfinished(self) -> None:
+        """Raise unless a run lives here that can go on. Nothing is written."""
+        if self.report.exists():
             raise CheckpointError(
-                f"{str(self.path)!r} holds a run already. Continue it with resume=True, or use another "
-                "folder."
+                f"the run in {str(self.path)!r} is finished: its weights are in {self.weights.name}, its "
+                f"statement in {self.report.name}. Train in another folder."
             )
+        if not self.checkpoint.exists():
+            raise CheckpointError(f"there is no run in {str(self.path)!r} to resume. Leave resume=True out.")
 
     def save(self, state: Mapping[str, Any]) -> None:
         """Write a checkpoint in the place of the last one."""
@@ -131,13 +143,7 @@ class RunFolder:
 
     def load(self) -> dict[str, Any]:
         """Read the checkpoint of a run that is not finished."""
-        if self.report.exists():
-            raise CheckpointError(
-                f"the run in {str(self.path)!r} is finished: its weights are in {self.weights.name}, its "
-                f"statement in {self.report.name}. Train in another folder."
-            )
-        if not self.checkpoint.exists():
-            raise CheckpointError(f"there is no run in {str(self.path)!r} to resume. Leave resume=True out.")
+        self.require_unfinished()
         return self._state_in(self.checkpoint)
 
     def _state_in(self, place: Path) -> dict[str, Any]:

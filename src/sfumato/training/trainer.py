@@ -16,7 +16,7 @@ Ranks      Under torchrun the same script trains in all processes together (`dis
 """
 
 import os
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -172,10 +172,13 @@ class Trainer:
         """Who is protected."""
         return self._privacy_unit
 
-    def fit(self, *, resume: bool = False) -> TrainingRun:
+    def fit(
+        self, *, resume: bool = False, record: Callable[[TrainingRun], str] = TrainingRun.to_json
+    ) -> TrainingRun:
         """Train, or with `resume` go on with the run in the folder; return the run when it is finished.
 
-        Where it is stopped, the model goes back to the last checkpoint, or to what it was before.
+        `record` makes the text of `run.json`, which the folder of a finished run holds. Where a run is
+        stopped, the model goes back to the last checkpoint, or to what it was before.
         """
         with self._alone(resume=resume):
             session, self._settled = self._session(), False
@@ -185,7 +188,7 @@ class Trainer:
                 (self._resume if resume else self._start)(session)
                 session.open()
                 self._take_steps(session)
-                return self._finish(session)
+                return self._finish(session, record)
 
             return undone_on_failure(work, session, published=self._published, kept=lambda: self._settled)
 
@@ -366,7 +369,7 @@ class Trainer:
         distributed.first_decides(self._payment.commit if self._claims is None else self._claims.commit)
         self._settled = True
 
-    def _finish(self, session: Session) -> TrainingRun:
+    def _finish(self, session: Session, record: Callable[[TrainingRun], str]) -> TrainingRun:
         self._settle(session)
         if session.average is not None:
             session.average.keep()
@@ -376,7 +379,7 @@ class Trainer:
         def write() -> None:
             if self._folder is not None:
                 self._folder.finish(session.model.state_dict())
-                self._folder.write_report(run.to_json())
+                self._folder.write_report(record(run))
 
         distributed.first_decides(write)
         return run
