@@ -38,7 +38,7 @@ from sfumato.ledger.account import Account
 from sfumato.ledger.recorded import record_note
 from sfumato.mechanisms.random import Generator, study_note
 from sfumato.training import distributed, sealing
-from sfumato.training.auditing import Auditor
+from sfumato.training.auditing import AuditPlan
 from sfumato.training.checkpoint import RunFolder
 from sfumato.training.data import Deferred
 from sfumato.training.run import TrainingRun, sentence
@@ -180,7 +180,7 @@ def train(
     purpose: str | None = None,
     folder: str | None = None,
     resume: bool = False,
-    audit: Auditor | None = None,
+    audit: AuditPlan | None = None,
     progress: bool = True,
     generator: Generator | None = None,
     runtime: Runtime | None = None,
@@ -232,7 +232,7 @@ def _refuse_study(method: NoisyGradients, study: Study | None) -> None:
         )
 
 
-def require_steps(method: Method, *, resume: bool, audit: Auditor | None) -> None:
+def require_steps(method: Method, *, resume: bool, audit: AuditPlan | None) -> None:
     """Raise if a run of this method cannot be resumed or audited as asked: no label is needed to know."""
     if isinstance(method, NoisyGradients):
         if audit is not None and method.denoising.reveals_batches:
@@ -329,7 +329,7 @@ def _by_gradients(
     *,
     folder: str | None,
     resume: bool,
-    audit: Auditor | None,
+    audit: AuditPlan | None,
     progress: bool,
     runtime: Runtime | None,
 ) -> LabelRun:

@@ -31,7 +31,7 @@ from sfumato.mechanisms.random import Generator as Randomness
 from sfumato.mechanisms.random import study_note
 from sfumato.training import denoising, distributed, fingerprints, stating, swapping
 from sfumato.training.agreement import Agreement
-from sfumato.training.auditing import Auditor, Canaried
+from sfumato.training.auditing import AuditPlan, Canaried
 from sfumato.training.averaging import WeightAverage
 from sfumato.training.checkpoint import RunFolder, require_same_run
 from sfumato.training.claims import Claims
@@ -102,7 +102,7 @@ class Trainer:
         clip_schedule: ClipSchedule | None = None,
         ema_decay: float | None = None,
         denoiser: Denoiser | None = None,
-        audit: Auditor | None = None,
+        audit: AuditPlan | None = None,
         evaluation: Any = None,
         score: Score | None = None,
         evaluate_every: int | None = None,
