@@ -3,7 +3,6 @@
 
 import math
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -287,59 +286,6 @@ def test_each_canary_is_found_by_its_place_whatever_the_order_of_a_batch():
     told = canaried.units.canaries(order)
     assert batch.rows[-2][batch.rows[-2] > 0].tolist() == told.tolist()
     assert sorted(told.tolist()) == (canaried._auditor.present.nonzero().flatten() + 1).tolist()
-
-
-# --- trials -----------------------------------------------------------------------------------------------
-
-
-def test_trials_leave_the_run_as_it_is(monkeypatch):
-    found = []
-    for tried in (True, False):
-        if not tried:
-            monkeypatch.setattr(CanariedRun, "try_out", lambda self, private, **told: None)
-        model = nn.Linear(2, 2)
-        nn.init.zeros_(model.weight)
-        nn.init.zeros_(model.bias)
-        run = trainer(mechanism(), model=model).fit()
-        found.append((run.audit, model.weight.tolist()))
-    (with_trials, weights), (without, others) = found
-    assert weights == others and with_trials.in_scores == without.in_scores
-    assert len(with_trials.checks) == len(without.checks) + 2
-
-
-def test_a_trial_has_noise_of_its_own_and_is_not_counted():
-    model = nn.Linear(2, 2)
-    private = PrivateGradients(
-        model, clip_norm=1.0, noise_multiplier=1.0, expected_batch_size=1, generator=seeded(3), trials=True
-    )
-    with private.trying():
-        private.finish()
-    tried = [model.weight.grad.clone()]
-    private.drop()
-    assert model.weight.grad is None and private.steps == 0
-    with private.trying():
-        private.finish()
-    tried.append(model.weight.grad.clone())
-    private.finish()
-    assert private.steps == 1
-    assert len({tuple(part.flatten().tolist()) for part in (*tried, model.weight.grad)}) == 3
-
-
-def test_only_an_audit_may_take_steps_that_do_not_count():
-    private = PrivateGradients(nn.Linear(2, 2), clip_norm=1.0, noise_multiplier=1.0, expected_batch_size=1)
-    with pytest.raises(InvalidParameterError, match="only an audit"), private.trying():
-        pass
-    with pytest.raises(InvalidParameterError, match="only an audit"):
-        private.alone(torch.ones(1, 2), torch.zeros(1, dtype=torch.int64))
-
-
-def test_nothing_is_tried_out_in_the_middle_of_a_step():
-    private = PrivateGradients(
-        nn.Linear(2, 2), clip_norm=1.0, noise_multiplier=1.0, expected_batch_size=1, trials=True
-    )
-    private.accumulate(*rows())
-    with pytest.raises(InvalidParameterError, match="a step has begun"), private.trying():
-        pass
 
 
 def test_a_model_without_parameters_cannot_hold_canaries():
@@ -671,30 +617,7 @@ def test_clipping_by_coordinate_is_refused():
         Canaries(count=100).plant(Units((torch.zeros(4, 2),)), mechanism, None)
 
 
-class Depth(nn.Module):
-    """A block that is left out at random, which no module says of itself."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.block, self.head = nn.Linear(2, 8), nn.Linear(8, 2, bias=False)
-
-    def forward(self, x):
-        kept = F.dropout(torch.ones_like(x[:, :1]), 0.5, self.training)
-        z = torch.relu(self.block(x))
-        return self.head(0.01 * z + kept * z)
-
-
-@pytest.mark.parametrize("model", [Depth, lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(2, 2))])
-def test_models_that_draw_are_allowed_the_whole_bound(model):
-    """Their gradients have no known length: in clean runs they were called too long."""
-    run = trainer(mechanism(noise=((0.3, 200),), sampling=SAMPLERS["poisson"]), model=model()).fit()
-    found = {check.name: check for check in run.audit.checks}
-    assert not run.audit.refuted
-    assert found["contributions in the model's own tensors"].p_value > 1e-6
-
-
 def test_the_length_of_many_numbers_is_added_up_in_float64():
     gradients = {"w": torch.full((20_000_000,), 0.1)}
-    canaried = SimpleNamespace(_gradients=lambda: gradients)
-    ((length, size),) = CanariedRun._energies(canaried).values()
+    ((length, size),) = canaries._energies(gradients).values()
     assert length == pytest.approx(float(gradients["w"][0].double()) ** 2 * size, rel=1e-9)
