@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """An auditor watches any mechanism of noisy sums: votes and updates as well as gradients."""
 
+import io
+
+import numpy as np
 import pytest
 import torch
 
@@ -107,6 +110,37 @@ def test_an_auditor_goes_on_where_it_was():
     )
     second.load_state_dict(first.state_dict())
     assert judged(second) == judged(first)
+
+
+MANY_TENSORS, MANY_STEPS = 150, 5000
+MOST_BYTES = 4 << 20
+
+
+def saved(auditor):
+    file = io.BytesIO()
+    torch.save(auditor.state_dict(), file)
+    return file
+
+
+def test_what_is_kept_of_a_long_run_of_a_large_model_takes_few_bytes():
+    rate, draws = 0.01, np.random.default_rng(0)
+    auditor = Auditor(count=1000, relation=Relation.ADD_REMOVE, sampling_rate=rate, generator=seeded(1))
+    noise = torch.from_numpy(draws.normal(size=(16, 1000)))
+    for step in range(MANY_STEPS):
+        taken = auditor.present & torch.from_numpy(draws.random(1000) < rate)
+        auditor.observe(noise[step % 16] + taken, noise=1.0, taken=taken, idle=noise[step % 15])
+        for tensor in range(MANY_TENSORS):
+            auditor.observe_energy(f"the model's layers.{tensor}.weight", 1000.0 + step, 1000)
+    for _ in range(16):
+        auditor.observe_trial(torch.cat([noise[0], noise[1]]), before=3)
+        for tensor in range(MANY_TENSORS):
+            auditor.observe_noise(f"the model's layers.{tensor}.weight", draws.normal(size=1000))
+    file = saved(auditor)
+    assert file.tell() < MOST_BYTES
+    file.seek(0)
+    again = Auditor(count=1000, relation=Relation.ADD_REMOVE, sampling_rate=rate, generator=seeded(2))
+    again.load_state_dict(torch.load(file, weights_only=True))
+    assert saved(again).getvalue() == file.getvalue()
 
 
 def test_too_few_canaries_are_refused():

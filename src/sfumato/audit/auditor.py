@@ -320,7 +320,7 @@ class Auditor:
         return {
             "present": self._present,
             "scores": self._scores.clone(),
-            "steps": list(self._steps),
+            "steps": torch.tensor(self._steps, dtype=torch.float64),
             "twice": self._twice,
             "noise": self._noise.state_dict(),
             "added": self._added.state_dict(),
@@ -334,7 +334,7 @@ class Auditor:
         """Go on from what `state_dict` returned."""
         self._seat(state["present"])
         self._scores = state["scores"].clone()
-        self._steps = [float(noise) for noise in state["steps"]]
+        self._steps = state["steps"].tolist()
         self._twice = state["twice"]
         self._noise.load_state_dict(state["noise"])
         self._added.load_state_dict(state["added"])
