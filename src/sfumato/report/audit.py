@@ -87,7 +87,8 @@ def _checks(found: Attacked) -> str:
         for check in found.canaries.checks
     ]
     heads = ("what", "result", "chance in right code", "fails below", "observations", "seen 9 times in 10")
-    return rows_table(heads, rows)
+    failed = [number for number, check in enumerate(found.canaries.checks) if check.failed]
+    return rows_table(heads, rows, warned=failed)
 
 
 def _curves(found: Attacked) -> str:
@@ -95,12 +96,13 @@ def _curves(found: Attacked) -> str:
     if math.isfinite(found.claim.epsilon):
         lines.append(Series(name="the most the claim allows", points=_allowed(found.claim)))
     chance = Series(name="guessing", points=[(_LOWEST, _LOWEST), (0.0, 0.0)])
-    return line_chart(
+    chart = line_chart(
         [*lines, chance],
         title="ROC curves on logarithmic axes",
         x_label="log10 of the false-positive rate",
         y_label="log10 of the true-positive rate",
     )
+    return f'<figure class="chart">{chart}</figure>'
 
 
 def _allowed(claim: Guarantee) -> list[tuple[float, float]]:
