@@ -373,7 +373,7 @@ class _CanariedUnits(Units):
 
     def _split(self, units: Tensor) -> tuple[Tensor, Tensor]:
         """Return which of some units are canaries, and for each the number of canaries before it."""
-        before = torch.searchsorted(self._places, units.cpu())
+        before = torch.searchsorted(self._places, units.cpu().contiguous())
         if not len(self._seats):
             return torch.zeros(len(units), dtype=torch.bool), before
         return self._places[before.clamp(max=len(self._seats) - 1)] == units.cpu(), before
