@@ -48,7 +48,7 @@ th, td { text-align: left; padding: .35rem .75rem .35rem 0; border-bottom: 1px s
 th { font-weight: 600; }
 table:has(th[scope="col"]:nth-child(5)) { min-width: 44rem; }
 .facts td { overflow-wrap: anywhere; }
-.facts th { min-width: 9rem; }
+.facts th { width: 25%; min-width: 9rem; }
 .warned td { color: var(--warn); font-weight: 600; }
 pre { white-space: pre-wrap; overflow-wrap: anywhere; font: .85rem/1.5 ui-monospace, monospace; }
 summary { cursor: pointer; padding: .75rem 0; }
