@@ -30,6 +30,7 @@ from sfumato.training import (
     Trainer,
     TruncatedPoissonSampling,
 )
+from sfumato.training.checkpoint import RunFolder
 from sfumato.training.clipping import CoordinateClipping, Scaling
 from sfumato.training.data import Deferred, Units
 from sfumato.training.isolation import is_row
@@ -526,6 +527,41 @@ def test_a_resumed_run_goes_on_with_the_same_canaries(tmp_path, monkeypatch):
     whole = trainer(mechanism()).fit()
     assert resumed.audit.in_scores == pytest.approx(whole.audit.in_scores)
     assert resumed.audit.best == whole.audit.best
+
+
+def finished_in_two(folder, monkeypatch, *, ema_decay, settle=Trainer._settle):
+    """Let a run die after its last step, and return what a second process makes of it."""
+
+    def die(self, weights):
+        raise Stopped
+
+    settings = {"folder": folder, "checkpoint_every": 1, "ema_decay": ema_decay}
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        patch.setattr(RunFolder, "finish", die)
+        trainer(mechanism(), **settings).fit()
+    monkeypatch.setattr(Trainer, "_settle", settle)
+    return trainer(mechanism(), **settings).fit(resume=True).audit
+
+
+@pytest.mark.parametrize("ema_decay", [None, 0.9])
+def test_weights_that_change_after_the_last_step_are_found_where_no_step_is_left_to_a_resume(
+    tmp_path, monkeypatch, ema_decay
+):
+    settle = Trainer._settle
+
+    @torch.no_grad()
+    def changed(self, session):
+        settle(self, session)
+        for parameter in session.model.parameters():
+            parameter.add_(0.5)
+        if session.average is not None:
+            for mean in session.average.by_parameter().values():
+                mean.add_(0.5)
+
+    clean = finished_in_two(tmp_path / "clean", monkeypatch, ema_decay=ema_decay)
+    assert not clean.refuted and "updates" in {check.name for check in clean.checks}
+    found = finished_in_two(tmp_path / "changed", monkeypatch, ema_decay=ema_decay, settle=changed)
+    assert [check.name for check in found.failures] == ["updates"]
 
 
 def test_canaries_that_a_resumed_process_drew_for_itself_are_forgotten(tmp_path, monkeypatch):

@@ -263,7 +263,10 @@ class CanariedRun:
 
     def state_dict(self) -> dict[str, Any]:
         """Return who is in, and what was seen so far."""
-        said = None if self._updates is None else self._updates.said
+        said = self._moved
+        if self._updates is not None:
+            self._updates.check_kept()
+            said = self._updates.said
         own = {"key": self._key, "sampled": self._sampled, "placed": self._units.placed, "moved": said}
         return {**own, **self._auditor.state_dict()}
 
