@@ -4,6 +4,7 @@ where nothing was audited."""
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -91,6 +92,7 @@ def test_programs_are_told_the_claim_and_the_bound(said, tmp_path):
     assert code == 0 and told["refuted"] is False and told["audited"] is True
     assert 0 <= told["lower_bound"] < told["claimed_epsilon"] <= 2 and told["delta"] == 1e-4
     assert told["membership_area"] is None and told["report"] == "page.html"
+    assert told["reasons"] == [] and told["could_not_be_done"] == []
     assert "Who may see this" not in (tmp_path / "runs" / "page.html").read_text()
 
 
@@ -128,6 +130,62 @@ def test_a_check_that_failed_counts_where_the_claim_itself_could_not_be_tested(s
     assert "not audited" not in page
     told = json.loads(said("audited --no-membership --json")[1])
     assert told["audited"] is True and told["refuted"] is True
+
+
+def lost(name):
+    (Path("audited") / name).unlink()
+
+
+def no_page():
+    (Path("audited") / "audit.html").mkdir()
+
+
+def gaps():
+    changed("run.json", audit=audit_of(checks=one_failed()[:1]))
+
+
+def of_labels():
+    (Path("audited") / "settings.json").write_text('{"data": "digits", "private": "labels"}')
+
+
+def no_noise():
+    with open("audited/run.json") as file:
+        facts = json.load(file)
+    del facts["noise"]
+    with open("audited/run.json", "w") as file:
+        json.dump(sealed(facts), file)
+
+
+IN_THE_WAY = {
+    "a run in Python": (lambda: lost("settings.json"), "does not say what data"),
+    "a run on labels": (of_labels, "features of the run in 'audited' are public"),
+    "damaged settings": (lambda: (Path("audited") / "settings.json").write_text("{"), "cannot be read"),
+    "no page": (no_page, "cannot be written"),
+    "lost weights": (lambda: lost("model.pt"), "the weights of the run in 'audited' are gone"),
+    "an audit with gaps": (gaps, "is not whole"),
+    "no noise": (no_noise, "is not what a finished run writes"),
+}
+
+
+@pytest.mark.parametrize("flags", ["", " --json"])
+@pytest.mark.parametrize(("harm", "says"), IN_THE_WAY.values(), ids=IN_THE_WAY.keys())
+def test_a_check_that_failed_ends_with_1_whatever_else_cannot_be_done(said, harm, says, flags):
+    changed("run.json", audit=audit_of(checks=one_failed()))
+    harm()
+    code, out, err = said(f"audited{flags}")
+    assert code == 1 and says in out and err == ""
+    if flags:
+        told = json.loads(out)
+        assert told["refuted"] is True and says in " ".join(told["could_not_be_done"])
+        assert "The noise is too small in step 3" in " ".join(told["reasons"])
+    else:
+        assert "THE CLAIM IS FALSE. The noise is too small in step 3" in out and "Could not be done" in out
+
+
+def test_a_claim_that_stands_is_not_shown_where_something_cannot_be_done(said):
+    no_page()
+    code, out, err = said("audited --no-membership")
+    assert code == 2 and "cannot be written" in err and out == ""
 
 
 def test_the_page_says_which_run_it_is(said, tmp_path):
@@ -193,6 +251,7 @@ def test_an_infinite_claim_has_not_passed(said, tmp_path):
     )
     page = (tmp_path / "runs" / "audited" / "audit.html").read_text()
     assert "The claim was not audited: no attack can contradict an infinite epsilon." in page
+    assert "--audit 1000" not in out and "Train with canaries" not in page  # it has canaries
 
 
 @pytest.mark.parametrize("name", OF_EVERY_RUN)

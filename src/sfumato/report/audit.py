@@ -42,7 +42,10 @@ def audit_report(found: Attacked, *, title: str, about: Mapping[str, object] | N
 def _verdict(found: Attacked) -> str:
     said = ["The attacks do not contradict the claim. That proves nothing: another attack may do better."]
     if not found.audited:
-        said = [f"{found.not_audited()} Train with canaries to audit it."]
+        said = [
+            found.not_audited(),
+            *(["Train with canaries to audit it."] if found.canaries is None else []),
+        ]
     if found.refuted:
         said = [_false(found), *(found.canaries.reasons() if found.canaries is not None else [])]
     kind = "promise" if found.audited and not found.refuted else "warning"
