@@ -18,7 +18,15 @@ COUNT, STEPS = 600, 10
 
 
 def watched(
-    *, relation=Relation.ADD_REMOVE, rate=0.3, noise=1.0, true_noise=None, reach=1.0, steps=STEPS, seed=0
+    *,
+    relation=Relation.ADD_REMOVE,
+    rate=0.3,
+    noise=1.0,
+    true_noise=None,
+    reach=1.0,
+    steps=STEPS,
+    seed=0,
+    exact=True,
 ):
     """Run a mechanism that adds up votes of canaries with noise, and return its auditor."""
     auditor = Auditor(count=COUNT, relation=relation, sampling_rate=rate, generator=seeded(seed))
@@ -26,16 +34,16 @@ def watched(
     for _ in range(steps):
         taken = auditor.seated & (torch.rand(COUNT, generator=draws) < rate)
         drawn = torch.randn(COUNT, generator=draws) * (noise if true_noise is None else true_noise)
-        auditor.observe(auditor.signs * taken * reach + drawn, noise=noise, taken=taken)
+        auditor.observe(auditor.signs * taken * reach + drawn, noise=noise, taken=taken, exact=exact)
     return auditor
 
 
-def judged(auditor, *, relation=Relation.ADD_REMOVE, rate=0.3, noise=1.0, epsilon=None, **told):
+def judged(auditor, *, relation=Relation.ADD_REMOVE, rate=0.3, noise=1.0, epsilon=None, delta=1e-5, **told):
     def event(factor):
         return dp_sgd(noise_multiplier=noise * factor, sampling_rate=rate, steps=STEPS)
 
     cost = price(event(1.0), delta=1e-5, relation=relation).epsilon if epsilon is None else epsilon
-    claim = Guarantee(epsilon=cost, delta=1e-5, relation=relation, privacy_unit="teacher")
+    claim = Guarantee(epsilon=cost, delta=delta, relation=relation, privacy_unit="teacher")
     return auditor.verdict(claim, event, subject="votes", steps=STEPS, **told)
 
 
@@ -50,6 +58,46 @@ def test_a_right_mechanism_is_not_accused(relation):
         "price",
     }
     assert "4 checks found nothing" in found.statement()
+    assert [each.name for each in found.unchecked] == [
+        "noise of the model's own tensors",
+        "noise beneath the model's gradients",
+        "contributions in the model's own tensors",
+    ]
+    assert "Not checked: noise of the model's own tensors, because no trial step" in found.statement()
+
+
+REASONS = [
+    ({"rate": 1.0}, {}, "batches", "every unit is in each batch"),
+    ({}, {"delta": 1e-15}, "price", "cannot be computed precisely"),
+    ({"steps": 0}, {}, "contributions of canaries", "no canary was in a batch"),
+    ({"exact": False}, {}, "contributions of canaries", "norms are estimated"),
+]
+
+
+@pytest.mark.parametrize(("ran", "told", "name", "why"), REASONS)
+def test_a_check_that_is_not_made_is_named_with_its_reason(ran, told, name, why):
+    found = judged(watched(**ran), epsilon=30.0, rate=ran.get("rate", 0.3), **told)
+    assert name not in {check.name for check in found.checks}
+    (gap,) = (each for each in found.unchecked if each.name == name)
+    assert why in gap.why and f"{name}, because {gap.why}" in found.statement()
+
+
+def test_batches_without_coins_are_not_checked():
+    auditor = Auditor(count=COUNT, relation=Relation.ZERO_OUT, sampling_rate=None, generator=seeded(0))
+    auditor.observe(auditor.signs + torch.randn(COUNT), noise=1.0, taken=auditor.seated)
+    gaps = {
+        each.name: each.why for each in judged(auditor, relation=Relation.ZERO_OUT, epsilon=30.0).unchecked
+    }
+    assert "only Poisson sampling" in gaps["batches"]
+
+
+def test_a_check_of_the_callers_own_that_found_nothing_to_look_at_is_named_too():
+    more = [("votes", [], "little"), ("voters", [], "little")]
+    gaps = judged(watched(), more=more, why_not={"votes": "nobody voted"}).unchecked[-2:]
+    assert [str(gap) for gap in gaps] == [
+        "votes, because nobody voted",
+        "voters, because nothing was observed for it",
+    ]
 
 
 def test_all_errors_together_are_what_the_confidence_leaves():

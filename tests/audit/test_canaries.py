@@ -14,6 +14,7 @@ from sfumato import Budget, Ledger
 from sfumato.audit import auditor, canaries
 from sfumato.audit.auditor import least_canaries
 from sfumato.audit.canaries import CanariedRun, Canaries
+from sfumato.audit.results import CheckName
 from sfumato.errors import InvalidParameterError, UnsupportedModelError
 from sfumato.testing import seeded
 from sfumato.training import (
@@ -68,12 +69,11 @@ def trainer(run, data=None, *, model=None, seed=1, audit=None, public_size=ROWS,
         mechanism=run,
         public_size=public_size,
         delta=1e-5,
-        learning_rate=0.1,
         evaluate_every=run.steps,
         progress=False,
         generator=None if seed is None else seeded(seed),
         audit=Canaries(count=COUNT) if audit is None else audit,
-        **settings,
+        **{"learning_rate": 0.1, **settings},
     )
 
 
@@ -112,6 +112,20 @@ def test_an_honest_run_is_told_apart_but_no_better_than_it_claims(relation, samp
     assert run.audit.best.delta == run.guarantee.delta
     assert run.audit.best.trials == COUNT
     assert run.audit.statement() in run.statement()
+    named = [each.name for each in (*run.audit.checks, *run.audit.unchecked)]
+    assert sorted(named) == sorted(CheckName)  # each is made, or its reason is given
+
+
+def test_an_optimizer_that_cannot_be_copied_is_said_to_be_unchecked():
+    def hooked(parameters):
+        optimizer = torch.optim.SGD(parameters, lr=0.1)
+        optimizer.register_step_post_hook(lambda *_: None)
+        return optimizer
+
+    audit = trainer(mechanism(sampling=SAMPLERS["poisson"]), optimizer=hooked, learning_rate=None).fit().audit
+    assert audit.statement().endswith(
+        "Not checked: updates, because the optimizer cannot be copied, or its copy cannot take a step."
+    )
 
 
 @pytest.mark.parametrize("relation", ["add-remove", "zero-out", "replace-one", "replace-label"])

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from sfumato import cli
-from sfumato.audit.auditor import OF_EVERY_RUN
+from sfumato.audit.results import CheckName
 from sfumato.training.sealing import sealed
 
 TRAIN = "train digits --model linear --epsilon 2 --epochs 1 --expected-batch-size 100 --seed 1"
@@ -254,11 +254,19 @@ def test_an_infinite_claim_has_not_passed(said, tmp_path):
     assert "--audit 1000" not in out and "Train with canaries" not in page  # it has canaries
 
 
-@pytest.mark.parametrize("name", OF_EVERY_RUN)
-def test_an_audit_without_a_check_that_every_run_has_has_not_passed(said, name):
-    changed("run.json", audit=audit_of(checks=[c for c in audit_of()["checks"] if c["name"] != name]))
+@pytest.mark.parametrize("name", CheckName)
+def test_an_audit_without_a_check_or_a_reason_has_not_passed(said, tmp_path, name):
+    others = [check for check in audit_of()["checks"] if check["name"] != name]
+    assert len(others) == len(CheckName) - 1
+    changed("run.json", audit=audit_of(checks=others))
     code, out, err = said("audited --no-membership")
-    assert code == 2 and name in err and "has not passed" in err and out == ""
+    assert code == 2 and f"the check {str(name)!r}" in err and "has not passed" in err and out == ""
+    changed("run.json", audit=audit_of(unchecked=[{"name": name, "why": "it was dark"}]))
+    code, out, err = said("audited --no-membership")
+    assert code == 0 and f"Not checked: {name}, because it was dark." in out, err
+    page = (tmp_path / "runs" / "audited" / "audit.html").read_text()
+    assert "NOT CHECKED" in page and "because it was dark" in page.split("<h2>")[0]  # above all else, too
+    assert json.loads(said("audited --no-membership --json")[1])["not_checked"] == {name: "it was dark"}
 
 
 @pytest.mark.parametrize("part", ["checks", "in_scores", "out_scores"])
@@ -338,6 +346,8 @@ WRONG = {
     "text for scores": lambda: {"audit": audit_of(in_scores=["high"])},
     "a chance that is no number": lambda: {"audit": audit_of(checks=all_with(p_value=float("nan")))},
     "a chance below zero": lambda: {"audit": audit_of(checks=all_with(error=-1.0))},
+    "no word of gaps": lambda: {"audit": {k: v for k, v in audit_of().items() if k != "unchecked"}},
+    "a gap without a reason": lambda: {"audit": audit_of(unchecked=[{"name": "price", "why": ""}])},
     "scores that are no number": lambda: {"audit": audit_of(in_scores=[float("nan")] * 10)},
 }
 

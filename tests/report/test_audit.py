@@ -8,7 +8,7 @@ import pytest
 
 from sfumato.accounting import Guarantee, Relation
 from sfumato.audit.attack import Attacked
-from sfumato.audit.results import AuditResult, Check, LowerBound
+from sfumato.audit.results import AuditResult, Check, LowerBound, Unchecked
 from sfumato.audit.roc import Roc
 from sfumato.report.audit import audit_report
 
@@ -59,6 +59,17 @@ def test_a_check_that_failed_stands_out_among_the_others():
     assert text.count('<tr class="warned">') == 1
     assert '<tr class="warned"><td>batches</td><td>FAILED</td>' in text
     assert 'class="warned"' not in audit_report(attacked(), title="Audit")
+
+
+def test_a_check_that_was_not_made_is_said_not_to_have_been():
+    gap = Unchecked(name="batches", why=f"nobody looked {HOSTILE}")
+    found = attacked()
+    found = replace(
+        found, canaries=replace(found.canaries, checks=(checked("noise", 1.0),), unchecked=(gap,))
+    )
+    text = audit_report(found, title="Audit").replace("\n", "")
+    assert "<td>batches</td><td>NOT CHECKED</td>" in text and "<script" not in text
+    assert text.index("Not checked: batches, because nobody looked") < text.index("Claim and lower bound")
 
 
 def test_curves_are_no_wider_than_can_be_read():

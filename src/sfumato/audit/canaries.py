@@ -41,7 +41,7 @@ from torch.optim import Optimizer
 
 from sfumato.accounting.guarantee import Guarantee
 from sfumato.audit.auditor import Auditor, halves, least_canaries, require_enough
-from sfumato.audit.results import AuditResult
+from sfumato.audit.results import AuditResult, CheckName
 from sfumato.audit.trials import LONG, Trials, gradients_of, just_below
 from sfumato.audit.update_log import UpdateLog
 from sfumato.errors import InvalidParameterError, UnsupportedModelError
@@ -62,6 +62,7 @@ _SHAPELESS = "no canary was in any batch: there was no row whose shape a canary 
 _UNSAMPLED = (
     "the sampler took no canary into any batch: use more canaries, more steps or a higher sampling rate"
 )
+_DENOISED = "a denoiser changes gradients after their release"
 _UPDATES_SEE = "a weight that differs by 0.01% from what was released"
 _TABLES = 4  # of canary coordinates where layers are clipped on their own, and 2 where they are not
 
@@ -245,13 +246,17 @@ class CanariedRun:
 
     def judge(self, claim: Guarantee) -> AuditResult:
         """Return the claim and the lower bound that the scores so far give."""
-        mechanism = self._mechanism
+        mechanism, updates = self._mechanism, self._updates
         return self._auditor.verdict(
             claim,
             lambda factor: mechanism.scaled(factor).event(),
             subject=f"DP-SGD in {mechanism.steps} steps",
             steps=mechanism.steps,
-            more=() if self._updates is None else [("updates", self._updates.findings(), _UPDATES_SEE)],
+            more=[(CheckName.UPDATES, [] if updates is None else updates.findings(), _UPDATES_SEE)],
+            why_not={
+                CheckName.PUSHES: self._trials.why_not(),
+                CheckName.UPDATES: _DENOISED if updates is None else updates.why_not(),
+            },
             blind=self._blind(),
         )
 

@@ -42,6 +42,11 @@ class ContributionLog:
             tuple[float, float]
         ] = []  # log chance of the largest, and how far beyond the bound
 
+    @property
+    def looked(self) -> bool:
+        """Whether any step was looked at, be it without a contribution."""
+        return bool(self._steps)
+
     def add(self, beyond: Numbers, others: Numbers, *, noise: float) -> None:
         """Add a step: excesses of those in the batch, and coordinates of those that are not."""
         self._steps.append((float(beyond.sum()), float(len(beyond)), noise))

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sfumato.audit.auditor import Auditor
+from sfumato.audit.auditor import ESTIMATED, Auditor
 from sfumato.errors import SfumatoError
 from sfumato.training import distributed, rows, swapping
 from sfumato.training.checking import same_draws
@@ -54,6 +54,7 @@ class Trials:
         self._mechanism, self._units, self._auditor = mechanism, units, auditor
         self._steps: set[int] = set()
         self._model: nn.Module | None = None
+        self._noise_alone: Callable[[], Tensor] | None = None
         self._draws: bool | None = None  # whether the model draws random numbers, once that is known
 
     def schedule(self, key: int) -> None:
@@ -65,6 +66,12 @@ class Trials:
     def prepare(self, model: nn.Module, noise_alone: Callable[[], Tensor]) -> None:
         """Say whose tensors are looked at, and what returns the other coordinates that hold noise alone."""
         self._model, self._noise_alone = model, noise_alone
+
+    def why_not(self) -> str:
+        """Return why no made-up rows were tried, where that is so."""
+        if self._mechanism.step.projections is not None:
+            return ESTIMATED
+        return "no made-up row is an input of the model and has a gradient in it"
 
     def take(self, private: PrivateGradients, *, step: int, device: torch.device) -> None:
         """Take trials, if it is time to, and look at what they would have released.
@@ -90,7 +97,7 @@ class Trials:
 
     def _try(self, private: PrivateGradients, step: int, batch: tuple[Any, ...] | None) -> None:
         """Take a step that does not count, and look at the canaries' coordinates, which are noise alone."""
-        assert self._model is not None  # it was prepared
+        assert self._model is not None and self._noise_alone is not None  # it was prepared
         with same_draws(self._model), private.trying():
             if batch is not None and distributed.is_first():  # the others have an empty share
                 private.accumulate(*batch, checked_rows=torch.zeros(0, dtype=torch.int64))

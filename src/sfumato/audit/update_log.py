@@ -81,6 +81,10 @@ class UpdateLog:
                 mean.lerp_(weight, 1 - decay)
             self._updates += 1
 
+    def why_not(self) -> str:
+        """Return why nothing was compared, where that is so."""
+        return "the optimizer cannot be copied, or its copy cannot take a step"
+
     def check_kept(self) -> None:
         """Compare the weights that a checkpoint keeps: a resumed run takes them for granted."""
         if self._twin is None:

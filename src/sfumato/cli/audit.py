@@ -7,7 +7,7 @@ Exit       0 where the claim stands, 1 where it is false, 2 where that could not
 False      A failed check or a refuted claim ends with 1, whatever else cannot be done: it is said, and so is
            what could not be done.
 Evidence   Files are compared with the fingerprints that the run left (`training.sealing`), and what is said
-           of an audit must be whole: its scores, and the checks that every audited run has.
+           of an audit must be whole: its scores, and each check, or why it was not made.
 """
 
 import json
@@ -95,8 +95,13 @@ class _Attempts:
 def _show(found: "Attacked", place: str | None, failed: Sequence[str], *, as_json: bool) -> None:
     told = _told(found, place)
     if as_json:
-        reasons = [] if found.canaries is None else found.canaries.reasons()
-        show_facts("Audit", told | {"reasons": reasons, "could_not_be_done": failed}, as_json=True)
+        canaries = found.canaries
+        more = {
+            "reasons": [] if canaries is None else canaries.reasons(),
+            "not_checked": {} if canaries is None else {each.name: each.why for each in canaries.unchecked},
+            "could_not_be_done": failed,
+        }
+        show_facts("Audit", told | more, as_json=True)
         return
     show_facts("Audit", told, as_json=False)
     show_text(found.statement())
@@ -137,10 +142,10 @@ def _require_evidence(run: str, facts: Any, planted: "AuditResult | None") -> No
 
 def _require_whole(run: str, planted: "AuditResult") -> None:
     """Refuse what is said of an audit where part of it is missing: what is not there has not passed."""
-    from sfumato.audit.auditor import OF_EVERY_RUN
+    from sfumato.audit.results import CheckName
 
-    made = {check.name for check in planted.checks}
-    missing = [f"the check {name!r}" for name in OF_EVERY_RUN if name not in made]
+    told = {each.name for each in (*planted.checks, *planted.unchecked)}
+    missing = [f"the check {name.value!r}" for name in CheckName if name not in told]
     missing += [] if planted.in_scores and planted.out_scores else ["the scores of canaries"]
     if missing:
         raise InvalidParameterError(

@@ -2,7 +2,7 @@
 """The page of an audit: which run it is, the claim, the lower bound beside it, checks, and ROC curves.
 
 Promise    A refuted claim is said to be false above everything else, and a claim that was not audited is
-           said not to have been.
+           said not to have been. So is a check that was not made.
 Shown      Exact figures of a membership attack tell about the rows it compared: the page says so.
 """
 
@@ -30,7 +30,7 @@ def audit_report(found: Attacked, *, title: str, about: Mapping[str, object] | N
         section("The run", facts_table(about)) if about else "",
         section("Claim and lower bound", _bounds(found)),
         section("Checks, and how small a mistake they could have seen", _checks(found))
-        if _checked(found)
+        if _checks(found)
         else "",
         section("Who was in? ROC curves", _curves(found)) if found.rocs else "",
         section("What was tried", *(f"<p>{escape(said)}</p>" for said in found.tried())),
@@ -48,6 +48,8 @@ def _verdict(found: Attacked) -> str:
         ]
     if found.refuted:
         said = [_false(found), *(found.canaries.reasons() if found.canaries is not None else [])]
+    if found.canaries is not None:
+        said += found.canaries.gaps()
     kind = "promise" if found.audited and not found.refuted else "warning"
     return f'<div class="{kind}">{"".join(f"<p>{escape(sentence)}</p>" for sentence in said)}</div>'
 
@@ -72,12 +74,10 @@ def _bounds(found: Attacked) -> str:
     return rows_table(heads, rows or [(claimed, "no bound", f"{found.claim.delta:g}", "no canaries", 0, "")])
 
 
-def _checked(found: Attacked) -> bool:
-    return found.canaries is not None and bool(found.canaries.checks)
-
-
 def _checks(found: Attacked) -> str:
-    assert found.canaries is not None  # `_checked` saw to it
+    """Return a row for each check, those that were not made included; empty where there is none."""
+    if found.canaries is None or not (found.canaries.checks or found.canaries.unchecked):
+        return ""
     rows = [
         (
             check.name,
@@ -88,6 +88,10 @@ def _checks(found: Attacked) -> str:
             check.sees,
         )
         for check in found.canaries.checks
+    ]
+    rows += [
+        (gap.name, "NOT CHECKED", "", "", "", f"nothing, because {gap.why}")
+        for gap in found.canaries.unchecked
     ]
     heads = ("what", "result", "chance in right code", "fails below", "observations", "seen 9 times in 10")
     failed = [number for number, check in enumerate(found.canaries.checks) if check.failed]
