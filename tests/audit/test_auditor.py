@@ -141,6 +141,35 @@ def test_numbers_that_are_none_are_taken_for_large_ones():
     assert judged(auditor).refuted
 
 
+WRONG = [float("nan"), float("inf"), -float("inf")]
+
+
+@pytest.mark.parametrize("value", WRONG)
+def test_a_coordinate_of_nobody_that_is_no_number_is_found(value):
+    auditor = watched(steps=STEPS - 1)
+    idle = torch.randn(COUNT, generator=torch.Generator().manual_seed(1))
+    idle[7] = value
+    auditor.observe(
+        torch.randn(COUNT, generator=torch.Generator().manual_seed(2)),
+        noise=1.0,
+        taken=torch.zeros(COUNT),
+        idle=idle,
+    )
+    assert [check.name for check in judged(auditor).failures] == ["noise of each step"]
+
+
+@pytest.mark.parametrize("value", WRONG)
+@pytest.mark.parametrize("present", [True, False])
+def test_a_contribution_that_is_no_number_is_too_much_whatever_its_sign(value, present):
+    auditor = watched(relation=Relation.REPLACE_ONE, steps=STEPS - 1)
+    seen = auditor.signs + torch.randn(COUNT, generator=torch.Generator().manual_seed(2))
+    seen[(auditor.present == present).nonzero()[0]] = value
+    auditor.observe(seen, noise=1.0, taken=torch.ones(COUNT))
+    auditor.observe_push(value, noise=1.0)
+    failed = {check.name for check in judged(auditor, relation=Relation.REPLACE_ONE).failures}
+    assert {"contributions of canaries", "contributions in the model's own tensors"} <= failed
+
+
 def test_an_infinite_claim_is_not_tested():
     found = judged(watched(), epsilon=float("inf"))
     assert not found.tested and "NOTHING WAS TESTED" in found.statement() and not found.refuted

@@ -116,6 +116,19 @@ def test_an_honest_run_is_told_apart_but_no_better_than_it_claims(relation, samp
     assert sorted(named) == sorted(CheckName)  # each is made, or its reason is given
 
 
+@pytest.mark.parametrize("wrong", ["rows", "weights"])
+def test_rows_and_outputs_that_are_no_numbers_accuse_nobody(wrong):
+    features, labels = rows()
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    with torch.no_grad():
+        if wrong == "rows":
+            features[::2], features[1::4] = float("nan"), float("inf")
+        else:
+            model[0].weight.fill_(3e38)
+        assert not model(features).isfinite().all()
+    assert not trainer(mechanism(), (features, labels), model=model).fit().audit.refuted
+
+
 def test_an_optimizer_that_cannot_be_copied_is_said_to_be_unchecked():
     def hooked(parameters):
         optimizer = torch.optim.SGD(parameters, lr=0.1)

@@ -137,12 +137,35 @@ def test_what_is_kept_of_energies_says_the_same_as_all_of_them(steps):
     assert one.observations == whole.observations == sizes.sum()
 
 
-def test_energies_that_are_no_number_are_not_too_small_and_hide_no_other():
-    log = Energies("a layer")
-    for energy in (float("nan"), 0.0, float("inf")):
-        log.add(energy, 100)
-    one, whole = log.findings()
-    assert one.p_value < ALPHA and "in step 2" in one.said and whole.p_value == 1
+@pytest.mark.parametrize("energy", [float("nan"), float("inf")])
+def test_an_energy_that_is_no_number_is_found_and_hides_no_other(energy):
+    draws = np.random.default_rng(1)
+    log, kept = Energies("a layer"), Energies("a layer")
+    for _ in range(100):
+        log.add(0.9 * float((draws.normal(size=100) ** 2).sum()), 100)
+    before = log.findings()
+    log.add(energy, 100)
+    log.add(energy, 100)
+    kept.load_state_dict(log.state_dict())
+    broken, one, whole = kept.findings()
+    assert broken.p_value == 0 and "in a layer is no finite number in step 101" in broken.said
+    assert whole == before[1] and whole.p_value < ALPHA  # too little over all steps, as before
+    assert one.p_value >= before[0].p_value and one.said == before[0].said
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_noise_that_is_no_number_is_found_and_hides_no_other(value):
+    log = NoiseLog("a layer")
+    for row in 0.9 * noise():
+        log.add(row)
+    log.add(np.concatenate([[value], noise(1)[0][1:]]), step="a trial")
+    found = log.findings()
+    assert found[0].p_value == 0 and "no finite number in a trial" in found[0].said
+    (whole,) = (each for each in found if "over all steps" in each.said)
+    assert whole.p_value < ALPHA
+    lost = NoiseLog("a layer")
+    lost.add(np.full(WIDTH, value))
+    assert [each.p_value for each in lost.findings()] == [0.0]
 
 
 def test_a_log_of_places_that_are_seldom_known_goes_on_where_it_was():

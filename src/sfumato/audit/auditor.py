@@ -133,7 +133,8 @@ class Auditor:
         it was. `exact` is False where contributions may exceed the bound, as estimated norms let them.
         Canaries are numbered as they lie in the data.
         """
-        seen = seen.double().nan_to_num(_MOST, _MOST, -_MOST).clamp(-_MOST, _MOST)
+        heard = seen.double()
+        seen = heard.nan_to_num(_MOST, _MOST, -_MOST).clamp(-_MOST, _MOST)
         evidence = self._evidence(seen, noise)
         self._scores += evidence if counted is None else evidence * counted
         self._steps.append(noise)
@@ -141,16 +142,16 @@ class Auditor:
             self._twice = self._twice or f"a unit is in the batch of step {len(self._steps)} more than once"
         taken = taken > 0
         moved = taken & (self.signs != 0)
-        self._hear(seen, noise, moved, idle)
-        if exact:
-            beyond = (seen * self.signs)[moved] - 1
+        self._hear(heard, noise, moved, idle)
+        if exact:  # what is no number is too much, whatever its sign
+            beyond = torch.where(heard.isfinite(), seen * self.signs - 1, _MOST)[moved]
             self._added.add(beyond.numpy() / noise, seen[~moved].numpy() / noise, noise=noise)
         self._batches.add(taken[self.seated].numpy())
 
     def _hear(self, seen: Tensor, noise: float, moved: Tensor, idle: Tensor | None) -> None:
         heard, known = [seen], [~moved]
         if idle is not None:
-            heard.append(idle.double().nan_to_num(_MOST, _MOST, -_MOST).clamp(-_MOST, _MOST))
+            heard.append(idle.double())
             known.append(torch.ones(len(idle), dtype=torch.bool))
         self._noise.add(torch.cat(heard).numpy() / noise, known=torch.cat(known).numpy())
 
@@ -159,12 +160,11 @@ class Auditor:
 
         Its noise must have nothing to do with that of any other step.
         """
-        heard = noise.double().nan_to_num(_MOST, _MOST, -_MOST).clamp(-_MOST, _MOST)
-        self._noise.add(heard.numpy(), step=f"a trial before step {before + 1}")
+        self._noise.add(noise.double().numpy(), step=f"a trial before step {before + 1}")
 
     def observe_noise(self, name: str, noise: Numbers) -> None:
         """Take in noise alone, of coordinates that have a name, in stated standard deviations."""
-        self._trials.setdefault(name, NoiseLog(name)).add(np.clip(np.nan_to_num(noise), -_MOST, _MOST))
+        self._trials.setdefault(name, NoiseLog(name)).add(noise)
 
     def observe_energy(self, name: str, energy: float, size: int) -> None:
         """Take in the sum of squares of noisy coordinates that data are in, too, in standard deviations."""
@@ -172,7 +172,7 @@ class Auditor:
 
     def observe_push(self, beyond: float, *, noise: float) -> None:
         """Take in by how much contributions exceeded their bound along one direction."""
-        value = min(max(beyond, -_MOST), _MOST) if not math.isnan(beyond) else _MOST
+        value = min(max(beyond, -_MOST), _MOST) if math.isfinite(beyond) else _MOST
         self._pushed.add(np.array([value / noise]), np.zeros(0), noise=noise)
 
     def _evidence(self, seen: Tensor, noise: float) -> Tensor:

@@ -15,6 +15,8 @@ Places     Signs of two coordinates at a fixed distance in one step are fair coi
 Unknown    `Energies` takes coordinates to which the data add as well. Adding a number that was fixed before
            the noise makes the square of the sum larger, in the sense of laws (a noncentral chi-square), so
            that too little is still evidence; where the data add much, it shows nothing.
+Broken     A bounded sum with Gaussian noise is always a finite number. A step where it is not fails by
+           itself, and is left out of all sums, where it would hide what the others show.
 Guarantee  A p-value here is at most p with a chance of at most p, for independent Gaussian noise of at least
            the stated size. It counts all that was looked at, by Bonferroni's inequality.
 """
@@ -84,6 +86,8 @@ class NoiseLog:
         known = np.ones(len(noise), dtype=bool) if known is None else known
         pure = noise[known]
         self._energies.add(float(pure @ pure), len(pure), step=step or f"step {len(self._signs) + 1}")
+        known = known & np.isfinite(noise)
+        pure = noise[known]
         distances = np.sort(np.abs(pure))
         self._within += np.searchsorted(distances, _WITHIN, side="right")
         self._count += len(pure)
@@ -109,7 +113,7 @@ class NoiseLog:
     def findings(self) -> list[Finding]:
         """Return what each test says."""
         if not self._count:
-            return []
+            return self._energies.findings()
         found = [*self._energies.findings(), self._shape()]
         if len(self._signs) > 1:
             found.append(self._steps())
@@ -225,6 +229,7 @@ class Energies:
         self._count = self._size = 0  # of steps, and of coordinates in all of them
         self._sum = 0.0
         self._least: dict[int, tuple[float, str]] = {}  # by size: the smallest sum of a step, and which one
+        self._broken: str | None = None  # the first step whose sum is no finite number
 
     def add(self, energy: float, size: int, *, step: str | None = None) -> None:
         """Add the sum of squares of `size` coordinates, in stated standard deviations.
@@ -234,13 +239,21 @@ class Energies:
         self._count += 1
         if not size:
             return
-        energy = math.inf if math.isnan(energy) else energy  # what is no number is not too small
+        name = f"step {self._count}" if step is None else step
+        if not math.isfinite(energy):
+            self._broken = self._broken or name
+            return
         self._sum, self._size = self._sum + energy, self._size + size
         if size not in self._least or energy < self._least[size][0]:
-            self._least[size] = energy, f"step {self._count}" if step is None else step
+            self._least[size] = energy, name
 
     def findings(self) -> list[Finding]:
-        """Return whether one step, or all together, had too little noise."""
+        """Return whether one step, or all together, had too little noise, or noise that is no number."""
+        said = f"what was released in {self.name} is no finite number in {self._broken}"
+        broken = [] if self._broken is None else [Finding(p_value=0.0, said=said, observations=1)]
+        return [*broken, *self._too_little()]
+
+    def _too_little(self) -> list[Finding]:
         if not self._size:
             return []
         sizes = list(self._least)
@@ -272,12 +285,13 @@ class Energies:
     def state_dict(self) -> dict[str, Any]:
         """Return all that was seen."""
         least = [(size, energy, step) for size, (energy, step) in self._least.items()]
-        return {"count": self._count, "sum": self._sum, "size": self._size, "least": least}
+        own = {"count": self._count, "sum": self._sum, "size": self._size, "least": least}
+        return {**own, "broken": self._broken}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` returned."""
         self._count, self._size = int(state["count"]), int(state["size"])
-        self._sum = float(state["sum"])
+        self._sum, self._broken = float(state["sum"]), state["broken"]
         self._least = {int(size): (float(energy), str(step)) for size, energy, step in state["least"]}
 
 
