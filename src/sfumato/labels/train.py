@@ -14,9 +14,8 @@ import json
 import math
 import os
 import time
-from collections import abc
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
@@ -272,7 +271,7 @@ def _by_release(asked: Asked, method: ReleasingMethod, study: Study, folder: Run
     lessons = method.lessons(len(asked.features))
     study.rehearse(asked.model, asked.features, classes=method.classes, lessons=lessons)
     guarantee = _guarantee(method, asked.unit)  # what cannot be priced is refused before anything is paid
-    with _alone(folder):
+    with nullcontext() if folder is None else folder.taken(resume=False):
         with _spent(asked, method):
             true = asked.true_labels(method)
             released = method.release(
@@ -293,18 +292,6 @@ def _by_release(asked: Asked, method: ReleasingMethod, study: Study, folder: Run
             folder.finish(run.model.state_dict())
             folder.write_report(run.to_json())
     return run
-
-
-@contextmanager
-def _alone(folder: RunFolder | None) -> abc.Generator[None]:
-    """Keep other processes out of a folder, and runs that are there already from being overwritten."""
-    if folder is None:
-        yield
-        return
-    folder.make()
-    with folder.used():
-        folder.require_unused()
-        yield
 
 
 def _guarantee(method: ReleasingMethod, unit: str) -> Guarantee:

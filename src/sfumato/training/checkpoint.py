@@ -27,7 +27,7 @@ from sfumato.errors import InvalidParameterError, SfumatoError
 
 __all__ = ["CheckpointError", "RunFolder", "random_state", "require_same_run", "restore_random_state"]
 
-FORMAT: Final = 1
+FORMAT: Final = 2  # of checkpoints: another number for another layout
 _SHORT: Final = 60  # characters of a setting that an error shows
 
 
@@ -47,32 +47,47 @@ class RunFolder:
         self.weights = self.path / "model.pt"
         self.report = self.path / "run.json"
 
-    def make(self) -> None:
-        """Make the folder, if there is none."""
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise CheckpointError(
-                f"the folder {str(self.path)!r} cannot be made: {error.strerror}. Give one that can be "
-                "written."
-            ) from error
-
     @contextmanager
-    def used(self) -> Generator[None]:
-        """Keep other processes out."""
-        lock = FileLock(self.path / ".lock")
+    def taken(self, *, resume: bool) -> Generator[None]:
+        """Keep other processes out, for a new run or for the one that is here.
+
+        The folder is looked at before anything is written: where a run cannot begin, or there is none to go
+        on with, it stays as it was.
+        """
+        look = self._require_unfinished if resume else self._require_unused
+        with self._usable():
+            look()
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = self._locked()
         try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            raise CheckpointError(
-                f"another process trains in {str(self.path)!r}. Wait for it, or use another folder."
-            ) from None
-        try:
+            with self._usable():
+                look()  # another process may have been faster
             yield
         finally:
             lock.release()
 
-    def require_unused(self) -> None:
+    def _locked(self) -> FileLock:
+        lock = FileLock(self.path / ".lock")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:  # an OSError, too
+            raise CheckpointError(
+                f"another process trains in {str(self.path)!r}. Wait for it, or use another folder."
+            ) from None
+        return lock
+
+    @contextmanager
+    def _usable(self) -> Generator[None]:
+        """Say it in a sentence where the system does not let the folder be read or written."""
+        try:
+            yield
+        except OSError as error:
+            raise CheckpointError(
+                f"the folder {str(self.path)!r} cannot be used: {error.strerror}. Give one that can be read "
+                "and written."
+            ) from error
+
+    def _require_unused(self) -> None:
         """Raise if a run lives here already. Nothing is written."""
         held = f"{str(self.path)!r} holds a run already"
         if self.report.exists():
@@ -82,7 +97,7 @@ class RunFolder:
         if self.weights.exists():  # of a run that could not say any more what it was
             raise CheckpointError(f"{held}, of which only weights are left. Use another folder.")
 
-    def require_unfinished(self) -> None:
+    def _require_unfinished(self) -> None:
         """Raise unless a run lives here that can go on. Nothing is written."""
         if self.report.exists():
             raise CheckpointError(
@@ -143,7 +158,7 @@ class RunFolder:
 
     def load(self) -> dict[str, Any]:
         """Read the checkpoint of a run that is not finished."""
-        self.require_unfinished()
+        self._require_unfinished()
         return self._state_in(self.checkpoint)
 
     def _state_in(self, place: Path) -> dict[str, Any]:

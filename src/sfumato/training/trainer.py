@@ -215,14 +215,7 @@ class Trainer:
             yield
             return
         with ExitStack() as held:
-
-            def enter() -> None:
-                folder.make()
-                held.enter_context(folder.used())
-                if not resume:
-                    folder.require_unused()
-
-            distributed.first_decides(enter)
+            distributed.first_decides(lambda: held.enter_context(folder.taken(resume=resume)))
             yield
 
     def _planted(self) -> Canaried | None:
