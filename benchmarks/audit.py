@@ -167,8 +167,8 @@ def claims(quick: bool, device: str) -> Iterator[Row]:
             page.write_text(renewed(page.read_text(), subject, table(found)))
 
 
-def seen(quick: bool, device: str) -> Iterator[Row]:
-    """Find the smallest mistake of each kind that an audit sees."""
+def power_and_page(quick: bool, device: str) -> Iterator[Row]:
+    """Find the smallest mistake of each kind that an audit sees, and renew the table of a page."""
     found: list[Row] = []
     for row in power(quick, device):
         found.append(row)
@@ -197,7 +197,7 @@ def _beside(result: AuditResult, subject: str) -> Row:
 
 PARTS: dict[str, Callable[[bool, str], Iterator[Row]]] = {
     "ideal": ideal,
-    "power": seen,
+    "power": power_and_page,
     "cost": cost,
     "claims": claims,
     "lira": lira,
@@ -214,6 +214,8 @@ def main() -> int:
     parser.add_argument("--page", type=Path, help="a page with tables to renew")
     parser.add_argument("--device", default="cpu", help="where to compute")
     arguments = parser.parse_args()
+    if arguments.page and arguments.quick:
+        parser.error("--page keeps what a whole run found: leave --quick out.")
     if arguments.page:
         PAGES[:] = [arguments.page]
     names = [arguments.only] if arguments.only else list(PARTS)

@@ -11,6 +11,7 @@ import torch
 
 from sfumato import cli
 from sfumato.audit.results import CheckName
+from sfumato.training.checkpoint import RunFolder
 from sfumato.training.sealing import sealed
 
 TRAIN = "train digits --model linear --epsilon 2 --epochs 1 --expected-batch-size 100 --seed 1"
@@ -136,6 +137,11 @@ def lost(name):
     (Path("audited") / name).unlink()
 
 
+def in_python():
+    lost("settings.json")
+    resealed()
+
+
 def no_page():
     (Path("audited") / "audit.html").mkdir()
 
@@ -146,6 +152,7 @@ def gaps():
 
 def of_labels():
     (Path("audited") / "settings.json").write_text('{"data": "digits", "private": "labels"}')
+    resealed()
 
 
 def no_noise():
@@ -157,7 +164,8 @@ def no_noise():
 
 
 IN_THE_WAY = {
-    "a run in Python": (lambda: lost("settings.json"), "does not say what data"),
+    "a run in Python": (in_python, "does not say what data"),
+    "lost settings": (lambda: lost("settings.json"), "settings in 'audited' were changed"),
     "a run on labels": (of_labels, "features of the run in 'audited' are public"),
     "damaged settings": (lambda: (Path("audited") / "settings.json").write_text("{"), "cannot be read"),
     "no page": (no_page, "cannot be written"),
@@ -359,6 +367,24 @@ def test_a_report_with_wrong_values_is_no_evidence_either(said, facts):
     assert code == 2 and err.startswith("error:") and out == ""
 
 
+def resealed():
+    """Give a run the fingerprint of the settings it has now, as if it had been started with these."""
+    changed("run.json", settings_sha256=RunFolder("audited").settings_fingerprint())
+
+
+@pytest.mark.parametrize("text", ['{"data": "mnist", "model": "linear"}', None])
+def test_settings_that_were_changed_after_the_run_are_noticed(said, tmp_path, text):
+    place = tmp_path / "runs" / "audited" / "settings.json"
+    place.unlink()
+    if text is not None:
+        place.write_text(text)
+    code, out, err = said("audited")
+    assert code == 2 and "the settings in 'audited' were changed after the run" in err and out == ""
+    assert said("audited --no-membership")[0] == 0  # canaries need no settings
+    page = (tmp_path / "runs" / "audited" / "audit.html").read_text()
+    assert "mnist" not in page and "not said" in page
+
+
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
@@ -376,6 +402,7 @@ def test_a_report_with_wrong_values_is_no_evidence_either(said, facts):
 )
 def test_damaged_settings_are_said_to_be_so(said, tmp_path, settings, says):
     (tmp_path / "runs" / "audited" / "settings.json").write_text(settings)
+    resealed()
     code, out, err = said("audited")
     assert code == 2 and says in err and out == ""
     assert said("audited --no-membership")[0] == 0  # canaries need no settings

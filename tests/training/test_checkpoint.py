@@ -2,6 +2,7 @@
 import errno
 import importlib.util
 import json
+import os
 import random
 import shutil
 import signal
@@ -315,6 +316,16 @@ def test_a_folder_is_not_made_where_there_is_nothing_to_resume(tmp_path):
     with pytest.raises(CheckpointError, match="no run in"):
         train(nn.Linear(3, 2), (X, Y), folder=tmp_path / "typo", resume=True, **options())
     assert not (tmp_path / "typo").exists()
+
+
+def test_what_is_said_of_a_run_is_on_disk_before_it_counts(tmp_path, monkeypatch):
+    done, sync = [], os.fsync
+    replace = Path.replace
+    monkeypatch.setattr(os, "fsync", lambda handle: (done.append("disk"), sync(handle)))
+    monkeypatch.setattr(Path, "replace", lambda part, place: (done.append(place.name), replace(part, place)))
+    folder = RunFolder(tmp_path)
+    folder.write_report("{}")
+    assert done == ["disk", "run.json", "disk"] and folder.report.read_text() == "{}\n"  # file and folder
 
 
 def test_a_checkpoint_of_another_layout_is_of_another_version(tmp_path):

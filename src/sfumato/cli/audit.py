@@ -61,7 +61,7 @@ def command(
     attempts = _Attempts(refuted=planted is not None and planted.refuted)
     with waiting("Attacking"):
         attempts.make(lambda: _require_evidence(run, facts, planted))
-        losses = attempts.make(lambda: _membership(run)) if membership else None
+        losses = attempts.make(lambda: _membership(run, facts)) if membership else None
         found = Attacked(claim=claim, canaries=planted, membership=losses)
         place = report if report is not None else str(Path(run) / "audit.html")
         title = f"Audit of {Path(run).name}"
@@ -219,7 +219,8 @@ def _about(run: str, facts: Any) -> dict[str, object]:
 
     try:
         data = kept(run).data
-    except InvalidParameterError:  # damaged settings are no matter of canaries
+        _require_settings(run, facts)
+    except InvalidParameterError:  # other settings are no matter of canaries
         data = None
     try:
         return _described(facts, data)
@@ -272,7 +273,18 @@ def _number(value: Any) -> float:
     return float(value)  # whole numbers may be too large for one
 
 
-def _membership(run: str) -> Any:
+def _require_settings(run: str, facts: Any) -> None:
+    """Refuse settings that are not those of the run: they may name other data."""
+    from sfumato.training.checkpoint import RunFolder
+
+    if RunFolder(run).settings_fingerprint() != facts.get("settings_sha256"):
+        raise InvalidParameterError(
+            f"the settings in {run!r} were changed after the run, so nobody can tell what data it was "
+            "trained on. Restore them, or say --no-membership."
+        )
+
+
+def _membership(run: str, facts: Any) -> Any:
     """Return how well losses of the finished model tell training rows from test rows."""
     from sfumato.audit.roc import Roc
     from sfumato.audit.shadows import loss_scores
@@ -281,6 +293,7 @@ def _membership(run: str) -> Any:
     from sfumato.training.models import loss_for
 
     settings = kept(run)
+    _require_settings(run, facts)
     if settings.private == "labels":
         raise InvalidParameterError(
             f"the features of the run in {run!r} are public, and so is who was in it: there is nothing to "

@@ -4,8 +4,8 @@
 Order      Everything that can be wrong with settings and files is found here. The page is begun here too: a
            run whose result could not be shown would be spent for nothing.
 Untouched  A folder is looked at before anything is written, the page included: one that holds a finished
-           run, another run's, or that another process trains in, is refused as it was. A page that is there already stays until
-           there is a whole one to take its place.
+           run, another run's, or that another process trains in, is refused as it was. A page that is there
+           already stays until there is a whole one to take its place.
 """
 
 from contextlib import nullcontext

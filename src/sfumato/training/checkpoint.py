@@ -13,11 +13,12 @@ Private    Weights after noise are released by the run's own event. The order of
            which its event treats as known.
 """
 
+import hashlib
 import os
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import torch
 from filelock import FileLock, Timeout
@@ -46,6 +47,7 @@ class RunFolder:
         self.metrics = self.path / "metrics.jsonl"
         self.weights = self.path / "model.pt"
         self.report = self.path / "run.json"
+        self.settings = self.path / "settings.json"  # of a run that was started from the command line
 
     @contextmanager
     def taken(self, *, resume: bool) -> Generator[None]:
@@ -114,7 +116,7 @@ class RunFolder:
 
     def write_next(self, state: Mapping[str, Any]) -> None:
         """Bring a checkpoint to disk, beside the last one."""
-        _bring(self.next, {"format": FORMAT, **state})
+        _bring(self.next, lambda file: torch.save({"format": FORMAT, **state}, file))
 
     def promote(self) -> None:
         """Put the checkpoint that `write_next` wrote in the place of the last one."""
@@ -139,13 +141,7 @@ class RunFolder:
 
     def write_claim(self, claim: str) -> None:
         """Keep the claim of the last checkpoint."""
-        part = self.claim.with_name(self.claim.name + ".part")
-        with part.open("w", encoding="ascii") as file:
-            file.write(f"{claim}\n")
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(self.claim)
-        _sync(self.path)
+        _write(self.claim, lambda file: file.write(f"{claim}\n".encode("ascii")))
 
     def exchange_claim(self, claim: str, *, known: str) -> None:
         """Keep another claim, unless the one that is here is not `known`."""
@@ -185,25 +181,31 @@ class RunFolder:
 
     def write_report(self, text: str) -> None:
         """Write what is said of a run, whole or not at all: where it is, the run is finished."""
-        part = self.report.with_name(self.report.name + ".part")
-        part.write_text(f"{text}\n", encoding="utf-8")
-        part.replace(self.report)
+        _write(self.report, lambda file: file.write(f"{text}\n".encode()))
 
     def finish(self, weights: Mapping[str, Tensor]) -> None:
         """Write the weights of a finished run."""
-        _write(self.weights, dict(weights))
+        _write(self.weights, lambda file: torch.save(dict(weights), file))
+
+    def settings_fingerprint(self) -> str | None:
+        """Return the fingerprint of the settings that a run was started with; None where it kept none."""
+        try:
+            return hashlib.sha256(self.settings.read_bytes()).hexdigest()
+        except FileNotFoundError:
+            return None
 
 
-def _write(path: Path, content: Any) -> None:
+def _write(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
+    """Bring a file to disk, whole or not at all."""
     part = path.with_name(path.name + ".part")
-    _bring(part, content)
+    _bring(part, fill)
     part.replace(path)
     _sync(path.parent)
 
 
-def _bring(path: Path, content: Any) -> None:
+def _bring(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
     with path.open("wb") as file:
-        torch.save(content, file)
+        fill(file)
         file.flush()
         os.fsync(file.fileno())
 

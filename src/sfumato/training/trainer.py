@@ -398,4 +398,8 @@ class Trainer:
             reservation=distributed.first_decides(lambda: self._payment.number),
             release_number=distributed.first_decides(lambda: self._payment.release_number),
             record_note=record_note(self._account),
+            settings_sha256=distributed.first_decides(self._settings_fingerprint),
         )
+
+    def _settings_fingerprint(self) -> str | None:
+        return None if self._folder is None else self._folder.settings_fingerprint()
