@@ -70,6 +70,7 @@ bench-peers: ## Build .venv-peers: diffprivlib and OpenDP, for the benchmarks
 
 audit: setup ## Attack every mechanism, statistic and trainer, and renew the tables of docs/audit.md (minutes)
 	$(BIN)/python benchmarks/audit.py --only claims --page docs/audit.md
+	$(BIN)/python benchmarks/audit.py --only power --page docs/audit.md
 
 docs: setup ## Build the documentation into site/
 	$(BIN)/mkdocs build --strict

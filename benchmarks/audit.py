@@ -2,14 +2,15 @@
 """How much can an audit show? Lower bounds on epsilon beside the truth.
 
     python benchmarks/audit.py --device cuda       all parts; lira needs a GPU, exposure wants one
-    python benchmarks/audit.py --only ideal        one part: ideal, cost, claims, lira or exposure
+    python benchmarks/audit.py --only ideal        one part: ideal, power, cost, claims, lira or exposure
     python benchmarks/audit.py --quick             few runs, no bars; under a minute
     python benchmarks/audit.py --json              rows for a program: what, value, bar, met
-    python benchmarks/audit.py --only claims --page docs/audit.md      renew the tables of a page
+    python benchmarks/audit.py --only power --page docs/audit.md       renew the table of a page; or claims
 
 Ideal     One run of a Gaussian mechanism of known epsilon (1, 2, 4, 8 at delta 1e-5), 5000 canaries with
           coordinates of their own, confidence 95%: the mean lower bound over 200 simulated audits, and the
           share of audits above the truth. Bars: 0.6, 1.2, 2.6 and 5.0 for ranked scores; 5% above the truth.
+Power     How small a mistake an audit of one run sees: benchmarks/models/power.py.
 Cost      How much more time a run takes with 1000 canaries than without, in percent: a small network for
           pictures, batches of about 512 of 20,000 made-up ones, 1000 steps. Bar: 10%.
 Claims    Every mechanism, statistic, estimator, label method and way to train of this library: the lower
@@ -24,7 +25,7 @@ Seeds     Simulated scores are seeded, so that a row can be repeated. They prote
 import argparse
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -33,6 +34,8 @@ import numpy.typing as npt
 import torch
 from models.exposure import exposure
 from models.lira import lira
+from models.power import power
+from models.power import table as table_of_power
 from models.results import Row, report
 from torch import nn
 
@@ -161,14 +164,24 @@ def claims(quick: bool, device: str) -> Iterator[Row]:
             found.append(result)
             yield _beside(result, subject)
         for page in PAGES:
-            page.write_text(renewed(page.read_text(), subject, found))
+            page.write_text(renewed(page.read_text(), subject, table(found)))
 
 
-def renewed(page: str, subject: str, results: Sequence[AuditResult]) -> str:
+def power_and_page(quick: bool, device: str) -> Iterator[Row]:
+    """Find the smallest mistake of each kind that an audit sees, and renew the table of a page."""
+    found: list[Row] = []
+    for row in power(quick, device):
+        found.append(row)
+        yield row
+    for page in PAGES:
+        page.write_text(renewed(page.read_text(), "what is found", table_of_power(found)))
+
+
+def renewed(page: str, subject: str, new: str) -> str:
     """Return a page with a new table between the marks of a subject."""
     begin, end = f"<!-- {subject} -->\n", f"<!-- end of {subject} -->"
     before, rest = page.split(begin)
-    return f"{before}{begin}\n{table(results)}\n\n{end}{rest.split(end)[1]}"
+    return f"{before}{begin}\n{new}\n\n{end}{rest.split(end)[1]}"
 
 
 def _beside(result: AuditResult, subject: str) -> Row:
@@ -184,6 +197,7 @@ def _beside(result: AuditResult, subject: str) -> Row:
 
 PARTS: dict[str, Callable[[bool, str], Iterator[Row]]] = {
     "ideal": ideal,
+    "power": power_and_page,
     "cost": cost,
     "claims": claims,
     "lira": lira,
@@ -197,9 +211,11 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="few runs, no bars")
     parser.add_argument("--json", action="store_true", help="rows for a program: what, value, bar, met")
     parser.add_argument("--only", choices=list(PARTS), help="one part")
-    parser.add_argument("--page", type=Path, help="a page with tables of claims to renew")
+    parser.add_argument("--page", type=Path, help="a page with tables to renew")
     parser.add_argument("--device", default="cpu", help="where to compute")
     arguments = parser.parse_args()
+    if arguments.page and arguments.quick:
+        parser.error("--page keeps what a whole run found: leave --quick out.")
     if arguments.page:
         PAGES[:] = [arguments.page]
     names = [arguments.only] if arguments.only else list(PARTS)

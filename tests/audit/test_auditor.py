@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """An auditor watches any mechanism of noisy sums: votes and updates as well as gradients."""
 
+import io
+
+import numpy as np
 import pytest
 import torch
 
@@ -15,7 +18,15 @@ COUNT, STEPS = 600, 10
 
 
 def watched(
-    *, relation=Relation.ADD_REMOVE, rate=0.3, noise=1.0, true_noise=None, reach=1.0, steps=STEPS, seed=0
+    *,
+    relation=Relation.ADD_REMOVE,
+    rate=0.3,
+    noise=1.0,
+    true_noise=None,
+    reach=1.0,
+    steps=STEPS,
+    seed=0,
+    exact=True,
 ):
     """Run a mechanism that adds up votes of canaries with noise, and return its auditor."""
     auditor = Auditor(count=COUNT, relation=relation, sampling_rate=rate, generator=seeded(seed))
@@ -23,16 +34,16 @@ def watched(
     for _ in range(steps):
         taken = auditor.seated & (torch.rand(COUNT, generator=draws) < rate)
         drawn = torch.randn(COUNT, generator=draws) * (noise if true_noise is None else true_noise)
-        auditor.observe(auditor.signs * taken * reach + drawn, noise=noise, taken=taken)
+        auditor.observe(auditor.signs * taken * reach + drawn, noise=noise, taken=taken, exact=exact)
     return auditor
 
 
-def judged(auditor, *, relation=Relation.ADD_REMOVE, rate=0.3, noise=1.0, epsilon=None, **told):
+def judged(auditor, *, relation=Relation.ADD_REMOVE, rate=0.3, noise=1.0, epsilon=None, delta=1e-5, **told):
     def event(factor):
         return dp_sgd(noise_multiplier=noise * factor, sampling_rate=rate, steps=STEPS)
 
     cost = price(event(1.0), delta=1e-5, relation=relation).epsilon if epsilon is None else epsilon
-    claim = Guarantee(epsilon=cost, delta=1e-5, relation=relation, privacy_unit="teacher")
+    claim = Guarantee(epsilon=cost, delta=delta, relation=relation, privacy_unit="teacher")
     return auditor.verdict(claim, event, subject="votes", steps=STEPS, **told)
 
 
@@ -47,6 +58,46 @@ def test_a_right_mechanism_is_not_accused(relation):
         "price",
     }
     assert "4 checks found nothing" in found.statement()
+    assert [each.name for each in found.unchecked] == [
+        "noise of the model's own tensors",
+        "noise beneath the model's gradients",
+        "contributions in the model's own tensors",
+    ]
+    assert "Not checked: noise of the model's own tensors, because no trial step" in found.statement()
+
+
+REASONS = [
+    ({"rate": 1.0}, {}, "batches", "every unit is in each batch"),
+    ({}, {"delta": 1e-15}, "price", "cannot be computed precisely"),
+    ({"steps": 0}, {}, "contributions of canaries", "no canary was in a batch"),
+    ({"exact": False}, {}, "contributions of canaries", "norms are estimated"),
+]
+
+
+@pytest.mark.parametrize(("ran", "told", "name", "why"), REASONS)
+def test_a_check_that_is_not_made_is_named_with_its_reason(ran, told, name, why):
+    found = judged(watched(**ran), epsilon=30.0, rate=ran.get("rate", 0.3), **told)
+    assert name not in {check.name for check in found.checks}
+    (gap,) = (each for each in found.unchecked if each.name == name)
+    assert why in gap.why and f"{name}, because {gap.why}" in found.statement()
+
+
+def test_batches_without_coins_are_not_checked():
+    auditor = Auditor(count=COUNT, relation=Relation.ZERO_OUT, sampling_rate=None, generator=seeded(0))
+    auditor.observe(auditor.signs + torch.randn(COUNT), noise=1.0, taken=auditor.seated)
+    gaps = {
+        each.name: each.why for each in judged(auditor, relation=Relation.ZERO_OUT, epsilon=30.0).unchecked
+    }
+    assert "only Poisson sampling" in gaps["batches"]
+
+
+def test_a_check_of_the_callers_own_that_found_nothing_to_look_at_is_named_too():
+    more = [("votes", [], "little"), ("voters", [], "little")]
+    gaps = judged(watched(), more=more, why_not={"votes": "nobody voted"}).unchecked[-2:]
+    assert [str(gap) for gap in gaps] == [
+        "votes, because nobody voted",
+        "voters, because nothing was observed for it",
+    ]
 
 
 def test_all_errors_together_are_what_the_confidence_leaves():
@@ -90,6 +141,35 @@ def test_numbers_that_are_none_are_taken_for_large_ones():
     assert judged(auditor).refuted
 
 
+WRONG = [float("nan"), float("inf"), -float("inf")]
+
+
+@pytest.mark.parametrize("value", WRONG)
+def test_a_coordinate_of_nobody_that_is_no_number_is_found(value):
+    auditor = watched(steps=STEPS - 1)
+    idle = torch.randn(COUNT, generator=torch.Generator().manual_seed(1))
+    idle[7] = value
+    auditor.observe(
+        torch.randn(COUNT, generator=torch.Generator().manual_seed(2)),
+        noise=1.0,
+        taken=torch.zeros(COUNT),
+        idle=idle,
+    )
+    assert [check.name for check in judged(auditor).failures] == ["noise of each step"]
+
+
+@pytest.mark.parametrize("value", WRONG)
+@pytest.mark.parametrize("present", [True, False])
+def test_a_contribution_that_is_no_number_is_too_much_whatever_its_sign(value, present):
+    auditor = watched(relation=Relation.REPLACE_ONE, steps=STEPS - 1)
+    seen = auditor.signs + torch.randn(COUNT, generator=torch.Generator().manual_seed(2))
+    seen[(auditor.present == present).nonzero()[0]] = value
+    auditor.observe(seen, noise=1.0, taken=torch.ones(COUNT))
+    auditor.observe_push(value, noise=1.0)
+    failed = {check.name for check in judged(auditor, relation=Relation.REPLACE_ONE).failures}
+    assert {"contributions of canaries", "contributions in the model's own tensors"} <= failed
+
+
 def test_an_infinite_claim_is_not_tested():
     found = judged(watched(), epsilon=float("inf"))
     assert not found.tested and "NOTHING WAS TESTED" in found.statement() and not found.refuted
@@ -107,6 +187,37 @@ def test_an_auditor_goes_on_where_it_was():
     )
     second.load_state_dict(first.state_dict())
     assert judged(second) == judged(first)
+
+
+MANY_TENSORS, MANY_STEPS = 150, 5000
+MOST_BYTES = 4 << 20
+
+
+def saved(auditor):
+    file = io.BytesIO()
+    torch.save(auditor.state_dict(), file)
+    return file
+
+
+def test_what_is_kept_of_a_long_run_of_a_large_model_takes_few_bytes():
+    rate, draws = 0.01, np.random.default_rng(0)
+    auditor = Auditor(count=1000, relation=Relation.ADD_REMOVE, sampling_rate=rate, generator=seeded(1))
+    noise = torch.from_numpy(draws.normal(size=(16, 1000)))
+    for step in range(MANY_STEPS):
+        taken = auditor.present & torch.from_numpy(draws.random(1000) < rate)
+        auditor.observe(noise[step % 16] + taken, noise=1.0, taken=taken, idle=noise[step % 15])
+        for tensor in range(MANY_TENSORS):
+            auditor.observe_energy(f"the model's layers.{tensor}.weight", 1000.0 + step, 1000)
+    for _ in range(16):
+        auditor.observe_trial(torch.cat([noise[0], noise[1]]), before=3)
+        for tensor in range(MANY_TENSORS):
+            auditor.observe_noise(f"the model's layers.{tensor}.weight", draws.normal(size=1000))
+    file = saved(auditor)
+    assert file.tell() < MOST_BYTES
+    file.seek(0)
+    again = Auditor(count=1000, relation=Relation.ADD_REMOVE, sampling_rate=rate, generator=seeded(2))
+    again.load_state_dict(torch.load(file, weights_only=True))
+    assert saved(again).getvalue() == file.getvalue()
 
 
 def test_too_few_canaries_are_refused():

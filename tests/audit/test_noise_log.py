@@ -3,6 +3,9 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import chi2
 
 from sfumato.audit.noise_log import Energies, NoiseLog
 
@@ -110,3 +113,68 @@ def test_a_log_goes_on_where_it_was():
 
 def test_nothing_seen_is_nothing_found():
     assert NoiseLog("a").findings() == [] and Energies("a").findings() == []
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.0, 2.0), st.sampled_from([0, 3, 40, 41, 1000])), min_size=1, max_size=30)
+)
+def test_what_is_kept_of_energies_says_the_same_as_all_of_them(steps):
+    log = Energies("a layer")
+    for ratio, size in steps:
+        log.add(ratio * size, size)
+    kept = Energies("a layer")
+    kept.load_state_dict(log.state_dict())
+    sizes = np.array([size for _, size in steps])
+    sums = np.array([ratio * size for ratio, size in steps])
+    if not sizes.any():
+        assert log.findings() == kept.findings() == []
+        return
+    each = np.where(sizes > 0, chi2.cdf(sums, np.maximum(sizes, 1)), 1.0)
+    one, whole = kept.findings()
+    assert log.findings() == [one, whole] and log.sees(1e-6) == kept.sees(1e-6)
+    assert one.p_value == min(1.0, len(steps) * each.min())
+    assert whole.p_value == pytest.approx(chi2.cdf(sums.sum(), sizes.sum()), rel=1e-6, abs=1e-300)
+    assert one.observations == whole.observations == sizes.sum()
+
+
+@pytest.mark.parametrize("energy", [float("nan"), float("inf")])
+def test_an_energy_that_is_no_number_is_found_and_hides_no_other(energy):
+    draws = np.random.default_rng(1)
+    log, kept = Energies("a layer"), Energies("a layer")
+    for _ in range(100):
+        log.add(0.9 * float((draws.normal(size=100) ** 2).sum()), 100)
+    before = log.findings()
+    log.add(energy, 100)
+    log.add(energy, 100)
+    kept.load_state_dict(log.state_dict())
+    broken, one, whole = kept.findings()
+    assert broken.p_value == 0 and "in a layer is no finite number in step 101" in broken.said
+    assert whole == before[1] and whole.p_value < ALPHA  # too little over all steps, as before
+    assert one.p_value >= before[0].p_value and one.said == before[0].said
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_noise_that_is_no_number_is_found_and_hides_no_other(value):
+    log = NoiseLog("a layer")
+    for row in 0.9 * noise():
+        log.add(row)
+    log.add(np.concatenate([[value], noise(1)[0][1:]]), step="a trial")
+    found = log.findings()
+    assert found[0].p_value == 0 and "no finite number in a trial" in found[0].said
+    (whole,) = (each for each in found if "over all steps" in each.said)
+    assert whole.p_value < ALPHA
+    lost = NoiseLog("a layer")
+    lost.add(np.full(WIDTH, value))
+    assert [each.p_value for each in lost.findings()] == [0.0]
+
+
+def test_a_log_of_places_that_are_seldom_known_goes_on_where_it_was():
+    first, second = NoiseLog("a layer"), NoiseLog("a layer")
+    known = np.arange(WIDTH) % 3 == 0  # no pair at a distance of 1 or 2
+    for row in noise():
+        first.add(row, known=known)
+    first.add(noise(1)[0], step="a trial")
+    second.load_state_dict(first.state_dict())
+    for log in (first, second):
+        log.add(noise(2)[0])
+    assert first.findings() == second.findings()

@@ -96,6 +96,46 @@ def test_weights_that_are_changed_at_the_end_are_found(decay):
     assert found.p_value == 0.0 and "handed over" in found.said
 
 
+def resumed(decay, change):
+    """Go on after the last step of a run, and return what the log finds once weights were changed, or not."""
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2)
+    optimizer = OPTIMIZERS["adam"](model.parameters())
+    average = None if decay is None else WeightAverage(dict(model.named_parameters()), decay=decay)
+    with torch.no_grad():
+        model.weight.add_(1.0)  # what the steps before did
+    if average is not None:
+        average.update()
+    log = UpdateLog(model, optimizer, average)
+    if average is not None:
+        average.keep()
+    with torch.no_grad():
+        model.bias.add_(change)
+    (found,) = log.findings()
+    return found
+
+
+@pytest.mark.parametrize("decay", [None, 0.9])
+def test_weights_that_are_changed_after_the_last_step_of_a_resumed_run_are_found(decay):
+    assert resumed(decay, 0.0).p_value == 1.0
+    found = resumed(decay, 0.01)
+    assert found.p_value == 0.0 and "handed over" in found.said
+
+
+@pytest.mark.parametrize("part", ["weights", "average"])
+def test_what_a_checkpoint_keeps_is_compared_before_a_resume_takes_it_for_granted(part):
+    model = nn.Linear(3, 2)
+    optimizer = OPTIMIZERS["sgd"](model.parameters())
+    average = WeightAverage(dict(model.named_parameters()), decay=0.9)
+    log = UpdateLog(model, optimizer, average)
+    log.check_kept()
+    assert log.said is None
+    with torch.no_grad():
+        (model.bias if part == "weights" else average.by_parameter()[id(model.bias)]).add_(0.01)
+    log.check_kept()
+    assert "weights of a checkpoint" in log.said
+
+
 def test_an_optimizer_that_cannot_be_copied_is_not_judged():
     class Alone(torch.optim.SGD):
         def __deepcopy__(self, memo):
@@ -141,7 +181,8 @@ def test_a_frozen_parameter_has_an_average_of_its_own():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     average = WeightAverage({"weight": model.weight}, decay=0.9)
     log = UpdateLog(model, optimizer, average)
-    assert log.findings() == []
+    (found,) = log.findings()
+    assert found.p_value == 1.0 and found.observations == 0
 
 
 def test_what_was_wrong_before_a_resume_is_still_said():

@@ -4,11 +4,14 @@ where nothing was audited."""
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
 
 from sfumato import cli
+from sfumato.audit.results import CheckName
+from sfumato.training.checkpoint import RunFolder
 from sfumato.training.sealing import sealed
 
 TRAIN = "train digits --model linear --epsilon 2 --epochs 1 --expected-batch-size 100 --seed 1"
@@ -69,6 +72,12 @@ def audit_of(**facts):
         return json.load(file)["audit"] | facts
 
 
+def one_failed():
+    """Return the checks of the run, the first of which failed."""
+    first, *others = audit_of()["checks"]
+    return [first | {"p_value": 0.0, "said": "the noise is too small in step 3"}, *others]
+
+
 def test_a_claim_that_stands_is_shown_beside_the_bound_with_a_page(said, tmp_path):
     code, out, err = said("audited")
     assert code == 0, err
@@ -84,6 +93,7 @@ def test_programs_are_told_the_claim_and_the_bound(said, tmp_path):
     assert code == 0 and told["refuted"] is False and told["audited"] is True
     assert 0 <= told["lower_bound"] < told["claimed_epsilon"] <= 2 and told["delta"] == 1e-4
     assert told["membership_area"] is None and told["report"] == "page.html"
+    assert told["reasons"] == [] and told["could_not_be_done"] == []
     assert "Who may see this" not in (tmp_path / "runs" / "page.html").read_text()
 
 
@@ -97,12 +107,93 @@ def test_a_false_claim_ends_with_1(said):
 
 
 def test_a_check_that_failed_ends_with_1_and_says_what_is_wrong(said, tmp_path):
-    check = audit_of()["checks"][0] | {"p_value": 0.0, "said": "the noise is too small in step 3"}
-    changed("run.json", audit=audit_of(checks=[check]))
+    changed("run.json", audit=audit_of(checks=one_failed()))
     code, out, _ = said("audited --no-membership")
     assert code == 1 and "THE CLAIM IS FALSE. The noise is too small in step 3" in out
     page = (tmp_path / "runs" / "audited" / "audit.html").read_text()
     assert "The noise is too small in step 3" in page and "FAILED" in page and "do not contradict" not in page
+
+
+UNTESTABLE = {
+    "an infinite epsilon": lambda: {"epsilon": float("inf"), "audit": audit_of(checks=one_failed())},
+    "canaries that were not seen": lambda: {"audit": audit_of(checks=one_failed(), blind="nobody looked")},
+}
+
+
+@pytest.mark.parametrize("facts", UNTESTABLE.values(), ids=UNTESTABLE.keys())
+def test_a_check_that_failed_counts_where_the_claim_itself_could_not_be_tested(said, tmp_path, facts):
+    changed("run.json", **facts())
+    code, out, _ = said("audited --no-membership")
+    assert code == 1 and "THE CLAIM IS FALSE. The noise is too small in step 3" in out
+    assert "│ refuted │ True │" in out and "not audited" not in out and "Nothing was audited" not in out
+    page = (tmp_path / "runs" / "audited" / "audit.html").read_text()
+    assert "THE CLAIM IS FALSE" in page and "The noise is too small in step 3" in page
+    assert "not audited" not in page
+    told = json.loads(said("audited --no-membership --json")[1])
+    assert told["audited"] is True and told["refuted"] is True
+
+
+def lost(name):
+    (Path("audited") / name).unlink()
+
+
+def in_python():
+    lost("settings.json")
+    resealed()
+
+
+def no_page():
+    (Path("audited") / "audit.html").mkdir()
+
+
+def gaps():
+    changed("run.json", audit=audit_of(checks=one_failed()[:1]))
+
+
+def of_labels():
+    (Path("audited") / "settings.json").write_text('{"data": "digits", "private": "labels"}')
+    resealed()
+
+
+def no_noise():
+    with open("audited/run.json") as file:
+        facts = json.load(file)
+    del facts["noise"]
+    with open("audited/run.json", "w") as file:
+        json.dump(sealed(facts), file)
+
+
+IN_THE_WAY = {
+    "a run in Python": (in_python, "does not say what data"),
+    "lost settings": (lambda: lost("settings.json"), "settings in 'audited' were changed"),
+    "a run on labels": (of_labels, "features of the run in 'audited' are public"),
+    "damaged settings": (lambda: (Path("audited") / "settings.json").write_text("{"), "cannot be read"),
+    "no page": (no_page, "cannot be written"),
+    "lost weights": (lambda: lost("model.pt"), "the weights of the run in 'audited' are gone"),
+    "an audit with gaps": (gaps, "is not whole"),
+    "no noise": (no_noise, "is not what a finished run writes"),
+}
+
+
+@pytest.mark.parametrize("flags", ["", " --json"])
+@pytest.mark.parametrize(("harm", "says"), IN_THE_WAY.values(), ids=IN_THE_WAY.keys())
+def test_a_check_that_failed_ends_with_1_whatever_else_cannot_be_done(said, harm, says, flags):
+    changed("run.json", audit=audit_of(checks=one_failed()))
+    harm()
+    code, out, err = said(f"audited{flags}")
+    assert code == 1 and says in out and err == ""
+    if flags:
+        told = json.loads(out)
+        assert told["refuted"] is True and says in " ".join(told["could_not_be_done"])
+        assert "The noise is too small in step 3" in " ".join(told["reasons"])
+    else:
+        assert "THE CLAIM IS FALSE. The noise is too small in step 3" in out and "Could not be done" in out
+
+
+def test_a_claim_that_stands_is_not_shown_where_something_cannot_be_done(said):
+    no_page()
+    code, out, err = said("audited --no-membership")
+    assert code == 2 and "cannot be written" in err and out == ""
 
 
 def test_the_page_says_which_run_it_is(said, tmp_path):
@@ -145,6 +236,14 @@ def test_weights_that_were_changed_after_the_run_are_not_those_that_were_audited
     assert code == 2 and "the weights in 'audited' were changed after the run" in err and out == ""
 
 
+def test_weights_that_are_gone_were_not_audited(said, tmp_path):
+    (tmp_path / "runs" / "audited" / "model.pt").unlink()
+    for line in ("audited", "audited --no-membership"):
+        code, out, err = said(line)
+        assert code == 2 and "the weights of the run in 'audited' are gone" in err and out == ""
+    assert not (tmp_path / "runs" / "audited" / "audit.html").exists()
+
+
 @pytest.mark.parametrize("made_by", [None, "0.0.1"])
 def test_a_run_of_another_version_is_not_judged(said, made_by):
     changed("run.json", code_version=made_by)
@@ -160,6 +259,29 @@ def test_an_infinite_claim_has_not_passed(said, tmp_path):
     )
     page = (tmp_path / "runs" / "audited" / "audit.html").read_text()
     assert "The claim was not audited: no attack can contradict an infinite epsilon." in page
+    assert "--audit 1000" not in out and "Train with canaries" not in page  # it has canaries
+
+
+@pytest.mark.parametrize("name", CheckName)
+def test_an_audit_without_a_check_or_a_reason_has_not_passed(said, tmp_path, name):
+    others = [check for check in audit_of()["checks"] if check["name"] != name]
+    assert len(others) == len(CheckName) - 1
+    changed("run.json", audit=audit_of(checks=others))
+    code, out, err = said("audited --no-membership")
+    assert code == 2 and f"the check {str(name)!r}" in err and "has not passed" in err and out == ""
+    changed("run.json", audit=audit_of(unchecked=[{"name": name, "why": "it was dark"}]))
+    code, out, err = said("audited --no-membership")
+    assert code == 0 and f"Not checked: {name}, because it was dark." in out, err
+    page = (tmp_path / "runs" / "audited" / "audit.html").read_text()
+    assert "NOT CHECKED" in page and "because it was dark" in page.split("<h2>")[0]  # above all else, too
+    assert json.loads(said("audited --no-membership --json")[1])["not_checked"] == {name: "it was dark"}
+
+
+@pytest.mark.parametrize("part", ["checks", "in_scores", "out_scores"])
+def test_an_audit_that_says_nothing_has_not_passed(said, part):
+    changed("run.json", audit=audit_of(**{part: []}))
+    code, out, err = said("audited --no-membership")
+    assert code == 2 and "is not whole" in err and "has not passed" in err and out == ""
 
 
 def test_a_run_without_canaries_has_not_passed(said, tmp_path):
@@ -207,6 +329,10 @@ def test_a_damaged_report_is_no_evidence_against_the_claim(said, tmp_path, conte
     assert err.startswith("error:") and "Traceback" not in err
 
 
+def all_with(**values):
+    return [check | values for check in audit_of()["checks"]]
+
+
 WRONG = {
     "text for epsilon": lambda: {"epsilon": "3"},
     "epsilon below zero": lambda: {"epsilon": -1},
@@ -226,6 +352,10 @@ WRONG = {
     "scores without end": lambda: {"audit": audit_of(in_scores=[10**400] * 10)},
     "no scores": lambda: {"audit": audit_of(in_scores=None)},
     "text for scores": lambda: {"audit": audit_of(in_scores=["high"])},
+    "a chance that is no number": lambda: {"audit": audit_of(checks=all_with(p_value=float("nan")))},
+    "a chance below zero": lambda: {"audit": audit_of(checks=all_with(error=-1.0))},
+    "no word of gaps": lambda: {"audit": {k: v for k, v in audit_of().items() if k != "unchecked"}},
+    "a gap without a reason": lambda: {"audit": audit_of(unchecked=[{"name": "price", "why": ""}])},
     "scores that are no number": lambda: {"audit": audit_of(in_scores=[float("nan")] * 10)},
 }
 
@@ -235,6 +365,24 @@ def test_a_report_with_wrong_values_is_no_evidence_either(said, facts):
     changed("run.json", **facts())
     code, out, err = said("audited --no-membership")
     assert code == 2 and err.startswith("error:") and out == ""
+
+
+def resealed():
+    """Give a run the fingerprint of the settings it has now, as if it had been started with these."""
+    changed("run.json", settings_sha256=RunFolder("audited").settings_fingerprint())
+
+
+@pytest.mark.parametrize("text", ['{"data": "mnist", "model": "linear"}', None])
+def test_settings_that_were_changed_after_the_run_are_noticed(said, tmp_path, text):
+    place = tmp_path / "runs" / "audited" / "settings.json"
+    place.unlink()
+    if text is not None:
+        place.write_text(text)
+    code, out, err = said("audited")
+    assert code == 2 and "the settings in 'audited' were changed after the run" in err and out == ""
+    assert said("audited --no-membership")[0] == 0  # canaries need no settings
+    page = (tmp_path / "runs" / "audited" / "audit.html").read_text()
+    assert "mnist" not in page and "not said" in page
 
 
 @pytest.mark.parametrize(
@@ -254,6 +402,7 @@ def test_a_report_with_wrong_values_is_no_evidence_either(said, facts):
 )
 def test_damaged_settings_are_said_to_be_so(said, tmp_path, settings, says):
     (tmp_path / "runs" / "audited" / "settings.json").write_text(settings)
+    resealed()
     code, out, err = said("audited")
     assert code == 2 and says in err and out == ""
     assert said("audited --no-membership")[0] == 0  # canaries need no settings

@@ -178,6 +178,33 @@ def test_canaries_audit_a_run_on_labels(sfumato_says):
     assert "replace-label" in said["audit"]["claim"] and said["settings"]["audit"] == 20
 
 
+def test_what_a_folder_says_of_a_run_is_written_once(sfumato_says, monkeypatch, tmp_path):
+    written = []
+    monkeypatch.setattr(RunFolder, "write_report", lambda self, text: written.append(json.loads(text)))
+    code, out, err = sfumato_says(f"{LINE} --method altconv --epsilon 1 --folder run --json")
+    assert code == 0, err
+    (said,) = written
+    shown = json.loads(out)
+    assert said["method"] == "altconv" and "Features are public" in said["statement"]
+    assert {name: shown[name] for name in said} == said  # what is shown is what is kept
+
+
+def test_canaries_of_a_run_on_labels_can_be_audited_from_its_folder(sfumato_says):
+    assert sfumato_says(f"{LINE} --method altconv --epsilon 1 --audit 20 --folder run")[0] == 0
+    code, out, err = sfumato_says("audit run --no-membership")
+    assert code == 0 and "do not contradict the claim" in out, err
+    assert "updates, because a denoiser changes gradients after their release" in " ".join(out.split())
+    code, out, err = sfumato_says("audit run")
+    assert code == 2 and "Say --no-membership" in err and out == ""
+
+
+@pytest.mark.parametrize("flags", ["", " --no-membership"])
+def test_a_method_that_releases_labels_once_has_not_passed_an_audit(sfumato_says, flags):
+    assert sfumato_says(f"{LINE} --method alibi --epsilon 1 --folder run")[0] == 0
+    code, out, err = sfumato_says(f"audit run{flags}")
+    assert code == 2 and "released labels once, by alibi" in err and "nothing was tested" in err and out == ""
+
+
 class Killed(Exception):
     pass
 

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
+import shutil
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -9,8 +11,11 @@ import torch
 
 from sfumato import cli
 from sfumato.accounting import dp_sgd, price
+from sfumato.cli.before_run import begin
+from sfumato.cli.settings import TrainSettings
 from sfumato.datasets import names
 from sfumato.ledger import Budget, Ledger
+from sfumato.training.checkpoint import RunFolder
 from sfumato.training.recipes import models_of, recipe
 from sfumato.training.session import Session
 
@@ -222,12 +227,98 @@ def test_an_error_is_one_paragraph_with_exit_code_2(sfumato_says, line, says):
     assert out == "" and "Traceback" not in err
 
 
-def test_a_folder_that_holds_a_run_is_refused_and_keeps_its_settings(sfumato_says, trained, tmp_path):
-    trained(f"digits --model linear --epsilon 2 {FAST} --folder run")
-    before = (tmp_path / "run" / "settings.json").read_text()
+def held(place):
+    """Return the bytes of all files in a folder."""
+    return {file: file.read_bytes() for file in sorted(place.rglob("*")) if file.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("again", "says"),
+    [
+        (f"digits --epsilon 1 {FAST} --folder run --report page.html", "holds a run already"),
+        (f"digits --epsilon 1 {FAST} --folder run --report run/page.html", "which is finished"),
+        ("--folder run --resume", "is finished"),
+        ("digits --private labels --epsilon 1 --folder run", "which is finished"),
+    ],
+    ids=["page", "page within", "resume", "labels"],
+)
+def test_a_folder_that_holds_a_finished_run_is_refused_as_it_was(
+    sfumato_says, trained, tmp_path, again, says
+):
+    trained(f"digits --model linear --epsilon 2 {FAST} --folder run --report page.html")
+    shutil.copy(tmp_path / "page.html", tmp_path / "run" / "page.html")
+    before = held(tmp_path)
+    code, _, err = sfumato_says(f"train {again}")
+    assert code == 2 and says in " ".join(err.split())
+    assert held(tmp_path) == before
+
+
+def test_a_folder_that_another_process_trains_in_is_refused_as_it_was(sfumato_says, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "settings.json").write_text("{}")
+    folder = RunFolder(tmp_path / "run")
+    with folder.taken(resume=False):
+        for line in (f"digits --epsilon 1 {FAST} --folder run", "digits --epsilon 1 --folder run --resume"):
+            before = held(tmp_path)
+            code, _, err = sfumato_says(f"train {line} --report page.html")
+            assert code == 2 and "another process trains in" in " ".join(err.split())
+            assert held(tmp_path) == before
+            folder.save({})  # for the second
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_only_the_first_of_all_processes_begins_page_and_folder(monkeypatch, tmp_path, rank):
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setenv("LOCAL_RANK", "0")  # of the second of two machines, too
+    settings = TrainSettings(data="digits", folder=str(tmp_path / "run"), report=str(tmp_path / "page.html"))
+    with RunFolder(tmp_path / "run").taken(resume=False) if rank == "1" else nullcontext():
+        begin(settings, resume=False)
+    assert (tmp_path / "page.html").exists() is (tmp_path / "run" / "settings.json").exists() is (rank == "0")
+    begin(settings, resume=rank == "1")  # there is nothing to resume, as on a machine that shares no folder
+
+
+def test_a_page_is_tried_by_two_processes_at_once(monkeypatch, tmp_path):
+    page = tmp_path / "page.html"
+    page.write_text("an earlier run")
+    touch = Path.touch
+
+    def taken_away(self, *args, **named):
+        touch(self, *args, **named)
+        self.unlink()  # by the other
+
+    monkeypatch.setattr(Path, "touch", taken_away)
+    begin(TrainSettings(data="digits", report=str(page)), resume=False)
+    assert page.read_text() == "an earlier run"
+
+
+@pytest.mark.parametrize("flags", ["", " --resume"])
+def test_a_folder_that_cannot_be_used_is_said_to_be_so(sfumato_says, tmp_path, flags):
+    code, _, err = sfumato_says(f"train digits --epsilon 1 {FAST} --folder {'a' * 300}{flags}")
+    assert code == 2 and err.startswith("error:") and "File name too long" in " ".join(err.split())
+
+
+def test_settings_that_cannot_be_written_are_said_to_be_so(sfumato_says, tmp_path):
+    (tmp_path / "run" / "settings.json").mkdir(parents=True)
     code, _, err = sfumato_says(f"train digits --epsilon 1 {FAST} --folder run")
-    assert code == 2 and "holds a run already" in err
-    assert (tmp_path / "run" / "settings.json").read_text() == before
+    assert code == 2 and "the settings cannot be written" in " ".join(err.split())
+
+
+def test_a_folder_with_weights_of_unknown_origin_is_refused_as_it_was(sfumato_says, tmp_path):
+    (tmp_path / "run").mkdir()
+    torch.save({"weight": torch.ones(2)}, tmp_path / "run" / "model.pt")
+    before = held(tmp_path)
+    code, _, err = sfumato_says(f"train digits --epsilon 1 {FAST} --folder run")
+    assert code == 2 and "only weights are left" in " ".join(err.split())
+    assert held(tmp_path) == before
+
+
+def test_a_page_that_is_there_stays_until_there_is_another(sfumato_says, trained, tmp_path):
+    trained(f"digits --model linear --epsilon 2 {FAST} --report page.html")
+    before = held(tmp_path)
+    code, _, err = sfumato_says(f"train digits --epsilon 1 {FAST} --device toaster --report page.html")
+    assert code == 2 and "unknown device" in err and held(tmp_path) == before
+    trained(f"digits --model linear --epsilon 1 {FAST} --report page.html")
+    assert held(tmp_path) != before
 
 
 def test_asking_for_other_commands_does_not_load_torch():

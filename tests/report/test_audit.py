@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The page of an audit: the verdict first, bounds rounded down, and nothing that could run."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from sfumato.accounting import Guarantee, Relation
 from sfumato.audit.attack import Attacked
-from sfumato.audit.results import AuditResult, LowerBound
+from sfumato.audit.results import AuditResult, Check, LowerBound, Unchecked
 from sfumato.audit.roc import Roc
 from sfumato.report.audit import audit_report
 
@@ -43,6 +45,35 @@ def test_a_false_claim_is_said_to_be_false_above_everything_else():
     assert "THE CLAIM IS FALSE: an attack proves a larger epsilon. Do not use the model." in text
     assert text.index("THE CLAIM IS FALSE") < text.index("Claim and lower bound")
     assert "do not contradict" not in text
+
+
+def checked(name, p_value):
+    return Check(name=name, p_value=p_value, error=0.01, said="it is wrong", observations=10, sees="little")
+
+
+def test_a_check_that_failed_stands_out_among_the_others():
+    checks = checked("noise", 1.0), checked("batches", 0.0), checked("price", 1.0)
+    found = attacked()
+    found = replace(found, canaries=replace(found.canaries, checks=checks))
+    text = audit_report(found, title="Audit").replace("\n", "")
+    assert text.count('<tr class="warned">') == 1
+    assert '<tr class="warned"><td>batches</td><td>FAILED</td>' in text
+    assert 'class="warned"' not in audit_report(attacked(), title="Audit")
+
+
+def test_a_check_that_was_not_made_is_said_not_to_have_been():
+    gap = Unchecked(name="batches", why=f"nobody looked {HOSTILE}")
+    found = attacked()
+    found = replace(
+        found, canaries=replace(found.canaries, checks=(checked("noise", 1.0),), unchecked=(gap,))
+    )
+    text = audit_report(found, title="Audit").replace("\n", "")
+    assert "<td>batches</td><td>NOT CHECKED</td>" in text and "<script" not in text
+    assert text.index("Not checked: batches, because nobody looked") < text.index("Claim and lower bound")
+
+
+def test_curves_are_no_wider_than_can_be_read():
+    assert '<figure class="chart"><svg' in audit_report(attacked(), title="Audit")
 
 
 def test_the_page_of_a_membership_attack_says_who_may_see_it():

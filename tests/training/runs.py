@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset, random_split
 
 from sfumato import Ledger
+from sfumato.audit import Canaries
 from sfumato.errors import SfumatoError
 from sfumato.testing import seeded
 from sfumato.training import (
@@ -143,6 +144,7 @@ def make(asked):
             asked.get("group_size", 1),
             0.5 + asked.get("own_clip_norm", 0.0) * int(os.environ.get("RANK", "0")),
         ),
+        audit=Canaries(count=asked["canaries"]) if "canaries" in asked else None,
         loss=loss_of(asked),
         public_size=60,
         optimizer=lambda p: torch.optim.Adam(p, lr=asked.get("learning_rate", 0.05)),

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
+import errno
 import importlib.util
 import json
+import os
 import random
 import shutil
 import signal
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from filelock import FileLock
 from torch import nn
 
 from sfumato import Budget, Ledger
@@ -272,13 +275,67 @@ def test_what_could_not_be_read_later_is_known_before_the_run_begins(tmp_path, a
 
 def test_one_process_at_a_time_uses_a_folder(tmp_path, account):
     folder = RunFolder(tmp_path / "a")
-    folder.make()
-    with folder.used(), pytest.raises(CheckpointError, match="another process"):
+    with folder.taken(resume=False), pytest.raises(CheckpointError, match="another process"):
         train(nn.Linear(3, 2), (X, Y), folder=tmp_path / "a", account=account, purpose="two", **options())
     assert account.releases() == []
     (tmp_path / "file").write_text("")
-    with pytest.raises(CheckpointError, match="cannot be made"):
+    with pytest.raises(CheckpointError, match="cannot be used: Not a directory"):
         train(nn.Linear(3, 2), (X, Y), folder=tmp_path / "file" / "a", **options())
+
+
+def denied(*args, **named):
+    raise PermissionError(errno.EACCES, "Permission denied")
+
+
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize("what", [(Path, "exists"), (Path, "mkdir"), (FileLock, "acquire")])
+def test_a_folder_that_may_not_be_used_is_said_to_be_so(tmp_path, monkeypatch, what, resume):
+    folder = RunFolder(tmp_path)
+    if resume:
+        folder.save({})
+    monkeypatch.setattr(*what, denied)
+    with (
+        pytest.raises(CheckpointError, match="cannot be used: Permission denied"),
+        folder.taken(resume=resume),
+    ):
+        pass
+
+
+def test_a_name_that_is_too_long_for_a_folder_is_said_to_be_so(tmp_path):
+    for resume in (False, True):
+        with pytest.raises(CheckpointError, match="cannot be used: File name too long"):
+            train(nn.Linear(3, 2), (X, Y), folder=tmp_path / ("a" * 300), resume=resume, **options())
+
+
+def test_what_a_run_raises_is_not_taken_for_trouble_with_its_folder(tmp_path):
+    with pytest.raises(PermissionError), RunFolder(tmp_path).taken(resume=False):
+        denied()
+
+
+def test_a_folder_is_not_made_where_there_is_nothing_to_resume(tmp_path):
+    with pytest.raises(CheckpointError, match="no run in"):
+        train(nn.Linear(3, 2), (X, Y), folder=tmp_path / "typo", resume=True, **options())
+    assert not (tmp_path / "typo").exists()
+
+
+def test_what_is_said_of_a_run_is_on_disk_before_it_counts(tmp_path, monkeypatch):
+    done, sync = [], os.fsync
+    replace = Path.replace
+    monkeypatch.setattr(os, "fsync", lambda handle: (done.append("disk"), sync(handle)))
+    monkeypatch.setattr(Path, "replace", lambda part, place: (done.append(place.name), replace(part, place)))
+    folder = RunFolder(tmp_path)
+    folder.write_report("{}")
+    assert done == ["disk", "run.json", "disk"] and folder.report.read_text() == "{}\n"  # file and folder
+
+
+def test_a_checkpoint_of_another_layout_is_of_another_version(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.save({"step": 3})
+    assert folder.load()["step"] == 3
+    state = torch.load(folder.checkpoint, weights_only=True)
+    torch.save(state | {"format": 1}, folder.checkpoint)  # before what audits see was kept in few bytes
+    with pytest.raises(CheckpointError, match="written by another version"):
+        folder.load()
 
 
 def test_a_run_that_took_what_its_account_had_left_resumes_with_the_noise_it_began_with(tmp_path, account):

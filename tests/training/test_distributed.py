@@ -74,6 +74,7 @@ def test_two_ranks_give_what_one_process_gives(tmp_path):
         base | {"custom": True},
         base | {"ledger": str(tmp_path / "poor.db"), "refused": True},
         base | {"group_size": 2, "refused": True},
+        base | {"adaptive": False, "canaries": 100, "folder": str(tmp_path / "canaries")},
     ]
     ran = torchrun(2, several)
     assert ran.returncode == 0, ran.stderr
@@ -86,6 +87,16 @@ def test_two_ranks_give_what_one_process_gives(tmp_path):
     ]
     assert poor.releases() == []
     assert outcome(tmp_path, 5, 1)["error"] == "InvalidParameterError"
+    runs.attempt({**several[6], "folder": str(tmp_path / "alone"), "out": str(tmp_path)})
+    together, alone = (
+        json.loads((tmp_path / name / "run.json").read_text())["audit"] for name in ("canaries", "alone")
+    )
+    assert together["blind"] is None and not together["refuted"]
+    for side in ("in_scores", "out_scores"):
+        assert together[side] == pytest.approx(
+            alone[side], rel=TOLERANCE["float32"], abs=1e-6
+        )  # as their tables
+    assert [check["name"] for check in together["checks"]] == [check["name"] for check in alone["checks"]]
 
 
 @pytest.mark.slow

@@ -29,12 +29,13 @@ from sfumato.audit import claims, one_run, pricing
 from sfumato.audit.batch_log import BatchLog
 from sfumato.audit.contribution_log import ContributionLog
 from sfumato.audit.noise_log import Energies, NoiseLog
-from sfumato.audit.results import AuditResult, Check, Finding, LowerBound
+from sfumato.audit.results import AuditResult, Check, CheckName, Finding, LowerBound, Unchecked
 from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms.random import Generator, resolve, words
 
-__all__ = ["Auditor", "least_canaries"]
+__all__ = ["ESTIMATED", "Auditor", "least_canaries"]
 
+ESTIMATED = "norms are estimated, and a contribution may exceed its bound"
 _RANKS, _TAIL, _CHECKS = 0.9, 0.099, 0.001  # shares of the error
 _ATTACK = "ranked scores of gradient canaries in one run"
 _HIGHEST = "highest scores of gradient canaries in one run"
@@ -42,6 +43,7 @@ _UNCERTIFIED = "in epsilons of the claim's accountant, which has no lower bound 
 _MOST = 1e12  # what is seen is cut off here: infinite numbers have no mean
 
 Numbers = npt.NDArray[np.float64]
+_Group = tuple[str, list[Finding], Callable[[float], str]]  # of tests: name, findings, what they see
 
 
 class Auditor:
@@ -131,7 +133,8 @@ class Auditor:
         it was. `exact` is False where contributions may exceed the bound, as estimated norms let them.
         Canaries are numbered as they lie in the data.
         """
-        seen = seen.double().nan_to_num(_MOST, _MOST, -_MOST).clamp(-_MOST, _MOST)
+        heard = seen.double()
+        seen = heard.nan_to_num(_MOST, _MOST, -_MOST).clamp(-_MOST, _MOST)
         evidence = self._evidence(seen, noise)
         self._scores += evidence if counted is None else evidence * counted
         self._steps.append(noise)
@@ -139,16 +142,16 @@ class Auditor:
             self._twice = self._twice or f"a unit is in the batch of step {len(self._steps)} more than once"
         taken = taken > 0
         moved = taken & (self.signs != 0)
-        self._hear(seen, noise, moved, idle)
-        if exact:
-            beyond = (seen * self.signs)[moved] - 1
+        self._hear(heard, noise, moved, idle)
+        if exact:  # what is no number is too much, whatever its sign
+            beyond = torch.where(heard.isfinite(), seen * self.signs - 1, _MOST)[moved]
             self._added.add(beyond.numpy() / noise, seen[~moved].numpy() / noise, noise=noise)
         self._batches.add(taken[self.seated].numpy())
 
     def _hear(self, seen: Tensor, noise: float, moved: Tensor, idle: Tensor | None) -> None:
         heard, known = [seen], [~moved]
         if idle is not None:
-            heard.append(idle.double().nan_to_num(_MOST, _MOST, -_MOST).clamp(-_MOST, _MOST))
+            heard.append(idle.double())
             known.append(torch.ones(len(idle), dtype=torch.bool))
         self._noise.add(torch.cat(heard).numpy() / noise, known=torch.cat(known).numpy())
 
@@ -157,12 +160,11 @@ class Auditor:
 
         Its noise must have nothing to do with that of any other step.
         """
-        heard = noise.double().nan_to_num(_MOST, _MOST, -_MOST).clamp(-_MOST, _MOST)
-        self._noise.add(heard.numpy(), step=f"a trial before step {before + 1}")
+        self._noise.add(noise.double().numpy(), step=f"a trial before step {before + 1}")
 
     def observe_noise(self, name: str, noise: Numbers) -> None:
         """Take in noise alone, of coordinates that have a name, in stated standard deviations."""
-        self._trials.setdefault(name, NoiseLog(name)).add(np.clip(np.nan_to_num(noise), -_MOST, _MOST))
+        self._trials.setdefault(name, NoiseLog(name)).add(noise)
 
     def observe_energy(self, name: str, energy: float, size: int) -> None:
         """Take in the sum of squares of noisy coordinates that data are in, too, in standard deviations."""
@@ -170,7 +172,7 @@ class Auditor:
 
     def observe_push(self, beyond: float, *, noise: float) -> None:
         """Take in by how much contributions exceeded their bound along one direction."""
-        value = min(max(beyond, -_MOST), _MOST) if not math.isnan(beyond) else _MOST
+        value = min(max(beyond, -_MOST), _MOST) if math.isfinite(beyond) else _MOST
         self._pushed.add(np.array([value / noise]), np.zeros(0), noise=noise)
 
     def _evidence(self, seen: Tensor, noise: float) -> Tensor:
@@ -189,25 +191,34 @@ class Auditor:
         subject: str,
         steps: int | None = None,
         more: Sequence[tuple[str, list[Finding], str]] = (),
+        why_not: Mapping[str, str] | None = None,
         blind: str | None = None,
     ) -> AuditResult:
         """Return what was seen, beside a claim.
 
         `event(factor)` is the event that is claimed, with its noise multiplied; `steps` is how many it has.
         `more` are checks of the caller's own: a name, what was found, and how small a mistake would show.
+        `why_not` says, by name, why checks could not be made, where the caller knows better than the auditor.
         `blind` says why canaries could not show anything, where that is so.
         """
         inside, outside = self._scores[self._present].numpy(), self._scores[~self._present].numpy()
         error = 1 - self.confidence
         bounds = [self._ranked(inside, outside, claim, event, 1 - _RANKS * error)]
         tail = self._highest(claim, event, 1 - _TAIL * error)
+        groups = self._groups(claim, steps, more)
+        reasons = self._reasons() | dict(why_not or {})
         return AuditResult(
             subject=subject,
             claim=claim,
             bounds=tuple(bounds if tail is None else [*bounds, tail]),
             in_scores=tuple(inside.tolist()),
             out_scores=tuple(outside.tolist()),
-            checks=tuple(self._checks(claim, steps, more, _CHECKS * error)),
+            checks=tuple(_checks(groups, _CHECKS * error)),
+            unchecked=tuple(
+                Unchecked(name=name, why=reasons.get(name, "nothing was observed for it"))
+                for name, findings, _ in groups
+                if not findings
+            ),
             blind=blind,
         )
 
@@ -247,29 +258,43 @@ class Auditor:
             trials=found.positives + found.negatives,
         )
 
-    def _checks(
-        self,
-        claim: Guarantee,
-        steps: int | None,
-        more: Sequence[tuple[str, list[Finding], str]],
-        error: float,
-    ) -> list[Check]:
-        groups: list[tuple[str, list[Finding], Callable[[float], str]]] = [
-            ("noise of each step", self._noise.findings(), self._noise.sees),
-            ("noise of the model's own tensors", self._trial_findings(), self._trial_sees),
-            ("noise beneath the model's gradients", self._energy_findings(), self._energy_sees),
-            ("contributions of canaries", self._added.findings(), self._added.sees),
-            ("contributions in the model's own tensors", self._pushed.findings(), self._pushed.sees),
-            ("batches", self._batch_findings(), self._batches.sees),
-            ("price", self._price(claim, steps), self._price_sees),
+    def _groups(
+        self, claim: Guarantee, steps: int | None, more: Sequence[tuple[str, list[Finding], str]]
+    ) -> list[_Group]:
+        return [
+            (CheckName.STEPS, self._noise.findings(), self._noise.sees),
+            (CheckName.TENSORS, self._trial_findings(), self._trial_sees),
+            (CheckName.GRADIENTS, self._energy_findings(), self._energy_sees),
+            (CheckName.CANARIES, self._added.findings(), self._added.sees),
+            (CheckName.PUSHES, self._pushed.findings(), self._pushed.sees),
+            (CheckName.BATCHES, self._batch_findings(), self._batches.sees),
+            (CheckName.PRICE, self._price(claim, steps), self._price_sees),
             *((name, findings, lambda _, sees=sees: sees) for name, findings, sees in more),
         ]
-        made = [group for group in groups if group[1]]
-        each = error / max(1, len(made))
-        return [
-            Check.of(name, findings, error=each, sees=sees(each / len(findings)))
-            for name, findings, sees in made
-        ]
+
+    def _reasons(self) -> dict[str, str]:
+        """Return, for each check, the reason why it has nothing to look at, where that is so."""
+        return {
+            CheckName.STEPS: "no coordinate was seen that holds noise alone",
+            CheckName.TENSORS: "no trial step without rows was observed",
+            CheckName.GRADIENTS: "no gradient of a model was observed",
+            CheckName.CANARIES: ESTIMATED
+            if self._steps and not self._added.looked
+            else "no canary was in a batch",
+            CheckName.PUSHES: "no trial step with made-up rows was observed",
+            CheckName.BATCHES: self._why_no_batches(),
+            CheckName.PRICE: self._why_no_price(),
+        }
+
+    def _why_no_batches(self) -> str:
+        if self.sampling_rate is None:
+            return "only Poisson sampling throws a coin for each unit"
+        return "every unit is in each batch" if self.sampling_rate >= 1 else "no canary takes part"
+
+    def _why_no_price(self) -> str:
+        if self.sampling_rate is None:
+            return "only the cost of Poisson sampling is computed anew"
+        return "for so little noise, or so small a delta, the cost cannot be computed precisely enough"
 
     def _trial_findings(self) -> list[Finding]:
         logs = list(self._trials.values())
@@ -316,7 +341,7 @@ class Auditor:
         return {
             "present": self._present,
             "scores": self._scores.clone(),
-            "steps": list(self._steps),
+            "steps": torch.tensor(self._steps, dtype=torch.float64),
             "twice": self._twice,
             "noise": self._noise.state_dict(),
             "added": self._added.state_dict(),
@@ -330,7 +355,7 @@ class Auditor:
         """Go on from what `state_dict` returned."""
         self._seat(state["present"])
         self._scores = state["scores"].clone()
-        self._steps = [float(noise) for noise in state["steps"]]
+        self._steps = state["steps"].tolist()
         self._twice = state["twice"]
         self._noise.load_state_dict(state["noise"])
         self._added.load_state_dict(state["added"])
@@ -341,6 +366,14 @@ class Auditor:
             for name, part in state[held].items():
                 logs[name] = kind(name)  # type: ignore[assignment]  # each dictionary has its own kind
                 logs[name].load_state_dict(part)
+
+
+def _checks(groups: Sequence[_Group], error: float) -> list[Check]:
+    made = [group for group in groups if group[1]]
+    each = error / max(1, len(made))
+    return [
+        Check.of(name, findings, error=each, sees=sees(each / len(findings))) for name, findings, sees in made
+    ]
 
 
 def least_canaries(confidence: float) -> int:

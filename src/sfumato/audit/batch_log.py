@@ -122,13 +122,11 @@ class BatchLog:
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that was seen."""
-        packed = [torch.from_numpy(np.packbits(taken)) for taken in self._taken]
-        return {"taken": packed, "count": self._width()}
-
-    def _width(self) -> int:
-        return len(self._taken[0]) if self._taken else 0
+        if not self._taken:
+            return {"taken": torch.zeros(0, 0, dtype=torch.uint8), "count": 0}
+        packed = np.packbits(np.stack(self._taken), axis=1)  # a bit for each step and canary
+        return {"taken": torch.from_numpy(packed), "count": len(self._taken[0])}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` returned."""
-        count = int(state["count"])
-        self._taken = [np.unpackbits(packed.numpy(), count=count) for packed in state["taken"]]
+        self._taken = list(np.unpackbits(state["taken"].numpy(), axis=1, count=int(state["count"])))

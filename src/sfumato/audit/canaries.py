@@ -10,10 +10,7 @@ Unharmed   The coordinates are parameters before and after the model's own, whic
            from other units. The model sees no canary: what it learns has the distribution it would have had,
            except where clipping adapts itself or is split among layers. Refused where averages of groups are
            clipped: a canary would leave nothing of the units that share its group.
-Trials     A few times in a run, steps are taken that do not count: an empty one, which shows the noise of
-           every tensor of the model, and some with rows of nobody's whose gradients lie in the model's own
-           tensors, far too long, which shows how these are clipped. Their noise is their own, and they are
-           forgotten.
+Trials     A few times in a run, steps are taken that do not count (`trials`).
 Checked    The self-check of a run looks at its own rows alone. Canaries' rows are zeros, all alike: they show
            no mixing, and a batch of canaries only says nothing about the model.
 Guarantee  Of confidence: given who is in, scores of different canaries are independent where sampling takes
@@ -33,8 +30,7 @@ One run    Canaries are planted for one run, and what is seen of them is evidenc
 Private    Nothing of the data is looked at but noisy gradients. A verdict costs nothing.
 """
 
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,15 +41,15 @@ from torch.optim import Optimizer
 
 from sfumato.accounting.guarantee import Guarantee
 from sfumato.audit.auditor import Auditor, halves, least_canaries, require_enough
-from sfumato.audit.results import AuditResult
+from sfumato.audit.results import AuditResult, CheckName
+from sfumato.audit.trials import LONG, Trials, gradients_of, just_below
 from sfumato.audit.update_log import UpdateLog
-from sfumato.errors import InvalidParameterError, SfumatoError, UnsupportedModelError
+from sfumato.errors import InvalidParameterError, UnsupportedModelError
 from sfumato.mechanisms.random import Generator, resolve, words
 from sfumato.training import distributed, rows, swapping
 from sfumato.training.averaging import WeightAverage
-from sfumato.training.checking import same_draws
 from sfumato.training.clipping import Clipping, CoordinateClipping, Scaling
-from sfumato.training.data import Batch, Units, moved
+from sfumato.training.data import Batch, Units
 from sfumato.training.gradients import PrivateGradients
 from sfumato.training.losses import Loss
 from sfumato.training.mechanism import DpSgd
@@ -61,17 +57,13 @@ from sfumato.training.sampling import PoissonSampling
 
 __all__ = ["CanariedRun", "Canaries"]
 
-_LONG = 1e6  # times the clip norm: the gradient of a canary before it is clipped
-_LENGTHS = (_LONG, 30.0, _LONG, 1000.0)  # of canaries in turn: a mistake may depend on the length
-_PUSHES = (_LONG, 1.5, 100.0, 3.0, 10.0)  # of rows in trials, in multiples of the threshold
-_PUSHED = 32  # rows in a trial
-_STEPS_PER_TRIAL, _MOST_TRIALS = 100, 16
-_CROWD, _ALONE = 64, 60.0  # rows of a trial in which one is too long, by so much, and the others are short
-_SHORT = 1e-3  # in multiples of the threshold
-_ATTEMPTS = 16  # passes of one row, to see whether they differ
-_BLIND = "no canary was in any batch: there was no row whose shape a canary could have"
+_LENGTHS = (LONG, 30.0, LONG, 1000.0)  # of canaries in turn: a mistake may depend on the length
+_SHAPELESS = "no canary was in any batch: there was no row whose shape a canary could have"
+_UNSAMPLED = (
+    "the sampler took no canary into any batch: use more canaries, more steps or a higher sampling rate"
+)
+_DENOISED = "a denoiser changes gradients after their release"
 _UPDATES_SEE = "a weight that differs by 0.01% from what was released"
-_SAMPLED = 1 << 16  # coordinates of a tensor that are looked at one by one in a trial
 _TABLES = 4  # of canary coordinates where layers are clipped on their own, and 2 where they are not
 
 
@@ -141,20 +133,19 @@ class CanariedRun:
         self._layered = isinstance(clipping, Clipping) and clipping.per_layer
         self._marks = _Marks(settings.count, tables=_TABLES if self._layered else 2)
         self._lengths = _lengths(settings.count, clipping)
-        self._inner, self._units = units, _CanariedUnits(units)
+        self._units = _CanariedUnits(units)
         self._model: nn.Module | None = None
         self._updates: UpdateLog | None = None
         self._moved: str | None = None  # what was wrong with updates before a resume
-        self._draws: bool | None = None  # whether the model draws random numbers, once that is known
+        self._sampled = False  # whether a canary was in a batch, of any rank
+        self._trials = Trials(mechanism, units, self._auditor)
         self._seat()
 
     def _seat(self) -> None:
         seated = self._auditor.seated.nonzero().flatten()
         pulls = (self._auditor.signs * self._lengths)[seated]
         self._units.seat(seated + 1, pulls, self._key)
-        steps = self._mechanism.steps
-        often = min(max(1, steps // _STEPS_PER_TRIAL), _MOST_TRIALS)
-        self._trials = set(np.random.default_rng(self._key).permutation(steps)[:often].tolist())
+        self._trials.schedule(self._key)
 
     @property
     def units(self) -> Units:
@@ -165,6 +156,7 @@ class CanariedRun:
         """Return a module that holds the model and the canaries' coordinates."""
         first = next(iter(swapping.find(model).parameters.values()))
         self._model = model
+        self._trials.prepare(model, self._noise_alone)
         return _Host(model, self._marks.to(first.device))
 
     def loss(self, loss: Loss) -> Loss:
@@ -215,32 +207,20 @@ class CanariedRun:
             counted=None if self._mechanism.sampling.amplifies else (taken > 0).double(),
             exact=self._mechanism.step.projections is None,
         )
-        for name, (energy, size) in self._energies().items():
+        assert self._model is not None  # a step was taken
+        for name, (energy, size) in _energies(gradients_of(self._model)).items():
             self._auditor.observe_energy(name, energy * (scale / noise) ** 2, size)
         if self._updates is not None:
             self._updates.released()
-
-    def _energies(self) -> dict[str, tuple[float, int]]:
-        """Return the sum of squares of the gradient of each of the model's tensors, and its size."""
-        found = self._gradients()
-        # In float64: the norm of many float32 numbers is too low by more than its test allows.
-        lengths = [torch.linalg.vector_norm(gradient, dtype=torch.float64) for gradient in found.values()]
-        norms = torch.stack(lengths).cpu().tolist()
-        return {
-            f"the model's {name}": (norm**2, gradient.numel())
-            for (name, gradient), norm in zip(found.items(), norms, strict=True)
-        }
-
-    def _gradients(self) -> dict[str, Tensor]:
-        assert self._model is not None  # a step was taken
-        named = swapping.find(self._model).parameters
-        return {name: p.grad for name, p in named.items() if p.grad is not None}
 
     def _in_batch(self, units: Tensor) -> Tensor:
         """Return how often each canary is in the batch."""
         numbers = self._units.canaries(units) - 1
         found = torch.bincount(numbers, minlength=self._settings.count).float().to(self._marks.device)
-        distributed.add_up_([found])  # each rank has units of its own
+        placed = torch.tensor([float(self._units.placed)], device=found.device)
+        distributed.add_up_([found, placed])  # each rank has units of its own
+        self._sampled = self._sampled or bool(found.any())
+        self._units.placed = bool(placed)
         return found.cpu()
 
     def follow(self, optimizer: Optimizer, average: WeightAverage | None) -> None:
@@ -253,177 +233,76 @@ class CanariedRun:
         if self._updates is not None:
             self._updates.moved(step)
 
-    # --- trials ------------------------------------------------------------------------------------------
-
     def try_out(self, private: PrivateGradients, *, step: int, device: torch.device) -> None:
-        """Take steps that do not count, if it is time to, and look at what they would have released.
+        """Take steps that do not count before a step, if it is time to."""
+        self._trials.take(private, step=step, device=device)
 
-        All begin with the same state of torch's own random numbers, which the run then finds as it was: noise
-        that is drawn from these is the same in all trials, and shows.
-        """
-        if step not in self._trials:
-            return
-        noise = self._mechanism.noise_multiplier(step)
-        scale = private.expected_batch_size / private.bound
-        self._try(private, step, None)
-        for name, gradient in self._gradients().items():
-            self._auditor.observe_noise(f"the model's {name}", _some(gradient * (scale / noise)))
-        if self._mechanism.step.projections is None:
-            for pushed, direction in self._pushes(private, device):
-                self._try(private, step, pushed.rows)
-                along = sum(float((g * direction[n]).sum()) for n, g in self._gradients().items())
-                excess = along * scale - pushed.allowed
-                self._auditor.observe_push(excess / pushed.allowed, noise=noise / pushed.allowed)
-        private.drop()
-
-    def _try(self, private: PrivateGradients, step: int, batch: tuple[Any, ...] | None) -> None:
-        """Take a step that does not count, and look at the canaries' coordinates, which are noise alone."""
-        assert self._model is not None  # it has a host
-        with same_draws(self._model), private.trying():
-            if batch is not None and distributed.is_first():  # the others have an empty share
-                private.accumulate(*batch, checked_rows=torch.zeros(0, dtype=torch.int64))
-            private.finish()
-        scale = private.expected_batch_size / private.bound / self._mechanism.noise_multiplier(step)
-        own, idle = (found.double().cpu() * scale for found in self._marks.gradients())
-        self._auditor.observe_trial(own if self._layered else torch.cat([own, idle]), before=step)
-
-    def _pushes(
-        self, private: PrivateGradients, device: torch.device
-    ) -> Iterator[tuple["_Push", dict[str, Tensor]]]:
-        """Yield rows of nobody's with long gradients in the model's own tensors, and their direction."""
-        blank = self._inner.blank(1)
-        for made in () if blank is None else rows.made_up(moved(blank, device)):
-            direction = self._direction(private, made)
-            if direction is None:
-                continue
-            norm = math.sqrt(sum(float(part.double().pow(2).sum()) for part in direction.values()))
-            if not (math.isfinite(norm) and norm > 0):
-                continue
-            if self._draws is None:
-                self._draws = self._has_draws(private, made, direction)
-            along = {name: part / norm for name, part in direction.items()}
-            for lengths in self._lengths_of_pushes():
-                places = torch.zeros(len(lengths), dtype=torch.int64, device=device)
-                pulls = (lengths * (private.bound / norm)).to(device)
-                batch = (*rows.repeat_to(made, len(lengths)), places, pulls)
-                most = torch.ones_like(lengths) if self._draws else lengths.clamp(max=1.0)
-                yield _Push(rows=batch, allowed=float(most.sum())), along
-
-    def _has_draws(
-        self, private: PrivateGradients, made: tuple[Any, ...], direction: dict[str, Tensor]
-    ) -> bool:
-        """Whether passes of the model draw random numbers, so that no length of a gradient is known.
-
-        Each row is then allowed the whole bound, which holds for any length.
-        """
-        assert self._model is not None  # it has a host
-        if any(_drops(module) for module in self._model.modules()):
-            return True
-        for attempt in range(_ATTEMPTS):
-            with same_draws(self._model):
-                _seed(self._marks.device, attempt)
-                again = self._direction(private, made)
-            if again is None or not all(
-                torch.allclose(again[n], part, rtol=1e-3) for n, part in direction.items()
-            ):
-                return True
-        return False
-
-    def _direction(self, private: PrivateGradients, made: tuple[Any, ...]) -> dict[str, Tensor] | None:
-        """Return the gradient of one made-up row in the model's tensors; None where it is no input."""
-        device = self._marks.device
-        unmarked = torch.zeros(1, dtype=torch.int64, device=device), torch.ones(1, device=device)
-        try:
-            found = private.alone(*made, *unmarked)
-        except SfumatoError:
-            raise
-        except Exception:  # of the model or the loss, which such a row is nothing for
-            return None
-        return {
-            name.removeprefix("model."): part for name, part in found.items() if name.startswith("model.")
-        }
-
-    def _lengths_of_pushes(self) -> list[Tensor]:
-        """Return how long the gradients of rows are, in multiples of the bound: many, and one in a crowd."""
-        clipping = self._mechanism.step.clipping
-        if isinstance(clipping, Clipping) and clipping.scaling is Scaling.GLOBAL:
-            return [torch.full((_PUSHED,), _just_below(clipping) / (clipping.clip_norm or 1.0))]
-        many = torch.tensor(_PUSHES).repeat(_PUSHED)[:_PUSHED]
-        if isinstance(clipping, Clipping) and clipping.scaling is Scaling.AUTOMATIC:
-            return [many]  # it makes short gradients longer, so a crowd of them is nothing small
-        one_in_a_crowd = torch.full((_CROWD,), _SHORT)
-        one_in_a_crowd[_CROWD // 3] = _ALONE
-        return [many, one_in_a_crowd]
+    def _noise_alone(self) -> Tensor:
+        """Return the canaries' coordinates of a step without canaries, where nobody adds to them."""
+        own, idle = self._marks.gradients()
+        return own if self._layered else torch.cat([own, idle])
 
     # --- what it shows -----------------------------------------------------------------------------------
 
     def judge(self, claim: Guarantee) -> AuditResult:
         """Return the claim and the lower bound that the scores so far give."""
-        mechanism = self._mechanism
+        mechanism, updates = self._mechanism, self._updates
         return self._auditor.verdict(
             claim,
             lambda factor: mechanism.scaled(factor).event(),
             subject=f"DP-SGD in {mechanism.steps} steps",
             steps=mechanism.steps,
-            more=() if self._updates is None else [("updates", self._updates.findings(), _UPDATES_SEE)],
-            blind=None if self._units.placed else _BLIND,
+            more=[(CheckName.UPDATES, [] if updates is None else updates.findings(), _UPDATES_SEE)],
+            why_not={
+                CheckName.PUSHES: self._trials.why_not(),
+                CheckName.UPDATES: _DENOISED if updates is None else updates.why_not(),
+            },
+            blind=self._blind(),
         )
+
+    def _blind(self) -> str | None:
+        """Return why no canary could show anything; None where one could."""
+        if not self._sampled:
+            return _UNSAMPLED
+        return None if self._units.placed else _SHAPELESS
 
     def state_dict(self) -> dict[str, Any]:
         """Return who is in, and what was seen so far."""
-        said = None if self._updates is None else self._updates.said
-        return {"key": self._key, "placed": self._units.placed, "moved": said, **self._auditor.state_dict()}
+        said = self._moved
+        if self._updates is not None:
+            self._updates.check_kept()
+            said = self._updates.said
+        own = {"key": self._key, "sampled": self._sampled, "placed": self._units.placed, "moved": said}
+        return {**own, **self._auditor.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` returned."""
         self._key = int(state["key"])
         self._auditor.load_state_dict(state)
         self._seat()
-        self._units.placed = bool(state["placed"])
+        self._sampled, self._units.placed = bool(state["sampled"]), bool(state["placed"])
         self._moved = state["moved"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Push:
-    """Rows of a trial, and the most that their clipped sum may have along their direction, in bounds."""
-
-    rows: tuple[Any, ...]
-    allowed: float
-
-
-def _seed(device: torch.device, number: int) -> None:
-    """Set torch's own random numbers of this process and of one device, which `same_draws` puts back."""
-    torch.default_generator.manual_seed(number)
-    if device.type == "cuda":
-        with torch.cuda.device(device):
-            torch.cuda.manual_seed(number)
-
-
-def _drops(module: nn.Module) -> bool:
-    """Whether a module drops values, by the settings that such modules have."""
-    chances = (getattr(module, name, 0) for name in ("p", "dropout", "drop_prob", "drop_rate"))
-    return module.training and any(isinstance(each, float) and each > 0 for each in chances)
-
-
-def _some(gradient: Tensor) -> Any:
-    """Return coordinates of a tensor, all of them or evenly chosen ones."""
-    flat = gradient.flatten()
-    return flat[:: max(1, len(flat) // _SAMPLED)][:_SAMPLED].double().cpu().numpy()
+def _energies(gradients: Mapping[str, Tensor]) -> dict[str, tuple[float, int]]:
+    """Return the sum of squares of the gradient of each of the model's tensors, and its size."""
+    # In float64: the norm of many float32 numbers is too low by more than its test allows.
+    lengths = [torch.linalg.vector_norm(gradient, dtype=torch.float64) for gradient in gradients.values()]
+    norms = torch.stack(lengths).cpu().tolist()
+    return {
+        f"the model's {name}": (norm**2, gradient.numel())
+        for (name, gradient), norm in zip(gradients.items(), norms, strict=True)
+    }
 
 
 def _lengths(count: int, clipping: Clipping | CoordinateClipping) -> Tensor:
     """Return how long canaries' gradients are before clipping, which leaves them as long as can be."""
     assert isinstance(clipping, Clipping)  # the other kind is refused
     if clipping.scaling is Scaling.GLOBAL:
-        return torch.full((count,), _just_below(clipping))
+        return torch.full((count,), just_below(clipping))
     fixed = clipping.scaling is Scaling.LOCAL and clipping.adaptive is None
-    turns = torch.tensor(_LENGTHS if fixed else (_LONG,))
+    turns = torch.tensor(_LENGTHS if fixed else (LONG,))
     return turns[torch.arange(count) % len(turns)] * (clipping.clip_norm or 1.0)
-
-
-def _just_below(clipping: Clipping) -> float:
-    assert clipping.drop_above is not None  # global clipping has one
-    return clipping.drop_above * (1 - 1e-6)  # a longer one would be dropped
 
 
 class _Marks(nn.Module):
@@ -483,7 +362,7 @@ class _CanariedUnits(Units):
 
     def __init__(self, inner: Units) -> None:
         self._inner = inner
-        self.placed = False  # whether a canary was in a batch
+        self.placed = False  # whether a canary had a row in a batch
 
     def seat(self, numbers: Tensor, pulls: Tensor, key: int) -> None:
         """Say which canaries take part, how long their gradients are, and by what their places are drawn."""
@@ -502,7 +381,7 @@ class _CanariedUnits(Units):
 
     def _split(self, units: Tensor) -> tuple[Tensor, Tensor]:
         """Return which of some units are canaries, and for each the number of canaries before it."""
-        before = torch.searchsorted(self._places, units.cpu())
+        before = torch.searchsorted(self._places, units.cpu().contiguous())
         if not len(self._seats):
             return torch.zeros(len(units), dtype=torch.bool), before
         return self._places[before.clamp(max=len(self._seats) - 1)] == units.cpu(), before

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from scipy.special import log_ndtr, ndtr, ndtri
 
 from sfumato.audit.results import Finding
@@ -40,6 +41,11 @@ class ContributionLog:
         self._largest: list[
             tuple[float, float]
         ] = []  # log chance of the largest, and how far beyond the bound
+
+    @property
+    def looked(self) -> bool:
+        """Whether any step was looked at, be it without a contribution."""
+        return bool(self._steps)
 
     def add(self, beyond: Numbers, others: Numbers, *, noise: float) -> None:
         """Add a step: excesses of those in the batch, and coordinates of those that are not."""
@@ -101,12 +107,16 @@ class ContributionLog:
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that was seen."""
-        return {"steps": [list(part) for part in self._steps], "largest": [list(p) for p in self._largest]}
+        steps, largest = (
+            torch.tensor(part, dtype=torch.float64).reshape(-1, width)
+            for part, width in ((self._steps, 3), (self._largest, 2))
+        )
+        return {"steps": steps, "largest": largest}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` returned."""
-        self._steps = [(float(a), float(b), float(c)) for a, b, c in state["steps"]]
-        self._largest = [(float(a), float(b)) for a, b in state["largest"]]
+        self._steps = [(a, b, c) for a, b, c in state["steps"].tolist()]
+        self._largest = [(a, b) for a, b in state["largest"].tolist()]
 
 
 def _mean(sums: Numbers, counts: Numbers, noise: Numbers) -> float:

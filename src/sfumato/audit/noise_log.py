@@ -15,6 +15,8 @@ Places     Signs of two coordinates at a fixed distance in one step are fair coi
 Unknown    `Energies` takes coordinates to which the data add as well. Adding a number that was fixed before
            the noise makes the square of the sum larger, in the sense of laws (a noncentral chi-square), so
            that too little is still evidence; where the data add much, it shows nothing.
+Broken     A bounded sum with Gaussian noise is always a finite number. A step where it is not fails by
+           itself, and is left out of all sums, where it would hide what the others show.
 Guarantee  A p-value here is at most p with a chance of at most p, for independent Gaussian noise of at least
            the stated size. It counts all that was looked at, by Bonferroni's inequality.
 """
@@ -84,6 +86,8 @@ class NoiseLog:
         known = np.ones(len(noise), dtype=bool) if known is None else known
         pure = noise[known]
         self._energies.add(float(pure @ pure), len(pure), step=step or f"step {len(self._signs) + 1}")
+        known = known & np.isfinite(noise)
+        pure = noise[known]
         distances = np.sort(np.abs(pure))
         self._within += np.searchsorted(distances, _WITHIN, side="right")
         self._count += len(pure)
@@ -109,7 +113,7 @@ class NoiseLog:
     def findings(self) -> list[Finding]:
         """Return what each test says."""
         if not self._count:
-            return []
+            return self._energies.findings()
         found = [*self._energies.findings(), self._shape()]
         if len(self._signs) > 1:
             found.append(self._steps())
@@ -190,15 +194,18 @@ class NoiseLog:
         return self._energies.sees(error)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that was seen, as plain values and tensors."""
+        """Return all that was seen, as plain values and tensors, in few bytes: checkpoints hold it."""
+        beside = [signs for _, signs in self._beside]
+        lags = np.stack([self._lag_sums, self._lag_pairs]).astype(np.int64)  # whole numbers
         return {
             "energies": self._energies.state_dict(),
             "within": self._within.tolist(),
             "count": self._count,
-            "signs": [torch.from_numpy(signs.copy()) for signs in self._signs],
-            "beside": [(name, torch.from_numpy(signs.copy())) for name, signs in self._beside],
-            "lag_sums": self._lag_sums.tolist(),
-            "lag_pairs": self._lag_pairs.tolist(),
+            "signs": _packed(self._signs),
+            "beside": _packed(beside),
+            "names": [name for name, _ in self._beside],
+            "width": max((len(signs) for signs in (*self._signs, *beside)), default=0),
+            "lags": torch.from_numpy(lags[:, : len(np.trim_zeros(self._lag_pairs, "b"))]).clone(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -206,9 +213,12 @@ class NoiseLog:
         self._energies.load_state_dict(state["energies"])
         self._within = np.array(state["within"], dtype=np.int64)
         self._count = int(state["count"])
-        self._signs = [signs.numpy().copy() for signs in state["signs"]]
-        self._beside = [(name, signs.numpy().copy()) for name, signs in state["beside"]]
-        self._lag_sums, self._lag_pairs = np.array(state["lag_sums"]), np.array(state["lag_pairs"])
+        width = int(state["width"])
+        self._signs = _unpacked(state["signs"], width)
+        self._beside = list(zip(state["names"], _unpacked(state["beside"], width), strict=True))
+        self._lag_sums, self._lag_pairs = np.zeros((2, _LAGS))
+        for total, kept in zip((self._lag_sums, self._lag_pairs), state["lags"].numpy(), strict=True):
+            total[: len(kept)] = kept
 
 
 class Energies:
@@ -216,57 +226,86 @@ class Energies:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._steps: list[str] = []
-        self._sums: list[float] = []
-        self._sizes: list[int] = []
+        self._count = self._size = 0  # of steps, and of coordinates in all of them
+        self._sum = 0.0
+        self._least: dict[int, tuple[float, str]] = {}  # by size: the smallest sum of a step, and which one
+        self._broken: str | None = None  # the first step whose sum is no finite number
 
     def add(self, energy: float, size: int, *, step: str | None = None) -> None:
-        """Add the sum of squares of `size` coordinates, in stated standard deviations."""
-        self._steps.append(f"step {len(self._sums) + 1}" if step is None else step)
-        self._sums.append(energy)
-        self._sizes.append(size)
+        """Add the sum of squares of `size` coordinates, in stated standard deviations.
+
+        Of steps of one size that with the smallest sum has the smallest p-value, so no other need be kept.
+        """
+        self._count += 1
+        if not size:
+            return
+        name = f"step {self._count}" if step is None else step
+        if not math.isfinite(energy):
+            self._broken = self._broken or name
+            return
+        self._sum, self._size = self._sum + energy, self._size + size
+        if size not in self._least or energy < self._least[size][0]:
+            self._least[size] = energy, name
 
     def findings(self) -> list[Finding]:
-        """Return whether one step, or all together, had too little noise."""
-        sums, sizes = np.array(self._sums), np.array(self._sizes)
-        if not sizes.any():
+        """Return whether one step, or all together, had too little noise, or noise that is no number."""
+        said = f"what was released in {self.name} is no finite number in {self._broken}"
+        broken = [] if self._broken is None else [Finding(p_value=0.0, said=said, observations=1)]
+        return [*broken, *self._too_little()]
+
+    def _too_little(self) -> list[Finding]:
+        if not self._size:
             return []
-        p = np.where(sizes > 0, chi2.cdf(sums, np.maximum(sizes, 1)), 1.0)
+        sizes = list(self._least)
+        p = chi2.cdf([self._least[size][0] for size in sizes], sizes)
         worst = int(np.argmin(p))
-        whole = float(chi2.cdf(sums.sum(), sizes.sum()))
+        energy, step = self._least[sizes[worst]]
         return [
             Finding(
-                p_value=min(1.0, len(p) * float(p[worst])),
-                said=f"the noise in {self.name} is too small in {self._steps[worst]}: its standard deviation "
-                f"is {_ratio(sums[worst], sizes[worst])} of the one stated",
-                observations=int(sizes.sum()),
+                p_value=min(1.0, self._count * float(p[worst])),
+                said=f"the noise in {self.name} is too small in {step}: its standard deviation is "
+                f"{_ratio(energy, sizes[worst])} of the one stated",
+                observations=self._size,
             ),
             Finding(
-                p_value=whole,
+                p_value=float(chi2.cdf(self._sum, self._size)),
                 said=f"the noise in {self.name} is too small over all steps: its standard deviation is "
-                f"{_ratio(sums.sum(), sizes.sum())} of the one stated",
-                observations=int(sizes.sum()),
+                f"{_ratio(self._sum, self._size)} of the one stated",
+                observations=self._size,
             ),
         ]
 
     def sees(self, error: float) -> str:
         """Return how much too small noise may be before this shows it, nine times in ten."""
-        total = sum(self._sizes)
-        if not total:
+        if not self._size:
             return "nothing"
-        steps = len(self._sizes)
-        one = seen_in_one_step(round(total / steps), error / steps)
-        return f"{one} in one step, or {seen_in_one_step(total, error)} in all"
+        one = seen_in_one_step(round(self._size / self._count), error / self._count)
+        return f"{one} in one step, or {seen_in_one_step(self._size, error)} in all"
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that was seen."""
-        return {"sums": list(self._sums), "sizes": list(self._sizes), "steps": list(self._steps)}
+        least = [(size, energy, step) for size, (energy, step) in self._least.items()]
+        own = {"count": self._count, "sum": self._sum, "size": self._size, "least": least}
+        return {**own, "broken": self._broken}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` returned."""
-        self._sums = [float(value) for value in state["sums"]]
-        self._sizes = [int(value) for value in state["sizes"]]
-        self._steps = list(state["steps"])
+        self._count, self._size = int(state["count"]), int(state["size"])
+        self._sum, self._broken = float(state["sum"]), state["broken"]
+        self._least = {int(size): (float(energy), str(step)) for size, energy, step in state["least"]}
+
+
+def _packed(signs: Sequence[Signs]) -> torch.Tensor:
+    """Return signs of equal length as two bits each: which are above 0, and which are below."""
+    if not signs:
+        return torch.zeros(2, 0, 0, dtype=torch.uint8)
+    stacked = np.stack(signs)
+    return torch.from_numpy(np.packbits(np.stack([stacked > 0, stacked < 0]), axis=2))
+
+
+def _unpacked(packed: torch.Tensor, width: int) -> list[Signs]:
+    above, below = np.unpackbits(packed.numpy(), axis=2, count=width).astype(np.int8)
+    return list(above - below)
 
 
 def seen_in_one_step(size: int, error: float) -> str:

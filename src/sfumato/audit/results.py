@@ -9,18 +9,29 @@ Several    Where several attacks are tried on one claim, each must be asked at `
 Checks     A bound looks at how well canaries can be told apart. A check looks at one thing that the proof of
            a claim rests on: that noise has the stated size, that batches are drawn as stated. Where one
            fails, the run is not the mechanism that was priced, and its claim is not proven by anything.
+Gaps       A check that was not made is named with its reason wherever a result is shown: silence would read
+           as "nothing found".
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from typing import Any
 
 from sfumato import _check
 from sfumato.accounting.guarantee import Guarantee, round_up
 from sfumato.errors import InvalidParameterError
 
-__all__ = ["AuditResult", "Check", "Finding", "LowerBound", "confidence_of_each"]
+__all__ = [
+    "AuditResult",
+    "Check",
+    "CheckName",
+    "Finding",
+    "LowerBound",
+    "Unchecked",
+    "confidence_of_each",
+]
 
 _DIGITS = 3  # of a bound, where it is shown
 
@@ -64,6 +75,34 @@ class Finding:
     observations: int
 
 
+class CheckName(StrEnum):
+    """All checks of a training run: the result of each audit has every one of them, or why it has not."""
+
+    STEPS = "noise of each step"
+    TENSORS = "noise of the model's own tensors"
+    GRADIENTS = "noise beneath the model's gradients"
+    CANARIES = "contributions of canaries"
+    PUSHES = "contributions in the model's own tensors"
+    BATCHES = "batches"
+    PRICE = "price"
+    UPDATES = "updates"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Unchecked:
+    """A check that was not made, and why."""
+
+    name: str
+    why: str  # follows "because"
+
+    def __post_init__(self) -> None:
+        if not all(isinstance(part, str) and part for part in (self.name, self.why)):  # pyright: ignore[reportUnnecessaryIsInstance] - files hold anything
+            raise InvalidParameterError("a check that was not made needs a name and a reason.")
+
+    def __str__(self) -> str:
+        return f"{self.name}, because {self.why}"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Check:
     """Tests of one thing that a claim rests on, together; it fails where the p-value is at most `error`."""
@@ -74,6 +113,10 @@ class Check:
     said: str  # what is wrong, in a sentence, where it fails
     observations: int
     sees: str  # how small a mistake it shows nine times in ten
+
+    def __post_init__(self) -> None:
+        _check.in_range(0, 1, p_value=self.p_value)  # NaN would never fail
+        _check.probability(error=self.error)
 
     @classmethod
     def of(cls, name: str, findings: Sequence[Finding], *, error: float, sees: str) -> "Check":
@@ -109,6 +152,7 @@ class AuditResult:
     in_scores: tuple[float, ...] = ()  # of canaries that took part, where there were any: for a ROC curve
     out_scores: tuple[float, ...] = ()
     checks: tuple[Check, ...] = ()  # of what the claim rests on, beside the bounds
+    unchecked: tuple[Unchecked, ...] = ()  # checks that were not made
     blind: str | None = None  # why nothing could be seen, where that is so
 
     def __post_init__(self) -> None:
@@ -139,11 +183,16 @@ class AuditResult:
 
     @property
     def tested(self) -> bool:
-        """Whether anything could have shown the claim to be false."""
+        """Whether anything could have shown the claim to be false, or did."""
         return self.claim is None or self.untested() is None
 
     def untested(self) -> str | None:
-        """Return why nothing was tested, as part of a sentence; None where something was."""
+        """Return why nothing was tested, as part of a sentence; None where something was.
+
+        A check that failed tested something, whatever else could not be: the claim is then refuted.
+        """
+        if self.refuted:
+            return None
         if self.claim is not None and math.isinf(self.claim.epsilon):
             return "no attack can contradict an infinite epsilon"
         return self.blind
@@ -160,7 +209,12 @@ class AuditResult:
         if self.claim is None:
             return f"{self.subject} claims nothing; {self.best}."
         claimed = f"{round_up(self.claim.epsilon):g} at delta {self.claim.delta:g}"
-        return f"{self.subject} claims epsilon {claimed}; {self.best}: {self._verdict()}."
+        said = f"{self.subject} claims epsilon {claimed}; {self.best}: {self._verdict()}."
+        return " ".join([said, *self.gaps()])
+
+    def gaps(self) -> list[str]:
+        """Return the sentence that names the checks that were not made; none where all were."""
+        return [f"Not checked: {'; '.join(str(each) for each in self.unchecked)}."] if self.unchecked else []
 
     def _verdict(self) -> str:
         if self.failures:
@@ -180,6 +234,7 @@ class AuditResult:
             "claimed_epsilon": None if self.claim is None else _plain(self.claim.epsilon),
             "bounds": [asdict(bound) | {"epsilon": _plain(bound.epsilon)} for bound in self.bounds],
             "checks": [asdict(check) for check in self.checks],
+            "unchecked": [asdict(each) for each in self.unchecked],
             "blind": self.blind,
             "refuted": self.refuted,
             "in_scores": [_plain(score) for score in self.in_scores],
@@ -196,6 +251,7 @@ class AuditResult:
             in_scores=tuple(float(score) for score in found["in_scores"]),
             out_scores=tuple(float(score) for score in found["out_scores"]),
             checks=tuple(Check(**check) for check in found["checks"]),
+            unchecked=tuple(Unchecked(**each) for each in found["unchecked"]),
             blind=found["blind"],
         )
 

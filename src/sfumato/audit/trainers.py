@@ -150,7 +150,13 @@ def _audited(way: _Way, settings: Canaries, generator: Generator) -> AuditResult
         ).training
         found = None if run is None else run.audit
     assert isinstance(found, AuditResult)
-    return AuditResult(subject=way.name, claim=found.claim, bounds=found.bounds, checks=found.checks)
+    return AuditResult(
+        subject=way.name,
+        claim=found.claim,
+        bounds=found.bounds,
+        checks=found.checks,
+        unchecked=found.unchecked,
+    )
 
 
 def _trained(

@@ -10,8 +10,9 @@ Settings   Rates and other settings are read from the run's optimizer before it 
            step. What changes them between steps is not looked at.
 Guarantee  No chance is involved: right code never fails. Random draws of an optimizer are repeated.
 Not here   Runs with a denoiser, which changes gradients after their release, and optimizers that cannot be
-           copied, as those with hooks or attributes of their own: for these nothing is found. Steps before a
-           resume are not compared again.
+           copied, as those with hooks or attributes of their own: for these nothing is found.
+           Steps before a resume are not compared again; what was wrong with them, or with the
+           weights of the checkpoint, is kept in it.
 """
 
 import copy
@@ -46,6 +47,7 @@ class UpdateLog:
         self._model, self._optimizer = model, optimizer
         self._twin = _copied(optimizer)
         self._decay, self._updates = _decay_of(average)
+        self._run_average = average
         self._average = None if average is None else _averages_of(average, optimizer)
         self._steps = 0
         self.said = said  # what was wrong first, before a resume too
@@ -79,9 +81,27 @@ class UpdateLog:
                 mean.lerp_(weight, 1 - decay)
             self._updates += 1
 
+    def why_not(self) -> str:
+        """Return why nothing was compared, where that is so."""
+        return "the optimizer cannot be copied, or its copy cannot take a step"
+
+    def check_kept(self) -> None:
+        """Compare the weights that a checkpoint keeps: a resumed run takes them for granted."""
+        if self._twin is None:
+            return
+        ours, theirs = _weights(self._twin), _weights(self._optimizer)
+        if self._average is not None and self._run_average is not None:
+            ours = [*ours, *self._average]
+            theirs = [*theirs, *_averages_of(self._run_average, self._optimizer)]
+        if not self._same(ours, theirs):
+            self._fail("the weights of a checkpoint are not those that the released gradients lead to")
+
     def findings(self) -> list[Finding]:
-        """Return whether all weights, those that are handed over included, follow from what was released."""
-        if self._twin is None or not self._steps:
+        """Return whether all weights, those that are handed over included, follow from what was released.
+
+        Where all steps were taken before a resume, those handed over are compared with the checkpoint's.
+        """
+        if self._twin is None:
             return [] if self.said is None else [Finding(p_value=0.0, said=self.said, observations=1)]
         expected = _weights(self._twin) if self._average is None else self._average
         if not self._same(expected, _weights(self._optimizer)):

@@ -15,7 +15,7 @@ from sfumato.datasets import Dataset
 from sfumato.labels.train import LabelRun
 from sfumato.ledger import Account
 from sfumato.report import Measurement, TrainingFacts, training_report, write_report
-from sfumato.training import TrainingRun
+from sfumato.training import TrainingRun, distributed
 from sfumato.training.mechanism import DpSgd
 
 __all__ = ["Outcome", "show", "write_page"]
@@ -80,8 +80,8 @@ class Outcome:
 
 
 def write_page(outcome: Outcome, account: Account | None) -> None:
-    """Write the page of a run, where one was asked for."""
-    if outcome.settings.report is None:
+    """Write the page of a run, where one was asked for; of several processes the first does."""
+    if outcome.settings.report is None or distributed.global_rank() != 0:
         return
     settings = {name.replace("_", " "): value for name, value in outcome.settings.said().items()}
     facts = TrainingFacts(

@@ -4,28 +4,38 @@
 Exit       0 where the claim stands, 1 where it is false, 2 where that could not be found out (a file that is
            missing or damaged is no evidence against a claim), and 3 where nothing was audited: a run without
            canaries has not passed.
+False      A failed check or a refuted claim ends with 1, whatever else cannot be done: it is said, and so is
+           what could not be done.
+Evidence   Files are compared with the fingerprints that the run left (`training.sealing`), and what is said
+           of an audit must be whole: its scores, and each check, or why it was not made.
 """
 
 import json
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from sfumato.accounting import Guarantee, Relation
 from sfumato.cli.options import Json
 from sfumato.cli.show import show_facts, show_text, waiting
-from sfumato.errors import InvalidParameterError
+from sfumato.errors import InvalidParameterError, SfumatoError
 
 if TYPE_CHECKING:
+    from sfumato.audit.attack import Attacked
+    from sfumato.audit.results import AuditResult
     from sfumato.cli.settings import TrainSettings
 
 __all__ = ["command"]
 
+Answer = TypeVar("Answer")
+
 _FILE = "run.json"
 _NOT_AUDITED = 3  # exit code
-_ADVICE = "Train again with --audit 1000 for a run that can be."
+_ADVICE = " Train again with --audit 1000 for a run that can be."
+_MALFORMED = (AttributeError, KeyError, OverflowError, TypeError, ValueError)  # of values of other kinds
 _MOST_ROWS = 10_000  # of each group that the membership attack compares
 
 
@@ -48,42 +58,105 @@ def command(
         raise InvalidParameterError(
             f"the run in {run!r} has no canaries. Train it with --audit 1000, or leave --no-membership out."
         )
+    attempts = _Attempts(refuted=planted is not None and planted.refuted)
     with waiting("Attacking"):
-        found = Attacked(claim=claim, canaries=planted, membership=_membership(run) if membership else None)
+        attempts.make(lambda: _require_evidence(run, facts, planted))
+        losses = attempts.make(lambda: _membership(run, facts)) if membership else None
+        found = Attacked(claim=claim, canaries=planted, membership=losses)
         place = report if report is not None else str(Path(run) / "audit.html")
-        _write(place, audit_report(found, title=f"Audit of {Path(run).name}", about=_about(run, facts)))
-    show_facts("Audit", _told(found, place), as_json=as_json)
-    if not as_json:
-        show_text(found.statement())
+        title = f"Audit of {Path(run).name}"
+        written = attempts.make(
+            lambda: _write(place, audit_report(found, title=title, about=_about(run, facts)))
+        )
+    _show(found, written, attempts.failed, as_json=as_json)
     if not found.audited:
-        if not as_json:
-            show_text(f"\nNothing was audited. {_ADVICE}")
         raise typer.Exit(_NOT_AUDITED)
     if found.refuted:
         raise typer.Exit(1)
 
 
-def _finished(run: str) -> tuple[Any, Guarantee, Any]:
+class _Attempts:
+    """Work beside the verdict: where a claim is refuted, nothing that fails may hide that."""
+
+    def __init__(self, *, refuted: bool) -> None:
+        self._refuted = refuted
+        self.failed: list[str] = []  # what could not be done, a sentence each
+
+    def make(self, work: Callable[[], Answer]) -> Answer | None:
+        try:
+            return work()
+        except Exception as error:  # of any kind: it is told after the verdict
+            if not self._refuted:
+                raise
+            self.failed.append(str(error) if isinstance(error, SfumatoError) else repr(error))
+            return None
+
+
+def _show(found: "Attacked", place: str | None, failed: Sequence[str], *, as_json: bool) -> None:
+    told = _told(found, place)
+    if as_json:
+        canaries = found.canaries
+        more = {
+            "reasons": [] if canaries is None else canaries.reasons(),
+            "not_checked": {} if canaries is None else {each.name: each.why for each in canaries.unchecked},
+            "could_not_be_done": failed,
+        }
+        show_facts("Audit", told | more, as_json=True)
+        return
+    show_facts("Audit", told, as_json=False)
+    show_text(found.statement())
+    if not found.audited:
+        show_text(f"\nNothing was audited.{_ADVICE if found.canaries is None else ''}")
+    for said in failed:
+        show_text(f"\nCould not be done: {said}")
+
+
+def _finished(run: str) -> tuple[Any, Guarantee, "AuditResult | None"]:
     """Return what a finished run says of itself, what it claims, and what its canaries showed, if any."""
     from sfumato.audit.results import AuditResult
 
     facts = _read(run)
     _require_unchanged(run, facts)
+    _require_steps(run, facts)
     try:
-        claim = _claim(facts)
-        planted = facts.get("audit")
-        return facts, claim, None if planted is None else AuditResult.from_dict(planted, claim)
-    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+        claim, found = _claim(facts), facts.get("audit")
+        planted = None if found is None else AuditResult.from_dict(found, claim)
+    except _MALFORMED as error:
+        raise _damaged(run, error) from error
+    return facts, claim, planted
+
+
+def _damaged(run: str, error: Exception) -> InvalidParameterError:
+    return InvalidParameterError(
+        f"the file {str(Path(run) / _FILE)!r} is not what a finished run writes: it was changed, or is "
+        f"damaged ({type(error).__name__}: {error}). Restore it, or train again."
+    )
+
+
+def _require_evidence(run: str, facts: Any, planted: "AuditResult | None") -> None:
+    """Refuse a run that cannot pass: its weights are not those that were audited, or its audit has gaps."""
+    _require_weights(run, facts)
+    if planted is not None:
+        _require_whole(run, planted)
+
+
+def _require_whole(run: str, planted: "AuditResult") -> None:
+    """Refuse what is said of an audit where part of it is missing: what is not there has not passed."""
+    from sfumato.audit.results import CheckName
+
+    told = {each.name for each in (*planted.checks, *planted.unchecked)}
+    missing = [f"the check {name.value!r}" for name in CheckName if name not in told]
+    missing += [] if planted.in_scores and planted.out_scores else ["the scores of canaries"]
+    if missing:
         raise InvalidParameterError(
-            f"the file {str(Path(run) / _FILE)!r} is not what a finished run writes: it was changed, or is "
-            f"damaged ({type(error).__name__}: {error}). Restore it, or train again."
-        ) from error
+            f"the audit in {str(Path(run) / _FILE)!r} is not whole: {', '.join(missing)} is missing, so the "
+            "claim has not passed. Restore the file, or train again."
+        )
 
 
 def _require_unchanged(run: str, facts: Any) -> None:
-    """Refuse a run of another version, and one whose files are not what it left."""
+    """Refuse a run of another version, and one whose record is not what it left."""
     from sfumato.training import sealing
-    from sfumato.training.checkpoint import RunFolder
 
     if not isinstance(facts, dict):
         raise InvalidParameterError(
@@ -102,11 +175,31 @@ def _require_unchanged(run: str, facts: Any) -> None:
             f"the file {str(Path(run) / _FILE)!r} was changed after the run: it does not fit its "
             "fingerprint, so nothing in it is evidence. Restore it, or train again."
         )
+
+
+def _require_weights(run: str, facts: Any) -> None:
+    """Refuse a run whose weights are not what it left."""
+    from sfumato.training.checkpoint import RunFolder
+
     folder = RunFolder(run)
-    if folder.weights.exists() and not _same_weights(folder.read_weights(), facts.get("weights")):
+    if not folder.weights.exists():
+        raise InvalidParameterError(
+            f"the weights of the run in {run!r} are gone: there is no {folder.weights.name}, which every "
+            "finished run leaves, so nobody can tell what was audited. Restore the file, or train again."
+        )
+    if not _same_weights(folder.read_weights(), facts.get("weights")):
         raise InvalidParameterError(
             f"the weights in {run!r} were changed after the run: they are not those that were "
             "audited. Restore them, or train again."
+        )
+
+
+def _require_steps(run: str, facts: Any) -> None:
+    """Refuse a run on secret labels that took no noisy steps: neither canaries nor losses attack it."""
+    if "method" in facts and "noise" not in facts:
+        raise InvalidParameterError(
+            f"the run in {run!r} released labels once, by {facts['method']}, and has no noisy steps to "
+            "attack: nothing was tested. Attack the method's `release` with sfumato.audit.audit_mechanism."
         )
 
 
@@ -126,8 +219,16 @@ def _about(run: str, facts: Any) -> dict[str, object]:
 
     try:
         data = kept(run).data
-    except InvalidParameterError:  # damaged settings are no matter of canaries
+        _require_settings(run, facts)
+    except InvalidParameterError:  # other settings are no matter of canaries
         data = None
+    try:
+        return _described(facts, data)
+    except _MALFORMED as error:
+        raise _damaged(run, error) from error
+
+
+def _described(facts: Any, data: str | None) -> dict[str, object]:
     noise = ", ".join(f"{multiplier:.6g} for {steps} steps" for multiplier, steps in facts["noise"])
     return {
         "data": data or "not said",
@@ -172,7 +273,18 @@ def _number(value: Any) -> float:
     return float(value)  # whole numbers may be too large for one
 
 
-def _membership(run: str) -> Any:
+def _require_settings(run: str, facts: Any) -> None:
+    """Refuse settings that are not those of the run: they may name other data."""
+    from sfumato.training.checkpoint import RunFolder
+
+    if RunFolder(run).settings_fingerprint() != facts.get("settings_sha256"):
+        raise InvalidParameterError(
+            f"the settings in {run!r} were changed after the run, so nobody can tell what data it was "
+            "trained on. Restore them, or say --no-membership."
+        )
+
+
+def _membership(run: str, facts: Any) -> Any:
     """Return how well losses of the finished model tell training rows from test rows."""
     from sfumato.audit.roc import Roc
     from sfumato.audit.shadows import loss_scores
@@ -181,6 +293,12 @@ def _membership(run: str) -> Any:
     from sfumato.training.models import loss_for
 
     settings = kept(run)
+    _require_settings(run, facts)
+    if settings.private == "labels":
+        raise InvalidParameterError(
+            f"the features of the run in {run!r} are public, and so is who was in it: there is nothing to "
+            "find by losses. Say --no-membership to audit its canaries."
+        )
     if settings.data is None:
         raise InvalidParameterError(
             f"the run in {run!r} does not say what data it was trained on, so rows cannot be compared. Say "
@@ -210,7 +328,8 @@ def _model(run: str, settings: "TrainSettings", data: Any) -> Any:
     return model
 
 
-def _write(place: str, html: str) -> None:
+def _write(place: str, html: str) -> str:
+    """Write the page, and return where it is."""
     from sfumato.report.html import write_report
 
     try:
@@ -219,9 +338,10 @@ def _write(place: str, html: str) -> None:
         raise InvalidParameterError(
             f"the page {place!r} cannot be written: {error.strerror}. Give another --report."
         ) from error
+    return place
 
 
-def _told(found: Any, place: str) -> dict[str, Any]:
+def _told(found: "Attacked", place: str | None) -> dict[str, Any]:
     best = None if found.canaries is None else found.canaries.best
     area = None if found.membership is None else found.membership.area_interval()
     return {

@@ -3,7 +3,13 @@
 
 Order      Everything that can be wrong with settings and files is found here. The page is begun here too: a
            run whose result could not be shown would be spent for nothing.
+Untouched  A folder is looked at before anything is written, the page included: one that holds a finished
+           run, another run's, or that another process trains in, is refused as it was. A page that is there
+           already stays until there is a whole one to take its place.
 """
+
+from contextlib import nullcontext
+from pathlib import Path
 
 from sfumato.accounting.default_delta import default_delta
 from sfumato.cli.settings import TrainSettings, keep, kept, read_config
@@ -11,6 +17,7 @@ from sfumato.datasets import Dataset
 from sfumato.errors import InvalidParameterError
 from sfumato.ledger import Account, Ledger
 from sfumato.report import page, write_report
+from sfumato.training import distributed
 from sfumato.training.checkpoint import RunFolder
 
 __all__ = ["account_of", "begin", "merged", "with_delta"]
@@ -44,16 +51,39 @@ def with_delta(settings: TrainSettings, data: Dataset, account: Account | None) 
 
 
 def begin(settings: TrainSettings, *, resume: bool) -> None:
-    """Try the places that the run will write to."""
-    if settings.report is not None:
-        try:
-            write_report(settings.report, page("A training run", "<p>This run is not finished.</p>"))
-        except OSError as error:
-            raise InvalidParameterError(
-                f"the page {settings.report!r} cannot be written: {error.strerror}. Give another --report."
-            ) from error
-    if settings.folder is not None and not resume:
-        folder = RunFolder(settings.folder)
-        folder.make()
-        folder.require_unused()
-        keep(settings, settings.folder)
+    """Try the places that the run will write to, after a look at what they hold.
+
+    Of several processes, on one machine or on many, the first does: all would write to the same places.
+    """
+    if distributed.global_rank() != 0:
+        return
+    folder = None if settings.folder is None else RunFolder(settings.folder)
+    with nullcontext() if folder is None else folder.taken(resume=resume):
+        if settings.report is not None:
+            _begin_page(settings.report)
+        if folder is not None and not resume:
+            _keep(settings, folder)
+
+
+def _keep(settings: TrainSettings, folder: RunFolder) -> None:
+    try:
+        keep(settings, folder.path)
+    except OSError as error:
+        raise InvalidParameterError(
+            f"the settings cannot be written to {str(folder.path)!r}: {error.strerror}. Give another "
+            "--folder."
+        ) from error
+
+
+def _begin_page(report: str) -> None:
+    try:
+        if Path(report).is_file():
+            part = Path(f"{report}.part")  # where it will be written to first
+            part.touch()
+            part.unlink(missing_ok=True)
+        else:
+            write_report(report, page("A training run", "<p>This run is not finished.</p>"))
+    except OSError as error:
+        raise InvalidParameterError(
+            f"the page {report!r} cannot be written: {error.strerror}. Give another --report."
+        ) from error

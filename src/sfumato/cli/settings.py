@@ -19,8 +19,6 @@ from sfumato.training.recipes import models_of, recipe
 
 __all__ = ["TrainSettings", "keep", "kept", "read_config"]
 
-_FILE = "settings.json"
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainSettings:
@@ -124,16 +122,22 @@ def _nearest(key: str) -> str:
     return f"Known are: {', '.join(_ANNOTATIONS)}."
 
 
+def _place(folder: str | Path) -> Path:
+    from sfumato.training.checkpoint import RunFolder
+
+    return RunFolder(folder).settings
+
+
 def keep(settings: TrainSettings, folder: str | Path) -> None:
     """Write the settings of a run into its folder."""
-    place = Path(folder) / _FILE
+    place = _place(folder)
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_text(json.dumps(settings.said(), indent=2) + "\n", encoding="utf-8")
 
 
 def kept(folder: str | Path) -> TrainSettings:
     """Return the settings that a run in a folder was started with; none where it kept none."""
-    place = Path(folder) / _FILE
+    place = _place(folder)
     try:
         found = json.loads(place.read_text(encoding="utf-8"))
     except FileNotFoundError:

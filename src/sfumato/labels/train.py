@@ -14,10 +14,10 @@ import json
 import math
 import os
 import time
-from collections import abc
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from typing import Any
 
 import torch
@@ -36,8 +36,8 @@ from sfumato.labels.methods import ReleasingMethod
 from sfumato.ledger.account import Account
 from sfumato.ledger.recorded import record_note
 from sfumato.mechanisms.random import Generator, study_note
-from sfumato.training import distributed
-from sfumato.training.auditing import Auditor
+from sfumato.training import distributed, sealing
+from sfumato.training.auditing import AuditPlan
 from sfumato.training.checkpoint import RunFolder
 from sfumato.training.data import Deferred
 from sfumato.training.run import TrainingRun, sentence
@@ -137,9 +137,18 @@ class LabelRun:
             "account": self.account,
             "statement": self.statement(),
         }
-        if self.training is None:
-            return json.dumps(own | {"event": json.loads(events.to_json(self.method.event()))}, indent=2)
-        return json.dumps(json.loads(self.training.to_json()) | own, indent=2)
+        told: dict[str, Any] = (
+            self._released() if self.training is None else json.loads(self.training.to_json())
+        )
+        return json.dumps(sealing.sealed(told | own), indent=2)
+
+    def _released(self) -> dict[str, Any]:
+        """Return what a run says that has no training of its own."""
+        return {
+            "event": json.loads(events.to_json(self.method.event())),
+            "code_version": version("sfumato"),
+            "weights": sealing.fingerprint_of(self.model.state_dict()),
+        }
 
     def statement(self) -> str:
         """Return a paragraph for people who must judge the claim."""
@@ -170,7 +179,7 @@ def train(
     purpose: str | None = None,
     folder: str | None = None,
     resume: bool = False,
-    audit: Auditor | None = None,
+    audit: AuditPlan | None = None,
     progress: bool = True,
     generator: Generator | None = None,
     runtime: Runtime | None = None,
@@ -222,7 +231,7 @@ def _refuse_study(method: NoisyGradients, study: Study | None) -> None:
         )
 
 
-def require_steps(method: Method, *, resume: bool, audit: Auditor | None) -> None:
+def require_steps(method: Method, *, resume: bool, audit: AuditPlan | None) -> None:
     """Raise if a run of this method cannot be resumed or audited as asked: no label is needed to know."""
     if isinstance(method, NoisyGradients):
         if audit is not None and method.denoising.reveals_batches:
@@ -262,7 +271,7 @@ def _by_release(asked: Asked, method: ReleasingMethod, study: Study, folder: Run
     lessons = method.lessons(len(asked.features))
     study.rehearse(asked.model, asked.features, classes=method.classes, lessons=lessons)
     guarantee = _guarantee(method, asked.unit)  # what cannot be priced is refused before anything is paid
-    with _alone(folder):
+    with nullcontext() if folder is None else folder.taken(resume=False):
         with _spent(asked, method):
             true = asked.true_labels(method)
             released = method.release(
@@ -283,18 +292,6 @@ def _by_release(asked: Asked, method: ReleasingMethod, study: Study, folder: Run
             folder.finish(run.model.state_dict())
             folder.write_report(run.to_json())
     return run
-
-
-@contextmanager
-def _alone(folder: RunFolder | None) -> abc.Generator[None]:
-    """Keep other processes out of a folder, and runs that are there already from being overwritten."""
-    if folder is None:
-        yield
-        return
-    folder.make()
-    with folder.used():
-        folder.require_unused()
-        yield
 
 
 def _guarantee(method: ReleasingMethod, unit: str) -> Guarantee:
@@ -319,13 +316,28 @@ def _by_gradients(
     *,
     folder: str | None,
     resume: bool,
-    audit: Auditor | None,
+    audit: AuditPlan | None,
     progress: bool,
     runtime: Runtime | None,
 ) -> LabelRun:
     began = time.monotonic()
     method.rehearse(asked.model, asked.features)
-    run = Trainer(
+    prepared = time.monotonic() - began
+
+    def labeled(run: TrainingRun) -> LabelRun:
+        return LabelRun(
+            model=asked.model,
+            method=method,
+            guarantee=run.guarantee,
+            seconds=prepared + run.seconds,
+            accuracy=run.accuracy,
+            training=run,
+            study_note=run.study_note,
+            account=run.account,
+            record_note=run.record_note,
+        )
+
+    trainer = Trainer(
         asked.model,
         _deferred(asked, lambda: asked.true_labels(method)),
         mechanism=method.mechanism(),
@@ -345,21 +357,9 @@ def _by_gradients(
         progress=progress,
         generator=asked.generator,
         runtime=runtime,
-    ).fit(resume=resume)
-    done = LabelRun(
-        model=asked.model,
-        method=method,
-        guarantee=run.guarantee,
-        seconds=time.monotonic() - began,
-        accuracy=run.accuracy,
-        training=run,
-        study_note=run.study_note,
-        account=run.account,
-        record_note=run.record_note,
     )
-    if folder is not None:  # what the trainer wrote does not say that features are public
-        distributed.first_decides(lambda: RunFolder(folder).write_report(done.to_json()))
-    return done
+    # What a trainer writes by itself does not say that features are public.
+    return labeled(trainer.fit(resume=resume, record=lambda run: labeled(run).to_json()))
 
 
 def _deferred(asked: Asked, labels: Callable[[], Tensor]) -> Deferred:

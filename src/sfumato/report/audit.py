@@ -2,7 +2,7 @@
 """The page of an audit: which run it is, the claim, the lower bound beside it, checks, and ROC curves.
 
 Promise    A refuted claim is said to be false above everything else, and a claim that was not audited is
-           said not to have been.
+           said not to have been. So is a check that was not made.
 Shown      Exact figures of a membership attack tell about the rows it compared: the page says so.
 """
 
@@ -30,7 +30,7 @@ def audit_report(found: Attacked, *, title: str, about: Mapping[str, object] | N
         section("The run", facts_table(about)) if about else "",
         section("Claim and lower bound", _bounds(found)),
         section("Checks, and how small a mistake they could have seen", _checks(found))
-        if _checked(found)
+        if _checks(found)
         else "",
         section("Who was in? ROC curves", _curves(found)) if found.rocs else "",
         section("What was tried", *(f"<p>{escape(said)}</p>" for said in found.tried())),
@@ -42,9 +42,14 @@ def audit_report(found: Attacked, *, title: str, about: Mapping[str, object] | N
 def _verdict(found: Attacked) -> str:
     said = ["The attacks do not contradict the claim. That proves nothing: another attack may do better."]
     if not found.audited:
-        said = [f"{found.not_audited()} Train with canaries to audit it."]
+        said = [
+            found.not_audited(),
+            *(["Train with canaries to audit it."] if found.canaries is None else []),
+        ]
     if found.refuted:
         said = [_false(found), *(found.canaries.reasons() if found.canaries is not None else [])]
+    if found.canaries is not None:
+        said += found.canaries.gaps()
     kind = "promise" if found.audited and not found.refuted else "warning"
     return f'<div class="{kind}">{"".join(f"<p>{escape(sentence)}</p>" for sentence in said)}</div>'
 
@@ -69,12 +74,10 @@ def _bounds(found: Attacked) -> str:
     return rows_table(heads, rows or [(claimed, "no bound", f"{found.claim.delta:g}", "no canaries", 0, "")])
 
 
-def _checked(found: Attacked) -> bool:
-    return found.canaries is not None and bool(found.canaries.checks)
-
-
 def _checks(found: Attacked) -> str:
-    assert found.canaries is not None  # `_checked` saw to it
+    """Return a row for each check, those that were not made included; empty where there is none."""
+    if found.canaries is None or not (found.canaries.checks or found.canaries.unchecked):
+        return ""
     rows = [
         (
             check.name,
@@ -86,8 +89,13 @@ def _checks(found: Attacked) -> str:
         )
         for check in found.canaries.checks
     ]
+    rows += [
+        (gap.name, "NOT CHECKED", "", "", "", f"nothing, because {gap.why}")
+        for gap in found.canaries.unchecked
+    ]
     heads = ("what", "result", "chance in right code", "fails below", "observations", "seen 9 times in 10")
-    return rows_table(heads, rows)
+    failed = [number for number, check in enumerate(found.canaries.checks) if check.failed]
+    return rows_table(heads, rows, warned=failed)
 
 
 def _curves(found: Attacked) -> str:
@@ -95,12 +103,13 @@ def _curves(found: Attacked) -> str:
     if math.isfinite(found.claim.epsilon):
         lines.append(Series(name="the most the claim allows", points=_allowed(found.claim)))
     chance = Series(name="guessing", points=[(_LOWEST, _LOWEST), (0.0, 0.0)])
-    return line_chart(
+    chart = line_chart(
         [*lines, chance],
         title="ROC curves on logarithmic axes",
         x_label="log10 of the false-positive rate",
         y_label="log10 of the true-positive rate",
     )
+    return f'<figure class="chart">{chart}</figure>'
 
 
 def _allowed(claim: Guarantee) -> list[tuple[float, float]]:

@@ -7,7 +7,7 @@ Promise    The page has no script and refers to nothing outside, and its own pol
 
 import html
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -39,11 +39,17 @@ h2 { font-size: 1.2rem; margin: 2.5rem 0 .75rem; }
 .warning { background: var(--warn-paper); color: var(--warn); border-radius: .6rem; padding: .8rem 1rem;
   font-weight: 600; }
 figcaption { font-weight: 600; margin-bottom: .25rem; }
-.scroll { overflow-x: auto; }
+.scroll, .chart { overflow-x: auto; }
+.chart { max-width: 44rem; }
+.chart svg { display: block; min-width: 30rem; }
 table { border-collapse: collapse; width: 100%; }
 th, td { text-align: left; padding: .35rem .75rem .35rem 0; border-bottom: 1px solid var(--edge);
-  vertical-align: top; overflow-wrap: anywhere; font-variant-numeric: tabular-nums; }
+  vertical-align: top; overflow-wrap: break-word; font-variant-numeric: tabular-nums; }
 th { font-weight: 600; }
+table:has(th[scope="col"]:nth-child(5)) { min-width: 44rem; }
+.facts td { overflow-wrap: anywhere; }
+.facts th { width: 25%; min-width: 9rem; }
+.warned td { color: var(--warn); font-weight: 600; }
 pre { white-space: pre-wrap; overflow-wrap: anywhere; font: .85rem/1.5 ui-monospace, monospace; }
 summary { cursor: pointer; padding: .75rem 0; }
 footer { margin-top: 3rem; color: var(--soft); font-size: .85rem; }
@@ -77,13 +83,18 @@ def facts_table(facts: Mapping[str, object]) -> str:
         f'<tr><th scope="row">{escape(name)}</th><td>{escape(value)}</td></tr>'
         for name, value in facts.items()
     )
-    return f'<div class="scroll"><table>{"".join(rows)}</table></div>'
+    return f'<div class="scroll"><table class="facts">{"".join(rows)}</table></div>'
 
 
-def rows_table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Return rows under column heads; None is an empty cell."""
+def rows_table(
+    heads: Sequence[str], rows: Sequence[Sequence[object]], *, warned: Collection[int] = ()
+) -> str:
+    """Return rows under column heads; None is an empty cell. Rows whose number is in `warned` stand out."""
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in heads)
-    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
+    marks = (' class="warned"' if number in warned else "" for number in range(len(rows)))
+    body = "".join(
+        f"<tr{mark}>{''.join(map(_cell, row))}</tr>" for mark, row in zip(marks, rows, strict=True)
+    )
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 

@@ -5,7 +5,7 @@ Guarantee  An audit sees noisy gradients alone, which the run's guarantee covers
 Trials     It may take steps that do not count, with rows that are nobody's and noise of their own.
 Apart      The model, its optimizer and its evaluation never meet canaries: they live in parameters of their
            own (`Canaried.host`), and the loss of every other row is what it was.
-Who does   `sfumato.audit.canaries`; training knows the protocol alone.
+Who does   `sfumato.audit.canaries`; training knows the protocols alone.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ from sfumato.training.gradients import PrivateGradients
 from sfumato.training.losses import Loss
 from sfumato.training.mechanism import DpSgd
 
-__all__ = ["Auditor", "Canaried", "Verdict"]
+__all__ = ["AuditPlan", "Canaried", "Verdict"]
 
 
 class Verdict(Protocol):
@@ -95,8 +95,8 @@ class Canaried(Protocol):
         ...
 
 
-class Auditor(Protocol):
-    """How a run is to be audited. Its repr names all its settings."""
+class AuditPlan(Protocol):
+    """How runs are to be audited: the settings of an audit, which its repr names."""
 
     def plant(self, units: Units, mechanism: DpSgd, generator: Generator | None) -> Canaried:
         """Put canaries among the units of a run."""

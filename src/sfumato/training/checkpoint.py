@@ -13,11 +13,12 @@ Private    Weights after noise are released by the run's own event. The order of
            which its event treats as known.
 """
 
+import hashlib
 import os
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import torch
 from filelock import FileLock, Timeout
@@ -27,7 +28,7 @@ from sfumato.errors import InvalidParameterError, SfumatoError
 
 __all__ = ["CheckpointError", "RunFolder", "random_state", "require_same_run", "restore_random_state"]
 
-FORMAT: Final = 1
+FORMAT: Final = 2  # of checkpoints: another number for another layout
 _SHORT: Final = 60  # characters of a setting that an error shows
 
 
@@ -46,39 +47,67 @@ class RunFolder:
         self.metrics = self.path / "metrics.jsonl"
         self.weights = self.path / "model.pt"
         self.report = self.path / "run.json"
-
-    def make(self) -> None:
-        """Make the folder, if there is none."""
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise CheckpointError(
-                f"the folder {str(self.path)!r} cannot be made: {error.strerror}. Give one that can be "
-                "written."
-            ) from error
+        self.settings = self.path / "settings.json"  # of a run that was started from the command line
 
     @contextmanager
-    def used(self) -> Generator[None]:
-        """Keep other processes out."""
-        lock = FileLock(self.path / ".lock")
+    def taken(self, *, resume: bool) -> Generator[None]:
+        """Keep other processes out, for a new run or for the one that is here.
+
+        The folder is looked at before anything is written: where a run cannot begin, or there is none to go
+        on with, it stays as it was.
+        """
+        look = self._require_unfinished if resume else self._require_unused
+        with self._usable():
+            look()
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = self._locked()
         try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            raise CheckpointError(
-                f"another process trains in {str(self.path)!r}. Wait for it, or use another folder."
-            ) from None
-        try:
+            with self._usable():
+                look()  # another process may have been faster
             yield
         finally:
             lock.release()
 
-    def require_unused(self) -> None:
-        """Raise if a run lives here already."""
-        if self.checkpoint.exists() or self.report.exists():
+    def _locked(self) -> FileLock:
+        lock = FileLock(self.path / ".lock")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:  # an OSError, too
             raise CheckpointError(
-                f"{str(self.path)!r} holds a run already. Continue it with resume=True, or use another "
-                "folder."
+                f"another process trains in {str(self.path)!r}. Wait for it, or use another folder."
+            ) from None
+        return lock
+
+    @contextmanager
+    def _usable(self) -> Generator[None]:
+        """Say it in a sentence where the system does not let the folder be read or written."""
+        try:
+            yield
+        except OSError as error:
+            raise CheckpointError(
+                f"the folder {str(self.path)!r} cannot be used: {error.strerror}. Give one that can be read "
+                "and written."
+            ) from error
+
+    def _require_unused(self) -> None:
+        """Raise if a run lives here already. Nothing is written."""
+        held = f"{str(self.path)!r} holds a run already"
+        if self.report.exists():
+            raise CheckpointError(f"{held}, which is finished. Use another folder.")
+        if self.checkpoint.exists():
+            raise CheckpointError(f"{held}. Continue it with resume=True, or use another folder.")
+        if self.weights.exists():  # of a run that could not say any more what it was
+            raise CheckpointError(f"{held}, of which only weights are left. Use another folder.")
+
+    def _require_unfinished(self) -> None:
+        """Raise unless a run lives here that can go on. Nothing is written."""
+        if self.report.exists():
+            raise CheckpointError(
+                f"the run in {str(self.path)!r} is finished: its weights are in {self.weights.name}, its "
+                f"statement in {self.report.name}. Train in another folder."
             )
+        if not self.checkpoint.exists():
+            raise CheckpointError(f"there is no run in {str(self.path)!r} to resume. Leave resume=True out.")
 
     def save(self, state: Mapping[str, Any]) -> None:
         """Write a checkpoint in the place of the last one."""
@@ -87,7 +116,7 @@ class RunFolder:
 
     def write_next(self, state: Mapping[str, Any]) -> None:
         """Bring a checkpoint to disk, beside the last one."""
-        _bring(self.next, {"format": FORMAT, **state})
+        _bring(self.next, lambda file: torch.save({"format": FORMAT, **state}, file))
 
     def promote(self) -> None:
         """Put the checkpoint that `write_next` wrote in the place of the last one."""
@@ -112,13 +141,7 @@ class RunFolder:
 
     def write_claim(self, claim: str) -> None:
         """Keep the claim of the last checkpoint."""
-        part = self.claim.with_name(self.claim.name + ".part")
-        with part.open("w", encoding="ascii") as file:
-            file.write(f"{claim}\n")
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(self.claim)
-        _sync(self.path)
+        _write(self.claim, lambda file: file.write(f"{claim}\n".encode("ascii")))
 
     def exchange_claim(self, claim: str, *, known: str) -> None:
         """Keep another claim, unless the one that is here is not `known`."""
@@ -131,13 +154,7 @@ class RunFolder:
 
     def load(self) -> dict[str, Any]:
         """Read the checkpoint of a run that is not finished."""
-        if self.report.exists():
-            raise CheckpointError(
-                f"the run in {str(self.path)!r} is finished: its weights are in {self.weights.name}, its "
-                f"statement in {self.report.name}. Train in another folder."
-            )
-        if not self.checkpoint.exists():
-            raise CheckpointError(f"there is no run in {str(self.path)!r} to resume. Leave resume=True out.")
+        self._require_unfinished()
         return self._state_in(self.checkpoint)
 
     def _state_in(self, place: Path) -> dict[str, Any]:
@@ -164,25 +181,31 @@ class RunFolder:
 
     def write_report(self, text: str) -> None:
         """Write what is said of a run, whole or not at all: where it is, the run is finished."""
-        part = self.report.with_name(self.report.name + ".part")
-        part.write_text(f"{text}\n", encoding="utf-8")
-        part.replace(self.report)
+        _write(self.report, lambda file: file.write(f"{text}\n".encode()))
 
     def finish(self, weights: Mapping[str, Tensor]) -> None:
         """Write the weights of a finished run."""
-        _write(self.weights, dict(weights))
+        _write(self.weights, lambda file: torch.save(dict(weights), file))
+
+    def settings_fingerprint(self) -> str | None:
+        """Return the fingerprint of the settings that a run was started with; None where it kept none."""
+        try:
+            return hashlib.sha256(self.settings.read_bytes()).hexdigest()
+        except FileNotFoundError:
+            return None
 
 
-def _write(path: Path, content: Any) -> None:
+def _write(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
+    """Bring a file to disk, whole or not at all."""
     part = path.with_name(path.name + ".part")
-    _bring(part, content)
+    _bring(part, fill)
     part.replace(path)
     _sync(path.parent)
 
 
-def _bring(path: Path, content: Any) -> None:
+def _bring(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
     with path.open("wb") as file:
-        torch.save(content, file)
+        fill(file)
         file.flush()
         os.fsync(file.fileno())
 

@@ -33,6 +33,7 @@ __all__ = [
     "first_decides",
     "from_first",
     "gathered",
+    "global_rank",
     "is_first",
     "join",
     "local_rank",
@@ -77,6 +78,11 @@ def is_first() -> bool:
 def local_rank() -> int:
     """Return the number of this process on its machine, as torchrun tells it; 0 without torchrun."""
     return int(os.environ.get("LOCAL_RANK", "0"))
+
+
+def global_rank() -> int:
+    """Return the number of this process among all of them, as torchrun tells it before they have met."""
+    return int(os.environ.get("RANK", "0"))
 
 
 def join(device: torch.device, *, timeout: float) -> None:

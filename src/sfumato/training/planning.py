@@ -24,7 +24,7 @@ from sfumato.errors import BudgetExceededError, CalibrationError, InvalidParamet
 from sfumato.ledger.account import Account
 from sfumato.mechanisms.random import Generator
 from sfumato.training import distributed
-from sfumato.training.auditing import Auditor
+from sfumato.training.auditing import AuditPlan
 from sfumato.training.checkpoint import RunFolder
 from sfumato.training.clipping import Clipping, CoordinateClipping
 from sfumato.training.data import Augment, public_size_of
@@ -180,7 +180,7 @@ def train(
     schedule: MakeSchedule | None = None,
     clip_schedule: ClipSchedule | None = None,
     ema_decay: float | None = None,
-    audit: Auditor | None = None,
+    audit: AuditPlan | None = None,
     evaluation: Any = None,
     score: Score | None = None,
     evaluate_every: int | None = None,

@@ -52,6 +52,7 @@ class TrainingRun:
     release_number: int | None = None  # its place among the account's releases, as statements print it
     finished: str | None = None  # when, in universal time
     record_note: str | None = None  # what must be said of a run that no ledger keeps
+    settings_sha256: str | None = None  # fingerprint of the settings that its folder keeps
 
     @property
     def recorded(self) -> bool:
@@ -129,6 +130,7 @@ class TrainingRun:
             "sampling": repr(self.mechanism.sampling),
             "clipping": repr(self.mechanism.step),
             "weights": sealing.fingerprint_of(self.model.state_dict()),
+            "settings_sha256": self.settings_sha256,
         }
         return json.dumps(sealing.sealed(facts), indent=2)
 

@@ -3,8 +3,9 @@
 
 Guarantee  A file or a weight that was changed after the run, by accident or by hand, no longer fits its
            fingerprint.
-Not here   A signature. Whoever changes a file on purpose can compute its fingerprint anew; the ledger keeps
-           what nobody should be able to change.
+Not here   A signature. Whoever changes a file on purpose can compute its fingerprint anew with this very
+           code, so a folder is evidence only about people who could not write to it. The ledger keeps what
+           a run was charged for; it does not keep what an audit found.
 """
 
 import hashlib

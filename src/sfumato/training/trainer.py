@@ -16,7 +16,7 @@ Ranks      Under torchrun the same script trains in all processes together (`dis
 """
 
 import os
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -31,7 +31,7 @@ from sfumato.mechanisms.random import Generator as Randomness
 from sfumato.mechanisms.random import study_note
 from sfumato.training import denoising, distributed, fingerprints, stating, swapping
 from sfumato.training.agreement import Agreement
-from sfumato.training.auditing import Auditor, Canaried
+from sfumato.training.auditing import AuditPlan, Canaried
 from sfumato.training.averaging import WeightAverage
 from sfumato.training.checkpoint import RunFolder, require_same_run
 from sfumato.training.claims import Claims
@@ -102,7 +102,7 @@ class Trainer:
         clip_schedule: ClipSchedule | None = None,
         ema_decay: float | None = None,
         denoiser: Denoiser | None = None,
-        audit: Auditor | None = None,
+        audit: AuditPlan | None = None,
         evaluation: Any = None,
         score: Score | None = None,
         evaluate_every: int | None = None,
@@ -172,10 +172,13 @@ class Trainer:
         """Who is protected."""
         return self._privacy_unit
 
-    def fit(self, *, resume: bool = False) -> TrainingRun:
+    def fit(
+        self, *, resume: bool = False, record: Callable[[TrainingRun], str] = TrainingRun.to_json
+    ) -> TrainingRun:
         """Train, or with `resume` go on with the run in the folder; return the run when it is finished.
 
-        Where it is stopped, the model goes back to the last checkpoint, or to what it was before.
+        `record` makes the text of `run.json`, which the folder of a finished run holds. Where a run is
+        stopped, the model goes back to the last checkpoint, or to what it was before.
         """
         with self._alone(resume=resume):
             session, self._settled = self._session(), False
@@ -185,7 +188,7 @@ class Trainer:
                 (self._resume if resume else self._start)(session)
                 session.open()
                 self._take_steps(session)
-                return self._finish(session)
+                return self._finish(session, record)
 
             return undone_on_failure(work, session, published=self._published, kept=lambda: self._settled)
 
@@ -212,14 +215,7 @@ class Trainer:
             yield
             return
         with ExitStack() as held:
-
-            def enter() -> None:
-                folder.make()
-                held.enter_context(folder.used())
-                if not resume:
-                    folder.require_unused()
-
-            distributed.first_decides(enter)
+            distributed.first_decides(lambda: held.enter_context(folder.taken(resume=resume)))
             yield
 
     def _planted(self) -> Canaried | None:
@@ -366,7 +362,7 @@ class Trainer:
         distributed.first_decides(self._payment.commit if self._claims is None else self._claims.commit)
         self._settled = True
 
-    def _finish(self, session: Session) -> TrainingRun:
+    def _finish(self, session: Session, record: Callable[[TrainingRun], str]) -> TrainingRun:
         self._settle(session)
         if session.average is not None:
             session.average.keep()
@@ -376,7 +372,7 @@ class Trainer:
         def write() -> None:
             if self._folder is not None:
                 self._folder.finish(session.model.state_dict())
-                self._folder.write_report(run.to_json())
+                self._folder.write_report(record(run))
 
         distributed.first_decides(write)
         return run
@@ -402,4 +398,8 @@ class Trainer:
             reservation=distributed.first_decides(lambda: self._payment.number),
             release_number=distributed.first_decides(lambda: self._payment.release_number),
             record_note=record_note(self._account),
+            settings_sha256=distributed.first_decides(self._settings_fingerprint),
         )
+
+    def _settings_fingerprint(self) -> str | None:
+        return None if self._folder is None else self._folder.settings_fingerprint()

@@ -317,12 +317,12 @@ def bias_set_at_the_end(patch: pytest.MonkeyPatch) -> None:
     original = Trainer._finish
 
     @torch.no_grad()
-    def _finish(self, session):
+    def _finish(self, session, record):
         x, y = self._units.held()[0]
         layer = session.model[-1]
         shares = torch.bincount(y, minlength=layer.out_features) / len(y)
         layer.bias.add_((shares + 1e-6).log() - session.model(x).softmax(1).mean(0).log())
-        return original(self, session)
+        return original(self, session, record)
 
     patch.setattr(Trainer, "_finish", _finish)
 
