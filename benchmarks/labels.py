@@ -328,7 +328,7 @@ def _errors(data: Dataset, epsilon: float, device: str) -> tuple[tuple[float, fl
     stddev = method.mechanism().noise_multiplier(0) * method.clip_norm / method.expected_batch_size
     denoiser = replace(method, averaging=0.0).denoiser(x)
     assert denoiser is not None
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     draws, found = torch.Generator().manual_seed(0), []
     for step in range(20):
         rows = torch.randint(len(x), (method.expected_batch_size,), generator=draws).to(device)
