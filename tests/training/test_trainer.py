@@ -530,14 +530,18 @@ def test_a_label_out_of_range_is_not_told_and_leaves_the_run_spent(account):
 
 
 def test_a_report_that_cannot_be_written_whole_is_not_there(tmp_path, monkeypatch):
-    written = Path.write_text
+    opened = Path.open
 
-    def half(self, text, *args, **options):
-        written(self, text[: len(text) // 2], *args, **options)
-        raise OSError("the disk is full")
+    def full(self, mode="r", *args, **options):
+        file = opened(self, mode, *args, **options)
+        if self.name == "run.json.part":
+            with file:
+                file.write(b"{")
+            raise OSError("the disk is full")
+        return file
 
     with monkeypatch.context() as patch, pytest.raises(OSError, match="full"):
-        patch.setattr(Path, "write_text", half)
+        patch.setattr(Path, "open", full)
         fit((X, Y), run_of(), folder=tmp_path / "run")
     assert not (tmp_path / "run" / "run.json").exists()
     fit((X, Y), run_of(), folder=tmp_path / "other")
