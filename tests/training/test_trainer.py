@@ -535,7 +535,8 @@ def test_a_report_that_cannot_be_written_whole_is_not_there(tmp_path, monkeypatc
     def full(self, mode="r", *args, **options):
         file = opened(self, mode, *args, **options)
         if self.name == "run.json.part":
-            file.write(b"{")
+            with file:
+                file.write(b"{")
             raise OSError("the disk is full")
         return file
 
