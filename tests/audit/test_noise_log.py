@@ -78,6 +78,14 @@ def test_a_trial_is_compared_with_all_steps():
     assert found.p_value < ALPHA and "step 5 and a trial before step 5 have alike noise" in found.said
 
 
+def test_trials_with_the_same_noise_are_named():
+    log = NoiseLog("a layer", each="trial")
+    for _ in range(2):
+        log.add(noise()[0])
+    found = min(log.findings(), key=lambda finding: finding.p_value)
+    assert found.p_value < ALPHA and "trial 1 and trial 2 have alike noise" in found.said
+
+
 def test_layers_that_share_noise_are_found():
     logs = [NoiseLog(name) for name in ("one", "two", "three")]
     for row, other in zip(noise(), noise(1), strict=True):

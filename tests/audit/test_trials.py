@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from sfumato.audit.auditor import Auditor
 from sfumato.audit.canaries import CanariedRun, Canaries
 from sfumato.errors import InvalidParameterError
 from sfumato.testing import seeded
@@ -54,6 +55,19 @@ def test_trials_leave_the_run_as_it_is(monkeypatch):
     (with_trials, weights), (without, others) = found
     assert weights == others and with_trials.in_scores == without.in_scores
     assert len(with_trials.checks) == len(without.checks) + 2
+
+
+def test_the_first_trials_are_compared_with_each_other(monkeypatch):
+    """One trial shows no noise that comes back: a run of few steps has several all the same."""
+    seen = {}
+
+    def observe_noise(self, name, noise):
+        seen.setdefault(name, []).append(tuple(noise))
+
+    monkeypatch.setattr(Auditor, "observe_noise", observe_noise)
+    audited(nn.Linear(2, 2))
+    assert set(seen) == {"the model's weight", "the model's bias"}
+    assert all(len(set(noises)) == 3 for noises in seen.values())
 
 
 def test_a_trial_has_noise_of_its_own_and_is_not_counted():

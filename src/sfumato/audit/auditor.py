@@ -160,11 +160,13 @@ class Auditor:
 
         Its noise must have nothing to do with that of any other step.
         """
-        self._noise.add(noise.double().numpy(), step=f"a trial before step {before + 1}")
+        self._noise.add(
+            noise.double().numpy(), step=f"trial {self._noise.beside + 1}, before step {before + 1},"
+        )
 
     def observe_noise(self, name: str, noise: Numbers) -> None:
-        """Take in noise alone, of coordinates that have a name, in stated standard deviations."""
-        self._trials.setdefault(name, NoiseLog(name)).add(noise)
+        """Take in noise alone of a trial, of coordinates that have a name, in stated standard deviations."""
+        self._trials.setdefault(name, NoiseLog(name, each="trial")).add(noise)
 
     def observe_energy(self, name: str, energy: float, size: int) -> None:
         """Take in the sum of squares of noisy coordinates that data are in, too, in standard deviations."""
@@ -361,11 +363,11 @@ class Auditor:
         self._added.load_state_dict(state["added"])
         self._pushed.load_state_dict(state["pushed"])
         self._batches.load_state_dict(state["batches"])
-        for kind, logs, held in ((NoiseLog, self._trials, "trials"), (Energies, self._energies, "energies")):
-            logs.clear()
-            for name, part in state[held].items():
-                logs[name] = kind(name)  # type: ignore[assignment]  # each dictionary has its own kind
-                logs[name].load_state_dict(part)
+        self._trials = {name: NoiseLog(name, each="trial") for name in state["trials"]}
+        self._energies = {name: Energies(name) for name in state["energies"]}
+        for held, logs in (("trials", self._trials), ("energies", self._energies)):
+            for name, log in logs.items():
+                log.load_state_dict(state[held][name])
 
 
 def _checks(groups: Sequence[_Group], error: float) -> list[Check]:

@@ -61,8 +61,8 @@ class NoiseLog:
     True
     """
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, *, each: str = "step") -> None:
+        self.name, self._each = name, each  # what messages call one addition
         self._energies = Energies(name)
         self._within = np.zeros(len(_WITHIN), dtype=np.int64)
         self._count = 0
@@ -76,6 +76,11 @@ class NoiseLog:
         """How many numbers were seen."""
         return self._count
 
+    @property
+    def beside(self) -> int:
+        """How many additions were no steps of the run."""
+        return len(self._beside)
+
     def add(
         self, noise: Numbers, *, known: npt.NDArray[np.bool_] | None = None, step: str | None = None
     ) -> None:
@@ -85,7 +90,7 @@ class NoiseLog:
         """
         known = np.ones(len(noise), dtype=bool) if known is None else known
         pure = noise[known]
-        self._energies.add(float(pure @ pure), len(pure), step=step or f"step {len(self._signs) + 1}")
+        self._energies.add(float(pure @ pure), len(pure), step=step or f"{self._each} {len(self._signs) + 1}")
         known = known & np.isfinite(noise)
         pure = noise[known]
         distances = np.sort(np.abs(pure))
@@ -141,12 +146,13 @@ class NoiseLog:
         looks = len(paired) + min(steps - 1, _NEAR)
         return Finding(
             p_value=min(1.0, looks * p),
-            said=f"the noise in {self.name} is not fresh in each step: {what}",
+            said=f"the noise in {self.name} is not fresh in each {self._each}: {what}",
             observations=int(np.count_nonzero(signs)),
         )
 
     def _pairs_of(self, signs: npt.NDArray[np.float32]) -> tuple[float, str]:
-        names = [f"step {step + 1}" for step in range(len(signs))] + [name for name, _ in self._beside]
+        names = [f"{self._each} {step + 1}" for step in range(len(signs))]
+        names += [name for name, _ in self._beside]
         signs = np.concatenate([signs, *(kept[None].astype(np.float32) for _, kept in self._beside)])
         here = (signs != 0).astype(np.float32)
         first, second = np.triu_indices(len(signs), 1)
@@ -162,7 +168,7 @@ class NoiseLog:
             total, pairs = float(products.sum()), float(np.count_nonzero(products))
             p = float(_p_of_signs(np.array([total]), np.array([pairs]))[0])
             how = "repeat" if total > 0 else "take back"
-            found.append((p, f"steps {how} noise of {lag} step(s) before"))
+            found.append((p, f"{self._each}s {how} noise of {lag} {self._each}(s) before"))
         return found
 
     def _places(self) -> Finding:

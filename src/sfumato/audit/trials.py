@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Steps of a training run that do not count: they show noise and clipping in the model's own tensors.
 
-Empty      A step without rows, in which every tensor of the model holds noise and nothing else.
+Empty      Steps without rows, in which every tensor of the model holds noise and nothing else. The first
+           time there are several, so that noise which comes back shows also in a short run.
 Pushed     Steps with rows of nobody's whose gradients lie in the model's own tensors, far too long: their
            clipped sum is known, up to the noise, and may not be longer.
 When       A few times in a run, at steps drawn at random. Their noise is their own, and they are forgotten:
@@ -33,6 +34,7 @@ LONG = 1e6  # times the clip norm: a gradient before it is clipped
 _PUSHES = (LONG, 1.5, 100.0, 3.0, 10.0)  # of rows in turn, in multiples of the threshold
 _PUSHED = 32  # rows in a trial
 _STEPS_PER_TRIAL, _MOST_TRIALS = 100, 16
+_EMPTY = 3  # steps without rows the first time: a tensor of 16 numbers that repeats its noise shows
 _CROWD, _ALONE = 64, 60.0  # rows of a trial in which one is too long, by so much, and the others are short
 _SHORT = 1e-3  # in multiples of the threshold
 _ATTEMPTS = 16  # passes of one row, to see whether they differ
@@ -84,9 +86,10 @@ class Trials:
         assert self._model is not None  # it was prepared
         noise = self._mechanism.noise_multiplier(step)
         scale = private.expected_batch_size / private.bound
-        self._try(private, step, None)
-        for name, gradient in gradients_of(self._model).items():
-            self._auditor.observe_noise(f"the model's {name}", _some(gradient * (scale / noise)))
+        for _ in range(_EMPTY if step == min(self._steps) else 1):
+            self._try(private, step, None)
+            for name, gradient in gradients_of(self._model).items():
+                self._auditor.observe_noise(f"the model's {name}", _some(gradient * (scale / noise)))
         if self._mechanism.step.projections is None:
             for pushed, direction in self._pushes(private, device):
                 self._try(private, step, pushed.rows)

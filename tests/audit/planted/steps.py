@@ -112,6 +112,21 @@ def no_noise_in_the_first_layer(patch: pytest.MonkeyPatch) -> None:
     noise_by(patch, made)
 
 
+_MODEL = slice(1001, 1001 + 8 * _WIDTH + 8 + 2 * 8 + 2)  # of all sums, between two tables of 1001 numbers
+
+
+def noise_kept_in_the_model(patch: pytest.MonkeyPatch) -> None:
+    kept = []
+
+    def made(source, sums, stddev, step):
+        (noise,) = drawn(source, sums, stddev, step)
+        kept.append(noise[_MODEL].clone())
+        noise[_MODEL] = kept[0]
+        return [noise]
+
+    noise_by(patch, made)
+
+
 def noise_cut_off(patch: pytest.MonkeyPatch) -> None:
     def made(source, sums, stddev, step):
         return [noise.clamp(-2 * stddev, 2 * stddev) for noise in drawn(source, sums, stddev, step)]
@@ -261,6 +276,11 @@ BUGS = (
     _bug("noise-missing-in-one-step-of-ten", "every tenth step adds no noise", no_noise_in_one_step_of_ten),
     _bug("noise-of-four-fifths", "the standard deviation of the noise is 0.8 of the one stated", less_noise),
     _bug("noise-used-twice", "two steps in a row add the same noise", noise_used_twice),
+    _bug(
+        "noise-kept-in-the-model",
+        "the model's own tensors get the noise of the first step in every step",
+        noise_kept_in_the_model,
+    ),
     _bug("noise-taken-back", "a step takes away the noise that the step before added", noise_taken_back),
     _bug(
         "noise-beside-the-model-only",
