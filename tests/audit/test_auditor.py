@@ -119,6 +119,23 @@ def test_what_is_wrong_is_said_in_a_sentence(wrong, says):
     assert found.refuted and says in found.statement() and "THE CLAIM IS FALSE" in found.statement()
 
 
+@pytest.mark.parametrize("noise", [1e-30, 1e-6, 1e-3])
+def test_rounding_is_not_taken_for_contributions_that_are_too_long(noise):
+    told = judged(watched(noise=noise, reach=1 + 2e-7), noise=noise, epsilon=1e70)
+    gaps = {gap.name: gap.why for gap in told.unchecked}
+    assert not told.refuted and "rounding of float32 sums" in gaps["contributions of canaries"]
+
+
+def test_steps_with_noise_enough_are_looked_at_beside_others_without():
+    auditor = watched(noise=1e-6, reach=1 + 2e-7, steps=1)
+    taken = auditor.present
+    auditor.observe(
+        taken * 9.0 + torch.randn(COUNT, generator=torch.Generator().manual_seed(3)), noise=1.0, taken=taken
+    )
+    found = {check.name: check for check in judged(auditor, noise=1e-6, epsilon=1e70).checks}
+    assert "add too much in step 2" in found["contributions of canaries"].said
+
+
 def test_a_claim_below_the_cost_of_the_steps_is_false():
     found = judged(watched(), epsilon=1.0)
     assert found.refuted and "The steps that were seen cost an epsilon of at least" in found.statement()

@@ -47,6 +47,16 @@ def test_a_mistake_is_found_and_named(change, says):
     assert found.p_value < ALPHA and says.split(":")[0] in found.said
 
 
+def test_what_is_too_much_is_said_to_be_more_than_allowed():
+    """Steps with more noise weigh less in the test, and so in what is said."""
+    log, draws = ContributionLog("canaries"), np.random.default_rng(0)
+    for noise, excess in ((1.0, 0.5), (10.0, -0.1)) * STEPS:
+        log.add(draws.normal(size=COUNT) + excess, np.zeros(0), noise=noise)
+    _, found, _ = log.findings()
+    told = float(found.said.split("on average about ")[1].split()[0])
+    assert found.p_value < ALPHA and 1 < told < 1.5 and log.mean() < 1
+
+
 @pytest.mark.parametrize("stray", [50.0, -50.0])
 def test_who_is_not_in_a_batch_moves_nothing(stray):
     assert worst(logged(stray=stray)).p_value < ALPHA

@@ -88,6 +88,13 @@ def test_a_trial_has_noise_of_its_own_and_is_not_counted():
     assert len({tuple(part.flatten().tolist()) for part in (*tried, model.weight.grad)}) == 3
 
 
+def test_made_up_rows_are_not_tried_where_rounding_hides_the_noise():
+    run = audited(nn.Linear(2, 2), noise=((1e-6, 4),))
+    gaps = {gap.name: gap.why for gap in run.audit.unchecked}
+    assert not run.audit.refuted
+    assert "rounding of float32 sums" in gaps["contributions in the model's own tensors"]
+
+
 def test_only_an_audit_may_take_steps_that_do_not_count():
     private = PrivateGradients(nn.Linear(2, 2), clip_norm=1.0, noise_multiplier=1.0, expected_batch_size=1)
     with pytest.raises(InvalidParameterError, match="only an audit"), private.trying():

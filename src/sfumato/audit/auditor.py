@@ -27,7 +27,7 @@ from sfumato.accounting.events import DpEvent
 from sfumato.accounting.guarantee import Guarantee, Relation
 from sfumato.audit import claims, one_run, pricing
 from sfumato.audit.batch_log import BatchLog
-from sfumato.audit.contribution_log import ContributionLog
+from sfumato.audit.contribution_log import LEAST_NOISE, TOO_LITTLE, ContributionLog
 from sfumato.audit.noise_log import Energies, NoiseLog
 from sfumato.audit.results import AuditResult, Check, CheckName, Finding, LowerBound, Unchecked
 from sfumato.errors import InvalidParameterError
@@ -145,7 +145,10 @@ class Auditor:
         self._hear(heard, noise, moved, idle)
         if exact:  # what is no number is too much, whatever its sign
             beyond = torch.where(heard.isfinite(), seen * self.signs - 1, _MOST)[moved]
-            self._added.add(beyond.numpy() / noise, seen[~moved].numpy() / noise, noise=noise)
+            others = seen[~moved]
+            if noise < LEAST_NOISE:
+                beyond, others = beyond[:0], others[:0]
+            self._added.add(beyond.numpy() / noise, others.numpy() / noise, noise=noise)
         self._batches.add(taken[self.seated].numpy())
 
     def _hear(self, seen: Tensor, noise: float, moved: Tensor, idle: Tensor | None) -> None:
@@ -280,13 +283,16 @@ class Auditor:
             CheckName.STEPS: "no coordinate was seen that holds noise alone",
             CheckName.TENSORS: "no trial step without rows was observed",
             CheckName.GRADIENTS: "no gradient of a model was observed",
-            CheckName.CANARIES: ESTIMATED
-            if self._steps and not self._added.looked
-            else "no canary was in a batch",
+            CheckName.CANARIES: self._why_no_contributions(),
             CheckName.PUSHES: "no trial step with made-up rows was observed",
             CheckName.BATCHES: self._why_no_batches(),
             CheckName.PRICE: self._why_no_price(),
         }
+
+    def _why_no_contributions(self) -> str:
+        if self._steps and not self._added.looked:
+            return ESTIMATED
+        return TOO_LITTLE if self._steps and min(self._steps) < LEAST_NOISE else "no canary was in a batch"
 
     def _why_no_batches(self) -> str:
         if self.sampling_rate is None:

@@ -7,6 +7,8 @@ Mean       Of each step, and of all: a bound that is exceeded by a little, by ma
 Largest    Of each step: a bound that is exceeded by far, by one.
 Beyond     A canary that is not in a batch moves nothing: its own coordinate is noise alone, which may not be
            large, either.
+Rounding   Sums are float32 numbers: a contribution is rounded by about 1e-7 of its bound. Steps whose noise
+           is below `LEAST_NOISE` bounds are left out: there, rounding could look like too much.
 Guarantee  A p-value is at most p with a chance of at most p, all looks counted (Bonferroni).
 """
 
@@ -21,9 +23,16 @@ from scipy.special import log_ndtr, ndtr, ndtri
 
 from sfumato.audit.results import Finding
 
-__all__ = ["ContributionLog"]
+__all__ = ["LEAST_NOISE", "TOO_LITTLE", "ContributionLog"]
 
 Numbers = npt.NDArray[np.float64]
+
+LEAST_NOISE = (
+    0.01  # in bounds on one unit: rounding of a million contributions moves their mean by 0.01 stddev
+)
+TOO_LITTLE = (
+    f"noise is below {LEAST_NOISE:g} of the clip norm, and rounding of float32 sums could look like too much"
+)
 
 
 class ContributionLog:
@@ -66,6 +75,7 @@ class ContributionLog:
         worst, far = int(np.argmin(means)), int(np.argmin([chance for chance, _ in self._largest]))
         chance, beyond = self._largest[far]
         observed = int(counts.sum())
+        excess = sums.sum() / (counts / noise).sum()  # weighted as the test does: above 0 where it fails
         average = 1 + sums[worst] / at_least_one[worst] * noise[worst]
         return [
             Finding(
@@ -76,8 +86,8 @@ class ContributionLog:
             ),
             Finding(
                 p_value=float(ndtr(-sums.sum() / math.sqrt(observed))),
-                said=f"{self.name} add too much over all steps: {_mean(sums, counts, noise):.3g} times what "
-                "clipping allows on average",
+                said=f"{self.name} add too much over all steps: on average about {1 + excess:.3g} times "
+                "what clipping allows",
                 observations=observed,
             ),
             Finding(

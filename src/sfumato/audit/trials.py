@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from sfumato.audit.auditor import ESTIMATED, Auditor
+from sfumato.audit.contribution_log import LEAST_NOISE, TOO_LITTLE
 from sfumato.errors import SfumatoError
 from sfumato.training import distributed, rows, swapping
 from sfumato.training.checking import same_draws
@@ -73,6 +74,8 @@ class Trials:
         """Return why no made-up rows were tried, where that is so."""
         if self._mechanism.step.projections is not None:
             return ESTIMATED
+        if any(self._mechanism.noise_multiplier(step) < LEAST_NOISE for step in self._steps):
+            return TOO_LITTLE
         return "no made-up row is an input of the model and has a gradient in it"
 
     def take(self, private: PrivateGradients, *, step: int, device: torch.device) -> None:
@@ -90,7 +93,7 @@ class Trials:
             self._try(private, step, None)
             for name, gradient in gradients_of(self._model).items():
                 self._auditor.observe_noise(f"the model's {name}", _some(gradient * (scale / noise)))
-        if self._mechanism.step.projections is None:
+        if self._mechanism.step.projections is None and noise >= LEAST_NOISE:
             for pushed, direction in self._pushes(private, device):
                 self._try(private, step, pushed.rows)
                 along = sum(float((g * direction[n]).sum()) for n, g in gradients_of(self._model).items())
