@@ -210,6 +210,15 @@ MANY_TENSORS, MANY_STEPS = 150, 5000
 MOST_BYTES = 4 << 20
 
 
+@pytest.mark.parametrize("shared", [True, False])
+def test_canaries_and_a_model_that_share_noise_are_found(shared):
+    auditor, noise = watched(), np.random.default_rng(0).normal(size=4000)
+    auditor.observe_places(np.concatenate([noise[:2000], -noise[:2000]]) if shared else noise)
+    found = judged(auditor)
+    assert found.refuted == shared
+    assert ("coordinates 2000 apart are related" in found.statement()) == shared
+
+
 def saved(auditor):
     file = io.BytesIO()
     torch.save(auditor.state_dict(), file)
@@ -227,6 +236,7 @@ def test_what_is_kept_of_a_long_run_of_a_large_model_takes_few_bytes():
             auditor.observe_energy(f"the model's layers.{tensor}.weight", 1000.0 + step, 1000)
     for _ in range(16):
         auditor.observe_trial(torch.cat([noise[0], noise[1]]), before=3)
+        auditor.observe_places(draws.normal(size=4000))
         for tensor in range(MANY_TENSORS):
             auditor.observe_noise(f"the model's layers.{tensor}.weight", draws.normal(size=1000))
     file = saved(auditor)

@@ -5,8 +5,9 @@ For whom   Whatever adds noise to sums of bounded contributions, step by step: D
            on this), votes of teachers, updates of clients. Whoever runs the mechanism lets the canaries that
            are `present` take part, each in a direction of its own, and tells what was released there.
 Bounds     The ranks of all scores (`one_run.ranks`), and the highest ones (`claims.bound_of_tail`).
-Checks     Of noise (`noise_log`), of contributions (`contribution_log`), of batches (`batch_log`), and of the
-           price: what the steps that were seen cost at least, computed anew (`pricing`).
+Checks     Of noise (`noise_log`, `place_log`), of contributions (`contribution_log`), of batches
+           (`batch_log`), and of the price: what the steps that were seen cost at least, computed anew
+           (`pricing`).
 Error      1 - confidence is the chance that right code is accused. The ranks get nine tenths of it, and the
            highest scores all but a thousandth of the rest; the checks share that. They have power to spare:
            at a confidence of 0.95 right code fails one of them in one audit of 20,000.
@@ -29,6 +30,7 @@ from sfumato.audit import claims, one_run, pricing
 from sfumato.audit.batch_log import BatchLog
 from sfumato.audit.contribution_log import LEAST_NOISE, TOO_LITTLE, ContributionLog
 from sfumato.audit.noise_log import Energies, NoiseLog
+from sfumato.audit.place_log import PlaceLog
 from sfumato.audit.results import AuditResult, Check, CheckName, Finding, LowerBound, Unchecked
 from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms.random import Generator, resolve, words
@@ -82,6 +84,7 @@ class Auditor:
         self._noise = NoiseLog("the canaries' coordinates")
         self._added = ContributionLog("canaries")
         self._trials: dict[str, NoiseLog] = {}
+        self._places = PlaceLog()
         self._pushed = ContributionLog("canaries in the model's own tensors")
         self._energies: dict[str, Energies] = {}
         self._steps: list[float] = []  # the noise of each
@@ -170,6 +173,10 @@ class Auditor:
     def observe_noise(self, name: str, noise: Numbers) -> None:
         """Take in noise alone of a trial, of coordinates that have a name, in stated standard deviations."""
         self._trials.setdefault(name, NoiseLog(name, each="trial")).add(noise)
+
+    def observe_places(self, noise: Numbers) -> None:
+        """Take in noise alone of a trial: all coordinates there are, in the order they have in memory."""
+        self._places.add(noise)
 
     def observe_energy(self, name: str, energy: float, size: int) -> None:
         """Take in the sum of squares of noisy coordinates that data are in, too, in standard deviations."""
@@ -307,9 +314,12 @@ class Auditor:
     def _trial_findings(self) -> list[Finding]:
         logs = list(self._trials.values())
         pairs = [a.compared(b) for i, a in enumerate(logs) for b in logs[:i]]
-        return [f for log in logs for f in log.findings()] + [f for f in pairs if f is not None]
+        shared = [f for f in pairs if f is not None] + self._places.findings()
+        return [f for log in logs for f in log.findings()] + shared
 
     def _trial_sees(self, error: float) -> str:
+        if not self._trials:
+            return "coordinates that share their noise"
         largest = max(self._trials.values(), key=lambda log: log.observations)
         return f"{largest.sees(error)} trial steps, in {largest.name}"
 
@@ -355,6 +365,7 @@ class Auditor:
             "added": self._added.state_dict(),
             "pushed": self._pushed.state_dict(),
             "batches": self._batches.state_dict(),
+            "places": self._places.state_dict(),
             "trials": {name: log.state_dict() for name, log in self._trials.items()},
             "energies": {name: log.state_dict() for name, log in self._energies.items()},
         }
@@ -369,6 +380,7 @@ class Auditor:
         self._added.load_state_dict(state["added"])
         self._pushed.load_state_dict(state["pushed"])
         self._batches.load_state_dict(state["batches"])
+        self._places.load_state_dict(state["places"])
         self._trials = {name: NoiseLog(name, each="trial") for name in state["trials"]}
         self._energies = {name: Energies(name) for name in state["energies"]}
         for held, logs in (("trials", self._trials), ("energies", self._energies)):

@@ -34,7 +34,7 @@ from scipy.stats import binom, chi2
 
 from sfumato.audit.results import Finding
 
-__all__ = ["Energies", "NoiseLog", "seen_in_one_step"]
+__all__ = ["Energies", "NoiseLog", "least_p", "seen_in_one_step"]
 
 Numbers = npt.NDArray[np.float64]
 Signs = npt.NDArray[np.int8]
@@ -157,7 +157,7 @@ class NoiseLog:
         here = (signs != 0).astype(np.float32)
         first, second = np.triu_indices(len(signs), 1)
         sums, pairs = ((a @ a.T)[first, second] for a in (signs, here))
-        p, at = _least_p(sums, pairs)
+        p, at = least_p(sums, pairs)
         word = "alike" if sums[at] > 0 else "opposite"
         return p, f"{names[first[at]]} and {names[second[at]]} have {word} noise"
 
@@ -172,7 +172,7 @@ class NoiseLog:
         return found
 
     def _places(self) -> Finding:
-        p, at = _least_p(self._lag_sums, self._lag_pairs)
+        p, at = least_p(self._lag_sums, self._lag_pairs)
         return Finding(
             p_value=p,
             said=f"the noise in {self.name} is not drawn for each coordinate: coordinates {at + 1} apart are "
@@ -330,7 +330,7 @@ def _ratio(energy: float, size: int) -> str:
     return f"{math.sqrt(max(0.0, energy) / size):.3g}"
 
 
-def _least_p(sums: Sequence[float] | Any, pairs: Sequence[float] | Any) -> tuple[float, int]:
+def least_p(sums: Sequence[float] | Any, pairs: Sequence[float] | Any) -> tuple[float, int]:
     """Return the smallest p-value of many sums of signs, times their number, and where it is."""
     sizes = np.asarray(pairs, dtype=np.float64)
     far = np.abs(np.asarray(sums, dtype=np.float64)) / np.sqrt(np.maximum(sizes, 1))

@@ -11,7 +11,7 @@ Private    No row of the data takes part.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,6 +93,7 @@ class Trials:
             self._try(private, step, None)
             for name, gradient in gradients_of(self._model).items():
                 self._auditor.observe_noise(f"the model's {name}", _some(gradient * (scale / noise)))
+            self._auditor.observe_places(_in_order(private.parameters.values()))
         if self._mechanism.step.projections is None and noise >= LEAST_NOISE:
             for pushed, direction in self._pushes(private, device):
                 self._try(private, step, pushed.rows)
@@ -211,6 +212,12 @@ def _drops(module: nn.Module) -> bool:
     """Whether a module drops values, by the settings that such modules have."""
     chances = (getattr(module, name, 0) for name in ("p", "dropout", "drop_prob", "drop_rate"))
     return module.training and any(isinstance(each, float) and each > 0 for each in chances)
+
+
+def _in_order(parameters: Iterable[Tensor]) -> Any:
+    """Return the gradients of all parameters, of canaries and of the model, one after the other."""
+    gradients = [p.grad.flatten().float() for p in parameters if p.grad is not None]
+    return torch.cat(gradients).cpu().numpy()
 
 
 def _some(gradient: Tensor) -> Any:

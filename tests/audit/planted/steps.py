@@ -127,6 +127,26 @@ def noise_kept_in_the_model(patch: pytest.MonkeyPatch) -> None:
     noise_by(patch, made)
 
 
+def noise_of_halves_that_cancel(patch: pytest.MonkeyPatch) -> None:
+    def made(source, sums, stddev, step):
+        (noise,) = drawn(source, sums, stddev, step)
+        half = len(noise) // 2
+        noise[half : 2 * half] = -noise[:half]
+        return [noise]
+
+    noise_by(patch, made)
+
+
+def noise_taken_back_in_a_layer(patch: pytest.MonkeyPatch) -> None:
+    def made(source, sums, stddev, step):
+        (noise,) = drawn(source, sums, stddev, step)
+        layer = noise[_MODEL]
+        layer[64:128] = -layer[:64]
+        return [noise]
+
+    noise_by(patch, made)
+
+
 def noise_cut_off(patch: pytest.MonkeyPatch) -> None:
     def made(source, sums, stddev, step):
         return [noise.clamp(-2 * stddev, 2 * stddev) for noise in drawn(source, sums, stddev, step)]
@@ -280,6 +300,16 @@ BUGS = (
         "noise-kept-in-the-model",
         "the model's own tensors get the noise of the first step in every step",
         noise_kept_in_the_model,
+    ),
+    _bug(
+        "noise-of-halves-that-cancel",
+        "the second half of all coordinates gets the noise of the first, with the other sign",
+        noise_of_halves_that_cancel,
+    ),
+    _bug(
+        "noise-taken-back-in-a-layer",
+        "64 coordinates of a layer get the noise of the 64 before them, with the other sign",
+        noise_taken_back_in_a_layer,
     ),
     _bug("noise-taken-back", "a step takes away the noise that the step before added", noise_taken_back),
     _bug(
