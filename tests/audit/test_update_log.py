@@ -27,15 +27,34 @@ OPTIMIZERS = {
     "momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01),
     "adam": lambda p: torch.optim.Adam(p, lr=0.1),
     "adamw": lambda p: torch.optim.AdamW(p, lr=0.1),
-    "random": lambda p: Noisy(p, lr=0.1),
 }
 
 
-def followed(optimizer="adam", *, decay=None, meddle=lambda step, model, optimizer: None, at_the_end=None):
-    """Take some steps with made-up gradients, and return what the log found."""
+PRIVATE = torch.ones(3)
+
+
+class Reading(torch.optim.SGD):
+    """An optimizer whose steps look at rows, by a name that is none of its attributes."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        super().step(closure)
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.add_(PRIVATE.mean())
+
+
+OTHERS = {
+    "random": lambda p: Noisy(p, lr=0.1),
+    "reading": lambda p: Reading(p, lr=0.1),
+}
+
+
+def log_of(optimizer="adam", *, decay=None, meddle=lambda step, model, optimizer: None, at_the_end=None):
+    """Take some steps with made-up gradients, and return the log of them."""
     torch.manual_seed(0)
     model = nn.Linear(3, 2)
-    optimizer = OPTIMIZERS[optimizer](model.parameters())
+    optimizer = {**OPTIMIZERS, **OTHERS}[optimizer](model.parameters())
     average = None if decay is None else WeightAverage(dict(model.named_parameters()), decay=decay)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.5)
     log = UpdateLog(model, optimizer, average)
@@ -53,8 +72,26 @@ def followed(optimizer="adam", *, decay=None, meddle=lambda step, model, optimiz
         average.keep()
     if at_the_end is not None:
         at_the_end(model)
-    (found,) = log.findings()
+    return log
+
+
+def followed(*args, **settings):
+    """Take some steps, and return the one thing that the log found."""
+    (found,) = log_of(*args, **settings).findings()
     return found
+
+
+@pytest.mark.parametrize("optimizer", OTHERS)
+def test_optimizers_that_are_not_torchs_own_are_not_called_checked(optimizer):
+    """They may read rows in their steps, and their copies read the same rows."""
+    log = log_of(optimizer)
+    assert log.findings() == [] and "not one of torch.optim" in log.why_not()
+
+
+@pytest.mark.parametrize("optimizer", OTHERS)
+def test_optimizers_that_are_not_torchs_own_are_accused_all_the_same(optimizer):
+    found = followed(optimizer, meddle=scaled)
+    assert found.p_value == 0.0 and "step 3 moves the weights by something else" in found.said
 
 
 @pytest.mark.parametrize("decay", [None, 0.5, 0.999])

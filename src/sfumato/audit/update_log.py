@@ -10,7 +10,9 @@ Settings   Rates and other settings are read from the run's optimizer before it 
            step. What changes them between steps is not looked at.
 Guarantee  No chance is involved: right code never fails. Random draws of an optimizer are repeated.
 Not here   Runs with a denoiser, which changes gradients after their release, and optimizers that cannot be
-           copied, as those with hooks or attributes of their own: for these nothing is found.
+           copied, as those with hooks or attributes of their own: for these nothing is found. Optimizers that
+           are not of torch may read rows by a closure or a global name, and their copies read the same:
+           a difference counts against them, but where there is none they are not called checked.
            Steps before a resume are not compared again; what was wrong with them, or with the
            weights of the checkpoint, is kept in it.
 """
@@ -83,6 +85,8 @@ class UpdateLog:
 
     def why_not(self) -> str:
         """Return why nothing was compared, where that is so."""
+        if self._twin is not None and not _is_known(self._optimizer):
+            return "the optimizer is not one of torch.optim, and what else its steps look at is not known"
         return "the optimizer cannot be copied, or its copy cannot take a step"
 
     def check_kept(self) -> None:
@@ -106,6 +110,8 @@ class UpdateLog:
         expected = _weights(self._twin) if self._average is None else self._average
         if not self._same(expected, _weights(self._optimizer)):
             self._fail("the weights that are handed over are not those that the released gradients lead to")
+        if self.said is None and not _is_known(self._optimizer):
+            return []
         said = self.said or "weights follow from what was released"
         return [Finding(p_value=1.0 if self.said is None else 0.0, said=said, observations=self._steps)]
 
@@ -131,6 +137,13 @@ def _copied(optimizer: Optimizer) -> Optimizer | None:
     # torch copies no attributes that a class adds; `step` is what schedules put there.
     own = {name for name in held if not name.startswith("_") and name != "step"}
     return twin if own <= set(vars(twin)) else None
+
+
+def _is_known(optimizer: Optimizer) -> bool:
+    """Whether steps are a function of gradients and settings: torch's own optimizers look at nothing else."""
+    kind = type(optimizer)
+    home = kind.__module__.split(".")
+    return home[:2] == ["torch", "optim"] and getattr(torch.optim, kind.__name__, None) is kind
 
 
 def _weights(optimizer: Optimizer) -> list[Tensor]:

@@ -37,7 +37,7 @@ from sfumato.ledger.account import Account
 from sfumato.ledger.recorded import record_note
 from sfumato.mechanisms.random import Generator, study_note
 from sfumato.training import distributed, sealing
-from sfumato.training.auditing import AuditPlan
+from sfumato.training.auditing import AuditPlan, require_plan
 from sfumato.training.checkpoint import RunFolder
 from sfumato.training.data import Deferred
 from sfumato.training.run import TrainingRun, sentence
@@ -198,6 +198,7 @@ def train(
     >>> print(run.guarantee)
     (1, 0)-differential privacy for one label, replace-label neighbors
     """
+    require_plan(audit)
     require_steps(method, resume=resume, audit=audit)
     if isinstance(method, NoisyGradients):
         _refuse_study(method, study)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from sfumato.accounting.guarantee import Guarantee
+from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms.random import Generator
 from sfumato.training.averaging import WeightAverage
 from sfumato.training.data import Batch, Units
@@ -23,7 +24,7 @@ from sfumato.training.gradients import PrivateGradients
 from sfumato.training.losses import Loss
 from sfumato.training.mechanism import DpSgd
 
-__all__ = ["AuditPlan", "Canaried", "Verdict"]
+__all__ = ["AuditPlan", "Canaried", "Verdict", "require_plan"]
 
 
 class Verdict(Protocol):
@@ -101,3 +102,17 @@ class AuditPlan(Protocol):
     def plant(self, units: Units, mechanism: DpSgd, generator: Generator | None) -> Canaried:
         """Put canaries among the units of a run."""
         ...
+
+
+def require_plan(audit: object) -> None:
+    """Raise unless this is a plan of an audit, or None.
+
+    >>> require_plan(None)
+    """
+    if audit is None or (callable(getattr(audit, "plant", None)) and not isinstance(audit, type)):
+        return
+    count = audit if isinstance(audit, int) and not isinstance(audit, bool) else 1000
+    raise InvalidParameterError(
+        f"audit is of type {type(audit).__name__}, which is no plan of an audit: pass "
+        f"audit=Canaries(count={count}), from sfumato.audit, or leave audit=... out."
+    )

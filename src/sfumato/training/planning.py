@@ -24,7 +24,7 @@ from sfumato.errors import BudgetExceededError, CalibrationError, InvalidParamet
 from sfumato.ledger.account import Account
 from sfumato.mechanisms.random import Generator
 from sfumato.training import distributed
-from sfumato.training.auditing import AuditPlan
+from sfumato.training.auditing import AuditPlan, require_plan
 from sfumato.training.checkpoint import RunFolder
 from sfumato.training.clipping import Clipping, CoordinateClipping
 from sfumato.training.data import Augment, public_size_of
@@ -206,6 +206,7 @@ def train(
     >>> print(run.guarantee)
     (2, 1e-05)-differential privacy for one example, add-remove neighbors
     """
+    require_plan(audit)
     runtime = runtime if runtime is not None else Runtime()
     distributed.join(runtime.device_for(model), timeout=runtime.timeout)
     size = _public_size(data, public_size)

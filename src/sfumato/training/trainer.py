@@ -31,7 +31,7 @@ from sfumato.mechanisms.random import Generator as Randomness
 from sfumato.mechanisms.random import study_note
 from sfumato.training import denoising, distributed, fingerprints, stating, swapping
 from sfumato.training.agreement import Agreement
-from sfumato.training.auditing import AuditPlan, Canaried
+from sfumato.training.auditing import AuditPlan, Canaried, require_plan
 from sfumato.training.averaging import WeightAverage
 from sfumato.training.checkpoint import RunFolder, require_same_run
 from sfumato.training.claims import Claims
@@ -129,6 +129,7 @@ class Trainer:
         self._clip_factors = clip_factors(clip_schedule, mechanism.steps)
         self._ema_decay, self._denoiser = ema_decay, denoiser
         denoising.require(denoiser, mechanism)
+        require_plan(audit)
         self._audit, self._generator, self._account = audit, generator, account
         self._canaried = self._planted()  # what cannot be audited is refused at once
         self._payment = Payment(account, mechanism, purpose=purpose, generator=generator)
