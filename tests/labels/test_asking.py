@@ -53,6 +53,8 @@ def each(methods):
 class Secret:
     """Labels that tell when they are read."""
 
+    dtype = np.dtype(np.int64)
+
     def __init__(self, rows=ROWS):
         self.rows, self.read = rows, 0
 
@@ -214,7 +216,9 @@ def test_owners_that_nobody_can_tell_apart_cost_nothing(refused, method, owners)
 def test_owners_may_be_numbers_or_names_in_whatever_holds_them(method):
     named = [f"patient {i}" for i in range(ROWS)]
     for owners in (named, np.arange(ROWS, dtype=np.int32), list(range(ROWS))):
-        run = train(network(), X, [0] * ROWS, method=method, owners=owners, progress=False)
+        run = train(
+            network(), X, torch.zeros(ROWS, dtype=torch.int64), method=method, owners=owners, progress=False
+        )
         assert run.guarantee.privacy_unit == "user"
 
 
@@ -247,7 +251,9 @@ def test_evaluation_features_of_another_shape_cost_nothing(refused, method):
 @each(METHODS)
 def test_evaluation_labels_may_be_a_list(method):
     listed = EVALUATION[0], EVALUATION[1].tolist()
-    run = train(network(), X, [0] * ROWS, method=method, evaluation=listed, progress=False)
+    run = train(
+        network(), X, torch.zeros(ROWS, dtype=torch.int64), method=method, evaluation=listed, progress=False
+    )
     assert 0 <= run.accuracy <= 1
 
 

@@ -160,16 +160,16 @@ def test_what_are_no_features_is_refused(features):
         pd.Series([1, 0], dtype="int64[pyarrow]"),
         pd.Series([True, False], dtype="bool[pyarrow]"),
         pa.array([1, 0]),
+        [1, 0],
+        range(2),
     ],
-    ids=lambda labels: str(getattr(labels, "dtype", "pyarrow")),
+    ids=lambda labels: str(getattr(labels, "dtype", type(labels).__name__)),
 )
-def test_types_that_may_have_missing_labels_are_refused_before_anything_is_paid(labels):
+def test_types_that_one_label_could_change_are_refused_before_anything_is_paid(labels):
     with pytest.raises(InvalidParameterError, match="Nothing was spent"):
         check_shape(labels, rows=2)
 
 
-@pytest.mark.parametrize(
-    "labels", [pd.Series([1, 0]), np.array([True, False]), torch.tensor([1, 0]), [1, 0], range(2)]
-)
+@pytest.mark.parametrize("labels", [pd.Series([1, 0]), np.array([True, False]), torch.tensor([1, 0])])
 def test_types_of_whole_numbers_are_labels(labels):
     check_shape(labels, rows=2)

@@ -104,6 +104,8 @@ def test_a_run_is_one_release_of_its_account(account, name):
 class Secret:
     """Labels that tell when they are read."""
 
+    dtype = np.dtype(np.int64)
+
     def __init__(self, account, labels=Y):
         self.account, self.labels, self.seen = account, labels, []
 

@@ -118,6 +118,46 @@ def test_a_power_outside_of_zero_to_one_is_refused():
         whitened(nn.Sequential(nn.Linear(3, 2)), torch.ones(4, 3), power=1.5)
 
 
+TIED = nn.Linear(3, 3)
+
+
+@pytest.mark.parametrize(
+    ("network", "features", "said"),
+    [
+        (nn.Sequential(), torch.ones(4, 3), "at least one layer"),
+        (nn.Linear(3, 2), torch.ones(4, 3), "torch.nn.Sequential"),
+        (nn.Sequential(TIED, nn.ReLU(), TIED), torch.ones(4, 3), "used twice"),
+        (nn.Sequential(nn.Linear(3, 2)), torch.ones(0, 3), "at least one row"),
+        (nn.Sequential(nn.Linear(3, 2)), [[1.0, 2.0, 3.0]], "a tensor"),
+        (nn.Sequential(nn.Linear(3, 2)), torch.ones(4, 5), "layer 0, Linear"),
+        (nn.Sequential(nn.Linear(3, 2)), torch.ones(4, 3, dtype=torch.int64), "layer 0, Linear"),
+        (nn.Sequential(nn.Linear(3, 2)), torch.ones(4), "layer 0, Linear"),
+        (nn.Sequential(nn.ReLU(), nn.LazyLinear(2)), torch.ones(4, 3), "layer 1, LazyLinear"),
+        (nn.Sequential(nn.LSTM(3, 2), nn.Linear(2, 2)), torch.ones(4, 5, 3), "layer 1, Linear"),
+    ],
+    ids=["empty", "no-sequence", "tied", "no-rows", "list", "width", "whole", "one-axis", "lazy", "tuple"],
+)
+def test_what_cannot_be_mapped_is_refused_in_words(network, features, said):
+    with pytest.raises(InvalidParameterError, match=said):
+        whitened(network, features)
+
+
+def test_float64_stays_float64_and_layers_without_weights_are_enough():
+    torch.manual_seed(3)
+    rows, network = torch.randn(50, 4).double() + 2, nn.Sequential(nn.Linear(4, 3)).double()
+    mapped = whitened(network, rows, same_outputs=True)
+    assert mapped(rows).dtype == torch.float64 and torch.allclose(mapped(rows), network(rows), atol=1e-12)
+    assert torch.equal(whitened(nn.Sequential(nn.ReLU()), rows)(rows), rows.relu())
+
+
+def test_running_averages_and_modes_stay_as_they_are():
+    network = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Dropout(0.5), nn.Linear(3, 2))
+    mapped = whitened(network.train(), torch.randn(50, 4))
+    assert all(layer.training for layer in mapped)
+    assert torch.equal(mapped[2].running_mean, torch.zeros(3))
+    assert not any(layer.training for layer in whitened(network.eval(), torch.randn(50, 4)))
+
+
 def test_statistics_come_from_rows_all_over():
     rows = torch.zeros(10_000, 1)
     rows[5_000:] = 2.0  # the first rows alone have mean zero

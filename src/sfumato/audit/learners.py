@@ -285,7 +285,7 @@ def _stepping(denoising: Denoising) -> Case:
         train(
             model,
             100 * torch.eye(rows),  # long: gradients are clipped
-            labels,
+            torch.tensor(labels),
             method=method,
             progress=False,
             generator=generator,

@@ -10,7 +10,8 @@ Public     The number of rows, the number of classes, priors and who owns which 
            called `checked_...`, but for `checked_labels`, look at no secret label.
 Edges      Fractions, probabilities, text, missing values, a second axis and another number of rows are
            refused: soft labels have no label to replace. True and False are the classes 1 and 0. A list has
-           no type but that of its entries, so one entry can have it refused: give an array or a tensor.
+           no type but that of its entries, one of which could have it refused: `check_shape` takes arrays
+           and tensors only.
            Evaluation labels are not protected, and refused outside of the classes.
 """
 
@@ -72,21 +73,18 @@ def check_shape(labels: Given, *, rows: int) -> None:
         shape = (len(labels),) if hasattr(labels, "__len__") else ()
     if tuple(shape) != (rows,) or not _is_whole(labels):
         raise InvalidParameterError(
-            f"labels must be whole numbers, one for each of {rows} rows of features; fractions, text and "
-            "rows of probabilities are no labels. Nothing was spent."
+            f"labels must be whole numbers, one for each of {rows} rows of features, in a tensor or a numpy "
+            "array; fractions, text and rows of probabilities are no labels, and a list has no type. Nothing "
+            "was spent."
         )
 
 
 def _is_whole(labels: Given) -> bool:
-    """Whether labels are whole numbers by their type, none of which can be missing. A list has no type."""
+    """Whether labels are whole numbers by their type, none of which can be missing: a list has no type."""
     kind: Any = getattr(labels, "dtype", None)
     if isinstance(kind, torch.dtype):
         return kind in _WHOLE
-    if isinstance(kind, np.dtype):
-        return kind.kind in "iub"
-    return kind is None and not hasattr(
-        labels, "type"
-    )  # Arrow's arrays have one, and may have missing labels
+    return isinstance(kind, np.dtype) and kind.kind in "iub"
 
 
 def checked_labels(labels: Given, *, classes: int, rows: int) -> Tensor:

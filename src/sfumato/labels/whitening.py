@@ -13,9 +13,10 @@ Map        x -> A (x - m), with m the mean and A a power of the covariance S of 
            whitens, 0 centers. A ridge of 1% of the mean variance keeps A finite.
 Privacy    None is claimed, and none is left for features: m and A come from features without any noise. That
            is free where only labels are secret, and wrong everywhere else. No label is looked at.
-Edges      Inputs without variance are left as they are, but for their mean. Layers of other kinds stay, and
-           convolutions in groups or with padding by name or by other values than zero. Inputs that are not
-           finite are refused.
+Edges      Inputs without variance are left as they are, but for their mean. Layers of other kinds stay as
+           they are, and sequences inside of the sequence, and convolutions in groups or with padding by
+           name or by other values than zero. Statistics are computed in evaluation mode. Inputs that are not
+           finite, no rows, layers that occur twice and features that the network cannot read are refused.
 Source     LeCun et al. 1998, "Efficient BackProp" (centered, decorrelated inputs); applied here to where
            noise is added.
 """
@@ -29,6 +30,7 @@ from torch import Tensor, nn
 
 from sfumato import _check
 from sfumato.errors import InvalidParameterError
+from sfumato.labels.checking import check_features
 
 __all__ = ["whitened"]
 
@@ -48,14 +50,37 @@ def whitened(
     [False, True]
     """
     _check.in_range(0, 1, power=power)
+    check_features(features)
+    _require_sequence(model)
     rows = features[:: max(1, -(-len(features) // _ROWS))]
     layers: list[nn.Module] = []
-    for layer in model:
-        added = _mapped(layer, rows, power, same_outputs=same_outputs)
-        for one in added:
-            rows = one(rows)
+    for place, layer in enumerate(model):
+        try:
+            added = _mapped(layer, rows, power, same_outputs=same_outputs)
+            for one in added:
+                rows = one.eval()(rows)
+        except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
+            raise InvalidParameterError(
+                f"layer {place}, {type(layer).__name__}, cannot be run on what the layers before it make of "
+                f"the features: {str(error).splitlines()[0]}"
+            ) from error
         layers += added
     return nn.Sequential(*layers).train(model.training)
+
+
+def _require_sequence(model: nn.Module) -> None:
+    """Require layers one after the other, each once: a second use would learn apart from the first."""
+    if not isinstance(model, nn.Sequential) or not len(model):
+        raise InvalidParameterError(
+            "the network must be a torch.nn.Sequential with at least one layer. Put its layers into one, or "
+            "map the inputs of single layers."
+        )
+    shared = [p for layer in model for p in layer.parameters()]
+    if len({id(p) for p in shared}) < len(shared):
+        raise InvalidParameterError(
+            "a layer of the network, or a parameter, is used twice: mapped inputs would make them two. Use "
+            "layers of their own."
+        )
 
 
 def _mapped(layer: nn.Module, rows: Tensor, power: float, *, same_outputs: bool) -> list[nn.Module]:
