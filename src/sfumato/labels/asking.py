@@ -90,9 +90,10 @@ def ask(
     >>> import torch
     >>> from sfumato.labels import RandomizedLabels
     >>> method = RandomizedLabels(epsilon=1.0, classes=3)
-    >>> ask(nn.Linear(4, 3), torch.zeros(2, 4), torch.tensor([0, 1]), method=method, owners=["ann", "bob"]).unit
+    >>> features, labels = torch.zeros(2, 4), torch.tensor([0, 1])
+    >>> ask(nn.Linear(4, 3), features, labels, method=method, owners=["ann", "bob"]).unit
     'user'
-    >>> ask(nn.Linear(4, 2), torch.zeros(2, 4), torch.tensor([0, 1]), method=method)
+    >>> ask(nn.Linear(4, 2), features, labels, method=method)
     Traceback (most recent call last):
     sfumato.errors.UnsupportedModelError: the model must return logits, one for each of 3 classes ...
     """
