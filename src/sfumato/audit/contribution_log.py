@@ -27,12 +27,8 @@ __all__ = ["LEAST_NOISE", "TOO_LITTLE", "ContributionLog"]
 
 Numbers = npt.NDArray[np.float64]
 
-LEAST_NOISE = (
-    0.01  # in bounds on one unit: rounding of a million contributions moves their mean by 0.01 stddev
-)
-TOO_LITTLE = (
-    f"noise is below {LEAST_NOISE:g} of the clip norm, and rounding of float32 sums could look like too much"
-)
+LEAST_NOISE = 0.01  # in bounds: rounding moves the mean of a million contributions by 0.01 of its stddev
+TOO_LITTLE = f"noise is below {LEAST_NOISE:g} of the clip norm, and rounding could look like too much"
 
 
 class ContributionLog:
