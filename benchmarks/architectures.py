@@ -8,7 +8,7 @@
     python benchmarks/architectures.py --json          rows for a program: what, value, bar, met
 
 Error   Of the clipped sum, in millionths of the mass that can cancel in it, against a plain loop over rows
-        (`tests/training/hugging_face.py`). The bar is the rounding of float32.
+        (`tests/training/engine/hugging_face.py`). The bar is the rounding of float32.
 Fast    The reference engine did not have to take over, for want of a rule or of an operation under vmap.
 Time    A private step without noise over the plain step, on one thread, CPU time, for a batch of 6 rows: at
         such a size most of it is the calls, so it shows how much is done in Python, and no bar is set.
@@ -26,7 +26,7 @@ import torch
 from models.results import Row, report
 from models.timing import interleaved
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "training"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "training" / "engine"))
 import hugging_face
 
 EXACT_BAR, FAST_BAR = 27, 24  # architectures, of 28

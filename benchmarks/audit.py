@@ -24,6 +24,7 @@ Seeds     Simulated scores are seeded, so that a row can be repeated. They prote
 
 import argparse
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -40,12 +41,14 @@ from models.results import Row, report
 from torch import nn
 
 from sfumato.accounting import gaussian
-from sfumato.audit.canaries import Canaries
-from sfumato.audit.catalogue import learners, mechanisms, table
-from sfumato.audit.one_run import binary_guesses, f_dp, gaussian_scores
-from sfumato.audit.results import AuditResult, LowerBound
-from sfumato.audit.trainers import trainers
+from sfumato.audit.evidence.one_run import binary_guesses, f_dp, gaussian_scores
+from sfumato.audit.evidence.results import AuditResult, LowerBound
+from sfumato.audit.runs.canaries import Canaries
 from sfumato.training import Runtime, train
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from attacks.catalogue import learners, mechanisms, table
+from attacks.trainers import trainers
 
 DELTA, CONFIDENCE = 1e-5, 0.95
 CANARIES, AUDITS, QUICK_AUDITS = 5000, 200, 5

@@ -15,7 +15,7 @@ from torch import nn
 
 import sfumato as sf
 from sfumato import estimators, statistics
-from sfumato.audit.replay import replay
+from sfumato.audit.mechanisms.replay import replay
 from sfumato.errors import BudgetExceededError, InvalidParameterError, QueryFailedError
 from sfumato.estimators import LogisticRegression
 from sfumato.ledger.state import Progress

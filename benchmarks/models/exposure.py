@@ -19,13 +19,13 @@ import torch
 from models.results import Row
 from torch import nn
 
-from sfumato.audit.language import Memorization, train_with_secrets
-from sfumato.audit.memorization import SecretFormat
-from sfumato.audit.results import confidence_of_each
+from sfumato.audit.evidence.results import confidence_of_each
+from sfumato.audit.models.memorization import SecretFormat
+from sfumato.audit.models.planted_text import Memorization, train_with_secrets
 from sfumato.datasets import DataNotFoundError, Dataset, load
 from sfumato.datasets.shakespeare import ALPHABET, WINDOW
 from sfumato.training import Runtime
-from sfumato.training.models import lstm, next_token_cross_entropy, transformer
+from sfumato.training.models.networks import lstm, next_token_cross_entropy, transformer
 
 EPSILON, DELTA, CONFIDENCE = 1.0, 1e-5, 0.95
 WINDOWS, QUICK_WINDOWS, TEST_WINDOWS = 8000, 300, 2000

@@ -5,7 +5,7 @@ Rows      20,000 of CIFAR-10's training rows; every model is trained on a random
           have each row in exactly half of their number, the attacked models by a coin for each row.
 Open      A small residual network, to the end: 40 epochs of SGD with mirrored images. Asked of each image and
           of its mirror.
-Private   The tanh network of `training.models.cnn` by DP-SGD at epsilon 1, delta 1e-5; the same rows and
+Private   The tanh network of `networks.cnn` by DP-SGD at epsilon 1, delta 1e-5; the same rows and
           attacks.
 Bars      LiRA (online, fixed variance) without DP: TPR of 5.9% at 0.1% FPR. At epsilon 1: the exact chance
           of as many true positives where nothing leaks must be no less than 1%.
@@ -24,13 +24,13 @@ import torch.nn.functional as F
 from models.results import Row
 from torch import Tensor, nn
 
-from sfumato.audit.membership import Lira, Rmia, loss_from_confidences
-from sfumato.audit.roc import Roc
-from sfumato.audit.shadows import coin_flips, confidences, select, shadow_models
+from sfumato.audit.evidence.roc import Roc
+from sfumato.audit.models.membership import Lira, Rmia, loss_from_confidences
+from sfumato.audit.models.shadow_models import coin_flips, confidences, select, shadow_models
 from sfumato.datasets import DataNotFoundError, load
 from sfumato.testing import seeded
 from sfumato.training import Runtime, train
-from sfumato.training.models import cnn
+from sfumato.training.models.networks import cnn
 
 TPR_BAR, CHANCE_BAR = 5.9, 0.01
 EPSILON, DELTA = 1.0, 1e-5

@@ -22,14 +22,14 @@ from models.results import Row
 from torch import nn
 
 from sfumato.accounting.guarantee import round_up
-from sfumato.audit import pricing
-from sfumato.audit.auditor import Auditor
-from sfumato.audit.batch_log import BatchLog
-from sfumato.audit.canaries import Canaries
-from sfumato.audit.contribution_log import ContributionLog
-from sfumato.audit.noise_log import NoiseLog
-from sfumato.audit.results import Check, Finding
-from sfumato.audit.update_log import UpdateLog
+from sfumato.audit.evidence import step_price
+from sfumato.audit.evidence.results import Check, Finding
+from sfumato.audit.runs.auditor import Auditor
+from sfumato.audit.runs.batch_log import BatchLog
+from sfumato.audit.runs.canaries import Canaries
+from sfumato.audit.runs.contribution_log import ContributionLog
+from sfumato.audit.runs.noise_log import NoiseLog
+from sfumato.audit.runs.update_log import UpdateLog
 from sfumato.testing import seeded
 from sfumato.training import TrainingRun, train
 
@@ -325,13 +325,13 @@ def coming_back(of: Example, draws: Draws, shared: int) -> npt.NDArray[np.bool_]
 
 def is_too_low(of: Example, epsilon: float) -> bool:
     """Whether a claim is found to be below the cost of the steps."""
-    least = pricing.least_epsilon(
+    least = step_price.least_epsilon(
         [of.noise] * of.steps,
         sampling_rate=of.rate,
         relation=of.run.guarantee.relation,
         delta=of.run.guarantee.delta,
     )
-    return least > epsilon * (1 + pricing.ROUNDING)
+    return least > epsilon * (1 + step_price.ROUNDING)
 
 
 def updates_off_by(share: float) -> list[Finding]:

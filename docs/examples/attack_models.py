@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sfumato.audit.attributes import Attribute, infer_attribute
-from sfumato.audit.inversion import invert, score_inversion
-from sfumato.audit.pictures import gallery
+from sfumato.audit.models.attribute_inference import Attribute, infer_attribute
+from sfumato.audit.models.inversion import invert, score_inversion
+from sfumato.audit.models.pictures import gallery
 from sfumato.datasets import load
 from sfumato.training import train
 

@@ -24,11 +24,11 @@ from sfumato.accounting.guarantee import Guarantee, Relation
 from sfumato.errors import ColumnTypeError, InvalidParameterError, QueryFailedError
 from sfumato.ledger import Account, Budget, Ledger
 from sfumato.ledger.statement import Statement
-from sfumato.statistics.asking import Query
+from sfumato.statistics.columns.table_columns import TableRows
+from sfumato.statistics.query import Query
 from sfumato.statistics.release import Release
-from sfumato.statistics.schema import Types, no_numbers
-from sfumato.statistics.table_columns import TableRows
-from sfumato.statistics.tables import PrivateTable, private_table
+from sfumato.statistics.sources.schema import Types, no_numbers
+from sfumato.statistics.sources.tables import PrivateTable, private_table
 
 __all__ = ["PrivateData", "fit", "open"]
 
@@ -389,7 +389,7 @@ def _deferred(
     """Return the rows of a table as a training run takes them, once it is paid for."""
     import torch
 
-    from sfumato.training.data import Deferred
+    from sfumato.training.data.units import Deferred
 
     label = torch.float32 if classes is None else torch.int64
     if classes is None or (isinstance(classes, int | np.integer) and not isinstance(classes, bool)):

@@ -17,9 +17,9 @@ from sfumato.errors import InvalidParameterError
 from sfumato.estimators import StandardScaler
 from sfumato.labels import NoisyGradients
 from sfumato.ledger import Budget, Ledger
-from sfumato.statistics.keys import KeyDiscovery
-from sfumato.training.clipping import Clipping
-from sfumato.training.planning import plan_run
+from sfumato.statistics.groups.key_discovery import KeyDiscovery
+from sfumato.training.privacy.clipping import Clipping
+from sfumato.training.train import plan_run
 
 
 @given(st.integers(1, 10**15))

@@ -4,10 +4,10 @@
 import numpy as np
 import pytest
 
-from sfumato.audit import catalogue
-from sfumato.audit.mechanism import Vectorized, audit_outputs, runs_needed
-from sfumato.audit.outputs import read
-from sfumato.audit.search import Outcomes
+from attacks import catalogue
+from sfumato.audit.mechanisms.event_search import Outcomes
+from sfumato.audit.mechanisms.mechanism_attack import Vectorized, audit_outputs, runs_needed
+from sfumato.audit.mechanisms.outputs import read
 from sfumato.mechanisms.random import words
 from sfumato.testing import seeded
 

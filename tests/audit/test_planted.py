@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from sfumato.training import checking, passes
-from sfumato.training.passes import Engines, Passes
+from sfumato.training.engine import passes, self_check
+from sfumato.training.engine.passes import Engines, Passes
 
 from .planted import CATALOGUE, Planted
 
@@ -44,7 +44,7 @@ def noted_settings(patch: pytest.MonkeyPatch) -> list[tuple[Engines, bool]]:
 def test_a_planted_bug_is_found_with_default_settings(bug: Planted, monkeypatch: pytest.MonkeyPatch):
     made = noted_settings(monkeypatch)
     bug.plant(monkeypatch)
-    assert passes.self_check is checking.self_check
+    assert passes.self_check is self_check.self_check
     assert bug.audit(0)
     assert set(made) <= {(Engines.AUTO, True)}
 

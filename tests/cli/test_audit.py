@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from sfumato import cli
-from sfumato.audit.results import CheckName
-from sfumato.training.checkpoint import RunFolder
-from sfumato.training.sealing import sealed
+from sfumato.audit.evidence.results import CheckName
+from sfumato.training.record.fingerprints import sealed
+from sfumato.training.record.run_folder import RunFolder
 
 TRAIN = "train digits --model linear --epsilon 2 --epochs 1 --expected-batch-size 100 --seed 1"
 

@@ -11,8 +11,8 @@ from sfumato.datasets import Examples
 from sfumato.labels import NoisyGradients
 from sfumato.labels.recipes import METHODS
 from sfumato.ledger.state import Progress
-from sfumato.training.checkpoint import RunFolder
-from sfumato.training.session import Session
+from sfumato.training.loop import Session
+from sfumato.training.record.run_folder import RunFolder
 
 LINE = "train digits --private labels"
 

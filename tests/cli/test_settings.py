@@ -5,7 +5,7 @@ import pytest
 
 from sfumato.cli.settings import TrainSettings, keep, kept, read_config
 from sfumato.errors import InvalidParameterError
-from sfumato.training.recipes import Recipe, models_of, recipe
+from sfumato.training.models.recipes import Recipe, models_of, recipe
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from sfumato.cli.before_run import begin
 from sfumato.cli.settings import TrainSettings
 from sfumato.datasets import names
 from sfumato.ledger import Budget, Ledger
-from sfumato.training.checkpoint import RunFolder
-from sfumato.training.recipes import models_of, recipe
-from sfumato.training.session import Session
+from sfumato.training.loop import Session
+from sfumato.training.models.recipes import models_of, recipe
+from sfumato.training.record.run_folder import RunFolder
 
 FAST = "--epochs 1 --expected-batch-size 100"
 

@@ -13,7 +13,7 @@ from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError
 from sfumato.estimators import ada_ssp
 from sfumato.estimators.ada_ssp import AdaSSP, NoisySums, Sums
-from sfumato.statistics.columns import STEPS
+from sfumato.statistics.columns.columns import STEPS
 from sfumato.testing import seeded
 
 ALPHA = 1e-6

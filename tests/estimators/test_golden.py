@@ -13,7 +13,7 @@ from sfumato.estimators.descent import planned
 from sfumato.estimators.noisy_stats import Sums
 from sfumato.estimators.objective_perturbation import PureObjectivePerturbation
 from sfumato.estimators.output_perturbation import OutputPerturbation
-from sfumato.statistics.columns import STEPS
+from sfumato.statistics.columns.columns import STEPS
 
 REPLACE_ONE = Relation.REPLACE_ONE
 GAUSSIAN = 3.7306  # stddev over sensitivity at (1, 1e-5): root of Balle and Wang 2018, Theorem 8

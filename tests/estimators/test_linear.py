@@ -23,7 +23,7 @@ from sfumato.estimators.noisy_stats import NoisyStats
 from sfumato.estimators.theil_sen import TheilSen
 from sfumato.estimators.tukey_em import TukeyEM
 from sfumato.ledger import Budget, Ledger
-from sfumato.statistics.columns import STEPS
+from sfumato.statistics.columns.columns import STEPS
 
 UNIT = (-1.0, 1.0)
 ONE_FEATURE = {

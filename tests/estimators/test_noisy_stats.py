@@ -12,7 +12,7 @@ from sfumato.accounting.events import leaves
 from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError, QueryFailedError
 from sfumato.estimators.noisy_stats import NoisyStats, Sums
-from sfumato.statistics.columns import STEPS
+from sfumato.statistics.columns.columns import STEPS
 from sfumato.testing import seeded
 
 ALPHA = 1e-6

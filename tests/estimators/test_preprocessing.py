@@ -12,7 +12,7 @@ from sfumato.accounting import price
 from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError
 from sfumato.estimators import PCA, StandardScaler
-from sfumato.statistics.columns import STEPS
+from sfumato.statistics.columns.columns import STEPS
 from sfumato.testing import seeded
 
 ALPHA = 1e-6

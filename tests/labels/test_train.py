@@ -25,8 +25,8 @@ from sfumato.labels import (
 from sfumato.ledger.state import Progress
 from sfumato.mechanisms.random import FastGenerator
 from sfumato.testing import seeded
-from sfumato.training.checkpoint import CheckpointError
-from sfumato.training.session import Session
+from sfumato.training.loop import Session
+from sfumato.training.record.run_folder import CheckpointError
 
 CLASSES = 3
 X = torch.randn(300, 4, generator=torch.Generator().manual_seed(1))

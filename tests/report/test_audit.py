@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from sfumato.accounting import Guarantee, Relation
-from sfumato.audit.attack import Attacked
-from sfumato.audit.results import AuditResult, Check, LowerBound, Unchecked
-from sfumato.audit.roc import Roc
+from sfumato.audit.evidence.results import AuditResult, Check, LowerBound, Unchecked
+from sfumato.audit.evidence.roc import Roc
+from sfumato.audit.runs.run_attack import Attacked
 from sfumato.report.audit import audit_report
 
 HOSTILE = "<script>alert('1')</script>"

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Replay a question on neighboring data, and find out whether anything but noisy numbers leaves.
 
-What `sfumato.audit.replay` does for any release, here for a question: its cost is checked against what it
+What `replay` does for any release, here for a question: its cost is checked against what it
 states, where the costs of its mechanisms simply add up.
 """
 
 from typing import Any
 
 from sfumato.accounting.events import ParallelDpEvent, walk
-from sfumato.audit.distances import score_at
-from sfumato.audit.replay import Call, LeakError, Tape, check_call, watched
-from sfumato.audit.replay import replay as replay_release
-from sfumato.statistics.asking import Query
+from sfumato.audit.mechanisms.neighbor_distances import score_at
+from sfumato.audit.mechanisms.replay import Call, LeakError, Tape, check_call, watched
+from sfumato.audit.mechanisms.replay import replay as replay_release
+from sfumato.statistics.query import Query
 from sfumato.testing import seeded
 
 __all__ = ["Call", "LeakError", "Tape", "check_call", "replay", "watched"]

@@ -15,24 +15,24 @@ from scipy.special import ndtr
 
 from sfumato import statistics
 from sfumato.accounting.events import DpEvent
-from sfumato.statistics.asking import Question
-from sfumato.statistics.bounds import AutomaticBounds
-from sfumato.statistics.categories import categories_of
-from sfumato.statistics.coinpress import CoinPressMean, CoinPressMeans
-from sfumato.statistics.coinpress_covariance import CoinPressCovariance
-from sfumato.statistics.columns import STEPS, column_of, rows_of
-from sfumato.statistics.counts import Count, Sum
-from sfumato.statistics.covariance import Correlation, Covariance
-from sfumato.statistics.histograms import BinCounts, CategoryCounts, StableCounts
-from sfumato.statistics.karwa_vadhan import KarwaVadhanMean
-from sfumato.statistics.keys import KeyDiscovery
-from sfumato.statistics.means import ClippedShare, Mean, StandardDeviation, Variance
-from sfumato.statistics.principal import PrincipalComponents
-from sfumato.statistics.quantiles import Quantile, Quantiles
+from sfumato.statistics.columns.categories import categories_of
+from sfumato.statistics.columns.columns import STEPS, column_of, rows_of
+from sfumato.statistics.groups.key_discovery import KeyDiscovery
+from sfumato.statistics.query import Question
+from sfumato.statistics.questions.counts import Count, Sum
+from sfumato.statistics.questions.covariance import Correlation, Covariance
+from sfumato.statistics.questions.histograms import BinCounts, CategoryCounts, StableCounts
+from sfumato.statistics.questions.means import ClippedShare, Mean, StandardDeviation, Variance
+from sfumato.statistics.questions.principal_components import PrincipalComponents
+from sfumato.statistics.questions.quantiles import Quantile, Quantiles
+from sfumato.statistics.questions.thresholds import FirstAbove
+from sfumato.statistics.questions.top_k import TopK
 from sfumato.statistics.release import Covers, Interval
-from sfumato.statistics.tables import private_table
-from sfumato.statistics.thresholds import FirstAbove
-from sfumato.statistics.top_k import TopK
+from sfumato.statistics.sources.tables import private_table
+from sfumato.statistics.unbounded.bounds import AutomaticBounds
+from sfumato.statistics.unbounded.coinpress_covariance import CoinPressCovariance
+from sfumato.statistics.unbounded.coinpress_mean import CoinPressMean, CoinPressMeans
+from sfumato.statistics.unbounded.karwa_vadhan import KarwaVadhanMean
 from sfumato.testing import seeded
 
 pytestmark = pytest.mark.filterwarnings("ignore:fetch_arrow_table:DeprecationWarning")

@@ -16,7 +16,7 @@ import pytest
 from sfumato import statistics as s
 from sfumato.errors import InvalidParameterError
 from sfumato.statistics.release import Covers
-from sfumato.statistics.tables import private_table
+from sfumato.statistics.sources.tables import private_table
 from sfumato.testing import seeded
 
 pytestmark = pytest.mark.filterwarnings("ignore:fetch_arrow_table:DeprecationWarning")

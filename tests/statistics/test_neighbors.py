@@ -8,10 +8,10 @@ import pytest
 from sfumato.accounting.events import PureDpEvent
 from sfumato.accounting.guarantee import Relation
 from sfumato.mechanisms import AboveThreshold, Exponential, Laplace
-from sfumato.statistics.asking import Answer
-from sfumato.statistics.columns import column_of
-from sfumato.statistics.counts import Sum
-from sfumato.statistics.means import Mean
+from sfumato.statistics.columns.columns import column_of
+from sfumato.statistics.query import Answer
+from sfumato.statistics.questions.counts import Sum
+from sfumato.statistics.questions.means import Mean
 
 DATA = [0.2, 0.9, 0.4, 0.7]
 MORE = [*DATA, 1.0]

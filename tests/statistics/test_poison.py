@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from sfumato import statistics
-from sfumato.statistics import leaving
+from sfumato.statistics.sources import engine_values
 
 from . import poison
 from .poison import KINDS, QUESTIONS, Kind, Sql, compared, covering, crowd, made, outcome, single
@@ -75,7 +75,7 @@ def test_every_question_comes_to_the_same_with_extreme_values(engines, name, pla
 def test_a_value_that_stops_a_query_is_noticed(engines, monkeypatch):
     dates = next(kind for kind in KINDS["duckdb"] if kind.name == "DATE")
     asked = {"stable histogram": QUESTIONS["stable histogram"]}
-    monkeypatch.setattr(leaving, "dated", lambda value: value)
+    monkeypatch.setattr(engine_values, "dated", lambda value: value)
     [told] = changes(engines["duckdb"], dates, crowd(dates), asked)
     assert told.startswith("stable histogram: answered , but QueryFailedError")
 

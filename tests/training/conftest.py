@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sfumato.training.book_keeping import BookKeeping
-from sfumato.training.isolation import is_row
-from sfumato.training.rows import count, take
+from sfumato.training.data.rows import count, take
+from sfumato.training.engine.book_keeping import BookKeeping
+from sfumato.training.engine.isolation.isolated_rows import is_row
 
 torch.set_num_threads(1)  # the tests run in several processes: threads would only wait for one another
 

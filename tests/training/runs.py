@@ -27,8 +27,8 @@ from sfumato.training import (
     Trainer,
     distributed,
 )
-from sfumato.training.checkpoint import RunFolder
-from sfumato.training.paying import Payment
+from sfumato.training.payment import Payment
+from sfumato.training.record.run_folder import RunFolder
 
 STEPS = 12
 

@@ -11,28 +11,28 @@ is loaded when it is first used.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from sfumato.audit.attack import Attacked, attack
-from sfumato.audit.auditor import Auditor
-from sfumato.audit.canaries import Canaries
-from sfumato.audit.discrete import audit_discrete, audit_laws, exact_epsilon
-from sfumato.audit.distances import LeakError
-from sfumato.audit.inputs import audit_inputs, mislabeled
-from sfumato.audit.mechanism import Vectorized, audit_mechanism, audit_outputs, runs_needed
-from sfumato.audit.one_run import binary_guesses, f_dp, gaussian_scores
-from sfumato.audit.order import check_never_exceeds, check_paid_first, check_stays_spent
-from sfumato.audit.records import check_marked, check_one_result
-from sfumato.audit.replay import check_sensitivity, replay
-from sfumato.audit.results import AuditResult, Check, LowerBound
-from sfumato.audit.roc import Roc
+from sfumato.audit.evidence.one_run import binary_guesses, f_dp, gaussian_scores
+from sfumato.audit.evidence.results import AuditResult, Check, LowerBound
+from sfumato.audit.evidence.roc import Roc
+from sfumato.audit.mechanisms.exact_discrete import audit_discrete, audit_laws, exact_epsilon
+from sfumato.audit.mechanisms.ledger_records import check_marked, check_one_result
+from sfumato.audit.mechanisms.mechanism_attack import Vectorized, audit_mechanism, audit_outputs, runs_needed
+from sfumato.audit.mechanisms.neighbor_distances import LeakError
+from sfumato.audit.mechanisms.payment_order import check_never_exceeds, check_paid_first, check_stays_spent
+from sfumato.audit.mechanisms.replay import check_sensitivity, replay
+from sfumato.audit.runs.auditor import Auditor
+from sfumato.audit.runs.canaries import Canaries
+from sfumato.audit.runs.input_canaries import audit_inputs, mislabeled
+from sfumato.audit.runs.run_attack import Attacked, attack
 
 if TYPE_CHECKING:
-    from sfumato.audit.attributes import Attribute, infer_attribute
-    from sfumato.audit.inversion import invert, score_inversion
-    from sfumato.audit.language import train_with_secrets
-    from sfumato.audit.membership import Lira, Rmia, loss_from_confidences
-    from sfumato.audit.memorization import SecretFormat
-    from sfumato.audit.pictures import gallery
-    from sfumato.audit.shadows import coin_flips, confidences, select, shadow_models
+    from sfumato.audit.models.attribute_inference import Attribute, infer_attribute
+    from sfumato.audit.models.inversion import invert, score_inversion
+    from sfumato.audit.models.membership import Lira, Rmia, loss_from_confidences
+    from sfumato.audit.models.memorization import SecretFormat
+    from sfumato.audit.models.pictures import gallery
+    from sfumato.audit.models.planted_text import train_with_secrets
+    from sfumato.audit.models.shadow_models import coin_flips, confidences, select, shadow_models
 
 __all__ = [
     "Attacked",
@@ -80,26 +80,26 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Attribute": "attributes",
+    "Attribute": "attribute_inference",
     "Lira": "membership",
     "Rmia": "membership",
     "SecretFormat": "memorization",
-    "coin_flips": "shadows",
-    "confidences": "shadows",
+    "coin_flips": "shadow_models",
+    "confidences": "shadow_models",
     "gallery": "pictures",
-    "infer_attribute": "attributes",
+    "infer_attribute": "attribute_inference",
     "invert": "inversion",
     "loss_from_confidences": "membership",
     "score_inversion": "inversion",
-    "select": "shadows",
-    "shadow_models": "shadows",
-    "train_with_secrets": "language",
+    "select": "shadow_models",
+    "shadow_models": "shadow_models",
+    "train_with_secrets": "planted_text",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        return getattr(importlib.import_module(f"sfumato.audit.{_HOMES[name]}"), name)
+        return getattr(importlib.import_module(f"sfumato.audit.models.{_HOMES[name]}"), name)
     raise AttributeError(f"module 'sfumato.audit' has no attribute {name!r}")
 
 

@@ -16,7 +16,7 @@ from sfumato.labels.train import LabelRun
 from sfumato.ledger import Account
 from sfumato.report import Measurement, TrainingFacts, training_report, write_report
 from sfumato.training import TrainingRun, distributed
-from sfumato.training.mechanism import DpSgd
+from sfumato.training.privacy.dp_sgd import DpSgd
 
 __all__ = ["Outcome", "show", "write_page"]
 

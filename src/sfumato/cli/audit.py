@@ -6,7 +6,7 @@ Exit       0 where the claim stands, 1 where it is false, 2 where that could not
            canaries has not passed.
 False      A failed check or a refuted claim ends with 1, whatever else cannot be done: it is said, and so is
            what could not be done.
-Evidence   Files are compared with the fingerprints that the run left (`training.sealing`), and what is said
+Evidence   Files are compared with the fingerprints that the run left (`fingerprints`), and what is said
            of an audit must be whole: its scores, and each check, or why it was not made.
 """
 
@@ -24,8 +24,8 @@ from sfumato.cli.show import show_facts, show_text, waiting
 from sfumato.errors import InvalidParameterError, SfumatoError
 
 if TYPE_CHECKING:
-    from sfumato.audit.attack import Attacked
-    from sfumato.audit.results import AuditResult
+    from sfumato.audit.evidence.results import AuditResult
+    from sfumato.audit.runs.run_attack import Attacked
     from sfumato.cli.settings import TrainSettings
 
 __all__ = ["command"]
@@ -51,7 +51,7 @@ def command(
     """Attack a run: its claim beside what attacks prove, as a page. Exits with 1 if the claim is false, and
     with 3 if the run has no canaries, so that nothing was audited."""
     facts, claim, planted = _finished(run)
-    from sfumato.audit.attack import Attacked
+    from sfumato.audit.runs.run_attack import Attacked
     from sfumato.report.audit import audit_report
 
     if planted is None and not membership:
@@ -113,7 +113,7 @@ def _show(found: "Attacked", place: str | None, failed: Sequence[str], *, as_jso
 
 def _finished(run: str) -> tuple[Any, Guarantee, "AuditResult | None"]:
     """Return what a finished run says of itself, what it claims, and what its canaries showed, if any."""
-    from sfumato.audit.results import AuditResult
+    from sfumato.audit.evidence.results import AuditResult
 
     facts = _read(run)
     _require_unchanged(run, facts)
@@ -142,7 +142,7 @@ def _require_evidence(run: str, facts: Any, planted: "AuditResult | None") -> No
 
 def _require_whole(run: str, planted: "AuditResult") -> None:
     """Refuse what is said of an audit where part of it is missing: what is not there has not passed."""
-    from sfumato.audit.results import CheckName
+    from sfumato.audit.evidence.results import CheckName
 
     told = {each.name for each in (*planted.checks, *planted.unchecked)}
     missing = [f"the check {name.value!r}" for name in CheckName if name not in told]
@@ -156,7 +156,7 @@ def _require_whole(run: str, planted: "AuditResult") -> None:
 
 def _require_unchanged(run: str, facts: Any) -> None:
     """Refuse a run of another version, and one whose record is not what it left."""
-    from sfumato.training import sealing
+    from sfumato.training.record import fingerprints
 
     if not isinstance(facts, dict):
         raise InvalidParameterError(
@@ -170,7 +170,7 @@ def _require_unchanged(run: str, facts: Any) -> None:
             f"{str(Path(run) / _FILE)!r} was written by {told} of sfumato, and this is {here}: what that "
             "audit tested is not known here. Audit the run with the version that made it, or train again."
         )
-    if not sealing.fits(facts):
+    if not fingerprints.fits(facts):
         raise InvalidParameterError(
             f"the file {str(Path(run) / _FILE)!r} was changed after the run: it does not fit its "
             "fingerprint, so nothing in it is evidence. Restore it, or train again."
@@ -179,7 +179,7 @@ def _require_unchanged(run: str, facts: Any) -> None:
 
 def _require_weights(run: str, facts: Any) -> None:
     """Refuse a run whose weights are not what it left."""
-    from sfumato.training.checkpoint import RunFolder
+    from sfumato.training.record.run_folder import RunFolder
 
     folder = RunFolder(run)
     if not folder.weights.exists():
@@ -206,11 +206,11 @@ def _require_steps(run: str, facts: Any) -> None:
 def _same_weights(weights: Any, fingerprint: object) -> bool:
     from torch import Tensor
 
-    from sfumato.training import sealing
+    from sfumato.training.record import fingerprints
 
     if not isinstance(weights, dict) or not all(isinstance(part, Tensor) for part in weights.values()):  # pyright: ignore[reportUnknownVariableType,reportUnknownMemberType,reportUnknownArgumentType] - a file may hold anything
         return False
-    return sealing.fingerprint_of(weights) == fingerprint  # pyright: ignore[reportUnknownArgumentType] - just checked
+    return fingerprints.fingerprint_of(weights) == fingerprint  # pyright: ignore[reportUnknownArgumentType] - just checked
 
 
 def _about(run: str, facts: Any) -> dict[str, object]:
@@ -275,7 +275,7 @@ def _number(value: Any) -> float:
 
 def _require_settings(run: str, facts: Any) -> None:
     """Refuse settings that are not those of the run: they may name other data."""
-    from sfumato.training.checkpoint import RunFolder
+    from sfumato.training.record.run_folder import RunFolder
 
     if RunFolder(run).settings_fingerprint() != facts.get("settings_sha256"):
         raise InvalidParameterError(
@@ -286,11 +286,11 @@ def _require_settings(run: str, facts: Any) -> None:
 
 def _membership(run: str, facts: Any) -> Any:
     """Return how well losses of the finished model tell training rows from test rows."""
-    from sfumato.audit.roc import Roc
-    from sfumato.audit.shadows import loss_scores
+    from sfumato.audit.evidence.roc import Roc
+    from sfumato.audit.models.shadow_models import loss_scores
     from sfumato.cli.settings import kept
     from sfumato.datasets import load
-    from sfumato.training.models import loss_for
+    from sfumato.training.models.networks import loss_for
 
     settings = kept(run)
     _require_settings(run, facts)
@@ -302,7 +302,7 @@ def _membership(run: str, facts: Any) -> Any:
     if settings.data is None:
         raise InvalidParameterError(
             f"the run in {run!r} does not say what data it was trained on, so rows cannot be compared. Say "
-            "--no-membership, or use sfumato.audit.attack in Python."
+            "--no-membership, or use sfumato.audit.runs.run_attack in Python."
         )
     data = load(settings.data)
     model = _model(run, settings, data)
@@ -313,8 +313,8 @@ def _membership(run: str, facts: Any) -> Any:
 
 def _model(run: str, settings: "TrainSettings", data: Any) -> Any:
     """Return the finished model, as the run's settings say it was made."""
-    from sfumato.training.checkpoint import RunFolder
-    from sfumato.training.models import model_for
+    from sfumato.training.models.networks import model_for
+    from sfumato.training.record.run_folder import RunFolder
 
     weights = RunFolder(run).read_weights()
     try:

@@ -18,7 +18,7 @@ from sfumato.errors import InvalidParameterError
 from sfumato.ledger import Account, Ledger
 from sfumato.report import page, write_report
 from sfumato.training import distributed
-from sfumato.training.checkpoint import RunFolder
+from sfumato.training.record.run_folder import RunFolder
 
 __all__ = ["account_of", "begin", "merged", "with_delta"]
 

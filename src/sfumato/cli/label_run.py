@@ -13,7 +13,7 @@ import json
 from dataclasses import replace
 
 from sfumato import _check
-from sfumato.audit.canaries import Canaries
+from sfumato.audit.runs.canaries import Canaries
 from sfumato.cli.after_run import Outcome, show, write_page
 from sfumato.cli.before_run import account_of, begin, with_delta
 from sfumato.cli.settings import TrainSettings

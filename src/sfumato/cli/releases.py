@@ -19,12 +19,12 @@ _NOT_SHOWN = ("format", "version", "name", "outcome", "value", "interval")
 
 def show_release(found: Any, *, as_json: bool) -> None:
     """Print a `statistics.Release`: its JSON, or a table of its numbers and one of what holds for them."""
-    from sfumato.statistics import keeping
+    from sfumato.statistics import export
 
     if as_json:
         show_text(found.to_json())
         return
-    facts = keeping.facts(found)
+    facts = export.facts(found)
     rest = {name: value for name, value in facts.items() if name not in _NOT_SHOWN}
     if found.parts is None:
         show_facts(found.name, _number(facts) | rest, as_json=False)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sfumato.errors import InvalidParameterError
-from sfumato.training.recipes import models_of, recipe
+from sfumato.training.models.recipes import models_of, recipe
 
 __all__ = ["TrainSettings", "keep", "kept", "read_config"]
 
@@ -123,7 +123,7 @@ def _nearest(key: str) -> str:
 
 
 def _place(folder: str | Path) -> Path:
-    from sfumato.training.checkpoint import RunFolder
+    from sfumato.training.record.run_folder import RunFolder
 
     return RunFolder(folder).settings
 

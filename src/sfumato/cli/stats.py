@@ -107,7 +107,7 @@ def opened(source: str, privacy_unit: str | None, contribution_bound: int, type_
 
 def _types(given: list[str]) -> dict[str, str]:
     """Return types by column, from COLUMN=TYPE and from TOML files; what is said later holds."""
-    from sfumato.statistics.schema import read_types
+    from sfumato.statistics.sources.schema import read_types
 
     found: dict[str, str] = {}
     for each in given:
@@ -123,7 +123,7 @@ def _types(given: list[str]) -> dict[str, str]:
 
 def named_values(table: Any, column: str, texts: tuple[str, ...]) -> tuple[Any, ...]:
     """Return what the texts of options mean as values of a column, by its type."""
-    from sfumato.statistics.schema import from_text
+    from sfumato.statistics.sources.schema import from_text
 
     kind = table.type_of(column)
     return tuple(from_text(text, kind, name=column) for text in texts)

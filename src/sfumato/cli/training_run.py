@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from sfumato import _check
 from sfumato.accounting import Relation
-from sfumato.audit.canaries import Canaries
+from sfumato.audit.runs.canaries import Canaries
 from sfumato.cli import label_run
 from sfumato.cli.after_run import Outcome, show, write_page
 from sfumato.cli.before_run import account_of, begin, merged, with_delta
@@ -25,7 +25,7 @@ from sfumato.errors import InvalidParameterError
 from sfumato.ledger import Account
 from sfumato.testing import seeded
 from sfumato.training import Clipping, Runtime, TrainingRun, train
-from sfumato.training.models import loss_for, model_for, score_for
+from sfumato.training.models.networks import loss_for, model_for, score_for
 
 __all__ = ["run"]
 

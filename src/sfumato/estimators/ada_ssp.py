@@ -39,7 +39,7 @@ from sfumato.estimators.rows import clipped_steps
 from sfumato.ledger.account import Account
 from sfumato.mechanisms.additive import Gaussian
 from sfumato.mechanisms.random import Generator
-from sfumato.statistics.columns import STEPS, Bounds, in_steps
+from sfumato.statistics.columns.columns import STEPS, Bounds, in_steps
 
 __all__ = ["AdaSSP"]
 

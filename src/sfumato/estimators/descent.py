@@ -20,10 +20,10 @@ from torch.nn.utils import skip_init
 from sfumato.accounting.guarantee import Relation
 from sfumato.estimators.base import Floats
 from sfumato.mechanisms.random import Generator
-from sfumato.training.clipping import Clipping
-from sfumato.training.mechanism import DpSgd, NoisyStep
+from sfumato.training.privacy.clipping import Clipping
+from sfumato.training.privacy.dp_sgd import DpSgd, NoisyStep
+from sfumato.training.privacy.sampling import PoissonSampling
 from sfumato.training.runtime import Runtime
-from sfumato.training.sampling import PoissonSampling
 from sfumato.training.trainer import Trainer
 
 __all__ = ["descend", "planned"]

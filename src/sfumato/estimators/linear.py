@@ -23,7 +23,7 @@ from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError, QueryFailedError
 from sfumato.estimators.base import Floats, PrivateEstimator
 from sfumato.estimators.reading import numbers_of
-from sfumato.statistics.columns import STEPS, Bounds
+from sfumato.statistics.columns.columns import STEPS, Bounds
 
 __all__ = [
     "LinearRegressor",

@@ -40,7 +40,7 @@ from sfumato.estimators.output_perturbation import OutputPerturbation
 from sfumato.estimators.rows import INTERCEPT, augmented, clipped, codes, row_norm
 from sfumato.ledger.account import Account
 from sfumato.mechanisms.random import Generator
-from sfumato.training.mechanism import DpSgd
+from sfumato.training.privacy.dp_sgd import DpSgd
 
 __all__ = ["LogisticRegression"]
 

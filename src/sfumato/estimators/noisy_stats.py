@@ -38,7 +38,7 @@ from sfumato.estimators.linear import (
 from sfumato.ledger.account import Account
 from sfumato.mechanisms.additive import Laplace
 from sfumato.mechanisms.random import Generator
-from sfumato.statistics.columns import STEPS, Bounds, in_steps
+from sfumato.statistics.columns.columns import STEPS, Bounds, in_steps
 
 __all__ = ["NoisyStats"]
 

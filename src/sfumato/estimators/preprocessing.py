@@ -3,7 +3,7 @@
 
 Guarantee  `StandardScaler`: the number of rows, and for each feature the sum and the sum of squares of values
            clipped to public bounds, each with noise of its own. Sums are exact: values are put on the grid of
-           `statistics.columns` first.
+           `statistics.columns.columns` first.
            `PCA`: the matrix of second moments of rows clipped to a public norm, with a constant appended, in
            one release: its Frobenius norm moves by at most A^2 under add-remove and by sqrt(2) A^2 under
            replace-one, where A bounds a row with its constant. Its sums are exact, too: rows are put on a
@@ -38,7 +38,7 @@ from sfumato.estimators.spherical import gaussian_vector, on_grid, spherical_lap
 from sfumato.ledger.account import Account
 from sfumato.mechanisms.additive import Gaussian, Laplace
 from sfumato.mechanisms.random import Generator
-from sfumato.statistics.columns import STEPS, in_steps
+from sfumato.statistics.columns.columns import STEPS, in_steps
 
 __all__ = ["PCA", "StandardScaler"]
 

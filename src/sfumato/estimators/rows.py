@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sfumato.estimators.reading import Floats
-from sfumato.statistics.columns import STEPS
+from sfumato.statistics.columns.columns import STEPS
 
 __all__ = ["INTERCEPT", "augmented", "clipped", "clipped_steps", "codes", "equal", "row_norm"]
 

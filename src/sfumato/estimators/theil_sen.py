@@ -34,7 +34,7 @@ from sfumato.estimators.linear import OneFeatureRegressor, public_bounds
 from sfumato.ledger.account import Account
 from sfumato.mechanisms.random import Generator, words
 from sfumato.mechanisms.selection import IntervalExponential
-from sfumato.statistics.columns import Bounds
+from sfumato.statistics.columns.columns import Bounds
 
 __all__ = ["TheilSen"]
 

@@ -2,17 +2,17 @@
 """Only labels are secret: LabelDP-Pro, noisy labels, clusters. Features are public, and not protected."""
 
 from sfumato.labels.choose import Choice, choose
-from sfumato.labels.clusters import ClusterLabels, cluster_count
-from sfumato.labels.column_generation import ColumnGeneration
-from sfumato.labels.denoisers import AltConv, SelfConv, SelfSpan
-from sfumato.labels.gradients import Denoising, NoisyGradients
-from sfumato.labels.hull import Accelerated, FrankWolfe, ProjectedGradient
 from sfumato.labels.learning import learn, predictions
-from sfumato.labels.methods import Alibi, MultiStage, PriorLabels, RandomizedLabels
-from sfumato.labels.products import LabelGradients
-from sfumato.labels.randomized import Correction
-from sfumato.labels.simplex import onto_simplex
-from sfumato.labels.span import Span
+from sfumato.labels.methods.clusters import ClusterLabels, cluster_count
+from sfumato.labels.methods.denoisers import AltConv, SelfConv, SelfSpan
+from sfumato.labels.methods.noisy_gradients import Denoising, NoisyGradients
+from sfumato.labels.methods.randomized_response import Correction
+from sfumato.labels.methods.released_labels import Alibi, MultiStage, PriorLabels, RandomizedLabels
+from sfumato.labels.projection.column_generation import ColumnGeneration
+from sfumato.labels.projection.gradient_products import LabelGradients
+from sfumato.labels.projection.hull import Accelerated, FrankWolfe, ProjectedGradient
+from sfumato.labels.projection.simplex import onto_simplex
+from sfumato.labels.projection.span import Span
 from sfumato.labels.train import LabelRun, Study, train
 from sfumato.labels.whitening import whitened
 

@@ -18,9 +18,9 @@ import math
 from dataclasses import dataclass
 
 from sfumato import _check
-from sfumato.labels.checking import check_classes
-from sfumato.labels.clusters import cluster_count
-from sfumato.labels.methods import label_share
+from sfumato.labels.input_checks import check_classes
+from sfumato.labels.methods.clusters import cluster_count
+from sfumato.labels.methods.released_labels import label_share
 
 __all__ = ["Choice", "choose"]
 

@@ -26,9 +26,9 @@ from torch import Tensor, nn
 
 from sfumato import _check
 from sfumato.errors import InvalidParameterError, SfumatoError, UnsupportedModelError
-from sfumato.labels.checking import check_features
-from sfumato.training.averaging import WeightAverage
-from sfumato.training.modes import evaluating
+from sfumato.labels.input_checks import check_features
+from sfumato.training.engine.evaluation_mode import evaluating
+from sfumato.training.weight_average import WeightAverage
 
 __all__ = [
     "Augment",

@@ -29,7 +29,6 @@ from torch import Tensor, nn
 from sfumato import _check
 from sfumato.datasets import Dataset
 from sfumato.errors import InvalidParameterError
-from sfumato.labels.clusters import ClusterLabels, cluster_count
 from sfumato.labels.features import (
     Spectrum,
     k_means,
@@ -38,10 +37,11 @@ from sfumato.labels.features import (
     principal_components,
     spectrum,
 )
-from sfumato.labels.gradients import Denoising, NoisyGradients
 from sfumato.labels.learning import learn
-from sfumato.labels.methods import Alibi, MultiStage, RandomizedLabels
-from sfumato.labels.randomized import Correction
+from sfumato.labels.methods.clusters import ClusterLabels, cluster_count
+from sfumato.labels.methods.noisy_gradients import Denoising, NoisyGradients
+from sfumato.labels.methods.randomized_response import Correction
+from sfumato.labels.methods.released_labels import Alibi, MultiStage, RandomizedLabels
 from sfumato.labels.train import Method, Study
 from sfumato.labels.whitening import whitened
 

@@ -28,18 +28,19 @@ from sfumato.accounting import composition, events
 from sfumato.accounting.guarantee import Guarantee
 from sfumato.accounting.price import price
 from sfumato.errors import InvalidParameterError
-from sfumato.labels.asking import Asked, Method, ask
-from sfumato.labels.checking import Given
-from sfumato.labels.gradients import NoisyGradients
+from sfumato.labels.input_checks import Given
 from sfumato.labels.learning import Augment, Released, learn, rehearsing, soft_cross_entropy, teacher
-from sfumato.labels.methods import ReleasingMethod
+from sfumato.labels.methods.noisy_gradients import NoisyGradients
+from sfumato.labels.methods.released_labels import ReleasingMethod
+from sfumato.labels.request import Asked, Method, ask
 from sfumato.ledger.account import Account
 from sfumato.ledger.recorded import record_note
 from sfumato.mechanisms.random import Generator, study_note
-from sfumato.training import distributed, sealing
-from sfumato.training.auditing import AuditPlan, require_plan
-from sfumato.training.checkpoint import RunFolder
-from sfumato.training.data import Deferred
+from sfumato.training import distributed
+from sfumato.training.audit_plan import AuditPlan, require_plan
+from sfumato.training.data.units import Deferred
+from sfumato.training.record import fingerprints
+from sfumato.training.record.run_folder import RunFolder
 from sfumato.training.run import TrainingRun, sentence
 from sfumato.training.runtime import Runtime
 from sfumato.training.trainer import Trainer
@@ -140,14 +141,14 @@ class LabelRun:
         told: dict[str, Any] = (
             self._released() if self.training is None else json.loads(self.training.to_json())
         )
-        return json.dumps(sealing.sealed(told | own), indent=2)
+        return json.dumps(fingerprints.sealed(told | own), indent=2)
 
     def _released(self) -> dict[str, Any]:
         """Return what a run says that has no training of its own."""
         return {
             "event": json.loads(events.to_json(self.method.event())),
             "code_version": version("sfumato"),
-            "weights": sealing.fingerprint_of(self.model.state_dict()),
+            "weights": fingerprints.fingerprint_of(self.model.state_dict()),
         }
 
     def statement(self) -> str:

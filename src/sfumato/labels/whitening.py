@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from sfumato import _check
 from sfumato.errors import InvalidParameterError
-from sfumato.labels.checking import check_features
+from sfumato.labels.input_checks import check_features
 
 __all__ = ["whitened"]
 

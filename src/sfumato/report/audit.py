@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from sfumato.accounting.guarantee import Guarantee, round_up
-from sfumato.audit.attack import Attacked
+from sfumato.audit.runs.run_attack import Attacked
 from sfumato.report.curves import Series, line_chart
 from sfumato.report.html import escape, facts_table, page, rows_table, section
 

@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """How do I publish a number? Private statistics of arrays, files, databases and clusters."""
 
-from sfumato.statistics.asking import Answer, Query, Question, cost
-from sfumato.statistics.bounds import AutomaticBounds, bounds
-from sfumato.statistics.categories import categories_of
-from sfumato.statistics.coinpress import CoinPressMean, CoinPressMeans, coinpress_mean, coinpress_means
-from sfumato.statistics.coinpress_covariance import CoinPressCovariance, coinpress_covariance
-from sfumato.statistics.columns import column_of, rows_of
-from sfumato.statistics.counts import Count, Sum, count, sum
-from sfumato.statistics.covariance import Correlation, Covariance, correlation, covariance
-from sfumato.statistics.histograms import (
+from sfumato.statistics.columns.categories import categories_of
+from sfumato.statistics.columns.columns import column_of, rows_of
+from sfumato.statistics.query import Answer, Query, Question, cost
+from sfumato.statistics.questions.counts import Count, Sum, count, sum
+from sfumato.statistics.questions.covariance import Correlation, Covariance, correlation, covariance
+from sfumato.statistics.questions.histograms import (
     BinCounts,
     CategoryCounts,
     Histogram,
@@ -17,8 +14,7 @@ from sfumato.statistics.histograms import (
     histogram,
     stable_histogram,
 )
-from sfumato.statistics.karwa_vadhan import KarwaVadhanMean, karwa_vadhan_mean
-from sfumato.statistics.means import (
+from sfumato.statistics.questions.means import (
     ClippedShare,
     Mean,
     StandardDeviation,
@@ -28,12 +24,25 @@ from sfumato.statistics.means import (
     standard_deviation,
     variance,
 )
-from sfumato.statistics.principal import Components, PrincipalComponents, principal_components
-from sfumato.statistics.quantiles import Quantile, Quantiles, median, quantile, quantiles
+from sfumato.statistics.questions.principal_components import (
+    Components,
+    PrincipalComponents,
+    principal_components,
+)
+from sfumato.statistics.questions.quantiles import Quantile, Quantiles, median, quantile, quantiles
+from sfumato.statistics.questions.thresholds import FirstAbove, Found, first_above
+from sfumato.statistics.questions.top_k import TopK, top_k
 from sfumato.statistics.release import Covers, Interval, Parts, Release
-from sfumato.statistics.tables import PrivateTable, private_table
-from sfumato.statistics.thresholds import FirstAbove, Found, first_above
-from sfumato.statistics.top_k import TopK, top_k
+from sfumato.statistics.sources.tables import PrivateTable, private_table
+from sfumato.statistics.unbounded.bounds import AutomaticBounds, bounds
+from sfumato.statistics.unbounded.coinpress_covariance import CoinPressCovariance, coinpress_covariance
+from sfumato.statistics.unbounded.coinpress_mean import (
+    CoinPressMean,
+    CoinPressMeans,
+    coinpress_mean,
+    coinpress_means,
+)
+from sfumato.statistics.unbounded.karwa_vadhan import KarwaVadhanMean, karwa_vadhan_mean
 
 __all__ = [
     "Answer",

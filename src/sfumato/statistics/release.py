@@ -19,7 +19,7 @@ from sfumato import _check
 from sfumato.accounting.events import DpEvent
 from sfumato.accounting.guarantee import Guarantee
 from sfumato.errors import InvalidParameterError
-from sfumato.statistics import keeping
+from sfumato.statistics import export
 
 __all__ = ["Covers", "Interval", "Parts", "Release", "key_labels"]
 
@@ -120,7 +120,7 @@ class Release(Generic[Value]):
 
         Raises `InvalidParameterError` where the file cannot be written.
         """
-        return keeping.written(keeping.to_json(self), path)
+        return export.written(export.to_json(self), path)
 
     def to_csv(self, path: str | os.PathLike[str] | None = None, *, escape_formulas: bool = True) -> str:
         """Return the release as CSV, one row for each number, and write it to `path` if one is given.
@@ -129,11 +129,11 @@ class Release(Generic[Value]):
         gets an apostrophe before it; `escape_formulas=False` leaves it as it is. Raises
         `InvalidParameterError` where the file cannot be written.
         """
-        return keeping.written(keeping.to_csv(self, escape_formulas=escape_formulas), path)
+        return export.written(export.to_csv(self, escape_formulas=escape_formulas), path)
 
     def to_pandas(self) -> Any:
         """Return the release as a pandas frame with the rows and columns of `to_csv`, nothing escaped."""
-        return keeping.to_pandas(self)
+        return export.to_pandas(self)
 
     def __str__(self) -> str:
         lines = [f"{self.name}: {_shown(self.value)}"]

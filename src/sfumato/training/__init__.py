@@ -7,20 +7,16 @@ from sfumato.training.adapters.make_private import (
     make_private,
     make_private_with_epsilon,
 )
-from sfumato.training.checkpoint import CheckpointError
-from sfumato.training.clipping import AdaptiveClip, Clipping, CoordinateClipping, Scaling
 from sfumato.training.distributed import OtherRankError
-from sfumato.training.fixing import fix
-from sfumato.training.gradients import Engines, PrivateGradients
-from sfumato.training.lora import add_lora
-from sfumato.training.losses import cross_entropy
-from sfumato.training.mechanism import DpSgd, NoisyStep
-from sfumato.training.metrics import Metrics, correct
-from sfumato.training.noise import IndependentNoise, NoiseSource
-from sfumato.training.planning import plan_run, train
-from sfumato.training.run import TrainingRun
-from sfumato.training.runtime import Runtime
-from sfumato.training.sampling import (
+from sfumato.training.engine.gradients import Engines, PrivateGradients
+from sfumato.training.engine.losses import cross_entropy
+from sfumato.training.models.batch_norm import fix
+from sfumato.training.models.lora import add_lora
+from sfumato.training.models.transfer import cached_features
+from sfumato.training.privacy.clipping import AdaptiveClip, Clipping, CoordinateClipping, Scaling
+from sfumato.training.privacy.dp_sgd import DpSgd, NoisyStep
+from sfumato.training.privacy.noise import IndependentNoise, NoiseSource
+from sfumato.training.privacy.sampling import (
     CyclicBatches,
     FixedSizeSampling,
     PoissonSampling,
@@ -28,8 +24,12 @@ from sfumato.training.sampling import (
     ShuffledBatches,
     TruncatedPoissonSampling,
 )
+from sfumato.training.record.metrics import Metrics, correct
+from sfumato.training.record.run_folder import CheckpointError
+from sfumato.training.run import TrainingRun
+from sfumato.training.runtime import Runtime
+from sfumato.training.train import plan_run, train
 from sfumato.training.trainer import Trainer
-from sfumato.training.transfer import cached_features
 
 __all__ = [
     "AdaptiveClip",

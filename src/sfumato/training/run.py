@@ -15,12 +15,10 @@ from torch import nn
 from sfumato.accounting import events
 from sfumato.accounting.guarantee import Guarantee, round_up
 from sfumato.accounting.price import Price
-from sfumato.training import sealing
-from sfumato.training.auditing import Verdict
-from sfumato.training.clipping import Clipping, CoordinateClipping
-from sfumato.training.mechanism import DpSgd
-from sfumato.training.metrics import Metrics
-from sfumato.training.sampling import (
+from sfumato.training.audit_plan import Verdict
+from sfumato.training.privacy.clipping import Clipping, CoordinateClipping
+from sfumato.training.privacy.dp_sgd import DpSgd
+from sfumato.training.privacy.sampling import (
     CyclicBatches,
     FixedSizeSampling,
     PoissonSampling,
@@ -28,6 +26,8 @@ from sfumato.training.sampling import (
     ShuffledBatches,
     TruncatedPoissonSampling,
 )
+from sfumato.training.record import fingerprints
+from sfumato.training.record.metrics import Metrics
 
 __all__ = ["TrainingRun", "sentence"]
 
@@ -129,10 +129,10 @@ class TrainingRun:
             "model": self._model_said(),
             "sampling": repr(self.mechanism.sampling),
             "clipping": repr(self.mechanism.step),
-            "weights": sealing.fingerprint_of(self.model.state_dict()),
+            "weights": fingerprints.fingerprint_of(self.model.state_dict()),
             "settings_sha256": self.settings_sha256,
         }
-        return json.dumps(sealing.sealed(facts), indent=2)
+        return json.dumps(fingerprints.sealed(facts), indent=2)
 
     def _model_said(self) -> str:
         count = sum(parameter.numel() for parameter in self.model.parameters())

@@ -16,7 +16,7 @@ from torch import nn
 from sfumato import _check
 from sfumato.errors import InvalidParameterError
 from sfumato.training import distributed
-from sfumato.training.gradients import Engines
+from sfumato.training.engine.gradients import Engines
 
 __all__ = ["Runtime"]
 

@@ -29,24 +29,15 @@ from sfumato.ledger.account import Account
 from sfumato.ledger.recorded import record_note
 from sfumato.mechanisms.random import Generator as Randomness
 from sfumato.mechanisms.random import study_note
-from sfumato.training import denoising, distributed, fingerprints, stating, swapping
-from sfumato.training.agreement import Agreement
-from sfumato.training.auditing import AuditPlan, Canaried, require_plan
-from sfumato.training.averaging import WeightAverage
-from sfumato.training.checkpoint import RunFolder, require_same_run
-from sfumato.training.claims import Claims
-from sfumato.training.data import Augment, Units, public_size_of
-from sfumato.training.denoising import Denoiser
-from sfumato.training.gradients import PrivateGradients
-from sfumato.training.losses import Loss, cross_entropy
-from sfumato.training.mechanism import DpSgd
-from sfumato.training.metrics import Score
-from sfumato.training.paying import Payment
-from sfumato.training.progress import ProgressBar
-from sfumato.training.reporting import Reports, every
-from sfumato.training.run import TrainingRun
-from sfumato.training.runtime import Runtime
-from sfumato.training.schedules import (
+from sfumato.training import distributed
+from sfumato.training.audit_plan import AuditPlan, Canaried, require_plan
+from sfumato.training.data.units import Augment, Units, public_size_of
+from sfumato.training.engine import parameter_values
+from sfumato.training.engine.gradients import PrivateGradients
+from sfumato.training.engine.losses import Loss, cross_entropy
+from sfumato.training.integrity.rollback import undone_on_failure
+from sfumato.training.loop import Session
+from sfumato.training.optimizers import (
     ClipSchedule,
     MakeOptimizer,
     MakeSchedule,
@@ -54,8 +45,20 @@ from sfumato.training.schedules import (
     open_optimizer,
     open_schedule,
 )
-from sfumato.training.session import Session
-from sfumato.training.undoing import undone_on_failure
+from sfumato.training.payment import Payment
+from sfumato.training.privacy import denoising, terms
+from sfumato.training.privacy.denoising import Denoiser
+from sfumato.training.privacy.dp_sgd import DpSgd
+from sfumato.training.rank_agreement import Agreement
+from sfumato.training.record import run_settings
+from sfumato.training.record.evaluation import Reports, every
+from sfumato.training.record.metrics import Score
+from sfumato.training.record.progress import ProgressBar
+from sfumato.training.record.run_folder import RunFolder, require_same_run
+from sfumato.training.record.run_ownership import Claims
+from sfumato.training.run import TrainingRun
+from sfumato.training.runtime import Runtime
+from sfumato.training.weight_average import WeightAverage
 
 __all__ = ["Trainer"]
 
@@ -133,8 +136,8 @@ class Trainer:
         self._audit, self._generator, self._account = audit, generator, account
         self._canaried = self._planted()  # what cannot be audited is refused at once
         self._payment = Payment(account, mechanism, purpose=purpose, generator=generator)
-        self._delta = stating.delta_of(delta, account)
-        self._privacy_unit = stating.privacy_unit_of(privacy_unit, account, by_owner=self._units.by_owner)
+        self._delta = terms.delta_of(delta, account)
+        self._privacy_unit = terms.privacy_unit_of(privacy_unit, account, by_owner=self._units.by_owner)
         self._folder = None if folder is None else RunFolder(folder)
         self._claims: Claims | None = None  # of the run at work
         self._settled = False  # whether its result may leave
@@ -228,7 +231,7 @@ class Trainer:
         model = self._model.to(self._device)
         distributed.refuse_groups(self.mechanism.step.group_size)
         distributed.same_weights_(model)
-        parameters = dict(swapping.find(model).parameters)
+        parameters = dict(parameter_values.find(model).parameters)
         optimizer = open_optimizer(self._optimizer, parameters, self._learning_rate)
         return Session(
             model=model,
@@ -339,7 +342,7 @@ class Trainer:
 
     def _fingerprint(self, session: Session) -> dict[str, str]:
         """Return every public setting as text: two runs that agree in all of them are the same run."""
-        claim = fingerprints.of_claim(
+        claim = run_settings.of_claim(
             self.mechanism,
             self._generator,
             **self._contributions,
@@ -351,7 +354,7 @@ class Trainer:
             denoiser=repr(self._denoiser),
             audit=repr(self._audit),
         )
-        return claim | fingerprints.of_session(session, self._loss, self._clip_factors)
+        return claim | run_settings.of_session(session, self._loss, self._clip_factors)
 
     # --- after the last step -----------------------------------------------------------------------------
 

@@ -4,16 +4,16 @@
 Each entry patches the library and names what must find it, one of the library's own. All are found with
 default settings. Where the self-check refuses a model before any attack can, `unchecked` is a second proof.
 
-canaries             gradient canaries in one training run, and checks beside them (`audit.canaries`)
-one-run scores       the same bound for scores of a step that is taken by hand (`audit.one_run`)
-event search         many runs on two neighbors, and an event that tells them apart (`audit.mechanism`)
-exact laws           all outcomes with their probabilities (`audit.discrete`)
-replay on neighbors  the same noise, and what reaches it (`audit.replay`)
-order of payment     data that tells when it is read, beside its account (`audit.order`)
-budget count         an account that is asked until it refuses (`audit.order`)
+canaries             gradient canaries in one training run, and checks beside them (`audit.runs.canaries`)
+one-run scores       the same bound for scores of a step that is taken by hand (`audit.evidence.one_run`)
+event search         many runs on two neighbors, and an event that tells them apart (`mechanism_attack`)
+exact laws           all outcomes with their probabilities (`audit.mechanisms.exact_discrete`)
+replay on neighbors  the same noise, and what reaches it (`audit.mechanisms.replay`)
+order of payment     data that tells when it is read, beside its account (`audit.mechanisms.payment_order`)
+budget count         an account that is asked until it refuses (`audit.mechanisms.payment_order`)
 uniform sampling     answers of units with too many rows, beside those of rows drawn uniformly from each
-self-check           a fast engine beside a loop over the first rows (`training.checking`)
-records              how many results there are for one charge, and which are marked (`audit.records`)
+self-check           a fast engine beside a loop over the first rows (`training.engine.self_check`)
+records              how many results there are for one charge, and which are marked (`ledger_records`)
 """
 
 from . import (

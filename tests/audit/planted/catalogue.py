@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from sfumato.audit.distances import LeakError
+from sfumato.audit.mechanisms.neighbor_distances import LeakError
 
 __all__ = ["CONFIDENCE", "Planted", "leaks"]
 

@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 
 from sfumato.testing import seeded
-from sfumato.training import rows
-from sfumato.training.averaging import WeightAverage
-from sfumato.training.clipping import Clipper
-from sfumato.training.gradients import PrivateGradients
-from sfumato.training.noise import IndependentNoise
-from sfumato.training.passes import Passes
-from sfumato.training.samplers import poisson
-from sfumato.training.session import Session
+from sfumato.training.data import rows
+from sfumato.training.engine.gradients import PrivateGradients
+from sfumato.training.engine.passes import Passes
+from sfumato.training.loop import Session
+from sfumato.training.privacy.batch_draws import poisson
+from sfumato.training.privacy.clipping import Clipper
+from sfumato.training.privacy.noise import IndependentNoise
 from sfumato.training.trainer import Trainer
+from sfumato.training.weight_average import WeightAverage
 
 from .catalogue import Planted
 from .steps import documented, drawn, noise_by, sampled_by, weights_by

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from sfumato.accounting.guarantee import Guarantee, Relation
 from sfumato.accounting.price import price
-from sfumato.audit.mechanism import audit_mechanism, audit_outputs
-from sfumato.audit.one_run import gaussian_scores
-from sfumato.audit.replay import check_sensitivity
+from sfumato.audit.evidence.one_run import gaussian_scores
+from sfumato.audit.mechanisms.mechanism_attack import audit_mechanism, audit_outputs
+from sfumato.audit.mechanisms.replay import check_sensitivity
 from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms import tensors
 from sfumato.mechanisms.random import Generator, words
@@ -28,10 +28,10 @@ from sfumato.training import (
     Trainer,
     distributed,
 )
-from sfumato.training.clipping import ClippedSums, Clipper
-from sfumato.training.data import moved
-from sfumato.training.noise import IndependentNoise
-from sfumato.training.session import Session
+from sfumato.training.data.units import moved
+from sfumato.training.loop import Session
+from sfumato.training.privacy.clipping import ClippedSums, Clipper
+from sfumato.training.privacy.noise import IndependentNoise
 
 from .catalogue import CONFIDENCE, Planted, leaks
 

@@ -10,12 +10,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sfumato.audit.replay import check_sensitivity
+from sfumato.audit.mechanisms.replay import check_sensitivity
 from sfumato.errors import NotPrivateError
 from sfumato.mechanisms.random import Generator
 from sfumato.testing import seeded
-from sfumato.training import PrivateGradients, barrier, stored, watching
-from sfumato.training.snapshot import Snapshot
+from sfumato.training import PrivateGradients
+from sfumato.training.integrity import comparison, model_tensors, release_barrier
+from sfumato.training.integrity.model_references import Snapshot
 
 from .catalogue import Planted, leaks
 
@@ -53,7 +54,7 @@ def bounded() -> nn.Module:
 
 def unwrapped(kept: Tensor | None) -> Tensor | None:
     """Return what vmap wrapped: the rows are all there."""
-    while kept is not None and stored.is_wrapped(kept):
+    while kept is not None and model_tensors.is_wrapped(kept):
         kept = torch._C._functorch.get_unwrapped(kept)
     return None if kept is None else kept.reshape(-1, 4)
 
@@ -122,7 +123,7 @@ def forgetting(patch: pytest.MonkeyPatch, forgotten: Callable[[Tensor], bool]) -
 
 
 def forget_parameters(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(barrier, "refuse_rewriting", lambda model: None)
+    patch.setattr(release_barrier, "refuse_rewriting", lambda model: None)
     forgetting(patch, lambda tensor: isinstance(tensor, nn.Parameter))  # "those are noised"
 
 
@@ -135,16 +136,16 @@ def forget_whole_numbers(patch: pytest.MonkeyPatch) -> None:
 
 
 def leave_the_barrier_open(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(barrier.Barrier, "run", lambda self, work, settle=None, **_: work())
-    patch.setattr(barrier.Barrier, "guarding", lambda self, *, thorough=None: nullcontext())
+    patch.setattr(release_barrier.Barrier, "run", lambda self, work, settle=None, **_: work())
+    patch.setattr(release_barrier.Barrier, "guarding", lambda self, *, thorough=None: nullcontext())
 
 
 def forget_attributes(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Snapshot, "changes", lambda self, which=None: [])
     patch.setattr(Snapshot, "put_back", lambda self, which=None: None)
-    patch.setattr(watching.Watch, "unchanged", lambda self: True)
-    patch.setattr(watching, "_refuse_left", lambda snapshot: None)
-    forgetting(patch, stored.is_wrapped)
+    patch.setattr(comparison.Watch, "unchanged", lambda self: True)
+    patch.setattr(comparison, "_refuse_left", lambda snapshot: None)
+    forgetting(patch, model_tensors.is_wrapped)
 
 
 BUGS = (

@@ -15,7 +15,7 @@ from torch import nn
 from sfumato import Budget, Ledger
 from sfumato.accounting.events import PureDpEvent
 from sfumato.accounting.guarantee import Relation
-from sfumato.audit.order import check_never_exceeds, check_paid_first, check_stays_spent
+from sfumato.audit.mechanisms.payment_order import check_never_exceeds, check_paid_first, check_stays_spent
 from sfumato.errors import BudgetExceededError, QueryFailedError
 from sfumato.estimators import LogisticRegression
 from sfumato.estimators.base import PrivateEstimator
@@ -23,11 +23,11 @@ from sfumato.ledger import filters
 from sfumato.ledger.account import Account
 from sfumato.ledger.state import AccountState, Progress
 from sfumato.statistics import mean
-from sfumato.statistics.asking import Query
-from sfumato.statistics.columns import column_of
+from sfumato.statistics.columns.columns import column_of
+from sfumato.statistics.query import Query
 from sfumato.testing import seeded
 from sfumato.training import Clipping, DpSgd, NoisyStep, PoissonSampling, Trainer
-from sfumato.training.data import Deferred, Units
+from sfumato.training.data.units import Deferred, Units
 
 from .catalogue import Planted, leaks
 

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from sfumato.accounting.guarantee import Relation
-from sfumato.audit.mechanism import audit_mechanism
-from sfumato.audit.replay import check_sensitivity
+from sfumato.audit.mechanisms.mechanism_attack import audit_mechanism
+from sfumato.audit.mechanisms.replay import check_sensitivity
 from sfumato.errors import SfumatoError
 from sfumato.mechanisms.random import Generator
 from sfumato.testing import seeded

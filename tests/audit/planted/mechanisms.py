@@ -13,8 +13,8 @@ import pytest
 
 from sfumato.accounting import composition
 from sfumato.accounting.guarantee import Guarantee, Relation
-from sfumato.audit.discrete import audit_laws, claim_of, law
-from sfumato.audit.mechanism import Vectorized, audit_mechanism
+from sfumato.audit.mechanisms.exact_discrete import audit_laws, claim_of, law
+from sfumato.audit.mechanisms.mechanism_attack import Vectorized, audit_mechanism
 from sfumato.labels import RandomizedLabels
 from sfumato.mechanisms import (
     AboveThreshold,

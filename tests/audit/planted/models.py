@@ -10,13 +10,14 @@ import pytest
 import torch
 from torch import nn
 
-from sfumato.audit.mechanism import audit_outputs
-from sfumato.audit.replay import check_sensitivity
+from sfumato.audit.mechanisms.mechanism_attack import audit_outputs
+from sfumato.audit.mechanisms.replay import check_sensitivity
 from sfumato.estimators import LogisticRegression
 from sfumato.labels import Denoising, NoisyGradients
 from sfumato.mechanisms.random import Generator
 from sfumato.testing import seeded
-from sfumato.training import Trainer, denoising
+from sfumato.training import Trainer
+from sfumato.training.privacy import denoising
 
 from .catalogue import CONFIDENCE, Planted, leaks
 

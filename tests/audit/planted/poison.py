@@ -11,15 +11,17 @@ from typing import Any
 import ibis
 import pytest
 
-from sfumato.audit.replay import replay
+from sfumato.audit.mechanisms.replay import replay
 from sfumato.errors import InvalidParameterError
-from sfumato.statistics import leaving, owned_rows, table_columns
-from sfumato.statistics.asking import Answer, Query, Question
-from sfumato.statistics.counts import Sum
-from sfumato.statistics.histograms import StableCounts
-from sfumato.statistics.means import Mean
-from sfumato.statistics.table_columns import TableColumn
-from sfumato.statistics.tables import PrivateTable, private_table
+from sfumato.statistics.columns import table_columns
+from sfumato.statistics.columns.table_columns import TableColumn
+from sfumato.statistics.contributions import owned_rows
+from sfumato.statistics.query import Answer, Query, Question
+from sfumato.statistics.questions.counts import Sum
+from sfumato.statistics.questions.histograms import StableCounts
+from sfumato.statistics.questions.means import Mean
+from sfumato.statistics.sources import engine_values
+from sfumato.statistics.sources.tables import PrivateTable, private_table
 from sfumato.testing import seeded
 
 from .catalogue import Planted, leaks
@@ -59,7 +61,7 @@ def guard_removed(patch: pytest.MonkeyPatch) -> None:
 
 
 def any_date_leaves(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(leaving, "dated", lambda value: value)
+    patch.setattr(engine_values, "dated", lambda value: value)
 
 
 def cast_without_guard(patch: pytest.MonkeyPatch) -> None:

@@ -10,17 +10,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sfumato.audit.replay import check_sensitivity
+from sfumato.audit.mechanisms.replay import check_sensitivity
 from sfumato.errors import UnsupportedModelError
 from sfumato.mechanisms.random import Generator
 from sfumato.testing import seeded
-from sfumato.training import PrivateGradients, isolation, substitutes
-from sfumato.training.augmenting import Augmenter
-from sfumato.training.data import Units
-from sfumato.training.isolation import Isolated
-from sfumato.training.passes import Passes
-from sfumato.training.rules.linear import LinearOp
-from sfumato.training.tape import Tape
+from sfumato.training import PrivateGradients
+from sfumato.training.data.augmentation import Augmenter
+from sfumato.training.data.units import Units
+from sfumato.training.engine.isolation import isolated_rows, vmap_substitutes
+from sfumato.training.engine.isolation.isolated_rows import Isolated
+from sfumato.training.engine.passes import Passes
+from sfumato.training.engine.rules.linear import LinearOp
+from sfumato.training.engine.tape.tape import Tape
 
 from .catalogue import Planted, leaks
 
@@ -164,8 +165,8 @@ def run_the_plain_batch(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Isolated, "split", lambda self, x: x)
     patch.setattr(Isolated, "join", lambda self, x: x)
     patch.setattr(Isolated, "_rows", lambda self, found: found)
-    patch.setattr(isolation, "is_row", lambda value: False)
-    patch.setattr("sfumato.training.book_keeping.checked", lambda losses, rows: losses[None])
+    patch.setattr(isolated_rows, "is_row", lambda value: False)
+    patch.setattr("sfumato.training.engine.book_keeping.checked", lambda losses, rows: losses[None])
 
 
 def compare_nothing(patch: pytest.MonkeyPatch) -> None:
@@ -182,13 +183,13 @@ def rows_out_of_order(patch: pytest.MonkeyPatch) -> None:
 
 def an_adapter_that_mixes(patch: pytest.MonkeyPatch) -> None:
     """Take losses of all rows in one kernel, and divide them by the largest."""
-    right = substitutes._cross_entropy
+    right = vmap_substitutes._cross_entropy
 
     def scaled(rows, function, input, target, *args, **kwargs):
         losses = right(rows, function, input, target, *args, **kwargs)
         return rows.on_batch(lambda: 0.5 * rows.join(losses) / rows.join(losses).max())
 
-    patch.setitem(isolation._ADAPTERS, F.cross_entropy, scaled)
+    patch.setitem(isolated_rows._ADAPTERS, F.cross_entropy, scaled)
 
 
 def inputs_that_mix(patch: pytest.MonkeyPatch) -> None:

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from sfumato import Budget, Ledger
 from sfumato.accounting.guarantee import Relation
 from sfumato.accounting.price import price
-from sfumato.audit.mechanism import audit_mechanism
-from sfumato.audit.records import check_marked, check_one_result
-from sfumato.audit.replay import check_sensitivity
+from sfumato.audit.mechanisms.ledger_records import check_marked, check_one_result
+from sfumato.audit.mechanisms.mechanism_attack import audit_mechanism
+from sfumato.audit.mechanisms.replay import check_sensitivity
 from sfumato.errors import InvalidParameterError
 from sfumato.ledger import charge
 from sfumato.ledger.account import Account
@@ -33,14 +33,14 @@ from sfumato.training import (
     PoissonSampling,
     PrivateGradients,
     Trainer,
-    clipping,
     distributed,
 )
-from sfumato.training.agreement import Agreement
-from sfumato.training.claims import Claims
-from sfumato.training.data import Units
-from sfumato.training.losses import Loss
-from sfumato.training.paying import Payment
+from sfumato.training.data.units import Units
+from sfumato.training.engine.losses import Loss
+from sfumato.training.payment import Payment
+from sfumato.training.privacy import clipping
+from sfumato.training.rank_agreement import Agreement
+from sfumato.training.record.run_ownership import Claims
 
 from .catalogue import CONFIDENCE, Planted, leaks
 

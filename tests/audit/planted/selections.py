@@ -12,16 +12,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from attacks.catalogue import _attacked
+from attacks.releases import mechanism_cases
+from attacks.selections import margin_cases
 from sfumato.accounting.guarantee import Guarantee, Relation
-from sfumato.audit.cases import mechanism_cases
-from sfumato.audit.catalogue import _attacked
-from sfumato.audit.margins import margin_cases
-from sfumato.audit.mechanism import audit_mechanism
-from sfumato.labels import alibi
-from sfumato.labels.alibi import NoisyOneHot
-from sfumato.labels.checking import checked_labels
-from sfumato.labels.clusters import ClusterLabels
-from sfumato.labels.prior import RRWithPrior
+from sfumato.audit.mechanisms.mechanism_attack import audit_mechanism
+from sfumato.labels.input_checks import checked_labels
+from sfumato.labels.methods import alibi
+from sfumato.labels.methods.alibi import NoisyOneHot
+from sfumato.labels.methods.clusters import ClusterLabels
+from sfumato.labels.methods.prior_response import RRWithPrior
 from sfumato.mechanisms import (
     DiscreteLaplace,
     IntervalExponential,

@@ -16,29 +16,25 @@ import pytest
 from scipy.stats import norm
 
 from sfumato.accounting.guarantee import Relation
-from sfumato.audit.mechanism import audit_mechanism
-from sfumato.audit.replay import replay
-from sfumato.audit.search import LowBits
+from sfumato.audit.mechanisms.event_search import LowBits
+from sfumato.audit.mechanisms.mechanism_attack import audit_mechanism
+from sfumato.audit.mechanisms.replay import replay
 from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms import tensors
-from sfumato.statistics import (
-    columns,
-    groups,
-    owned_rows,
-    private_table,
-    table_columns,
-    table_sources,
-    tables,
-)
-from sfumato.statistics.asking import Answer, Query, Question
-from sfumato.statistics.categories import categories_of
-from sfumato.statistics.columns import column_of
-from sfumato.statistics.counts import Count, Sum
-from sfumato.statistics.histograms import BinCounts, CategoryCounts, StableCounts
+from sfumato.statistics import private_table
+from sfumato.statistics.columns import columns, table_columns
+from sfumato.statistics.columns.categories import categories_of
+from sfumato.statistics.columns.columns import column_of
+from sfumato.statistics.contributions import owned_rows
+from sfumato.statistics.groups import grouped_rows
 from sfumato.statistics.intervals import around, whole_half_width
-from sfumato.statistics.means import Mean
 from sfumato.statistics.noise import WholeNoise
-from sfumato.statistics.top_k import TopK
+from sfumato.statistics.query import Answer, Query, Question
+from sfumato.statistics.questions.counts import Count, Sum
+from sfumato.statistics.questions.histograms import BinCounts, CategoryCounts, StableCounts
+from sfumato.statistics.questions.means import Mean
+from sfumato.statistics.questions.top_k import TopK
+from sfumato.statistics.sources import table_sources, tables
 from sfumato.testing import seeded
 
 from .catalogue import CONFIDENCE, Planted, leaks
@@ -46,7 +42,9 @@ from .catalogue import CONFIDENCE, Planted, leaks
 __all__ = ["BUGS"]
 
 EPSILON = 1.0
-selecting = importlib.import_module("sfumato.statistics.top_k")  # its package has a function of that name
+selecting = importlib.import_module(
+    "sfumato.statistics.questions.top_k"
+)  # its package has a function of that name
 
 
 def replayed(question: Question[Any], *pairs: tuple[Any, Any]) -> Callable[[int], bool]:
@@ -204,7 +202,7 @@ def same_place_in_each_unit(patch: pytest.MonkeyPatch) -> None:
 
 
 def keys_part_by_part(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(groups, "_has_one", groups._has_parts)
+    patch.setattr(grouped_rows, "_has_one", grouped_rows._has_parts)
 
 
 # --- read from the data -----------------------------------------------------------------------------------

@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import nn
 
-from sfumato.audit.canaries import Canaries
+from sfumato.audit.runs.canaries import Canaries
 from sfumato.mechanisms import tensors
 from sfumato.mechanisms.random import resolve
 from sfumato.testing import seeded
 from sfumato.training import PoissonSampling, PrivateGradients, train
-from sfumato.training.clipping import Clipper
-from sfumato.training.noise import IndependentNoise
-from sfumato.training.samplers import IndependentSampler, poisson
+from sfumato.training.privacy.batch_draws import IndependentSampler, poisson
+from sfumato.training.privacy.clipping import Clipper
+from sfumato.training.privacy.noise import IndependentNoise
 
 from .catalogue import CONFIDENCE, Planted
 

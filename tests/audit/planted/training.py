@@ -10,14 +10,16 @@ import torch
 from torch import nn
 
 from sfumato.accounting import Relation, events, gaussian
-from sfumato.audit.canaries import Canaries
+from sfumato.audit.runs.canaries import Canaries
 from sfumato.mechanisms import tensors
 from sfumato.mechanisms.random import resolve
 from sfumato.testing import seeded
-from sfumato.training import Clipping, DpSgd, NoisyStep, PoissonSampling, Trainer, gradients, noise, sampling
-from sfumato.training.clipping import Clipper
-from sfumato.training.samplers import IndependentSampler, ShuffledSampler, poisson
-from sfumato.training.sampling import Sampling, Steps
+from sfumato.training import Clipping, DpSgd, NoisyStep, PoissonSampling, Trainer
+from sfumato.training.engine import gradients
+from sfumato.training.privacy import noise, sampling
+from sfumato.training.privacy.batch_draws import IndependentSampler, ShuffledSampler, poisson
+from sfumato.training.privacy.clipping import Clipper
+from sfumato.training.privacy.sampling import Sampling, Steps
 
 from .catalogue import CONFIDENCE, Planted
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
-from sfumato.statistics import asking
+from sfumato.statistics import query
 
 from .engines import Engine
 from .kinds import Kind
@@ -73,7 +73,7 @@ def outcome(question: Ask, table: Table) -> Outcome:
 @contextmanager
 def _prices_once() -> Iterator[None]:
     """Compute the price of a question once: it is half of the time, and no row has a part in it."""
-    cost = asking.cost
+    cost = query.cost
 
     def known(question: Any) -> float:
         terms = repr((question.event(), question.delta, question.relation))
@@ -81,7 +81,7 @@ def _prices_once() -> Iterator[None]:
             _PRICES[terms] = cost(question)
         return _PRICES[terms]
 
-    with patch.object(asking, "cost", known):
+    with patch.object(query, "cost", known):
         yield
 
 

@@ -21,7 +21,7 @@ from torch.utils.data import (
 from sfumato.errors import InvalidParameterError
 from sfumato.testing import seeded
 from sfumato.training import make_private
-from sfumato.training.tree import tensors as tensors_in
+from sfumato.training.data.tree import tensors as tensors_in
 
 from .loops import LOSS
 

@@ -20,8 +20,8 @@ from sfumato.errors import InvalidParameterError
 from sfumato.training.adapters.calls import BatchCalls, LossCall
 from sfumato.training.adapters.nesting import changed, refuse_unsplit, row_count
 from sfumato.training.adapters.optimizer_hooks import PrivateSteps
-from sfumato.training.isolation import Isolated
-from sfumato.training.losses import checked
+from sfumato.training.engine.isolation.isolated_rows import Isolated
+from sfumato.training.engine.losses import checked
 
 __all__ = ["PrivateCriterion"]
 

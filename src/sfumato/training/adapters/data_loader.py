@@ -24,8 +24,8 @@ from torch.utils.data import (
 )
 
 from sfumato.errors import InvalidParameterError
-from sfumato.training import tree
-from sfumato.training.sampling import Sampler
+from sfumato.training.data import tree
+from sfumato.training.privacy.sampling import Sampler
 
 __all__ = ["BatchWatcher", "PoissonBatches", "PoissonLoader", "refuse_other_batches"]
 

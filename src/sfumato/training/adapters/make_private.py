@@ -35,17 +35,18 @@ from sfumato.errors import InvalidParameterError
 from sfumato.ledger.account import Account
 from sfumato.ledger.recorded import record_note
 from sfumato.mechanisms.random import Generator, resolve, study_note
-from sfumato.training import fixing, stating
 from sfumato.training.adapters import module_forward, optimizer_copies, processes
 from sfumato.training.adapters.criterion import PrivateCriterion
 from sfumato.training.adapters.data_loader import PoissonBatches, PoissonLoader, refuse_other_batches
 from sfumato.training.adapters.optimizer_hooks import PrivateSteps
 from sfumato.training.adapters.privacy import Privacy
-from sfumato.training.clipping import Clipping
-from sfumato.training.data import public_size_of
-from sfumato.training.mechanism import DpSgd, NoisyStep
-from sfumato.training.paying import Payment
-from sfumato.training.sampling import PoissonSampling
+from sfumato.training.data.units import public_size_of
+from sfumato.training.models import batch_norm
+from sfumato.training.payment import Payment
+from sfumato.training.privacy import terms
+from sfumato.training.privacy.clipping import Clipping
+from sfumato.training.privacy.dp_sgd import DpSgd, NoisyStep
+from sfumato.training.privacy.sampling import PoissonSampling
 
 __all__ = ["Privacy", "PrivateParts", "make_private", "make_private_with_epsilon"]
 
@@ -250,7 +251,7 @@ class _Settings(NamedTuple):
             )
         processes.refuse_several()
         processes.refuse_wrapped(self.module)
-        fixing.refuse_mixing(self.module)
+        batch_norm.refuse_mixing(self.module)
         _refuse_foreign(self.module, self.optimizer)
         refuse_other_batches(self.data_loader)
         if self.denominator > self.units:
@@ -334,7 +335,7 @@ class _Settings(NamedTuple):
             step=self.step,
             noise_multiplier=noise_multiplier,
             relation=self.relation,
-            privacy_unit=stating.privacy_unit_of(self.privacy_unit, self.account, by_owner=False),
+            privacy_unit=terms.privacy_unit_of(self.privacy_unit, self.account, by_owner=False),
             planned_steps=planned,
             study_note=study_note(self.generator),
             record_note=record_note(self.account),

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from sfumato.errors import InvalidParameterError
-from sfumato.training import tree
+from sfumato.training.data import tree
 
 __all__ = ["StandIn", "Withheld", "changed", "is_constant", "refuse_unsplit", "row_count"]
 

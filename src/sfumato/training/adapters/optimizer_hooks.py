@@ -26,9 +26,9 @@ from sfumato.training.adapters import optimizer_copies, processes
 from sfumato.training.adapters.calls import BatchCalls, LossCall
 from sfumato.training.adapters.nesting import row_count
 from sfumato.training.adapters.runner import Runner
-from sfumato.training.gradients import PrivateGradients
-from sfumato.training.mechanism import NoisyStep
-from sfumato.training.paying import Payment
+from sfumato.training.engine.gradients import PrivateGradients
+from sfumato.training.payment import Payment
+from sfumato.training.privacy.dp_sgd import NoisyStep
 
 __all__ = ["PrivateSteps"]
 

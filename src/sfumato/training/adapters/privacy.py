@@ -15,8 +15,8 @@ from sfumato import _check
 from sfumato.accounting.events import DpEvent
 from sfumato.accounting.guarantee import Guarantee, Relation
 from sfumato.accounting.price import price
-from sfumato.training.mechanism import DpSgd, NoisyStep
-from sfumato.training.sampling import PoissonSampling
+from sfumato.training.privacy.dp_sgd import DpSgd, NoisyStep
+from sfumato.training.privacy.sampling import PoissonSampling
 
 __all__ = ["Privacy"]
 

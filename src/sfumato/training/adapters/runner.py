@@ -16,13 +16,14 @@ import torch
 from torch import nn
 
 from sfumato.errors import QueryFailedError, SfumatoError, UnsupportedUseError
-from sfumato.training import fixing, swapping
-from sfumato.training.barrier import Barrier
-from sfumato.training.functional import needs_autograd
-from sfumato.training.isolation import Isolated, cannot_run
-from sfumato.training.op import Memory
-from sfumato.training.rows import Grouping
-from sfumato.training.tape import Tape, Tracked
+from sfumato.training.data.rows import Grouping
+from sfumato.training.engine import parameter_values
+from sfumato.training.engine.functional import needs_autograd
+from sfumato.training.engine.isolation.isolated_rows import Isolated, cannot_run
+from sfumato.training.engine.tape.operation import Memory
+from sfumato.training.engine.tape.tape import Tape, Tracked
+from sfumato.training.integrity.release_barrier import Barrier
+from sfumato.training.models import batch_norm
 
 __all__ = ["Autocast", "Runner"]
 
@@ -60,7 +61,7 @@ class Runner:
         self.isolates = True  # whether everything so far could run in isolation
         self._own_tensors = False  # whether the module writes rows into tensors that it makes
         self._module = module
-        self._places = swapping.find(module)
+        self._places = parameter_values.find(module)
         self._tracked = {name: Tracked.of(p, name) for name, p in self._places.parameters.items()}
         self._barrier = Barrier(_Watched(module, criterion))
         self._may_mix = any(hasattr(part, "running_mean") for part in module.modules())
@@ -90,7 +91,7 @@ class Runner:
     ) -> T:
         """Do work on the rows of a batch, without gradients. `zeros` does the same on rows of zeros."""
         self._refuse_mixing()
-        with torch.no_grad(), swapping.as_written():
+        with torch.no_grad(), parameter_values.as_written():
             try:
                 return self._barrier.run(work, settle, thorough=True)
             except _TOLD as error:
@@ -109,7 +110,7 @@ class Runner:
 
     def _refuse_mixing(self) -> None:
         if self._may_mix:  # it depends on the mode, which may have changed
-            fixing.refuse_mixing(self._module)
+            batch_norm.refuse_mixing(self._module)
 
     def _recorded(self, rows: int, memory: Memory, work: Callable[[Isolated], T]) -> tuple[T, Tape]:
         try:

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attack every mechanism, statistic, estimator and label method: claim and lower bound, side by side.
+
+Guarantee  All lower bounds of a catalogue together have the confidence that was asked for: if every claim is
+           true, none is contradicted in at least that share of catalogues. Laws that are known are computed
+           exactly, too (`exact_discrete`). What takes many steps is attacked by `trainers`.
+Complete   Tests compare the cases (`releases`, `learners`) with the public names of `mechanisms`,
+           `statistics`, `estimators` and `labels`.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from attacks.learners import estimator_cases, label_cases
+from attacks.releases import Case, mechanism_cases, statistic_cases
+from attacks.selections import margin_cases
+from sfumato import _check
+from sfumato.accounting.guarantee import round_up
+from sfumato.audit.evidence.results import AuditResult, confidence_of_each
+from sfumato.audit.mechanisms.exact_discrete import audit_discrete
+from sfumato.audit.mechanisms.mechanism_attack import audit_mechanism, runs_needed
+from sfumato.mechanisms.random import Generator, resolve
+
+__all__ = ["learners", "mechanisms", "table"]
+
+
+def mechanisms(
+    trials: int = 4000, *, confidence: float = 0.95, generator: Generator | None = None
+) -> Iterator[AuditResult]:
+    """Attack mechanisms and statistics, each with `trials` runs on either of two neighbors. Takes minutes.
+
+    A few slow ones are run half as often; none less than it takes to contradict its claim at all.
+
+    >>> from sfumato.testing import seeded
+    >>> next(mechanisms(2000, generator=seeded(0))).refuted
+    False
+    """
+    return _one_by_one(
+        (*mechanism_cases(), *margin_cases(), *statistic_cases()), trials, confidence, generator
+    )
+
+
+def learners(
+    trials: int = 4000, *, confidence: float = 0.95, generator: Generator | None = None
+) -> Iterator[AuditResult]:
+    """Attack label methods and estimators, each with `trials` runs on either of two neighbors.
+
+    Takes minutes, too: what is slow is run half or a quarter as often.
+
+    >>> from sfumato.testing import seeded
+    >>> next(learners(100, generator=seeded(0))).refuted
+    False
+    """
+    return _one_by_one((*label_cases(), *estimator_cases()), trials, confidence, generator)
+
+
+def _one_by_one(
+    cases: Sequence[Case], trials: int, confidence: float, generator: Generator | None
+) -> Iterator[AuditResult]:
+    """Attack one case after the other, under one confidence."""
+    _check.count(trials=trials)
+    source, each = resolve(generator), confidence_of_each(confidence, cases)
+    for index, case in enumerate(cases):
+        yield _attacked(case, trials, each, source.fork("case", index))
+
+
+def _attacked(case: Case, trials: int, confidence: float, generator: Generator) -> AuditResult:
+    least = runs_needed(case.claim.epsilon, delta=case.claim.delta, confidence=confidence)
+    runs = audit_mechanism(
+        case.run,
+        case.first,
+        case.second,
+        trials=max(least, round(case.share * trials)),
+        confidence=confidence,
+        claim=case.claim,
+        subject=case.subject,
+        generator=generator,
+    )
+    if case.exact is None:
+        return runs
+    exact = audit_discrete(case.exact, case.first, case.second, delta=case.claim.delta, claim=case.claim)
+    return AuditResult(subject=case.subject, claim=case.claim, bounds=(*runs.bounds, *exact.bounds))
+
+
+def table(results: Iterable[AuditResult]) -> str:
+    """Return results as a table in Markdown: claimed epsilon, and what each attack shows.
+
+    >>> from sfumato.audit.mechanisms.exact_discrete import audit_laws
+    >>> print(table([audit_laws({"yes": 0.75, "no": 0.25}, {"yes": 0.25, "no": 0.75}, subject="a coin")]))
+    | what | claimed epsilon | delta | shown | by |
+    | --- | --- | --- | --- | --- |
+    | a coin | none | 0 | 1.09 | every outcome, exactly |
+    """
+    lines = ["| what | claimed epsilon | delta | shown | by |", "| --- | --- | --- | --- | --- |"]
+    return "\n".join([*lines, *(_line(result) for result in results)])
+
+
+def _line(result: AuditResult) -> str:
+    claimed = "none" if result.claim is None else f"{round_up(result.claim.epsilon):g}"
+    shown = ", ".join(bound.told for bound in result.bounds)
+    by = ", ".join(bound.attack.removeprefix("event search: ") for bound in result.bounds)
+    false = " **FALSE**" if result.refuted else ""
+    return f"| {result.subject} | {claimed}{false} | {result.best.delta:g} | {shown} | {by} |"

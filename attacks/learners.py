@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the catalogue attacks beside mechanisms: every private estimator, every way to learn secret labels.
+
+Released   Of an estimator, all that a fit stores of the data: coefficients, means, components. Of a method
+           that releases labels, what there is to learn from: reports, counts or soft labels. Of SelfSpan and
+           SelfConv, which canaries cannot audit, the weights after a step (`trainers` has the others).
+Neighbors  One row more, or one replaced; of labels, one label replaced or both of a user's. Each pair moves
+           what gets noise as far as a few rows can: the other rows contribute nothing, or all the same.
+Epsilon    4: an estimator spends it on several steps, of which one event sees only a part, or on a worst case
+           that hardly any data reaches. 2 of weights after a step, which is slow to run, and 1 of labels.
+Priced     Gaussian objective perturbation and TukeyEM are run as `fit` runs them, but priced beforehand: to
+           do so again each time would take ten to a hundred times longer than the rest.
+Lighter    What takes tens of milliseconds is run less often.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import clone
+from torch import Tensor, nn
+
+from attacks.releases import ADD, DELTA, Case
+from sfumato import estimators as e
+from sfumato.audit.mechanisms.exact_discrete import claim_of
+from sfumato.estimators.objective_perturbation import GaussianObjectivePerturbation
+from sfumato.labels import (
+    Alibi,
+    ClusterLabels,
+    Correction,
+    Denoising,
+    MultiStage,
+    NoisyGradients,
+    PriorLabels,
+    RandomizedLabels,
+    train,
+)
+from sfumato.labels.learning import Released
+from sfumato.labels.methods.released_labels import ReleasingMethod
+from sfumato.mechanisms.random import Generator
+from sfumato.training.runtime import Runtime
+
+__all__ = ["estimator_cases", "label_cases"]
+
+_UNIT = (0.0, 1.0)
+_LINE = ("coef_", "intercept_")
+_PURE: dict[str, Any] = {"epsilon": 4.0}
+_GAUSSIAN: dict[str, Any] = {"epsilon": 4.0, "delta": DELTA}
+_SHARE = 0.25  # of the trials, where a run takes tens of milliseconds
+_CLASSES = 3
+
+Rows = tuple[Any, ...]  # what `fit` is given
+
+
+# --- estimators -------------------------------------------------------------------------------------------
+
+
+def estimator_cases() -> tuple[Case, ...]:
+    """Return the cases of `sfumato.estimators`."""
+    return (*_classifying(), *_regressing(), *_preprocessing())
+
+
+def _fitted(
+    estimator: e.PrivateEstimator,
+    first: Rows,
+    second: Rows,
+    *,
+    told: tuple[str, ...],
+    note: str = "",
+    share: float = 1.0,
+) -> Case:
+    """Return the case of an estimator, fitted to two data sets; `told` are the results that it stores."""
+    name, results = type(estimator).__name__, attrgetter(*told)
+
+    def run(data: Rows, generator: Generator) -> object:
+        fresh: Any = clone(estimator)
+        return results(fresh.set_params(random_state=generator).fit(*data))
+
+    return Case(
+        subject=f"{name}{note}",
+        audits=name,
+        run=run,
+        first=first,
+        second=second,
+        claim=e.cost(estimator),
+        share=share,
+    )
+
+
+def _classifying() -> tuple[Case, ...]:
+    none = np.zeros((4, 1)), np.zeros(4)  # rows of zeros move no coefficient
+    one = np.array([[0.0]] * 4 + [[1.0]]), np.array([0.0] * 4 + [1.0])
+    line: dict[str, Any] = {"clip_norm": 1.0, "classes": (0, 1), "fit_intercept": False}
+    output: dict[str, Any] = {**line, "method": "output", "regularization": 10.0}
+    steps: dict[str, Any] = {**line, "method": "dp-sgd", "steps": 2, "public_size": 1}
+    search = e.Search(
+        e.LogisticRegression(epsilon=1.0, **output),
+        candidates=[{"regularization": 10.0}, {"regularization": 20.0}],
+        mean_trials=2.0,
+        **_PURE,
+    )
+    data: dict[str, Any] = {"first": none, "second": one, "told": ("coef_",)}
+    found = ("best_params_", "best_score_", "best_estimator_.coef_")
+    return (
+        _fitted(e.LogisticRegression(**_PURE, **output), **data, note=", output"),
+        _fitted(e.LogisticRegression(**_GAUSSIAN, **output), **data, note=", output, Gaussian"),
+        _fitted(e.LogisticRegression(**_PURE, **line), **data, note=", objective"),
+        _perturbed(none, one),
+        _fitted(e.LogisticRegression(**_GAUSSIAN, **steps), **data, note=", DP-SGD", share=_SHARE),
+        _fitted(search, none, one, told=found, share=0.5),
+    )
+
+
+def _perturbed(first: Rows, second: Rows) -> Case:
+    """Return the case of Gaussian objective perturbation: see "Priced"."""
+    mechanism = GaussianObjectivePerturbation.calibrated(
+        **_GAUSSIAN, row_norm=1.0, regularization=1.0, relation=ADD
+    )
+
+    def run(data: Rows, generator: Generator) -> object:
+        rows, labels = data
+        return mechanism.release(rows, 2 * labels - 1, generator=generator)
+
+    return Case(
+        subject="LogisticRegression, objective, Gaussian",
+        audits="LogisticRegression",
+        run=run,
+        first=first,
+        second=second,
+        claim=claim_of(mechanism, delta=DELTA, privacy_unit="row"),
+    )
+
+
+def _regressing() -> tuple[Case, ...]:
+    corner, far = (np.zeros(20), np.zeros(20)), (np.array([0.0] * 20 + [1.0]),) * 2
+    box: dict[str, Any] = {"feature_bounds": _UNIT, "target_bounds": _UNIT}
+    ones = np.ones((40, 1))
+    level, more = (ones[:-1], np.zeros(39)), (ones, np.array([0.0] * 39 + [1.0]))
+    sums = e.AdaSSP(**_GAUSSIAN, clip_norm=1.0, target_bounds=(-1.0, 1.0), fit_intercept=False)
+    return (
+        _fitted(e.NoisyStats(**_PURE, **box), corner, far, told=_LINE),
+        _matched(box),
+        _fitted(sums, level, more, told=_LINE),
+        _deep(),
+    )
+
+
+def _matched(box: dict[str, Any]) -> Case:
+    """Return the case of TheilSen: the line through the last row goes far below all others, or above."""
+    x, level = np.array([0.0, 0.1, 0.2, 1.0]), [0.8] * 3
+    pairs = e.TheilSen(**_PURE, **box, prediction_bounds=_UNIT, matchings=1, relation="replace-one")
+    return _fitted(pairs, (x, np.array([*level, -100.0])), (x, np.array([*level, 100.0])), told=_LINE)
+
+
+def _deep() -> Case:
+    """Return the case of TukeyEM with a row for each model, of which as many are away as its test allows."""
+    models, away = 33, 4  # the fewest that may pass; one more away, and the margin is one less
+    ones, targets = np.ones((models, 1)), np.arange(models)
+    point = e.TukeyEM(**_GAUSSIAN, num_models=models, fit_intercept=False, relation="replace-one")
+    first, second = ((ones, (targets < out).astype(float)) for out in (away, away + 1))
+    case = _fitted(point, first, second, told=_LINE)
+
+    def run(data: Rows, generator: Generator) -> object:
+        fresh: Any = clone(point)
+        fresh._learn_quietly(*data, generator)
+        return fresh.coef_, fresh.intercept_
+
+    return replace(case, run=run)
+
+
+def _preprocessing() -> tuple[Case, ...]:
+    middle, high = (np.full((20, 1), 0.5),), (np.array([[0.5]] * 20 + [[1.0]]),)
+    none, one = (np.zeros((20, 1)),), (np.array([[0.0]] * 20 + [[1.0]]),)
+    scaled: dict[str, Any] = {"first": middle, "second": high, "told": ("mean_", "scale_")}
+    parts = ("mean_", "explained_variance_", "components_")
+    turned: dict[str, Any] = {"first": none, "second": one, "told": parts}
+    axis: dict[str, Any] = {"clip_norm": 1.0, "n_components": 1}
+    return (
+        _fitted(e.StandardScaler(**_PURE, bounds=_UNIT), **scaled),
+        _fitted(e.StandardScaler(**_GAUSSIAN, bounds=_UNIT), **scaled, note=", Gaussian"),
+        _fitted(e.PCA(**_PURE, **axis), **turned),
+        _fitted(e.PCA(**_GAUSSIAN, **axis), **turned, note=", Gaussian"),
+    )
+
+
+# --- labels -----------------------------------------------------------------------------------------------
+
+
+def label_cases() -> tuple[Case, ...]:
+    """Return the cases of the methods of `sfumato.labels`."""
+    shown = [denoising for denoising in Denoising if denoising.reveals_batches]
+    return (*_reporting(), *_counting(), *(_stepping(denoising) for denoising in shown))
+
+
+def _released(
+    method: ReleasingMethod, first: list[int], second: list[int], *, delta: float = 0.0, note: str = ""
+) -> Case:
+    """Return the case of a method that releases labels: of all that there is to learn from."""
+
+    def run(labels: list[int], generator: Generator) -> object:
+        return _targets(method.release(labels, teach=_shares(len(labels)), generator=generator))
+
+    name = type(method).__name__
+    return Case(
+        subject=f"{name}{note}",
+        audits=name,
+        run=run,
+        first=first,
+        second=second,
+        claim=claim_of(method, delta=delta, privacy_unit="label"),
+    )
+
+
+def _targets(released: Released) -> Tensor:
+    """Return the targets; where they follow a model, those for one that knows nothing."""
+    targets = released.targets
+    if isinstance(targets, Tensor):
+        return targets
+    return targets.at(torch.arange(len(targets)), torch.zeros(len(targets), _CLASSES))
+
+
+def _shares(rows: int) -> Callable[[Tensor, Released], Tensor]:
+    """Return what stages learn: that each row is of a class as often as it was reported so far."""
+
+    def teach(seen: Tensor, released: Released) -> Tensor:
+        reports = _targets(released).bincount(minlength=_CLASSES)
+        return ((reports + 1) / (len(seen) + _CLASSES)).expand(rows, -1)
+
+    return teach
+
+
+def _reporting() -> tuple[Case, ...]:
+    first, second = [0, 0, 1, 2], [1, 0, 1, 2]
+    terms: dict[str, Any] = {"epsilon": 1.0, "classes": _CLASSES}
+    forward = RandomizedLabels(**terms, correction=Correction.FORWARD)
+    users = RandomizedLabels(**terms, contribution_bound=2)
+    return (
+        _released(RandomizedLabels(**terms), first, second),
+        _released(forward, first, second, note=", likelihoods"),
+        _released(users, first, [1, 1, 1, 2], note=", a user's"),
+        _released(PriorLabels(**terms, prior=torch.tensor([0.5, 0.4, 0.1])), first, second),
+        _released(MultiStage(**terms), first, second),
+        _released(Alibi(**terms), first, second),
+    )
+
+
+def _counting() -> tuple[Case, ...]:
+    first, second = [0] * 20, [1] + [0] * 19
+    terms: dict[str, Any] = {"epsilon": 1.0, "classes": _CLASSES, "clusters": torch.arange(20) // 10}
+    pure, users = ClusterLabels(**terms), ClusterLabels(**terms, contribution_bound=2)
+    gaussian = ClusterLabels(**terms, delta=DELTA)
+    counted = _released(pure, first, second)
+
+    def run(labels: list[int], generator: Generator) -> object:
+        return pure.counts(labels, generator=generator).counts
+
+    return (
+        replace(counted, run=run, subject="ClusterLabels, counts"),
+        counted,
+        _released(gaussian, first, second, delta=DELTA, note=", Gaussian"),
+        _released(users, first, [1, 1] + [0] * 18, note=", a user's"),
+    )
+
+
+def _stepping(denoising: Denoising) -> Case:
+    """Return the case of one step by noisy gradients: rows at right angles, and the weights after it."""
+    rows = 4
+    method = NoisyGradients(
+        epsilon=2.0,
+        delta=DELTA,
+        classes=2,
+        public_size=rows,
+        expected_batch_size=rows,
+        steps=1,
+        denoising=denoising,
+        ema_decay=None,
+    )
+
+    def run(labels: list[int], generator: Generator) -> object:
+        model = nn.Linear(rows, 2, bias=False)
+        nn.init.zeros_(model.weight)
+        train(
+            model,
+            100 * torch.eye(rows),  # long: gradients are clipped
+            torch.tensor(labels),
+            method=method,
+            progress=False,
+            generator=generator,
+            runtime=Runtime(check=False),  # this model is as simple as can be
+        )
+        return model.weight
+
+    return Case(
+        subject=f"NoisyGradients, {method.name}",
+        audits="NoisyGradients",
+        run=run,
+        first=[0, 0, 1, 1],
+        second=[1, 0, 1, 1],
+        claim=claim_of(method, delta=DELTA, privacy_unit="label"),
+        share=_SHARE,
+    )

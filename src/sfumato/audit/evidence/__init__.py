@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From scores and counts to lower bounds on epsilon."""

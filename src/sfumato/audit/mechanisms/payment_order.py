@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pay first, read after, and never get it back: the order of charge and data, checked on a real ledger.
+
+Checks     `check_paid_first`     no row is read before a release of the account has begun; also where the
+                                  account refuses the release, or where the release fails.
+           `check_stays_spent`    a release that fails while it reads stays charged.
+           `check_never_exceeds`  an account that is asked until it refuses has admitted no more than its
+                                  budget, counted here and not by the account itself.
+           Each raises `LeakError` where the order is broken, for certain, without statistics.
+Whose      Only a release that the code under test begins, and that is open when data is read, pays for the
+           read: neither what the account held before, nor what was charged and finished for something else.
+Counted    What was admitted must fit the budget by simple addition, or, where the budget has a delta, by the
+           tightest accountant there is (`accounting.price`): no rule may admit more.
+Watched    Data is wrapped (`Watched`): every attribute, call, item, length, iteration or array of it counts
+           as a read, but for the names that are public. At each read the ledger itself is asked whether
+           anything is begun, so it does not matter how the code under test keeps its books.
+Not here   What the release computes (`replay`), and whether its noise is enough (`mechanism_attack`).
+Messages   They name attributes that were read, never what was in them.
+"""
+
+import math
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+import numpy as np
+from dp_accounting.dp_event import SelfComposedDpEvent
+
+from sfumato import _check
+from sfumato.accounting import composition
+from sfumato.accounting.events import DpEvent, compose
+from sfumato.accounting.guarantee import Relation
+from sfumato.accounting.price import price
+from sfumato.audit.mechanisms.neighbor_distances import LeakError
+from sfumato.errors import BudgetExceededError, InvalidParameterError, UnsupportedEventError
+from sfumato.ledger.account import Account
+from sfumato.ledger.charge import Mechanism
+from sfumato.ledger.state import Progress
+
+__all__ = ["Watched", "check_never_exceeds", "check_paid_first", "check_stays_spent"]
+
+Release = Callable[[Any, Account], object]  # watched data and account to what leaves
+
+_PUBLIC = frozenset(
+    {"name", "names", "privacy_unit", "contribution_bound", "schema"}
+)  # of columns and tables
+_SLACK = 1 + 1e-9  # of a budget: sums are rounded
+_MOST = 10_000  # releases that an account is asked for
+
+
+class _BrokenDataError(Exception):
+    """What data raises that is to fail when it is read."""
+
+
+class Watched:
+    """Private data that tells of every read, before it happens.
+
+    >>> seen = []
+    >>> column = Watched([1.0, 2.0], seen.append, public=("name",))
+    >>> len(column), column[0], seen
+    (2, 1.0, ['__len__', '__getitem__'])
+    """
+
+    def __init__(
+        self, data: Any, on_read: Callable[[str], None], *, public: Collection[str] = _PUBLIC
+    ) -> None:
+        self._data, self._on_read, self._public = data, on_read, frozenset(public)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._data, name)  # what the data has not, it has not here either
+        if name in self._public:
+            return found
+        if callable(found):  # to ask whether there is a method is no read, to call it is one
+
+            def call(*given: Any, **named: Any) -> Any:
+                self._on_read(name)
+                return found(*given, **named)
+
+            return call
+        self._on_read(name)
+        return found
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        self._on_read("__call__")
+        return self._data(*given, **named)
+
+    def __len__(self) -> int:
+        self._on_read("__len__")
+        return len(self._data)
+
+    def __getitem__(self, place: Any) -> Any:
+        self._on_read("__getitem__")
+        return self._data[place]
+
+    def __iter__(self) -> Iterator[Any]:
+        self._on_read("__iter__")
+        return iter(self._data)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        self._on_read("__array__")
+        return np.array(self._data, dtype=dtype)
+
+
+def check_paid_first(
+    release: Release, data: Any, account: Account, *, public: Collection[str] = _PUBLIC
+) -> int:
+    """Release; raise `LeakError` if data is read while no release of its own is begun. Return the reads.
+
+    Use an account that can pay, and then one that cannot: a release that is refused must not have read.
+    Another error of the release is raised as it is, unless data was read for nothing before it.
+
+    >>> import tempfile
+    >>> from sfumato import Budget, Ledger
+    >>> from sfumato.statistics import count
+    >>> from sfumato.statistics.columns.columns import column_of
+    >>> budget = Budget(epsilon=1, delta=0)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     account = Ledger(f"{folder}/a.db").open("a", privacy_unit="row", budget=budget)
+    ...     check_paid_first(lambda data, account: count(data, epsilon=0.5, account=account),
+    ...                      column_of([1.0, 2.0]), account)
+    1
+    """
+    paid, unpaid = list[str](), list[str]()
+    before = _numbers(account)
+
+    def on_read(name: str) -> None:  # notes it, as what is raised here could be caught on its way
+        (paid if _begun(account, before) else unpaid).append(name)
+
+    failed: Exception | None = None
+    try:
+        release(Watched(data, on_read, public=public), account)
+    except Exception as error:
+        failed = error
+    if unpaid:
+        raise LeakError(
+            f"data was read ({unpaid[0]}) although nothing was charged for it and begun"
+        ) from failed
+    refused = isinstance(failed, BudgetExceededError)
+    if failed is not None and not refused:
+        raise failed
+    if not (paid or refused):
+        raise InvalidParameterError(
+            "the release read nothing of the data it was given, so nothing was checked. Let it compute from "
+            "the data that it is passed."
+        )
+    return len(paid)
+
+
+def check_stays_spent(
+    release: Release, data: Any, account: Account, *, public: Collection[str] = _PUBLIC
+) -> None:
+    """Release data that fails when it is read; raise `LeakError` unless the charge stays.
+
+    The charge is that of the releases that were begun when data was read: another one does not stand in.
+    """
+    before = _numbers(account)
+    paying: list[set[int]] = []  # at each read, what was begun
+
+    def on_read(name: str) -> None:
+        paying.append(_begun(account, before))
+        raise _BrokenDataError("for an audit: this data cannot be read")
+
+    try:
+        release(Watched(data, on_read, public=public), account)
+    except Exception as error:  # whatever a failed read becomes on its way out
+        _require_touched(bool(paying), error)
+    _require_touched(bool(paying), None)
+    spent = {one.reservation for one in account.releases() if one.spent}
+    if not all(begun and begun <= spent for begun in paying):
+        raise LeakError(
+            "a release that failed after data was read is not charged: it was given back, was never begun "
+            "so that it can be, or was free"
+        )
+
+
+def check_never_exceeds(
+    account: Account, mechanism: Mechanism | DpEvent, *, relation: Any = None, most: int = _MOST
+) -> int:
+    """Ask for a release until it is refused; raise `LeakError` if all together exceed the budget.
+
+    Return how many were admitted. Releases are left at every stage: reserved, begun, committed. The account
+    spends all it has: open one for this.
+    """
+    _check.count(most=most)
+    event = mechanism if isinstance(mechanism, DpEvent) else mechanism.event()
+    before = [one.event for one in account.releases() if one.spent]
+    admitted = 0
+    try:
+        while admitted < most:
+            reservation = account.reserve(mechanism, purpose="audit of the budget", relation=relation)
+            admitted += 1
+            if admitted % 3:
+                reservation.begin()
+            if admitted % 3 == 2:
+                reservation.commit()
+            _require_within(compose(*before, SelfComposedDpEvent(event, admitted)), account)
+    except BudgetExceededError:
+        if admitted:
+            return admitted
+        raise InvalidParameterError(
+            "the first release was refused already, so nothing was checked. Ask for cheaper ones."
+        ) from None
+    raise InvalidParameterError(
+        f"{most} releases did not use up the budget. Ask for dearer ones, or say a larger `most`."
+    )
+
+
+def _require_within(whole: DpEvent, account: Account) -> None:
+    budget, relation = account.budget, account.relation
+    spent = _by_sum(whole, delta=budget.delta, relation=relation)
+    if spent > budget.epsilon * _SLACK and budget.delta > 0:  # then the sum is not all that may admit
+        spent = min(spent, price(whole, delta=budget.delta, relation=relation).epsilon)
+    if not spent <= budget.epsilon * _SLACK:
+        raise LeakError(
+            f"releases of epsilon {spent:g} together were admitted to a budget of {budget.epsilon:g}"
+        )
+
+
+def _by_sum(whole: DpEvent, *, delta: float, relation: Relation) -> float:
+    """Return the epsilon by simple addition; infinite where a part has none, as Gaussian noise."""
+    try:
+        return composition.basic_epsilon(whole, delta=delta, relation=relation)
+    except UnsupportedEventError:
+        return math.inf
+
+
+def _require_touched(touched: bool, error: Exception | None) -> None:
+    if not touched:
+        raise InvalidParameterError(
+            "the release ended before it read the data it was given, so nothing was checked. Give it an "
+            "account that can pay, and let it compute from the data that it is passed."
+        ) from error
+
+
+def _numbers(account: Account) -> set[int]:
+    return {one.reservation for one in account.releases()}
+
+
+def _begun(account: Account, before: Collection[int]) -> set[int]:
+    """Return the releases that are begun and not finished, but for those that were there before."""
+    begun = (one.reservation for one in account.releases() if one.progress is Progress.BEGUN)
+    return {number for number in begun if number not in before}

@@ -1,0 +1,355 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Replay a release on a neighbor with the same randomness, and compare what reaches the noise.
+
+Two ways   `replay` watches our mechanisms. It runs a release on some data and writes down what went into
+           every mechanism and what came out. It runs it again on a neighbor; this time every mechanism
+           returns what it returned before, so both runs are in the same place at every step, as in the proof
+           of adaptive composition. Then
+           1. both runs must have called the same mechanisms with the same parameters: nothing but their
+              answers decides;
+           2. what went in must differ at most by the sensitivity that each mechanism was made for;
+           3. both outputs must be the same: nothing of the data went around the mechanisms. An error that
+              only the neighbor's run raises is an output, too;
+           4. the mechanisms together must cost no more than the claim (where delta is 0: costs then add up).
+           `check_sensitivity` needs no mechanism of ours: with the same randomness additive noise cancels, so
+           the outputs differ by what the neighbor moved before the noise.
+Copies     What went in and came out is copied when it does, so that nothing that a release changes in place
+           afterwards changes the record.
+Rounding   `check_sensitivity` allows for what the type of the outputs rounds away, and refuses to judge where
+           that is more than 1% of the sensitivity.
+Finds      An understated sensitivity (2), data read past the noise (1 or 3), too small a charge (4), each for
+           certain, on one pair of neighbors, without statistics. What it does not find: a sampler that draws
+           another law than it says, which `audit.mechanisms.mechanism_attack` is for.
+Messages   They say how far a neighbor moved what was released, so use invented data, never people's.
+Threads    While a release is watched, mechanisms are watched in the whole process: one replay at a time.
+"""
+
+import contextlib
+import copy
+import math
+import threading
+from collections.abc import Callable, Sequence
+from collections.abc import Generator as Iterating
+from dataclasses import dataclass, field
+from typing import Any, cast
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from sfumato import _check
+from sfumato.accounting import composition
+from sfumato.accounting.events import compose
+from sfumato.accounting.guarantee import Guarantee
+from sfumato.audit.mechanisms.neighbor_distances import SLACK, WATCHED, Given, LeakError, Watch, comparison_of
+from sfumato.audit.mechanisms.outputs import read
+from sfumato.errors import InvalidParameterError
+from sfumato.mechanisms import AboveThreshold, FastGenerator, SecureGenerator, SparseVector
+from sfumato.mechanisms.random import Generator, SeededGenerator
+from sfumato.testing import seeded
+from sfumato.training.data import tree
+
+__all__ = ["Call", "LeakError", "Tape", "Watch", "check_call", "check_sensitivity", "replay", "watched"]
+
+Release = Callable[[Any, Generator], Any]  # data and generator to what leaves
+
+
+_ROUNDED = 8  # times: a number and its noise are added, clipped, scaled and divided, each of which rounds
+_MOST_ROUNDED = 0.01  # of the sensitivity: more could hide what is looked for
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One use of a mechanism: its parameters as they were then, what went in and what came out."""
+
+    mechanism: Any
+    terms: str
+    given: Given
+    returned: Any
+
+
+@dataclass
+class Tape:
+    """What went into the mechanisms; with `answers`, the outcomes to repeat."""
+
+    answers: Sequence[Any] | None = None
+    calls: list[Call] = field(default_factory=list[Call])
+    beyond: bool = False  # whether there were more calls than answers, even if the error was caught
+    _inside: bool = False
+    _thresholds: WeakKeyDictionary[AboveThreshold, float] = field(
+        default_factory=WeakKeyDictionary[AboveThreshold, float]
+    )
+
+    def called(self, mechanism: Any, given: Given, compute: Callable[[], Any]) -> Any:
+        """Note a call, and return what it returns: computed, or the answer of the tape."""
+        if self._inside:  # a mechanism that is made of others counts as one
+            return compute()
+        terms, kept = self._terms(mechanism), _copied(given)
+        returned = self._computed(compute) if self.answers is None else self._repeated(mechanism)
+        self.calls.append(Call(mechanism, terms, kept, _copied(returned)))
+        return returned
+
+    def started(self, run: AboveThreshold, threshold: float) -> None:
+        """Note the threshold of a sparse vector run, which it keeps with noise only."""
+        self._thresholds[run] = threshold
+
+    def _terms(self, mechanism: Any) -> str:
+        if not _is_run(mechanism):
+            return repr(mechanism)
+        run = comparison_of(mechanism)
+        # A run that was started before is known by its noisy threshold: it is the same only in the same run.
+        threshold = self._thresholds.get(run, ("with noise", run._bar))
+        limits = run._max_answers, run._multiple, run._grid.sensitivity, run.relation
+        return repr((mechanism.event(), threshold, *limits))
+
+    def _computed(self, compute: Callable[[], Any]) -> Any:
+        self._inside = True
+        try:
+            return compute()
+        finally:
+            self._inside = False
+
+    def _repeated(self, mechanism: Any) -> Any:
+        answers = self.answers or ()
+        if len(self.calls) >= len(answers):
+            self.beyond = True
+            raise LeakError(_MORE)
+        returned = _copied(answers[len(self.calls)])
+        _keep_count(mechanism, returned)
+        return returned
+
+
+_MORE = "the neighbor's run calls more mechanisms"
+
+
+def _copied(value: Any) -> Any:
+    """Return what stays as it is, whatever is done to the value afterwards."""
+    if isinstance(value, SecureGenerator | SeededGenerator | FastGenerator):
+        return value  # no data, and it refuses to be copied
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    if type(value) in (tuple, list):
+        return type(value)(_copied(part) for part in value)
+    try:
+        return copy.deepcopy(value)
+    except Exception as error:
+        raise InvalidParameterError(
+            f"a {type(value).__name__} that a mechanism was given or returned cannot be copied, so what is "
+            "done to it later could not be told. Give mechanisms numbers, arrays, or lists of these."
+        ) from error
+
+
+def _keep_count(mechanism: Any, returned: Any) -> None:
+    """Let a sparse vector run know of an answer that was put into its mouth."""
+    if isinstance(mechanism, AboveThreshold | SparseVector):
+        comparison_of(mechanism)._left -= (
+            bool(returned) if isinstance(mechanism, AboveThreshold) else returned is not None
+        )
+
+
+# --- replay -----------------------------------------------------------------------------------------------
+
+
+def replay(
+    release: Release,
+    data: Any,
+    neighbor: Any,
+    *,
+    claim: Guarantee | None = None,
+    generator: Generator | None = None,
+    watch: Sequence[Watch] | None = None,
+) -> tuple[Call, ...]:
+    """Release on both; raise `LeakError` unless only what mechanisms return can leave. Return the calls.
+
+    `release(data, generator)` must draw its noise with mechanisms of ours; `watch` replaces the list of them,
+    so add one of your own by `(*WATCHED, Watch(...))`. Without a claim, or with one whose delta is above 0,
+    the cost is not checked. Both runs get the same randomness, so a generator must be a seeded one;
+    `seeded(0)` if none is given, as noise on invented data need not be secret.
+
+    >>> from sfumato.accounting.guarantee import Relation
+    >>> from sfumato.mechanisms import Laplace
+    >>> noise = Laplace(scale=1.0, sensitivity=1.0, relation=Relation.ADD_REMOVE)
+    >>> def total(values, generator):
+    ...     return noise.release(sum(values), generator=generator)
+    >>> len(replay(total, [0.5, 0.25], [0.5, 0.25, 1.0]))
+    1
+    >>> replay(total, [0.5, 0.25], [0.5, 0.25, 3.0])
+    Traceback (most recent call last):
+    sfumato.audit....LeakError: a neighbor moves a number by 3, but the stated sensitivity is 1
+    """
+    watching = WATCHED if watch is None else tuple(watch)
+    generators = _twins(generator)
+    with watched(Tape(), watching) as first:
+        output = release(data, generators[0])
+    with watched(Tape(answers=[call.returned for call in first.calls]), watching) as second:
+        other = _by_the_neighbor(release, neighbor, generators[1])
+    if second.beyond:
+        raise LeakError(_MORE)
+    if len(second.calls) != len(first.calls):
+        raise LeakError("the neighbor's run calls fewer mechanisms")
+    for one, two in zip(first.calls, second.calls, strict=True):
+        check_call(one, two, watching)
+    if read([output]).keys() != read([other]).keys():
+        raise LeakError("the answers differ although every mechanism returned the same")
+    if not first.calls:
+        raise LeakError("no mechanism was called")
+    if claim is not None and claim.delta == 0:
+        _check_cost(claim, first.calls)
+    return tuple(first.calls)
+
+
+def _twins(generator: Generator | None) -> tuple[Generator, Generator]:
+    """Return two generators of the same randomness."""
+    source = seeded(0) if generator is None else generator
+    if not source.seeded:
+        raise InvalidParameterError(
+            "both runs need the same randomness, which a secret generator never gives twice. Leave the "
+            "generator out, or use sfumato.testing.seeded(n)."
+        )
+    return source.fork("replay", 0), source.fork("replay", 0)
+
+
+def _by_the_neighbor(release: Release, neighbor: Any, generator: Generator) -> Any:
+    """Release on the neighbor. The first run raised nothing, so an error here tells the two apart."""
+    try:
+        return release(neighbor, generator)
+    except LeakError:
+        raise
+    except Exception as error:
+        raise LeakError(
+            f"the neighbor's run raises {type(error).__name__}, and the first run did not: whether there is "
+            "an error depends on the data"
+        ) from error
+
+
+_watching = threading.Lock()
+
+
+@contextlib.contextmanager
+def watched(tape: Tape, watch: Sequence[Watch] | None = None) -> Iterating[Tape]:
+    """Send every call of a watched mechanism over the tape."""
+    watching = WATCHED if watch is None else watch
+    before = [(one.kind, one.method, getattr(one.kind, one.method)) for one in watching]
+    if not _watching.acquire(blocking=False):
+        raise InvalidParameterError("another replay is watching the mechanisms. Run one at a time.")
+    start = AboveThreshold.__init__
+    try:
+        AboveThreshold.__init__ = _started(tape, start)
+        for kind, name, original in before:
+            setattr(kind, name, _through(tape, original))
+        yield tape
+    finally:
+        AboveThreshold.__init__ = start
+        for kind, name, original in before:
+            setattr(kind, name, original)
+        _watching.release()
+
+
+def _through(tape: Tape, original: Callable[..., Any]) -> Callable[..., Any]:
+    def call(self: Any, *given: Any, **named: Any) -> Any:
+        private = (*given, *(value for name, value in named.items() if name != "generator"))
+        return tape.called(self, private, lambda: original(self, *given, **named))
+
+    return call
+
+
+def _started(tape: Tape, original: Callable[..., None]) -> Callable[..., None]:
+    def start(self: AboveThreshold, **terms: Any) -> None:
+        original(self, **terms)
+        tape.started(self, float(terms["threshold"]))
+
+    return start
+
+
+def check_call(one: Call, two: Call, watch: Sequence[Watch] | None = None) -> None:
+    """Raise `LeakError` unless two calls differ by what their mechanism allows neighbors to differ by."""
+    if type(one.mechanism) is not type(two.mechanism) or one.terms != two.terms:
+        raise LeakError("the neighbor's run calls another mechanism, or one with other parameters")
+    for watching in WATCHED if watch is None else watch:
+        if isinstance(one.mechanism, watching.kind):
+            watching.check(one.mechanism, one.given, two.given)
+
+
+def _check_cost(claim: Guarantee, calls: Sequence[Call]) -> None:
+    paid_once = {id(call.mechanism): call.mechanism for call in calls if _is_run(call.mechanism)}
+    each = [call.mechanism for call in calls if not _is_run(call.mechanism)]
+    used = compose(*(mechanism.event() for mechanism in (*paid_once.values(), *each)))
+    spent = composition.basic_epsilon(used, delta=0.0, relation=claim.relation)
+    if not spent <= claim.epsilon * (1 + SLACK):
+        raise LeakError(f"the mechanisms cost {spent:g} together, but the question states {claim.epsilon:g}")
+
+
+def _is_run(mechanism: Any) -> bool:
+    return isinstance(mechanism, AboveThreshold | SparseVector)
+
+
+# --- without mechanisms of ours ---------------------------------------------------------------------------
+
+
+def check_sensitivity(
+    release: Release,
+    data: Any,
+    neighbor: Any,
+    *,
+    sensitivity: float,
+    order: float = 2.0,
+    generator: Generator | None = None,
+) -> float:
+    """Return how far a neighbor moves what is released with the same randomness, in the norm of `order`.
+
+    Raise `LeakError` if that is more than `sensitivity`, or if the outputs have other shapes. Noise must be
+    added, and drawn from the generator in a way that does not depend on the data; return numbers in the type
+    they were computed in. A generator must be a seeded one; `seeded(0)` if none is given.
+
+    >>> from sfumato.mechanisms import gaussian
+    >>> def noisy_sum(rows, generator):
+    ...     return rows.sum(axis=0) + gaussian((2,), stddev=1.0, generator=generator).numpy()
+    >>> rows = np.array([[0.6, 0.8], [0.0, 1.0]])
+    >>> round(check_sensitivity(noisy_sum, rows, rows[:1], sensitivity=1.0), 6)
+    1.0
+    """
+    _check.positive(sensitivity=sensitivity, order=1.0 if order == np.inf else order)
+    generators = _twins(generator)
+    outputs = release(data, generators[0]), _by_the_neighbor(release, neighbor, generators[1])
+    one, two = (read([output]) for output in outputs)
+    if one.kinds != two.kinds:
+        raise LeakError("the outputs have other shapes: a neighbor changes more than numbers")
+    with np.errstate(invalid="ignore"):  # the difference of infinities is none, and is not within
+        moved = _norm(one.rows[0] - two.rows[0], order)
+    rounding = max(_unit(output) for output in outputs) * (_norm(one.rows[0], order) + sensitivity)
+    if not (math.isfinite(moved) and moved <= sensitivity * (1 + SLACK) + rounding):
+        raise LeakError(
+            f"a neighbor moves the output by {moved:g}, but the stated sensitivity is {sensitivity:g}"
+        )
+    _require_precision(rounding, sensitivity)
+    return moved
+
+
+def _norm(numbers: npt.NDArray[np.float64], order: float) -> float:
+    return float(np.linalg.norm(numbers, ord=order)) if numbers.size else 0.0
+
+
+def _unit(output: Any) -> float:
+    """Return what is lost of 1 in an output, in the coarsest type of numbers that it has."""
+    parts = tree.parts(output)
+    if parts:
+        return max(_unit(part) for part in parts)
+    return _ROUNDED * _epsilon(getattr(output, "dtype", None))
+
+
+def _epsilon(kind: Any) -> float:
+    """Return the distance from 1 to the next number of a type: float64's for all that are not floating."""
+    if isinstance(kind, torch.dtype) and kind.is_floating_point:
+        return float(torch.finfo(kind).eps)
+    floating = kind if getattr(kind, "kind", None) == "f" else np.float64
+    return float(np.finfo(cast("Any", floating)).eps)
+
+
+def _require_precision(rounding: float, sensitivity: float) -> None:
+    if not rounding <= _MOST_ROUNDED * sensitivity:
+        raise InvalidParameterError(
+            f"outputs as large as these are rounded by up to {rounding:g} in their type, which could hide "
+            f"more than {_MOST_ROUNDED:.0%} of a sensitivity of {sensitivity:g}. Return float64, or smaller "
+            "numbers."
+        )

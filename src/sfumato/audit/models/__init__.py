@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attacks on a finished model: membership, memorization, inversion, attributes."""

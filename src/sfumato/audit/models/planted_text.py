@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plant secrets in a text, train a model of characters on it, with or without privacy, and ask what it kept.
+
+Models     Any that predict the next token at every place, [rows, length] to [rows, length, tokens], such as
+           `training.models.networks.lstm` and `training.models.networks.transformer`.
+Planting   A secret is one row of its own: its text, then text of the caller's rows up to their length. One
+           row is one privacy unit, so a bound on epsilon from it attacks the claim for one example.
+Without    `epsilon=None` trains the same model on the same rows by Adam, claims nothing, and shows what
+           privacy is for.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from sfumato import _check
+from sfumato.accounting.guarantee import Guarantee
+from sfumato.audit.models.memorization import Exposure, SecretFormat, exact_exposures, require_secrets
+from sfumato.datasets.shakespeare import encode_text
+from sfumato.errors import InvalidParameterError
+from sfumato.mechanisms.random import Generator, resolve, words
+from sfumato.training.engine.evaluation_mode import evaluating
+from sfumato.training.models.networks import next_token_cross_entropy
+from sfumato.training.runtime import Runtime
+from sfumato.training.train import train
+
+__all__ = ["Memorization", "plant", "text_log_likelihood", "train_with_secrets"]
+
+Rows = tuple[Tensor, Tensor]  # ids, and the ids one place later
+Encode = Callable[[str], Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memorization:
+    """A model trained on planted secrets, and how exposed they are."""
+
+    model: nn.Module
+    secrets: tuple[int, ...]
+    exposures: tuple[Exposure, ...]
+    guarantee: Guarantee | None  # None: trained without privacy
+
+    @property
+    def mean_bits(self) -> float:
+        """The mean exposure; 1.44 bits where nothing was kept."""
+        return float(np.mean([exposure.bits for exposure in self.exposures]))
+
+
+def text_log_likelihood(
+    model: nn.Module, *, encode: Encode = encode_text, batch_size: int = 1024
+) -> Callable[[Sequence[str]], npt.NDArray[np.float64]]:
+    """Return what gives the log-likelihood of texts of one length: of all tokens after the first.
+
+    The model is asked in evaluation mode, and left in the mode it was in.
+
+    >>> from sfumato.training.models.networks import lstm
+    >>> text_log_likelihood(lstm(97))(["to be", "or no"]).shape
+    (2,)
+    """
+    _check.count(batch_size=batch_size)
+
+    @torch.no_grad()
+    def log_likelihood(texts: Sequence[str]) -> npt.NDArray[np.float64]:
+        device = next(model.parameters()).device
+        ids = _stacked([encode(text) for text in texts]).to(device)
+        with evaluating(model):
+            parts = [_log_likelihood(model, part) for part in ids.split(batch_size)]
+        return torch.cat(parts).cpu().numpy()
+
+    return log_likelihood
+
+
+def _stacked(ids: Sequence[Tensor]) -> Tensor:
+    lengths = sorted({len(one) for one in ids})
+    if len(lengths) != 1:
+        raise InvalidParameterError(
+            f"texts must be of one length, and at least one, but their numbers of tokens are {lengths}: one "
+            "that is longer is less likely for that alone. Ask for each length on its own."
+        )
+    return torch.stack(list(ids))
+
+
+def _log_likelihood(model: nn.Module, ids: Tensor) -> Tensor:
+    scores = model(ids[:, :-1]).double().log_softmax(-1)  # [rows, length - 1, tokens]
+    return scores.gather(2, ids[:, 1:, None]).squeeze(2).sum(1)
+
+
+def plant(rows: Rows, texts: Sequence[str], *, encode: Encode = encode_text) -> Rows:
+    """Return rows with one more for each text, filled up with what some row begins with.
+
+    >>> rows = torch.zeros(3, 6, dtype=torch.int64), torch.zeros(3, 6, dtype=torch.int64)
+    >>> plant(rows, ["pin 42"])[0].shape
+    torch.Size([4, 6])
+    """
+    length = rows[0].shape[1]
+    require_secrets(texts)
+    if not len(rows[0]):
+        raise InvalidParameterError(
+            "there are no rows to plant secrets among: give at least one, whose text fills up theirs."
+        )
+    planted: list[Tensor] = []
+    for place, text in enumerate(texts):
+        ids = encode(text)
+        if len(ids) > length + 1:
+            raise InvalidParameterError(
+                f"a secret of {len(ids)} tokens does not fit a row of {length + 1}: use a shorter template."
+            )
+        filler = torch.cat([rows[0][place % len(rows[0])], rows[1][place % len(rows[0])][-1:]])
+        planted.append(torch.cat([ids, filler])[: length + 1])
+    ids = torch.stack(planted).to(rows[0])
+    return torch.cat([rows[0], ids[:, :-1]]), torch.cat([rows[1], ids[:, 1:]])
+
+
+def train_with_secrets(
+    model: nn.Module,
+    rows: Rows,
+    *,
+    form: SecretFormat,
+    secrets: int,
+    epochs: float,
+    expected_batch_size: int,
+    learning_rate: float,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    clip_norm: float = 1.0,
+    encode: Encode = encode_text,
+    generator: Generator | None = None,
+    runtime: Runtime | None = None,
+) -> Memorization:
+    """Plant `secrets` random secrets, train the model in place, and rank each secret in its whole space.
+
+    With epsilon and delta by DP-SGD (one row is protected; the number of rows is taken as public), without
+    them by Adam. `learning_rate` is that of the one used.
+    """
+    drawn = form.draw(secrets, generator=generator)
+    planted = plant(rows, [form.text(secret) for secret in drawn], encode=encode)
+    guarantee = None
+    if epsilon is None:
+        _train_openly(model, planted, epochs, expected_batch_size, learning_rate, generator)
+    else:
+        guarantee = train(
+            model,
+            planted,
+            public_size=len(planted[0]),
+            expected_batch_size=expected_batch_size,
+            epochs=epochs,
+            epsilon=epsilon,
+            delta=delta,
+            clip_norm=clip_norm,
+            learning_rate=learning_rate,
+            loss=next_token_cross_entropy,
+            progress=False,
+            generator=generator,
+            runtime=runtime,
+        ).guarantee
+    model.eval()
+    found = exact_exposures(text_log_likelihood(model, encode=encode), drawn, form=form)
+    return Memorization(model=model, secrets=drawn, exposures=tuple(found), guarantee=guarantee)
+
+
+def _train_openly(
+    model: nn.Module,
+    rows: Rows,
+    epochs: float,
+    batch_size: int,
+    learning_rate: float,
+    generator: Generator | None,
+) -> None:
+    """Train without any privacy, in shuffled batches."""
+    _check.positive(epochs=epochs, learning_rate=learning_rate)
+    _check.count(expected_batch_size=batch_size)
+    device = next(model.parameters()).device
+    optimizer = torch.optim.Adam(model.parameters(), lr=learning_rate)
+    source, size = resolve(generator), len(rows[0])
+    batches: list[Tensor] = []
+    model.train()
+    for _ in range(max(1, round(epochs * size / batch_size))):
+        if not batches:
+            order = torch.from_numpy(words(size, source).argsort())
+            batches = list(order.split(batch_size))
+        batch = batches.pop()
+        optimizer.zero_grad()
+        losses = next_token_cross_entropy(model, rows[0][batch].to(device), rows[1][batch].to(device))
+        losses.mean().backward()
+        optimizer.step()

@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Methods that release labels once, with noise: one interface.
+
+Guarantee  `release` reveals each label through noise, once; `event()` is what a unit with up to
+           `contribution_bound` labels pays for all of them. Both are pure: delta is zero.
+Unit       One label, or a user who owns up to `contribution_bound` of them: then each has an equal share of
+           epsilon, and the user pays them all. Who owns which row is public (`checking.checked_owners`).
+Neighbors  Replace-label: the labels of one unit are replaced, features are public.
+Order      Whoever calls pays `event()` first. Learning from what `release` returns costs nothing
+           (`learning`).
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Protocol
+
+from dp_accounting import dp_event as dp
+from dp_accounting.dp_event import DpEvent
+
+from sfumato import _check
+from sfumato.accounting.events import compose
+from sfumato.accounting.guarantee import Relation
+from sfumato.errors import InvalidParameterError
+from sfumato.labels.input_checks import Given, check_classes, checked_labels, checked_prior
+from sfumato.labels.learning import Released, Teach, soft_cross_entropy
+from sfumato.labels.methods import alibi, multistage, randomized_response
+from sfumato.labels.methods.prior_response import RRWithPrior
+from sfumato.labels.methods.randomized_response import Correction, marginal_loss
+from sfumato.mechanisms import inputs
+from sfumato.mechanisms.random import Generator, resolve
+from sfumato.mechanisms.randomized_response import RandomizedResponse
+
+__all__ = ["Alibi", "MultiStage", "PriorLabels", "RandomizedLabels", "ReleasingMethod", "label_share"]
+
+
+class ReleasingMethod(Protocol):
+    """A method that releases labels once, with noise."""
+
+    @property
+    def name(self) -> str:
+        """How the method is called."""
+        ...
+
+    @property
+    def relation(self) -> Relation:
+        """Which data sets are neighbors."""
+        ...
+
+    @property
+    def classes(self) -> int:
+        """How many classes there are."""
+        ...
+
+    @property
+    def contribution_bound(self) -> int:
+        """The most labels one unit may own."""
+        ...
+
+    def event(self) -> DpEvent:
+        """Return what a run costs one unit."""
+        ...
+
+    def check_size(self, *, rows: int, units: int) -> None:
+        """Raise unless the method is for so many rows and units: no label is needed to know."""
+        ...
+
+    def lessons(self, rows: int) -> Sequence[int]:
+        """Return how many of the rows each training of a run learns from; none learns from no row."""
+        ...
+
+    def release(
+        self, labels: Given, *, teach: Teach | None = None, generator: Generator | None = None
+    ) -> Released:
+        """Return what to learn from. `teach` trains between stages; a method without stages ignores it."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _EachLabel(ABC):
+    """What methods have in common that report each label on its own, by one mechanism for all."""
+
+    epsilon: float
+    classes: int
+    contribution_bound: int = 1
+
+    def __post_init__(self) -> None:
+        _check.positive(epsilon=self.epsilon)
+        inputs.settle(self, "epsilon")
+        check_classes(self.classes)
+        _check.count(contribution_bound=self.contribution_bound)
+        self._mechanism()  # refuses an epsilon that it cannot meet
+
+    @property
+    def relation(self) -> Relation:
+        """Labels are replaced; features are public."""
+        return Relation.REPLACE_LABEL
+
+    def event(self) -> DpEvent:
+        """Return what a run costs one unit: each of its labels is charged."""
+        return compose(dp.SelfComposedDpEvent(self._mechanism().event(), self.contribution_bound))
+
+    def check_size(self, *, rows: int, units: int) -> None:
+        """Take any number of rows, from one on."""
+        _check.count(rows=rows, units=units)
+
+    def lessons(self, rows: int) -> Sequence[int]:
+        """Learn once, from all rows."""
+        return [rows]
+
+    @abstractmethod
+    def _mechanism(self) -> "_OneLabel":
+        """Return what reports one label, for its share of epsilon."""
+
+
+class _OneLabel(Protocol):
+    def event(self) -> DpEvent: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RandomizedLabels(_EachLabel):
+    """Randomized response of each label.
+
+    >>> method = RandomizedLabels(epsilon=1.0, classes=10, correction=Correction.BACKWARD)
+    >>> method.name, method.event()
+    ('randomized-response', RandomizedResponseDpEvent(noise_parameter=0.85336..., num_buckets=10))
+    """
+
+    correction: Correction = Correction.NONE
+
+    def __post_init__(self) -> None:
+        _EachLabel.__post_init__(self)
+        _check_correction(self.correction, list(Correction))
+
+    @property
+    def name(self) -> str:
+        """How the method is called."""
+        return "randomized-response"
+
+    def release(
+        self, labels: Given, *, teach: Teach | None = None, generator: Generator | None = None
+    ) -> Released:
+        """Return the reports, and the loss of the chosen correction."""
+        mechanism = self._mechanism()
+        true = checked_labels(labels, classes=self.classes, rows=len(labels))
+        reports = randomized_response.report(mechanism, true, generator=generator)
+        if self.correction is Correction.FORWARD:
+            return Released(
+                targets=randomized_response.likelihoods(mechanism, reports).float(), loss=marginal_loss
+            )
+        if self.correction is Correction.BACKWARD:
+            return Released(targets=reports, loss=randomized_response.backward_loss(mechanism))
+        return Released(targets=reports, loss=soft_cross_entropy)
+
+    def _mechanism(self) -> RandomizedResponse:
+        share = label_share(self.epsilon, self.contribution_bound)
+        return randomized_response.response(epsilon=share, classes=self.classes)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class PriorLabels(_EachLabel):
+    """Randomized response among the classes that a public prior makes likely (RRWithPrior).
+
+    >>> import torch
+    >>> method = PriorLabels(epsilon=1.0, classes=3, prior=torch.tensor([0.8, 0.1, 0.1]))
+    >>> method.event()
+    PureDpEvent(epsilon=1.0)
+    """
+
+    prior: Given  # [classes], or [rows, classes]: public
+    correction: Correction = Correction.NONE
+
+    def __post_init__(self) -> None:
+        _EachLabel.__post_init__(self)
+        _check_correction(self.correction, [Correction.NONE, Correction.FORWARD])
+        self._mechanism().sizes(self.prior)  # refuses what is no prior
+
+    @property
+    def name(self) -> str:
+        """How the method is called."""
+        return "prior-response"
+
+    def check_size(self, *, rows: int, units: int) -> None:
+        """Require a prior for each row, or one for all."""
+        checked_prior(self.prior, classes=self.classes, rows=rows)
+
+    def release(
+        self, labels: Given, *, teach: Teach | None = None, generator: Generator | None = None
+    ) -> Released:
+        """Return the reports, and the loss of the chosen correction."""
+        mechanism = self._mechanism()
+        reports = mechanism.release(labels, prior=self.prior, generator=generator)
+        if self.correction is Correction.FORWARD:
+            likelihoods = mechanism.likelihoods(reports, prior=self.prior).float()
+            return Released(targets=likelihoods, loss=marginal_loss)
+        return Released(targets=reports, loss=soft_cross_entropy)
+
+    def _mechanism(self) -> RRWithPrior:
+        return RRWithPrior(epsilon=label_share(self.epsilon, self.contribution_bound), classes=self.classes)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MultiStage(_EachLabel):
+    """Reports in stages, each with a prior learned from the stages before (LP-MST; with two, LP-2ST).
+
+    Each label is reported in one stage, so all stages together cost what one does. The labels of a user may
+    be in different ones, and each is charged.
+
+    >>> MultiStage(epsilon=1.0, classes=10, shares=(0.5, 0.25, 0.25)).event()
+    PureDpEvent(epsilon=1.0)
+    """
+
+    shares: tuple[float, ...] = (0.5, 0.5)
+    correction: Correction = Correction.NONE
+
+    def __post_init__(self) -> None:
+        _EachLabel.__post_init__(self)
+        _check_correction(self.correction, [Correction.NONE, Correction.FORWARD])
+        multistage.check_shares(self.shares)
+
+    @property
+    def name(self) -> str:
+        """How the method is called."""
+        return "multi-stage"
+
+    def lessons(self, rows: int) -> Sequence[int]:
+        """Learn after each stage, from all rows that were reported so far."""
+        return [count for count in multistage.rows_so_far(rows, shares=self.shares) if count]
+
+    def release(
+        self, labels: Given, *, teach: Teach | None = None, generator: Generator | None = None
+    ) -> Released:
+        """Return the reports of all stages. `teach` is needed (`learning.teacher` makes one)."""
+        if teach is None:
+            raise InvalidParameterError(
+                "stages learn from one another: say teach=..., as `teacher` makes it."
+            )
+        true = checked_labels(labels, classes=self.classes, rows=len(labels))
+        split = resolve(generator).fork("stages", 0)
+        return multistage.report_in_stages(
+            true,
+            mechanism=self._mechanism(),
+            stages=multistage.split_rows(len(true), shares=self.shares, generator=split),
+            teach=teach,
+            correction=self.correction,
+            generator=generator,
+        )
+
+    def _mechanism(self) -> RRWithPrior:
+        return RRWithPrior(epsilon=label_share(self.epsilon, self.contribution_bound), classes=self.classes)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Alibi(_EachLabel):
+    """Laplace noise on one-hot labels, and Bayes with a prior from the model being trained (ALIBI).
+
+    `prior_decay` is the share that the prior of a row keeps each time the model sees that row.
+
+    >>> Alibi(epsilon=1.0, classes=10).name
+    'alibi'
+    """
+
+    prior_decay: float = 0.5
+
+    def __post_init__(self) -> None:
+        _EachLabel.__post_init__(self)
+        alibi.check_decay(self.prior_decay)
+
+    @property
+    def name(self) -> str:
+        """How the method is called."""
+        return "alibi"
+
+    def release(
+        self, labels: Given, *, teach: Teach | None = None, generator: Generator | None = None
+    ) -> Released:
+        """Return posteriors of the noisy labels that follow the model."""
+        mechanism = self._mechanism()
+        likelihoods = mechanism.likelihoods(mechanism.release(labels, generator=generator))
+        targets = alibi.BayesTargets(likelihoods, prior_decay=self.prior_decay)
+        return Released(targets=targets, loss=soft_cross_entropy)
+
+    def _mechanism(self) -> alibi.NoisyOneHot:
+        share = label_share(self.epsilon, self.contribution_bound)
+        return alibi.NoisyOneHot(epsilon=share, classes=self.classes)
+
+
+def label_share(epsilon: float, contribution_bound: int) -> float:
+    """Return the epsilon of each of a unit's labels: their sum is at most `epsilon`, rounding included.
+
+    >>> label_share(1.0, 4)
+    0.25
+    """
+    share = epsilon / contribution_bound
+    fits = Fraction(share) * int(contribution_bound) <= Fraction(epsilon)
+    return share if fits else math.nextafter(share, 0.0)
+
+
+def _check_correction(correction: Correction, allowed: list[Correction]) -> None:
+    if correction not in allowed:
+        names = ", ".join(f"Correction.{choice.name}" for choice in allowed)
+        raise InvalidParameterError(f"correction must be one of {names}, but {correction!r} was given.")

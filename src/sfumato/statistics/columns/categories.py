@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Private columns of categories: names, codes, anything that is counted by what it is.
+
+Guarantee  Whatever a column hands out counts at most `contribution_bound` rows of one privacy unit; which
+           rows of a unit are kept depends on that unit's rows alone.
+Alike      Rows count as one category only if they are of one type and written alike: 1, 1.0 and True are
+           three, else the first row would decide how a category is written that others have, too. Zero has no
+           sign, and numpy's scalars are Python's. A category that is asked about gets all rows equal to it.
+Missing    None and NaN are left out: they are no category. A value that cannot be a category (a list, a
+           dictionary) is refused, unseen.
+Where      `ArrayCategories` holds rows in memory; a table lets its engine count the same.
+"""
+
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, time
+from decimal import Decimal
+from typing import Any, Protocol, cast
+from uuid import UUID
+
+import numpy as np
+import numpy.typing as npt
+
+from sfumato.errors import InvalidParameterError
+from sfumato.statistics.columns.columns import ArrayRows, is_missing, name_of, objects_of, rows_of
+from sfumato.statistics.sources.schema import plain_type_of, unfitting
+
+__all__ = ["ArrayCategories", "Categories", "categories_of"]
+
+Counts = npt.NDArray[np.int64]
+Written = tuple[type[Any], str, Hashable]
+_WRITTEN_ALIKE = (str, int, bool, bytes, date)  # if equal
+_SORTED = (*_WRITTEN_ALIKE, float, Decimal, UUID)
+
+
+class Categories(Protocol):
+    """One private column of categories."""
+
+    @property
+    def name(self) -> str:
+        """What the categories are."""
+        ...
+
+    @property
+    def privacy_unit(self) -> str:
+        """Who is protected."""
+        ...
+
+    @property
+    def contribution_bound(self) -> int:
+        """The most rows one unit has."""
+        ...
+
+    def require_fitting(self, categories: Sequence[Hashable]) -> None:
+        """Refuse categories that are not of the type of the column, which is public."""
+        ...
+
+    def tally(self, categories: Sequence[Hashable]) -> Counts:
+        """Count the rows of each of these categories; what is none of them is not counted."""
+        ...
+
+    def tallies(self) -> Mapping[Hashable, int]:
+        """Count the rows of every category that occurs. Which ones do is private."""
+        ...
+
+
+@dataclass(frozen=True)
+class ArrayCategories:
+    """One column of categories in memory."""
+
+    counted: Mapping[Written, int]
+    name: str = "values"
+    privacy_unit: str = "row"
+    contribution_bound: int = 1
+    kind: str | None = None  # the type that the array has (`schema`); None: each row has one of its own
+
+    def require_fitting(self, categories: Sequence[Hashable]) -> None:
+        """Refuse texts for a column of another type, and anything else for a column of text."""
+        textual = self.kind == "text"
+        if self.kind is not None and any(isinstance(each, str) != textual for each in categories):
+            raise unfitting(self.name, self.kind, categories, what="category")
+
+    def tally(self, categories: Sequence[Hashable]) -> Counts:
+        """Count the rows of each of these categories."""
+        equal = Counter[Hashable]()
+        for (_, _, value), count in self.counted.items():
+            equal[value] += count
+        return np.array([equal[category] for category in categories], dtype=np.int64)
+
+    def tallies(self) -> Mapping[Hashable, int]:
+        """Count the rows of every category that occurs."""
+        return _Tallies(self.counted)
+
+
+class _Tallies(Mapping[Hashable, int]):
+    """Counts by category, where equal categories that are written differently are different ones."""
+
+    def __init__(self, counted: Mapping[Written, int]) -> None:
+        self._counted = counted
+
+    def __getitem__(self, category: Hashable) -> int:
+        return self._counted[_written(category)]
+
+    def __iter__(self) -> Iterator[Hashable]:
+        return (value for _, _, value in self._counted)
+
+    def __len__(self) -> int:
+        return len(self._counted)
+
+
+def categories_of(
+    values: Any,
+    *,
+    name: str | None = None,
+    owners: Any = None,
+    contribution_bound: int = 1,
+    privacy_unit: str | None = None,
+) -> Categories:
+    """Return a private column of categories in memory; a column of a table as it is.
+
+    >>> categories_of(["tea", "coffee", None, "tea"]).tally(["tea", "milk"])
+    array([2, 0])
+    """
+    if hasattr(values, "tally"):
+        return values
+    named = name or name_of(values)
+    known = objects_of(values, what=named)
+    labels = _labels(known, named)
+    ranks: Mapping[Any, float] = {**({} if owners is None else _ranks(labels)), None: np.nan}
+    order = np.fromiter((ranks.get(label, 0.0) for label in labels), np.float64, len(labels))
+    kept = rows_of(
+        np.column_stack([order, np.arange(len(labels))]),
+        owners=owners,
+        contribution_bound=contribution_bound,
+        privacy_unit=privacy_unit,
+    )
+    rows = cast(ArrayRows, kept).values[:, 1].astype(np.int64)
+    counted = Counter(cast(Written, labels[row]) for row in rows)
+    return ArrayCategories(counted, named, kept.privacy_unit, contribution_bound, plain_type_of(values))
+
+
+def _written(value: Any) -> Written:
+    """Return the type of a category, how it is written where equal values of that type may differ, and it."""
+    if isinstance(value, np.bool_ | np.number | np.str_):
+        value = cast(Hashable, value.item())
+    kind = cast(type[Any], type(value))
+    if kind is float:
+        return kind, "", value + 0.0  # -0.0 + 0.0 is 0.0
+    return kind, "" if kind in _WRITTEN_ALIKE else repr(value), value
+
+
+def _labels(values: list[object], name: str) -> list[Written | None]:
+    """Return categories as they are written; None where one is missing."""
+    try:
+        labels = [None if is_missing(value) else _written(value) for value in values]
+        hash(tuple(labels))  # fails on a list or a dictionary
+        return labels
+    except Exception:  # of a value: the message may quote it
+        pass
+    raise InvalidParameterError(f"{name} must be categories: text, numbers, dates; nothing was released.")
+
+
+def _ranks(labels: list[Written | None]) -> dict[Written, int]:
+    """Return the place of each category in their order: by type, then as an engine sorts that type."""
+    known = {label for label in labels if label is not None}
+    return {label: rank for rank, label in enumerate(sorted(known, key=_sortable))}
+
+
+def _sortable(label: Written) -> tuple[str, Any, str]:
+    """Return what categories are sorted by, decided by the type alone: values of one type always compare.
+
+    Equal ones that are written differently, as 1.0 and 1.00 are, come in the order of what is written.
+    """
+    kind, written, value = label
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    if kind in _SORTED:
+        return name, value, written
+    return name, cast(Any, value).isoformat() if kind in (datetime, time) else "", written

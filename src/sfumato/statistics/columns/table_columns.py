@@ -1,0 +1,357 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Columns of a private table: the engine adds up, in whole numbers, and gets the same as memory would.
+
+Guarantee  What `columns` promises of an array: at most `contribution_bound` rows of a unit count
+           (`owned_rows`), and sums are exact. Values are put on the grid of `columns.in_steps` in the engine:
+           whole numbers in float64, whose sum below 2^53 is the same in any order and on any number of
+           threads or machines. Of more rows than `MOST_ROWS` integers of 64 bits are added up, which is
+           slower and gives what float64 would if it had the room: nobody sees which was done.
+Rounding   x + 1.5 * 2^52 - 1.5 * 2^52 rounds x to the nearest whole number, ties to even, by the rules of
+           IEEE 754, so alike in every engine and as numpy does. Their own ROUND differ from one another.
+Bins       A bin is guessed by rounding to the nearest edge, and corrected by one comparison with that edge.
+           Whether this is right for all values is decided from the edges, which are public; where it is not,
+           as for uneven edges, values are looked up in memory, batch by batch.
+Types      Whether a column is a column of numbers is decided from the schema, which is public, never from the
+           data (`schema`).
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sfumato.errors import InvalidParameterError, QueryFailedError
+from sfumato.statistics.columns.columns import MOST_ROWS, STEPS, Bounds, Counts, Floats, Moments
+from sfumato.statistics.contributions.owned_rows import Expression, OwnedRows, described, number, shown
+from sfumato.statistics.sources.collations import told_apart
+from sfumato.statistics.sources.engine_values import portable
+from sfumato.statistics.sources.schema import not_a_number, plain_type, unfitting
+
+__all__ = [
+    "MOST_ORDERED",
+    "TableColumn",
+    "TableRows",
+    "clipped",
+    "column",
+    "fits",
+    "labelled",
+    "numeric",
+    "stepped",
+    "whole",
+]
+
+MOST_ORDERED = 2**28  # values that `ordered` takes into memory: 2 GiB
+_INT64 = range(-(2**63), 2**63)
+_ROUNDER = 1.5 * 2.0**52  # added and taken away again, it leaves a whole number
+
+
+@dataclass(frozen=True, repr=False)
+class TableColumn:
+    """One column of numbers of a private table."""
+
+    owned: OwnedRows
+    name: str
+
+    @property
+    def privacy_unit(self) -> str:
+        """Who is protected."""
+        return self.owned.privacy_unit
+
+    @property
+    def contribution_bound(self) -> int:
+        """The most rows one unit has."""
+        return self.owned.contribution_bound
+
+    def __repr__(self) -> str:
+        return described(self, self.name)
+
+    def __dir__(self) -> list[str]:
+        return shown(self, "histogram", "moments", "ordered", "owned")
+
+    def moments(self, bounds: Bounds, *, squares: bool = True) -> Moments:
+        """Return the sums of clipped values and of their squares (0 if not wanted). Raw: not a release."""
+        found = self.owned.row(self._moments(bounds, squares=squares, kind="float64"))
+        if found["count"] > MOST_ROWS:
+            found = self.owned.row(self._moments(bounds, squares=squares, kind="int64"))
+        count, total, squared = (int(found[name] or 0) for name in ("count", "total", "squares"))
+        return Moments(count=count, total=total, squares=squared)
+
+    def histogram(self, edges: Floats) -> Counts:
+        """Count the rows of each bin, by one query. Raw: not a release; that is `statistics.histogram`."""
+        known = np.asarray(edges, dtype=np.float64)
+        if len(known) == 2:  # what is outside counts, too: all rows
+            return np.array(self.owned.counts(self.contribution_bound, values=self._named()), dtype=np.int64)
+        even = _EvenBins.of(known)
+        if even is None:
+            return self._looked_up(known)
+        rows = self._values()
+        # DuckDB counts small whole numbers in an array, others in a hash table.
+        kind = next(kind for kind in ("int8", "int16", "int32") if len(known) <= np.iinfo(kind).max)
+        rows = rows.select(bin=even.bin(rows["value"]).cast(kind))
+        found = self.owned.table(rows.group_by("bin").aggregate(count=rows.count()))
+        counts = np.zeros(len(known) - 1, dtype=np.int64)
+        counts[found["bin"].to_numpy().astype(np.int64)] = found["count"].to_numpy()
+        return counts
+
+    def ordered(self, bounds: Bounds) -> Floats:
+        """Return all values, clipped and in order. Raw: not a release.
+
+        They must fit into memory: at most `MOST_ORDERED`.
+        """
+        rows = self._values()
+        parts, taken = list[Floats](), 0
+        for batch in self.owned.batches(rows.select(value=clipped(rows["value"], bounds))):
+            taken += batch.num_rows
+            if taken > MOST_ORDERED:
+                raise QueryFailedError(
+                    f"{self.name}: this release needs every value in memory, and there are more than "
+                    f"{MOST_ORDERED}. What was reserved for it stays spent. Use one that counts in bins."
+                )
+            parts.append(batch.column(0).to_numpy(zero_copy_only=False))
+        values = np.concatenate(parts) + 0.0 if parts else np.zeros(0)  # as in `batches`
+        values.sort()
+        return values
+
+    def plan(self) -> str:
+        """Return the query for the rows that count."""
+        return self.owned.sql(self._values())
+
+    def _named(self) -> dict[str, Expression]:
+        return {"value": numeric(self.owned, self.name)}
+
+    def _values(self) -> Expression:
+        return self.owned.kept(self._named())
+
+    def _moments(self, bounds: Bounds, *, squares: bool, kind: str) -> Expression:
+        rows = self._values()
+        rows = rows.select(steps=stepped(rows["value"], bounds))
+        square = whole(rows["steps"] * rows["steps"] * number(1 / STEPS)).cast(kind).sum()
+        return rows.aggregate(
+            count=rows.count(),
+            total=rows["steps"].cast(kind).sum(),
+            squares=square if squares else number(0.0),
+        )
+
+    def _looked_up(self, edges: Floats) -> Counts:
+        counts = np.zeros(len(edges) - 1, dtype=np.int64)
+        for batch in self.owned.batches(self._values().select("value")):
+            values = batch.column(0).to_numpy(zero_copy_only=False)
+            counts += np.bincount(np.searchsorted(edges[1:-1], values, side="right"), minlength=len(counts))
+        return counts
+
+
+@dataclass(frozen=True, repr=False)
+class TableRows:
+    """Several columns of numbers of a private table, row by row.
+
+    With `classes`, the last column is a label of any type: the place of its class among them, as a number. A
+    row with another label is left out.
+    """
+
+    owned: OwnedRows
+    names: tuple[str, ...]
+    classes: tuple[Any, ...] | None = None
+
+    @property
+    def privacy_unit(self) -> str:
+        """Who is protected."""
+        return self.owned.privacy_unit
+
+    @property
+    def contribution_bound(self) -> int:
+        """The most rows one unit has."""
+        return self.owned.contribution_bound
+
+    def __repr__(self) -> str:
+        return described(self, *self.names)
+
+    def __dir__(self) -> list[str]:
+        return shown(self, "batches", "every_batch", "owned", "read")
+
+    def batches(self) -> Iterator[Floats]:
+        """Yield all rows without missing values, some at a time: [rows, columns]. Raw: not a release."""
+        yield from self._matrices(self._values())
+
+    def every_batch(self) -> Iterator[Floats]:
+        """Yield the rows of a table that `has_every_row`, NaN for a missing value. Raw: not a release."""
+        yield from self._matrices(self.owned.expression.select(**self._named()))
+
+    def has_every_row(self) -> bool:
+        """Whether no row was left out because of what is in it, so that their number is that of the table."""
+        import ibis.expr.operations as ops
+
+        left_out = self.owned.lines_left_out or self.owned.expression.op().find((ops.Filter, ops.DropNull))
+        return self.owned.unit is None and not left_out
+
+    def _matrices(self, rows: Expression) -> Iterator[Floats]:
+        for batch in self.owned.batches(rows):
+            yield _matrix(batch.columns)
+
+    def read(self) -> tuple[Floats, npt.NDArray[np.int64] | None]:
+        """Return all rows, and the number of each one's owner if a column says whose. Raw: not a release."""
+        parts, owners = list[Floats](), list[Any]()
+        for batch in self.owned.batches(self._with_owners()):
+            parts.append(_matrix([batch.column(name) for name in self._named()]))
+            owners += [] if self.owned.unit is None else batch.column("unit").to_pylist()
+        rows = np.concatenate(parts) if parts else np.zeros((0, len(self.names)))
+        seen: dict[Any, int] = {}
+        numbers = np.array([seen.setdefault(owner, len(seen)) for owner in owners], dtype=np.int64)
+        return rows, None if self.owned.unit is None else numbers
+
+    def require_fitting(self) -> None:
+        """Refuse columns of other types than are asked for, by the schema."""
+        self.owned.require_computable(self._named(), *self.names)
+
+    def plan(self) -> str:
+        """Return the query for the rows that count."""
+        return self.owned.sql(self._values())
+
+    def _named(self) -> dict[str, Expression]:
+        values = [numeric(self.owned, name) for name in self.names[: None if self.classes is None else -1]]
+        if self.classes is not None:
+            values.append(labelled(self.owned, self.names[-1], self.classes))
+        return {f"value{i}": value for i, value in enumerate(values)}
+
+    def _kept(self) -> Expression:
+        return self.owned.kept(self._named())
+
+    def _with_owners(self) -> Expression:
+        kept = self._kept()
+        if self.owned.unit is None:
+            return kept
+        return kept.mutate(unit=portable(kept["unit"], engine=self.owned.engine.name))
+
+    def _values(self) -> Expression:
+        return self._kept().select(*self._named())
+
+
+def _matrix(columns: Iterable[Any]) -> Floats:
+    """Return columns of a batch as one matrix, where zero has no sign: rows that differ in it tie."""
+    return np.column_stack([column.to_numpy(zero_copy_only=False) for column in columns]) + 0.0
+
+
+def numeric(owned: OwnedRows, name: str) -> Expression:
+    """Return a column as float64, or refuse it, by its type in the schema."""
+    value = column(owned, name)
+    kind = value.type()
+    if kind.is_boolean():
+        return value.cast("int32").cast("float64")  # PostgreSQL has no cast from one to the other
+    if kind.is_numeric():
+        return value.cast("float64")
+    raise not_a_number(name, plain_type(kind))
+
+
+def labelled(owned: OwnedRows, name: str, classes: Sequence[Any]) -> Expression:
+    """Return the place of each label among the classes, missing where it is none; refused by the schema."""
+    import ibis
+
+    value = column(owned, name)
+    kind = value.type()
+    known = [_class(label, kind) for label in classes]
+    if any(label is None for label in known):
+        raise unfitting(name, plain_type(kind), classes, what="class")
+    if kind.is_decimal():
+        value = numeric(owned, name)
+    value = told_apart(value, engine=owned.engine.name)
+    places = [(value == label, number(place)) for place, label in enumerate(known)]
+    return ibis.cases(*places, else_=ibis.null("float64"))
+
+
+def _class(label: Any, kind: Any) -> Expression | None:
+    """Return a class as a literal that a column of this type is compared with; None where it does not fit."""
+    import ibis
+
+    plain = label.item() if isinstance(label, np.generic) else label
+    if kind.is_decimal() or kind.is_floating():
+        found = number(plain) if isinstance(plain, int | float) else None
+        return found.cast("float32") if found is not None and kind.is_float32() else found
+    if kind.is_integer() and isinstance(plain, float) and plain.is_integer():
+        plain = int(plain)
+    if kind.is_boolean() and plain in (0, 1):
+        plain = bool(plain)
+    return ibis.literal(plain) if fits(plain, kind, whole=True) else None
+
+
+def column(owned: OwnedRows, name: str) -> Expression:
+    """Return a column, or say which there are."""
+    if name not in owned.expression.columns:
+        raise InvalidParameterError(
+            f"there is no column {name!r}. The table has: {', '.join(owned.expression.columns)}."
+        )
+    return owned.expression[name]
+
+
+def fits(value: Any, kind: Any, *, whole: bool) -> bool:
+    """Whether a value that a caller names can be compared with a column of this type as it is.
+
+    A float can be compared with a column of floats, unless they are to be `whole`.
+    """
+    if kind.is_boolean():
+        return isinstance(value, bool)
+    if kind.is_floating() and not whole:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if kind.is_integer():
+        return isinstance(value, int) and not isinstance(value, bool) and value in _INT64
+    return type(value) is date if kind.is_date() else kind.is_string() and isinstance(value, str)
+
+
+def clipped(value: Expression, bounds: Bounds) -> Expression:
+    """Return values moved to the nearer bound where they are outside."""
+    import ibis
+
+    lower, upper = number(bounds[0]), number(bounds[1])
+    # Engines compute this faster than their GREATEST and LEAST. What is missing was left out before.
+    return ibis.cases((value < lower, lower), (value > upper, upper), else_=value)
+
+
+def whole(value: Expression) -> Expression:
+    """Return float64 values, less than 2^51 in size, rounded to whole numbers as numpy.rint does."""
+    return value + number(_ROUNDER) - number(_ROUNDER)
+
+
+def stepped(value: Expression, bounds: Bounds) -> Expression:
+    """Return what `columns.in_steps` does, in the engine."""
+    lower, upper = float(bounds[0]), float(bounds[1])
+    middle, half = lower / 2 + upper / 2, upper / 2 - lower / 2
+    steps = whole((clipped(value, (lower, upper)) - number(middle)) * number(STEPS / half))
+    # Rounding is monotone: if the ends stay within STEPS, so does all between them.
+    ends = np.rint((np.array([lower, upper]) - middle) * (STEPS / half))
+    return steps if np.abs(ends).max() <= STEPS else clipped(steps, (-STEPS, STEPS))
+
+
+@dataclass(frozen=True)
+class _EvenBins:
+    """Bins whose edge i is i * width + lower in float64, as `numpy.linspace` makes them."""
+
+    lower: float
+    top: float  # what lies above counts as this, which is in the last bin
+    width: float
+
+    @classmethod
+    def of(cls, edges: Floats) -> "_EvenBins | None":
+        """Return the bins between edges, if `bin` is right for them whatever the value; else None."""
+        bins = len(edges) - 1
+        lower, upper = float(edges[0]), float(edges[-1])
+        width = (upper - lower) / bins
+        place = np.arange(bins + 1, dtype=np.float64)
+        with np.errstate(all="ignore"):  # what overflows fails the checks
+            formed = place * width + lower
+            # The guess rises with the value. So if it is i at each edge i, it is i or i + 1 in between.
+            right = bool((np.rint((edges - lower) * (1 / np.float64(width))) == place).all())
+        top = math.nextafter(min(upper, float(formed[-1])), -math.inf)
+        if not (right and bool((formed[:-1] == edges[:-1]).all()) and top >= edges[-2]):
+            return None
+        return cls(lower, top, width)
+
+    def bin(self, value: Expression) -> Expression:
+        """Return the bin of each value, a whole number in float64; what is outside goes to an end."""
+        import ibis
+
+        inside = clipped(value, (self.lower, self.top))
+        guess = whole((inside - number(self.lower)) * number(1 / self.width))
+        edge = guess * number(self.width) + number(self.lower)
+        return guess - ibis.ifelse(inside < edge, number(1.0), number(0.0))

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Vectors with Gaussian noise, and a budget of concentrated privacy that several of them share.
+
+Guarantee  `VectorGaussian.add` puts independent noise of one `stddev` on every coordinate. It costs `event()`
+           if neighbors are at most `sensitivity` apart in Euclidean norm: the noise is the same in all
+           directions, so only that distance counts, and the vector costs what one number would. Its parts are
+           whole numbers that float64 holds, so no sum was rounded on the way, and the noise on each is that
+           of `mechanisms.Gaussian`.
+Budget     `rho`, or the rho of Gaussian noise for (epsilon, delta); the shares of several vectors add up to
+           it. A delta is needed in either case: the price is stated at it.
+Rows       `whole_rows` scales rows to a ball or a box of radius `steps` and rounds to whole numbers, so a row
+           is at most steps + sqrt(d) / 2 long, or each coordinate at most `steps`. Rows are moved to the ball
+           by scaling them down; an infinite coordinate counts as one of 1e150. Each row is computed by
+           itself, in one order of additions, so none is rounded otherwise because another one is there.
+Neighbors  Add-or-remove moves a sum of rows by one row's length; replacing moves it by two.
+Source     Bun and Steinke 2016, arXiv:1605.02065, Lemma 2.4 (rho of Gaussian noise on a vector).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from sfumato import _check
+from sfumato.accounting.events import DpEvent
+from sfumato.accounting.gaussian import stddev_for
+from sfumato.accounting.guarantee import Relation
+from sfumato.errors import InvalidParameterError
+from sfumato.mechanisms import Gaussian, Generator, inputs, tensors
+from sfumato.mechanisms.random import resolve
+from sfumato.statistics.columns.columns import Bounds, Rows
+
+__all__ = [
+    "Concentrated",
+    "VectorGaussian",
+    "ball_reach",
+    "for_each_column",
+    "in_ball",
+    "row_products",
+    "whole_rows",
+]
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+
+_INFINITE = 1e150  # what an infinite coordinate counts as: its square still fits float64
+_UP = 1 + 2.0**-40  # covers the roundings of a bound computed in float64
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VectorGaussian:
+    """Gaussian noise for a vector that neighbors move by at most `sensitivity` in Euclidean norm.
+
+    >>> noise = VectorGaussian.of_rho(rho=0.5, sensitivity=10.0, relation=Relation.ADD_REMOVE)
+    >>> noise.add(np.array([100, 200])).shape
+    (2,)
+    """
+
+    stddev: float
+    sensitivity: float
+    relation: Relation
+
+    @classmethod
+    def of_rho(cls, *, rho: float, sensitivity: float, relation: Relation) -> "VectorGaussian":
+        """Return the noise that costs `rho`."""
+        _check.positive(rho=rho, sensitivity=sensitivity)
+        stddev = math.nextafter(sensitivity / math.sqrt(2 * rho), math.inf)
+        return cls(stddev=stddev, sensitivity=sensitivity, relation=relation)
+
+    def event(self) -> DpEvent:
+        """Return what one vector costs."""
+        return self._each().event()
+
+    def add(self, numbers: Integers, *, generator: Generator | None = None) -> Floats:
+        """Return whole numbers with noise."""
+        if not resolve(generator).secure:  # for study: one draw for all, as `Gaussian` draws for one
+            drawn = tensors.gaussian(
+                numbers.shape, stddev=self.stddev, generator=generator, dtype=torch.float64
+            )
+            return numbers.astype(np.float64) + drawn.numpy()
+        noise = self._each()
+        flat = [noise.release(int(number), generator=generator) for number in numbers.ravel()]
+        return np.array(flat, dtype=np.float64).reshape(numbers.shape)
+
+    def _each(self) -> Gaussian:
+        return Gaussian(stddev=self.stddev, sensitivity=self.sensitivity, relation=self.relation)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Concentrated:
+    """The terms of a question whose budget is one rho: given, or that of (epsilon, delta).
+
+    >>> round(Concentrated(epsilon=1.0, delta=1e-6).budget, 4)
+    0.028
+    """
+
+    delta: float
+    epsilon: float | None = None
+    rho: float | None = None
+    relation: Relation = Relation.ADD_REMOVE
+    contribution_bound: int = 1
+    public_size: int | None = None
+
+    def __post_init__(self) -> None:
+        _check.delta(delta=self.delta)
+        given = [name for name in ("epsilon", "rho") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise InvalidParameterError("give the budget once: epsilon=... or rho=..., each with a delta.")
+        _check.positive(**{given[0]: getattr(self, given[0])})
+        inputs.settle(self, "delta", given[0])
+        object.__setattr__(self, "relation", Relation.parse(self.relation))
+        _check.count(contribution_bound=self.contribution_bound)
+        self._check_size()
+
+    def _check_size(self) -> None:
+        if self.relation not in (Relation.ADD_REMOVE, Relation.REPLACE_ONE):
+            raise InvalidParameterError(
+                f"this is made for add-remove and replace-one neighbors, not {self.relation.value}."
+            )
+        if self.public_size is not None:
+            _check.count(public_size=self.public_size)
+        elif self.relation is Relation.REPLACE_ONE:
+            raise InvalidParameterError(
+                "under replace-one neighbors the number of rows is public: say it with public_size=..., or "
+                "use add-remove neighbors, where it is bought with a share of the budget."
+            )
+
+    @property
+    def budget(self) -> float:
+        """The rho of the whole question."""
+        if self.rho is not None:
+            return self.rho
+        return 0.5 / stddev_for(cast(float, self.epsilon), self.delta, 1.0) ** 2  # one of the two is given
+
+    def noise(self, share: float, sensitivity: float) -> VectorGaussian:
+        """Return the noise for a share of the budget, for what neighbors move by `sensitivity`."""
+        return VectorGaussian.of_rho(rho=share * self.budget, sensitivity=sensitivity, relation=self.relation)
+
+
+def ball_reach(dimension: int, steps: int, *, rows: int, relation: Relation) -> float:
+    """Return how far units of so many rows move a sum of `whole_rows` of a ball, in Euclidean norm."""
+    return rows * relation.diameter * (steps + math.sqrt(dimension) / 2) * _UP
+
+
+def in_ball(rows: Floats, center: Floats, radius: float) -> Floats:
+    """Return rows relative to a center and a radius, moved to the unit ball where they are outside.
+
+    >>> in_ball(np.array([[3.0, 4.0], [0.0, 1.0]]), np.zeros(2), 2.0)
+    array([[0.6, 0.8],
+           [0. , 0.5]])
+    """
+    moved = np.nan_to_num(np.clip(rows, -_INFINITE, _INFINITE) - center, nan=0.0)
+    largest = np.abs(moved).max(axis=1, keepdims=True, initial=0.0)
+    unit = moved / np.where(largest > 0, largest, 1.0)  # squares of these neither overflow nor vanish
+    length = np.sqrt(row_products(unit * unit, np.ones((1, unit.shape[1]))))
+    outside = largest > radius / np.maximum(length, 1.0)
+    with np.errstate(over="ignore", invalid="ignore"):  # in rows that are outside, and not used
+        inside = moved / radius
+    return np.where(outside, unit / np.maximum(length, 1.0), inside)
+
+
+def row_products(rows: Floats, matrix: Floats) -> Floats:
+    """Return rows @ matrix.T, each row computed alike whatever the others are.
+
+    A matrix product may round a row in one way or another, depending on how many rows there are; then a
+    neighbor would move rows that it shares.
+    """
+    total = np.zeros((len(rows), len(matrix)))
+    for column, weights in zip(rows.T, matrix.T, strict=True):
+        total += column[:, None] * weights
+    return total
+
+
+def whole_rows(rows: Floats, *, steps: int) -> Floats:
+    """Return rows of the unit ball or the unit box in whole steps."""
+    return np.rint(rows * steps)
+
+
+def for_each_column(bounds: Bounds | Sequence[Bounds], rows: Rows) -> tuple[Bounds, ...]:
+    """Return bounds for each column from one pair for all, or from one pair for each."""
+    pairs = tuple(bounds)
+    if len(pairs) == 2 and not isinstance(pairs[0], tuple | list):
+        return ((pairs[0], pairs[1]),) * len(rows.names)  # type: ignore[return-value]  # a pair of numbers
+    if len(pairs) != len(rows.names):
+        raise InvalidParameterError(f"{len(pairs)} bounds were given for {len(rows.names)} columns.")
+    return pairs  # type: ignore[return-value]  # pairs: `_check.bounds` refuses anything else

@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Counts, sums and means of groups of rows: what is asked of `groups`, as one noisy vector.
+
+Guarantee  One unit has at most k rows (`owned_rows`), wherever they fall: all in one group, or spread over
+           k. Either way they move a vector of counts by at most k added up, and a vector of sums by at most k
+           times the largest value; the noise is made for that (`noise`). Sums are exact whole numbers.
+Sum        Values are clipped to the bounds and put on a grid whose step is a power of two, at most 2^-19 of
+           the largest value: whole numbers up to 2^20 are on it exactly.
+Mean       Sums around the middle of the bounds and numbers of rows, these in half STEPS, get noise as one
+           vector; their ratio is clipped to the bounds. Half STEPS for a row gives the sum, whose noise
+           matters more, two thirds of a pure epsilon.
+Intervals  Cover the noise; each is for its own key (95% of them hold, not all at once), for up to
+           `MOST_INTERVALS` keys.
+"""
+
+import math
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from sfumato import _check
+from sfumato.accounting.events import DpEvent
+from sfumato.mechanisms.random import Generator
+from sfumato.statistics.columns.columns import STEPS, Bounds
+from sfumato.statistics.columns.table_columns import clipped, stepped, whole
+from sfumato.statistics.contributions.owned_rows import Expression, OwnedRows, number
+from sfumato.statistics.intervals import Law, accepted, around, half_width, whole_half_width
+from sfumato.statistics.noise import Kind, WholeNoise, l2_of_counts
+from sfumato.statistics.query import Answer
+from sfumato.statistics.release import Covers, Interval, Parts, key_labels
+from sfumato.statistics.terms import Terms
+
+__all__ = ["MOST_INTERVALS", "GroupCount", "GroupMean", "GroupSum", "RowCount", "Totals"]
+
+MOST_INTERVALS = 1000
+_HALF = STEPS // 2  # what a row counts beside its sum in a mean
+_NOT_NEGATIVE = (0.0, math.inf)
+
+Floats = npt.NDArray[np.float64]
+Whole = npt.NDArray[np.int64]
+Key = tuple[Hashable, ...]
+Value = Callable[[Expression], Expression]
+
+
+class Totals(Protocol):
+    """What the questions need of groups."""
+
+    @property
+    def owned(self) -> OwnedRows:
+        """The rows, and whose they are."""
+        ...
+
+    def totals(self, column: str | None, value: Value | None) -> Expression:
+        """Return the query for counts, and for sums of a value of a column."""
+        ...
+
+    def compute(self, column: str | None, value: Value | None) -> tuple[Whole, Whole]:
+        """Return counts and sums in the order of the keys."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RowCount(Terms):
+    """How many rows a table has; where a unit owns several, at most `contribution_bound` of each."""
+
+    unit: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What is asked."""
+        if self.unit is not None and self.contribution_bound == 1:
+            return f"number of units ({self.unit})"
+        return "number of rows" + _of_each(self.unit, self.contribution_bound)
+
+    def event(self) -> DpEvent:
+        """Return what asking costs."""
+        return _count_noise(self, 1).event()
+
+    def answer(self, data: OwnedRows, *, generator: Generator | None) -> Answer[float]:
+        """Count, and add noise."""
+        noise = _count_noise(self, 1)
+        noisy = noise.add(data.counts(self.contribution_bound), generator=generator)
+        return Answer(value=float(noisy[0]), interval=_whole_intervals(noisy, noise.law, self.level)[0])
+
+    def plan(self, data: OwnedRows) -> str:
+        """Return the query."""
+        return data.sql(data.count(self.contribution_bound))
+
+
+def _of_each(unit: str | None, bound: int) -> str:
+    return "" if unit is None else f", at most {bound} of each {unit}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupCount(Terms):
+    """How many rows each key has; where a unit owns several, at most `contribution_bound` of each count."""
+
+    columns: tuple[str, ...]
+    keys: tuple[Key, ...]
+    unit: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What is asked."""
+        return f"number of rows by {', '.join(self.columns)}" + _of_each(self.unit, self.contribution_bound)
+
+    def event(self) -> DpEvent:
+        """Return what asking costs."""
+        return _count_noise(self, len(self.keys)).event()
+
+    def answer(self, data: Totals, *, generator: Generator | None) -> Answer[dict[Any, float]]:
+        """Count, and add noise."""
+        noise = _count_noise(self, len(self.keys))
+        noisy = noise.add(data.compute(None, None)[0], generator=generator)
+        if len(noisy) > MOST_INTERVALS:
+            return _answer(self, noisy, None)
+        return _answer(self, noisy, _whole_intervals(noisy, noise.law, self.level))
+
+    def plan(self, data: Totals) -> str:
+        """Return the query."""
+        return data.owned.sql(data.totals(None, None))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupSum(Terms):
+    """The sum of a column for each key."""
+
+    columns: tuple[str, ...]
+    keys: tuple[Key, ...]
+    bounds: Bounds
+
+    def __post_init__(self) -> None:
+        Terms.__post_init__(self)
+        _check.summable(bounds=self.bounds)
+
+    @property
+    def name(self) -> str:
+        """What is asked."""
+        return f"sum of {self.column} by {', '.join(self.columns)}"
+
+    @property
+    def step(self) -> float:
+        """The step of the grid: a power of two, at most 2^20 of which make the largest value."""
+        return math.ldexp(1.0, math.frexp(self._largest)[1] - 20)
+
+    @property
+    def _largest(self) -> float:
+        return max(abs(bound) for bound in self.bounds)
+
+    def _noise(self) -> WholeNoise:
+        most = math.ceil(self._largest / self.step)
+        return _sum_noise(self, most, most, len(self.keys))
+
+    def event(self) -> DpEvent:
+        """Return what asking costs."""
+        return self._noise().event()
+
+    def answer(self, data: Totals, *, generator: Generator | None) -> Answer[dict[Any, float]]:
+        """Add up, and add noise."""
+        noise = self._noise()
+        noisy = noise.add(data.compute(self.column, self._steps)[1], generator=generator) * self.step
+        if len(noisy) > MOST_INTERVALS:
+            return _answer(self, noisy, None)
+        distance = half_width(noise.law, level=self.level) * self.step
+        within = (-math.inf if self.bounds[0] < 0 else 0.0, math.inf if self.bounds[1] > 0 else 0.0)
+        return _answer(
+            self,
+            noisy,
+            [around(value, distance, level=self.level, within=within) for value in noisy.tolist()],
+        )
+
+    def _steps(self, value: Expression) -> Expression:
+        return whole(clipped(value, self.bounds) * number(1 / self.step))
+
+    def plan(self, data: Totals) -> str:
+        """Return the query."""
+        return data.owned.sql(data.totals(self.column, self._steps))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupMean(Terms):
+    """The mean of a column for each key."""
+
+    columns: tuple[str, ...]
+    keys: tuple[Key, ...]
+    bounds: Bounds
+
+    def __post_init__(self) -> None:
+        Terms.__post_init__(self)
+        _check.bounds(bounds=self.bounds)
+
+    @property
+    def name(self) -> str:
+        """What is asked."""
+        return f"mean of {self.column} by {', '.join(self.columns)}"
+
+    def _noise(self) -> WholeNoise:
+        return _sum_noise(self, STEPS + _HALF, math.hypot(STEPS, _HALF), 2 * len(self.keys))
+
+    def event(self) -> DpEvent:
+        """Return what asking costs."""
+        return self._noise().event()
+
+    def answer(self, data: Totals, *, generator: Generator | None) -> Answer[dict[Any, float]]:
+        """Add up around the middle of the bounds, count, add noise to all, and divide."""
+        noise = self._noise()
+        counts, totals = data.compute(self.column, self._steps)
+        noisy = noise.add(np.concatenate([counts * _HALF, totals]), generator=generator)
+        counted, added = noisy[: len(self.keys)] / _HALF, noisy[len(self.keys) :] / STEPS
+        shares = np.clip(added / np.maximum(counted, 1.0), -1.0, 1.0)
+        if len(shares) > MOST_INTERVALS:
+            return _answer(self, self._means(shares), None)
+        intervals = [
+            self._interval(float(t), float(n), noise.law) for t, n in zip(added, counted, strict=True)
+        ]
+        return _answer(self, self._means(shares), intervals)
+
+    def _steps(self, value: Expression) -> Expression:
+        return stepped(value, self.bounds)
+
+    def _means(self, shares: Floats) -> Floats:
+        lower, upper = self.bounds
+        return np.clip(lower / 2 + upper / 2 + (upper / 2 - lower / 2) * shares, lower, upper)
+
+    def _interval(self, added: float, counted: float, law: Law) -> Interval:
+        """Return the means at which the noise could have led to this sum and this number of rows."""
+
+        def p_value(share: float) -> float:
+            return law.tail(abs(added - share * counted) * STEPS, weights=(1.0, share * STEPS / _HALF))
+
+        center = added / counted if counted > 0 else 0.0
+        ends = accepted(p_value, center=center, within=(-1.0, 1.0), level=self.level)
+        lower, upper = self._means(np.array(ends)).tolist()
+        return Interval(lower=lower, upper=upper, level=self.level, covers=(Covers.NOISE,))
+
+    def plan(self, data: Totals) -> str:
+        """Return the query."""
+        return data.owned.sql(data.totals(self.column, self._steps))
+
+
+def _count_noise(terms: Terms, keys: int) -> WholeNoise:
+    rows, diameter = terms.contribution_bound, terms.relation.diameter
+    return WholeNoise(
+        epsilon=terms.epsilon,
+        delta=terms.delta,
+        relation=terms.relation,
+        kind=Kind.COUNTS,
+        l1_sensitivity=rows * diameter,
+        l2_sensitivity=l2_of_counts(rows, terms.relation),
+        coordinates=min(keys, rows * diameter),
+    )
+
+
+def _sum_noise(terms: Terms, l1_of_row: int, l2_of_row: float, numbers: int) -> WholeNoise:
+    """Return noise for sums that one row moves so far: all rows of a unit may do it in one group."""
+    rows = terms.contribution_bound * terms.relation.diameter
+    return WholeNoise(
+        epsilon=terms.epsilon,
+        delta=terms.delta,
+        relation=terms.relation,
+        kind=Kind.STEPS,
+        l1_sensitivity=rows * l1_of_row,
+        l2_sensitivity=rows * l2_of_row,
+        coordinates=min(numbers, 2 * rows),
+    )
+
+
+def _answer(
+    asked: GroupCount | GroupSum | GroupMean, values: Floats, intervals: list[Interval] | None
+) -> Answer[dict[Any, float]]:
+    labels = [key[0] if len(key) == 1 else key for key in asked.keys]
+    return Answer(
+        value=dict(zip(labels, values.tolist(), strict=True)),
+        parts=Parts(labels=key_labels(asked.columns, asked.keys), numbers=tuple(values.tolist())),
+        interval=None if intervals is None else tuple(intervals),
+        notes=() if intervals else (f"intervals are given for up to {MOST_INTERVALS} keys",),
+    )
+
+
+def _whole_intervals(noisy: Floats, law: Law, level: float) -> list[Interval]:
+    distance = whole_half_width(law, level=level)
+    return [around(value, distance, level=level, within=_NOT_NEGATIVE) for value in noisy.tolist()]

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Groups of rows for public keys: one query counts and adds up all of them.
+
+Guarantee  Counts and totals are of at most `contribution_bound` rows of one unit, in all groups together, and
+           are exact whole numbers (`owned_rows`, `table_columns`). They leave with noise (`group_questions`).
+Keys       Are named by the caller, without the data, or were bought (`keys`). Every key gets an answer, also
+           one that no row has, so which keys there are stays private. Rows with other keys are left out
+           before rows are bounded: a pair that was not asked for takes no place of one that was.
+"""
+
+import math
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import date
+from functools import reduce
+from operator import add, and_, or_
+from typing import Any
+
+import numpy as np
+
+from sfumato.accounting.guarantee import Relation
+from sfumato.errors import InvalidParameterError
+from sfumato.statistics.columns.columns import Bounds
+from sfumato.statistics.columns.table_columns import fits, numeric
+from sfumato.statistics.contributions.owned_rows import Expression, OwnedRows, described, shown
+from sfumato.statistics.groups.group_statistics import GroupCount, GroupMean, GroupSum, Key, Value, Whole
+from sfumato.statistics.groups.key_discovery import key_columns
+from sfumato.statistics.query import Query
+from sfumato.statistics.sources.schema import plain_type, unfitting
+
+__all__ = ["Groups", "groups_of"]
+
+_FEW = 32  # keys that are compared one by one: many are looked up
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Groups:
+    """Rows of a private table, grouped by columns, for the keys that are asked about."""
+
+    owned: OwnedRows
+    columns: tuple[str, ...]
+    keys: tuple[Key, ...]
+
+    @property
+    def privacy_unit(self) -> str:
+        """Who is protected."""
+        return self.owned.privacy_unit
+
+    @property
+    def contribution_bound(self) -> int:
+        """The most rows one unit has, in all groups together."""
+        return self.owned.contribution_bound
+
+    def __repr__(self) -> str:
+        return described(self, *self.columns)
+
+    def __dir__(self) -> list[str]:
+        return shown(self, "compute", "owned", "totals")
+
+    def count(
+        self,
+        *,
+        epsilon: float,
+        delta: float = 0.0,
+        relation: Relation | str = Relation.ADD_REMOVE,
+        level: float = 0.95,
+    ) -> Query[dict[Any, float]]:
+        """Ask how many rows each group has.
+
+        >>> import pandas as pd
+        >>> from sfumato.statistics.sources.tables import private_table
+        >>> table = private_table(pd.DataFrame({"sector": ["steel"] * 9 + ["wood"]}))
+        >>> sorted(table.group_by("sector", keys=["wood", "steel"]).count(epsilon=1.0).release().value)
+        ['steel', 'wood']
+        """
+        terms = self._terms(epsilon, delta, relation, level, "rows")
+        return Query(GroupCount(unit=self.owned.unit, **terms), self)
+
+    def sum(
+        self,
+        column: str,
+        *,
+        bounds: Bounds,
+        epsilon: float,
+        delta: float = 0.0,
+        relation: Relation | str = Relation.ADD_REMOVE,
+        level: float = 0.95,
+    ) -> Query[dict[Any, float]]:
+        """Ask for the sum of a column in each group, its values clipped to the bounds."""
+        self._require_number(column)
+        return Query(GroupSum(bounds=bounds, **self._terms(epsilon, delta, relation, level, column)), self)
+
+    def mean(
+        self,
+        column: str,
+        *,
+        bounds: Bounds,
+        epsilon: float,
+        delta: float = 0.0,
+        relation: Relation | str = Relation.ADD_REMOVE,
+        level: float = 0.95,
+    ) -> Query[dict[Any, float]]:
+        """Ask for the mean of a column in each group, its values clipped to the bounds."""
+        self._require_number(column)
+        return Query(GroupMean(bounds=bounds, **self._terms(epsilon, delta, relation, level, column)), self)
+
+    def _require_number(self, column: str) -> None:
+        self.owned.require_computable({"value": numeric(self.owned, column)}, column)
+
+    def _terms(
+        self, epsilon: float, delta: float, relation: Relation | str, level: float, column: str
+    ) -> dict[str, Any]:
+        return {
+            "columns": self.columns,
+            "keys": self.keys,
+            "contribution_bound": self.contribution_bound,
+            "epsilon": epsilon,
+            "delta": delta,
+            "relation": Relation.parse(relation),
+            "level": level,
+            "column": column,
+        }
+
+    def totals(self, column: str | None, value: Value | None) -> Expression:
+        """Return the query: for each key the number of rows, and the sum of a value of a column."""
+        values = key_columns(self.owned, self.columns)
+        names = list(values)
+        if column is not None:
+            values["value"] = numeric(self.owned, column)
+        rows = self.owned.kept(values, only=self._wanted)
+        sums = {} if value is None else {"total": value(rows["value"]).cast("int64").sum()}
+        return rows.group_by(names).aggregate(count=rows.count(), **sums)
+
+    def _wanted(self, rows: Expression) -> list[Expression]:
+        columns = [rows[f"key{i}"] for i in range(len(self.columns))]
+        # Where each row is a unit, one with another key takes nobody's place, and is passed over afterwards.
+        return _has_parts(columns, self.keys) if self.owned.unit is None else _has_one(columns, self.keys)
+
+    def compute(self, column: str | None, value: Value | None) -> tuple[Whole, Whole]:
+        """Return counts and totals in the order of the keys; 0 for a key that no row has. Raw: no release."""
+        found = self.owned.table(self.totals(column, value)).to_pydict()
+        place = {key: i for i, key in enumerate(self.keys)}
+        counts, totals = np.zeros((2, len(self.keys)), dtype=np.int64)
+        seen = zip(*(found[f"key{i}"] for i in range(len(self.columns))), strict=True)
+        for row, key in enumerate(seen):
+            if key in place:
+                counts[place[key]] += found["count"][row]
+                totals[place[key]] += int(found["total"][row]) if value is not None else 0
+        return counts, totals
+
+
+def _has_parts(columns: Sequence[Expression], keys: Sequence[Key]) -> list[Expression]:
+    """Return what holds of rows each part of which is in one of the keys."""
+    parts = zip(*keys, strict=True)
+    return [column.isin(list(dict.fromkeys(part))) for column, part in zip(columns, parts, strict=True)]
+
+
+def _has_one(columns: Sequence[Expression], keys: Sequence[Key]) -> list[Expression]:
+    """Return what holds of rows that have one of the keys, as a whole."""
+    each = _has_parts(columns, keys)
+    if len(keys) == math.prod(len(set(part)) for part in zip(*keys, strict=True)):  # all that can be
+        return each
+    if len(keys) <= _FEW:
+        pairs = (zip(columns, key, strict=True) for key in keys)
+        return [reduce(or_, (reduce(and_, (column == part for column, part in pair)) for pair in pairs))]
+    # Joined by a character that no part has, keys stay different. Engines look one text up among many.
+    taken = {letter for key in keys for part in key for letter in _label(part)}
+    between = next(chr(code) for code in range(1, len(taken) + 2) if chr(code) not in taken)
+    joined = reduce(add, [_labels(columns[0]), *(between + _labels(column) for column in columns[1:])])
+    return [*each, joined.isin([between.join(_label(part) for part in key) for key in keys])]
+
+
+def _label(part: Hashable) -> str:
+    if isinstance(part, bool):
+        return str(int(part))
+    return part.isoformat() if isinstance(part, date) else str(part)
+
+
+def _labels(column: Expression) -> Expression:
+    """Return the parts of keys as text, as `_label` does; wrong only for dates that no key can be."""
+    import ibis
+
+    kind = column.type()
+    if kind.is_boolean():
+        return ibis.ifelse(column, "1", "0")
+    return column.strftime("%Y-%m-%d") if kind.is_date() else column.cast("string")
+
+
+def groups_of(owned: OwnedRows, columns: Sequence[str], keys: Sequence[Any]) -> Groups:
+    """Return groups, checked against the schema."""
+    values = key_columns(owned, columns)
+    owned.require_computable(values, *columns)
+    kinds = [value.type() for value in values.values()]
+    if isinstance(keys, str) or not isinstance(keys, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not be typed
+        raise InvalidParameterError("keys must be a list of keys, as in keys=['Rome', 'Oslo'].")
+    known = tuple(_key(key, columns, kinds) for key in keys)
+    if not known or len(set(known)) < len(known):
+        raise InvalidParameterError("keys must name at least one key, and none twice.")
+    return Groups(owned, tuple(columns), known)
+
+
+def _key(key: Any, columns: Sequence[str], kinds: Sequence[Any]) -> Key:
+    parts = (key,) if len(kinds) == 1 else key
+    if not (isinstance(parts, tuple) and len(parts) == len(kinds)):
+        raise InvalidParameterError(f"key {key!r} must be a tuple of {len(kinds)}: one part for each column.")
+    for part, column, kind in zip(parts, columns, kinds, strict=True):
+        if not fits(part, kind, whole=True):
+            raise unfitting(column, plain_type(kind), [part], what="key")
+    return parts

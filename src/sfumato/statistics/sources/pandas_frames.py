@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""pandas frames, whose types must not tell whether a value is missing or out of range.
+
+Promise    A schema is public, but pandas chooses types by looking at the values: whole numbers become floats
+           where one is missing, true and false become objects, and so do whole numbers beyond 64 bits. Here
+           they are read alike in either case, so what is printed of a table is the same with such a row and
+           without it.
+Numbers    Whole numbers are float64, as all others, and where keys are asked for, those of them count that
+           are whole. Above 2^53 they need a type that can be missing: pandas' "Int64".
+Unit       Is text, value by value, and 7.0 is written as 7: its type in pandas may depend on one row, but
+           which rows of all other units count may not. Whole numbers are those of float64, too.
+Times      Are in microseconds, as pandas chooses the step by looking at all values. What does not fit is
+           missing.
+Objects    Any other mixture of objects is text, value by value, as are categories: one that has no text in
+           UTF-8 (half of a surrogate pair, other bytes, an object that fails) is missing, and fails nothing.
+           A column of objects has no type of its own. Where one row is of another kind than all others, or
+           the only one that is not missing, it decides what the column is, unless a type is declared for it.
+Declared   A column with a declared type is read value by value, by that type (`schema`), whatever type it has
+           in pandas: no row then decides how another one is read.
+Not here   Nullable types, polars and pyarrow tell nothing of this kind.
+"""
+
+import sys
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from sfumato.errors import InvalidParameterError
+from sfumato.mechanisms import inputs
+from sfumato.statistics.columns.columns import is_missing, quietly
+from sfumato.statistics.sources.schema import TYPES
+
+__all__ = ["is_pandas", "read_alike"]
+
+_NUMBERS = ("integer", "mixed-integer-float")  # pandas' words
+_INT64 = range(-(2**63), 2**63)
+_WHOLE = range(-(2**63), 2**64)
+_LARGEST = int(sys.float_info.max)
+
+
+def is_pandas(source: Any) -> bool:
+    """Whether a source is a pandas frame; pandas is not imported for it."""
+    return type(source).__module__.split(".")[0] == "pandas" and hasattr(source, "columns")
+
+
+def read_alike(source: Any, *, unit: str | None = None, types: Mapping[str, str] | None = None) -> Any:
+    """Return a pandas frame with the types that it would have if no value were missing or out of range.
+
+    Numbers become float64, and units text. Any source that is no pandas frame stays as it is.
+    Values of a column whose type is declared, in `types`, become text and are read by that type later, unless
+    pandas has them in a type of that kind: what type it has may depend on one value.
+
+    >>> import pandas as pd
+    >>> frame = pd.DataFrame({"ill": [True, None], "age": [40, 50], "coins": [1, 10**400]})
+    >>> read_alike(frame).dtypes.astype(str).to_dict()
+    {'ill': 'boolean', 'age': 'float64', 'coins': 'float64'}
+    """
+    if not is_pandas(source):
+        return source
+    frame, types = _with_names(source), types or {}
+    for name in frame.columns:
+        frame[name] = _column(frame[name], types.get(name), is_unit=name == unit)
+    return frame
+
+
+def _column(column: Any, declared: str | None, *, is_unit: bool) -> Any:
+    column = _with_floats(column)
+    kind = str(column.dtype)
+    if declared is not None and (is_unit or not _reads_alike(kind, declared)):
+        return _texts(column, _named if declared in ("text", TYPES["text"]) else _cell)
+    if is_unit:
+        return _units(column)
+    if kind == "object":
+        return _plain(column)
+    if kind == "category" or kind.startswith(("period", "interval")):
+        return _texts(column, _named)
+    return _texts(column) if kind.startswith("str") else column
+
+
+def _with_floats(column: Any) -> Any:
+    """Return a column of numbers as float64, which whole ones become where one of them is missing."""
+    kind = column.dtype
+    if hasattr(column, "sparse"):
+        return _with_floats(column.sparse.to_dense())
+    is_number = isinstance(kind, np.dtype) and kind.kind in "iuf"
+    return column.astype("float64") if is_number and kind not in (np.float64, np.float32) else column
+
+
+def _with_names(source: Any) -> Any:
+    """Return a frame whose columns are named by text: a number that names one becomes text."""
+    names = [str(name) for name in source.columns]
+    if len(set(names)) < len(names):
+        raise InvalidParameterError("two columns of the frame have one name: name each differently.")
+    return source.set_axis(names, axis=1)
+
+
+def _units(column: Any) -> Any:
+    """Return units as text, each as `_named` writes it, but for types that no missing value changes."""
+    import pyarrow as pa
+    from pandas.api.types import is_numeric_dtype
+
+    if not isinstance(column.dtype, np.dtype) and is_numeric_dtype(column.dtype):
+        return column
+    if str(column.dtype) not in ("float64", "float32"):
+        return _texts(column, _named)
+    values = column.to_numpy().astype(np.float64)
+    whole = (np.abs(values) < 2.0**63) & (values == np.rint(values))
+    numbers = pa.array(np.where(whole, values, 0.0).astype(np.int64))
+    texts = numbers.cast("string").to_numpy(zero_copy_only=False)
+    texts[~whole] = _texts(column[~whole], _named).to_numpy(dtype=object, na_value=None)
+    return _text_column(pa.array(texts, "string"), column)
+
+
+def _text_column(texts: Any, column: Any) -> Any:
+    return type(column)(texts.to_numpy(zero_copy_only=False), index=column.index, dtype="string")
+
+
+def _reads_alike(kind: str, declared: str) -> bool:
+    """Whether an engine reads a pandas type as the declared one just as it reads the values one by one."""
+    number = kind.lower().startswith(("int", "uint", "float", "bool"))
+    timed = kind in ("datetime64[s]", "datetime64[ms]", "datetime64[us]", "datetime64[ns]")
+    by_kind = {
+        "number": number,
+        "float": number,
+        "integer": number and not kind.lower().startswith("bool"),
+        "int": number and not kind.lower().startswith("bool"),
+        "bool": kind.lower().startswith("bool"),
+        "date": timed,
+        "timestamp": timed,
+    }
+    return next((so for start, so in by_kind.items() if declared.startswith(start)), False)
+
+
+def _named(value: Any) -> str:
+    """Return a value as text, alike whatever type pandas has it in: 1.0 is written as 1, True as true."""
+    if isinstance(value, bool | np.bool_):
+        return str(bool(value)).lower()
+    if isinstance(value, timedelta):  # which pandas writes in another way than Python
+        return f"{value // timedelta(microseconds=1)} us"
+    if isinstance(value, complex) and value.imag == 0:
+        value = value.real
+    return _number_or_text(value)
+
+
+def _number_or_text(value: Any) -> str:
+    """Return a value as text; a whole number of 64 bits as float64 has it: pandas may have made it one."""
+    whole = isinstance(value, float | np.floating) and float(value).is_integer()
+    rounded = isinstance(value, int | np.integer) and int(value) in _WHOLE
+    return str(int(float(value))) if whole or rounded else _text(value)
+
+
+def _text(value: Any) -> str:
+    text = value.decode() if isinstance(value, bytes) else str(value)
+    text.encode()  # half of a surrogate pair fails here
+    return text
+
+
+def _cell(value: Any) -> str:
+    """Return a value as a CSV file would have it, for an engine to read as the declared type."""
+    if isinstance(value, bool | np.bool_):
+        return str(int(value))
+    if isinstance(value, int) and not -_LARGEST <= value <= _LARGEST:
+        return "inf" if value > 0 else "-inf"
+    return _number_or_text(value)
+
+
+def _plain(column: Any) -> Any:
+    """Return a column of objects as text; with a type of its own if one missing or huge value made it so."""
+    from pandas.api.types import infer_dtype
+
+    known = np.array([*(None if is_missing(value) else value for value in column), None], dtype=object)[:-1]
+    kind = infer_dtype(known, skipna=True)
+    if kind == "boolean":
+        return type(column)(known, index=column.index, dtype="boolean")
+    if kind in _NUMBERS and any(isinstance(value, int) and value not in _INT64 for value in known):
+        numbers = np.array([np.nan if value is None else value for value in known], dtype=object)
+        return type(column)(inputs.clippable(numbers, what="values"), index=column.index)
+    return _texts(column)
+
+
+def _texts(column: Any, written: Callable[[Any], str] = _text) -> Any:
+    """Return a column of objects as text."""
+    import pyarrow as pa
+
+    if str(column.dtype).startswith(("Int", "UInt")):
+        return column.astype("string")
+    if str(column.dtype).startswith("str") and written is not _cell:
+        texts = quietly(partial(pa.array, column, "string", from_pandas=True))  # fails on what is no UTF-8
+        if texts is not None:
+            return _text_column(texts, column)
+    texts = [None if is_missing(value) else quietly(partial(written, value)) for value in column]
+    return type(column)(texts, index=column.index, dtype="string")

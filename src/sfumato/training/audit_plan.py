@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run needs of an audit: canaries among its units, room for them, and eyes on noisy gradients.
+
+Guarantee  An audit sees noisy gradients alone, which the run's guarantee covers; canaries are nobody's data.
+Trials     It may take steps that do not count, with rows that are nobody's and noise of their own.
+Apart      The model, its optimizer and its evaluation never meet canaries: they live in parameters of their
+           own (`Canaried.host`), and the loss of every other row is what it was.
+Who does   `sfumato.audit.runs.canaries`; training knows the protocols alone.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from sfumato.accounting.guarantee import Guarantee
+from sfumato.errors import InvalidParameterError
+from sfumato.mechanisms.random import Generator
+from sfumato.training.data.units import Batch, Units
+from sfumato.training.engine.gradients import PrivateGradients
+from sfumato.training.engine.losses import Loss
+from sfumato.training.privacy.dp_sgd import DpSgd
+from sfumato.training.weight_average import WeightAverage
+
+__all__ = ["AuditPlan", "Canaried", "Verdict", "require_plan"]
+
+
+class Verdict(Protocol):
+    """What an audit found."""
+
+    def statement(self) -> str:
+        """Return it in a sentence."""
+        ...
+
+    def to_dict(self) -> dict[str, object]:
+        """Return it as plain values."""
+        ...
+
+
+class Canaried(Protocol):
+    """A run with canaries in it."""
+
+    @property
+    def units(self) -> Units:
+        """The run's units, and canaries among them; blank rows are those of canaries."""
+        ...
+
+    def host(self, model: nn.Module) -> nn.Module:
+        """Return a module that holds the model and the canaries' own parameters."""
+        ...
+
+    def loss(self, loss: Loss) -> Loss:
+        """Return the loss of rows some of which are canaries, for a host."""
+        ...
+
+    def real_rows(self, batch: Batch) -> Tensor:
+        """Return which rows of a batch are of the run's own units, by number."""
+        ...
+
+    def require(self, *, finite: bool) -> None:
+        """Raise unless the gradients of canaries, which the units' blank rows are, were all finite."""
+        ...
+
+    def counted(self) -> str:
+        """Return the sentence that says how canaries count among a public number of units."""
+        ...
+
+    def observe(self, units: Tensor, *, step: int, bound: float, expected_batch_size: float) -> None:
+        """Look at the noisy gradient of a step, as it was released; `units` are this rank's of its batch."""
+        ...
+
+    def try_out(self, private: PrivateGradients, *, step: int, device: torch.device) -> None:
+        """Take steps that do not count before a step, where it is time to. All ranks must ask."""
+        ...
+
+    def follow(self, optimizer: Optimizer, average: WeightAverage | None) -> None:
+        """Watch what the weights of a run are moved by: called once, before the first step of a process."""
+        ...
+
+    def moved(self, step: int) -> None:
+        """Look at the weights after a step."""
+        ...
+
+    def judge(self, claim: Guarantee) -> Verdict:
+        """Return what the steps so far show about a claim."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return which canaries are in, and what was seen."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
+        ...
+
+
+class AuditPlan(Protocol):
+    """How runs are to be audited: the settings of an audit, which its repr names."""
+
+    def plant(self, units: Units, mechanism: DpSgd, generator: Generator | None) -> Canaried:
+        """Put canaries among the units of a run."""
+        ...
+
+
+def require_plan(audit: object) -> None:
+    """Raise unless this is a plan of an audit, or None.
+
+    >>> require_plan(None)
+    """
+    if audit is None or (callable(getattr(audit, "plant", None)) and not isinstance(audit, type)):
+        return
+    count = audit if isinstance(audit, int) and not isinstance(audit, bool) else 1000
+    raise InvalidParameterError(
+        f"audit is of type {type(audit).__name__}, which is no plan of an audit: pass "
+        f"audit=Canaries(count={count}), from sfumato.audit, or leave audit=... out."
+    )

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many rows fit in memory: measured on a few, so that a large batch is run in pieces from the start.
+
+What a forward pass keeps for the backward pass is counted for two rows and for three; the difference is what
+a row takes. Book-keeping keeps about as much again, the gradients of outputs. The answer is an estimate that
+errs downwards; it has no meaning for privacy, because pieces add up.
+"""
+
+import os
+from collections.abc import Sequence
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from sfumato.training.data.rows import count, repeat_to, tensors
+from sfumato.training.engine.losses import Loss
+from sfumato.training.engine.parameter_values import as_written
+
+__all__ = ["rows_that_fit"]
+
+_SHARE: Final = 0.5  # of the free memory: other things need some, too
+_UNKNOWN: Final = 4 << 30  # bytes that are believed to be free where the system does not say
+_COPIES: Final = 3  # inputs, output gradients, and copies of one of them while it is worked on
+
+
+def rows_that_fit(model: nn.Module, loss: Loss, batch: Sequence[Any], *, more: int = 0) -> int:
+    """Return how many rows of a batch like this one can be run at once; one at least.
+
+    `more` is what an engine keeps for each row besides, in bytes.
+    """
+    device = next(tensors(batch)).device
+    two, three = (_kept_bytes(model, loss, repeat_to(batch, rows)) for rows in (2, 3))
+    per_row = max(1, three - two, _row_bytes(batch)) * _COPIES + more
+    return max(1, int(_SHARE * _free_bytes(device)) // per_row)
+
+
+def _kept_bytes(model: nn.Module, loss: Loss, batch: Sequence[Any]) -> int:
+    """Return the bytes of all tensors that a forward pass keeps, each storage counted once."""
+    found: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        found[storage.data_ptr()] = storage.nbytes()
+        return tensor.detach()  # an output that its own node kept would never be freed
+
+    hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
+    with as_written(), torch.enable_grad(), hooks:
+        losses = loss(model, *batch)  # held, or the memory of what it keeps would be used again
+    del losses
+    return sum(found.values())
+
+
+def _row_bytes(batch: Sequence[Any]) -> int:
+    return sum(t.numel() * t.element_size() for t in tensors(batch)) // count(batch)
+
+
+def _free_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError):  # not every system tells
+        return _UNKNOWN

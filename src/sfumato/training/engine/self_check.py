@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The self-check: on the first rows, a fast engine is compared with a loop over examples.
+
+Guarantee  None. Whose row it is follows from how a pass runs (`isolation`); this check looks for bugs in a
+           rule of ours or of torch. Where an engine's sums or per-example gradients differ from those of
+           each example alone, or a norm is smaller, training stops before the first update, with the
+           parameter named. A norm may be larger: where terms cancel, the rules err upwards.
+Edge cases A gradient that is zero but for rounding (a bias before a normalization) is compared with the whole
+           gradient of its row, which is what can cancel in it. What differs in the model's own type is
+           compared again in float64, where rounding is no excuse. A model that draws (dropout) is compared
+           in evaluation mode, because it draws differently each time. Rows whose gradient is not finite
+           show nothing and wait for the next batch.
+Failure    A trainable parameter that is reached around its module (by a list or a closure made before) is
+           not seen by any engine; such a use is refused. So is a model whose gradient is not finite on any
+           row that stands alone, such as one that divides by a deviation over the batch. The error names
+           parameters, never a value.
+Not here   What only happens for values, sizes or modes that these few rows do not have.
+"""
+
+from collections.abc import Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from copy import deepcopy
+from typing import Any, Final, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from sfumato.errors import UnsupportedModelError
+from sfumato.training.data.rows import converted, count, take, tensors
+from sfumato.training.engine import parameter_values
+from sfumato.training.engine.book_keeping import BookKeeping
+from sfumato.training.engine.evaluation_mode import evaluating
+from sfumato.training.engine.functional import Functional
+from sfumato.training.engine.losses import Loss
+from sfumato.training.engine.projections import Projections
+from sfumato.training.privacy.clipping import GradientPass
+
+__all__ = ["Engine", "refuse_other_routes", "same_draws", "self_check"]
+
+_ROWS: Final = 3  # few enough for any memory
+# How far rounding may take two correct ways apart, relative to the gradient of a parameter and to the whole
+# gradient. Deep networks in float32 differ by up to 5e-4, in bfloat16 by up to a few percent.
+_TOLERANCE: Final = {torch.float64: (1e-6, 1e-10), torch.float32: (1e-2, 1e-6)}
+_COARSE: Final = (0.15, 1e-2)
+
+
+class Engine(Protocol):
+    """Whatever gives the gradients of the units of a batch."""
+
+    def run(self, batch: Sequence[Any], *, per_unit: int = 1) -> GradientPass:
+        """Return the gradients of a batch, `per_unit` consecutive rows to a unit."""
+        ...
+
+
+def self_check(engine: Engine, model: nn.Module, loss: Loss, batch: Sequence[Any]) -> bool:
+    """Compare an engine with the reference on a few rows of a batch; raise where they disagree.
+
+    Return whether these rows could show anything: one at least must have a finite gradient.
+    """
+    few = take(batch, slice(0, _ROWS))
+    with same_draws(model), _without_draws(engine, model, few):
+        few = take(few, _finite(reference(model, loss, few), model))
+        if not count(few):
+            return False
+        different = _different(engine, reference(model, loss, few), model, few)
+        if different and isinstance(engine, BookKeeping):
+            different = _in_double(model, loss, few, different)
+    if different:
+        raise UnsupportedModelError(
+            f"the gradients of {different} are not those that each example gives alone. Either the model is "
+            "random beyond dropout, or a rule of the fast engine is wrong. Use engine='functional', and "
+            "please report the model."
+        )
+    return True
+
+
+def _without_draws(engine: Engine, model: nn.Module, batch: Sequence[Any]) -> AbstractContextManager[None]:
+    """Return a context in which the model draws nothing: its own mode, or else evaluation mode."""
+    before = torch.get_rng_state()
+    engine.run(batch)
+    return nullcontext() if torch.equal(before, torch.get_rng_state()) else evaluating(model)
+
+
+def reference(model: nn.Module, loss: Loss, batch: Sequence[Any]) -> GradientPass:
+    """Return the gradients of each row alone, by a loop."""
+    return Functional(model, loss, vectorized=False).run(batch)
+
+
+def agree(got: Tensor, wanted: Tensor, whole: float) -> bool:
+    """Whether two gradients are the same up to rounding (and not finite in the same places).
+
+    `whole` is the norm of the whole gradient that they are a part of: where terms of that size cancel, they
+    leave a rounding error.
+    """
+    relative, rounding = max(_tolerance(got), _tolerance(wanted))
+    got, wanted = got.double(), wanted.double()
+    finite = wanted.isfinite() & got.isfinite()
+    if not bool((wanted.isfinite() == got.isfinite()).all()):
+        return False
+    scale = torch.where(finite, wanted, 0.0).norm()
+    return bool(torch.where(finite, got - wanted, 0.0).norm() <= relative * scale + rounding * whole + 1e-30)
+
+
+def _tolerance(gradient: Tensor) -> tuple[float, float]:
+    if torch.is_autocast_enabled(gradient.device.type):
+        return _COARSE  # of bfloat16
+    if gradient.is_cuda and gradient.dtype is torch.float32:
+        return _COARSE  # of tf32 products
+    return _TOLERANCE.get(gradient.dtype, _COARSE)
+
+
+def _trainable(model: nn.Module) -> list[str]:
+    return list(parameter_values.find(model).parameters)
+
+
+def _finite(run: GradientPass, model: nn.Module) -> Tensor:
+    return run.squared_norms([_trainable(model)])[0].isfinite()
+
+
+def _different(engine: Engine, wanted: GradientPass, model: nn.Module, batch: Sequence[Any]) -> list[str]:
+    """Return the parameters for which an engine's pass is not the reference's: sums, gradients, norms."""
+    names = _trainable(model)
+    groups = [[name] for name in names]
+    got, rows = engine.run(batch), count(batch)
+    norms = None if isinstance(engine, Projections) else got.squared_norms(groups)  # it estimates them
+    wanted_norms = wanted.squared_norms(groups)  # [parameters, rows]
+    whole = wanted_norms.sum(0).sqrt()
+    found: set[str] = set()
+    for row in range(rows):
+        one = torch.zeros_like(wanted_norms)
+        one[:, row] = 1
+        sums = got.weighted_sums(groups, one)
+        found |= {n for n in names if not agree(sums[n], wanted.per_unit(n)[row], float(whole[row]))}
+    if norms is not None:
+        for i, name in enumerate(names):
+            gradient, size = got.per_unit(name), float(whole.norm())
+            relative, rounding = _tolerance(gradient)
+            least = wanted_norms[i] * (1 - relative) - (rounding * whole) ** 2
+            if not agree(gradient, wanted.per_unit(name), size) or not bool((norms[i] >= least).all()):
+                found.add(name)
+    return [name for name in names if name in found]
+
+
+def _in_double(model: nn.Module, loss: Loss, batch: Sequence[Any], different: list[str]) -> list[str]:
+    """Return what still differs in float64; where that cannot be told, all that differed before.
+
+    An activation that is almost 0 may be cut off by one way of adding up and let through by another: in
+    float32 two correct ways then differ visibly, in float64 they do not.
+    """
+    try:
+        copy, rows = deepcopy(model).double(), converted(batch, torch.float64)
+        with torch.autocast(next(tensors(batch)).device.type, enabled=False):
+            return _different(BookKeeping(copy, loss), reference(copy, loss, rows), copy, rows)
+    except (RuntimeError, TypeError, ValueError, NotImplementedError):  # a model that fixes its own type
+        return different
+
+
+def refuse_other_routes(model: nn.Module, loss: Loss, batch: Sequence[Any]) -> None:
+    """Raise where losses depend on a parameter although another tensor was put in all of its places."""
+    places = parameter_values.find(model)
+    names, parameters = list(places.parameters), list(places.parameters.values())
+    row = take(batch, slice(0, 1))
+    with torch.enable_grad(), places.swapped({name: p.detach() for name, p in places.parameters.items()}):
+        losses = loss(model, *row)
+    if not losses.requires_grad:
+        return
+    found = list[Tensor | None](torch.autograd.grad(losses.sum(), parameters, allow_unused=True))
+    around = [name for name, grad in zip(names, found, strict=True) if grad is not None]
+    if around:
+        raise UnsupportedModelError(
+            f"the loss reaches {around} around the modules that hold them: by a list, a closure or an "
+            "attribute made before. That part of the gradient would be lost. Take parameters from the model "
+            "when the loss is computed; for weight decay use the optimizer's."
+        )
+
+
+@contextmanager
+def same_draws(model: nn.Module) -> Generator[None]:
+    """Return a context after which dropout draws what it would have drawn without it."""
+    devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
+    with torch.random.fork_rng(sorted(devices, key=str)):
+        yield

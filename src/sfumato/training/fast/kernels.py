@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fused GPU kernels for norms, in Triton: they keep in registers what torch writes to memory and reads back.
+
+Promise    Each function returns what the torch expression in its docstring does, summed in float32; where
+           tf32 is allowed, float32 norms are rounded up.
+Where      CUDA tensors with Triton installed (it comes with torch there): ask `available` first. Everything
+           works without them, more slowly.
+"""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sfumato.training.fast.precision import uses_tf32
+
+__all__ = [
+    "available",
+    "correlation_norm",
+    "feature_norm_gradients",
+    "ghost_norm",
+    "operand_eps",
+    "set_aside",
+]
+
+_TYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+_aside: list[object] = []  # of the whole process: autograd computes on threads of its own
+
+
+@contextmanager
+def set_aside() -> Generator[None]:
+    """Do without kernels for a while: a tracer sees the operations of torch, and would not see these."""
+    _aside.append(None)
+    try:
+        yield
+    finally:
+        _aside.pop()
+
+
+def available(*tensors: Tensor) -> bool:
+    """Whether the kernels take these tensors."""
+    if _aside or not all(t.is_cuda and t.dtype in _TYPES and t.dtype == tensors[0].dtype for t in tensors):
+        return False
+    return _triton() is not None
+
+
+@cache
+def _triton() -> Any:
+    try:
+        from sfumato.training.fast import triton_kernels
+    except ImportError:
+        return None
+    return triton_kernels
+
+
+def ghost_norm(x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    """Return ((x @ x.mT) * (g @ g.mT)).sum((1, 2)) for x [units, t, in] and g [units, t, out], and the mass.
+
+    The mass is (x.norm(dim=2) * g.norm(dim=2)).sum(1): what the errors of the first are relative to. So
+    float32 operands are not cut here as tf32 would cut them: three products of tensor cores make one.
+    """
+    precision = "tf32x3" if _precision() == "tf32" else "ieee"
+    return _triton().ghost_norm(x.contiguous(), g.contiguous(), precision)
+
+
+def correlation_norm(
+    image: Tensor,
+    factors: Tensor,
+    *,
+    kernel: tuple[int, ...],
+    stride: tuple[int, ...],
+    dilation: tuple[int, ...],
+    before: tuple[int, ...],
+) -> Tensor:
+    """Return the squared norm of each image's weight gradient of a two-dimensional convolution: [images].
+
+    image is [images, channels, h, w], factors [images, outputs, *places]; the gradient is that of
+    `rules.correlation`, without groups.
+    """
+    shape = (kernel, stride, dilation, before)
+    found = _triton().correlation_norm(image.contiguous(), factors.contiguous(), *shape, _precision())
+    return found * _upwards(image)
+
+
+def _precision() -> str:
+    return "tf32" if uses_tf32() else "ieee"
+
+
+def operand_eps(x: Tensor) -> float:
+    """Return how coarsely the kernels round the operands of their products, relative to them."""
+    return 2**-9 if x.is_cuda and x.dtype is torch.float32 and _precision() == "tf32" else 0.0
+
+
+def _upwards(x: Tensor) -> float:
+    """Return what a squared norm is multiplied by so that it errs upwards, hence clipping downwards.
+
+    Tensor cores cut float32 operands to 10 bits, which makes squared norms too small by about 1.4e-3.
+    """
+    return 1 + 2**-9 if x.dtype is torch.float32 and _precision() == "tf32" else 1.0
+
+
+def feature_norm_gradients(
+    x: Tensor, grad: Tensor, mean: Tensor | None, rstd: Tensor, units: int
+) -> tuple[Tensor, Tensor]:
+    """Return the sums over each unit's vectors of grad * (x - mean) * rstd and of grad: [units, features].
+
+    x and grad are [vectors, features], example after example; mean (None: zero) and rstd are [vectors].
+    """
+    return _triton().feature_norm_gradients(x.contiguous(), grad.contiguous(), mean, rstd, units)

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recorded passes: the clipped sum over a batch, kept in a form that runs faster for every batch after it.
+
+Promise    A replay computes what the engine computes, from the batch it is given and the parameters as they
+           are now: as kernels launched in the same order (`graphs`), or as compiled ones (`compiling`).
+Noise      None is drawn in a recording: a replayed draw would be the same noise again (`noise`: outside).
+Finite     A replay cannot look at its own norms, so the caller must (`Replay.finite`) before it uses the
+           sums; where one is not finite, it throws them away and runs the units again without a recording.
+Shapes     Each shape is recorded once. Batches of any other size are padded to a multiple of `step` units
+           with rows of zeros, whose weight is 0: they add nothing, and `Replay.padding` counts them.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from typing import Any, Final, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from sfumato.training.data import rows, tree
+from sfumato.training.engine.self_check import Engine
+from sfumato.training.privacy.clipping import ClippedSums, Clipper
+
+__all__ = ["Pass", "Recorder", "Recordings", "Replay"]
+
+_MOST: Final = 6  # shapes that are kept
+
+Pass = Callable[
+    [Sequence[Any]], tuple[Tensor, ClippedSums]
+]  # a batch to the total of squared norms, and sums
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Replay:
+    """Sums that the device may still be computing."""
+
+    sums: ClippedSums
+    total: Tensor  # of all squared norms
+    padding: int = 0  # units that are nobody's
+
+    def finite(self) -> bool:
+        """Wait, and return whether all norms (and their total) are finite."""
+        return math.isfinite(float(self.total))
+
+
+class Recorder(Protocol):
+    """A way to record a pass."""
+
+    def takes(self, batch: Sequence[Any]) -> bool:
+        """Whether batches like this one can be recorded."""
+        ...
+
+    def record(self, run: Pass, batch: Sequence[Any]) -> Pass:
+        """Return a faster version of a pass, for batches of the shapes of this one; or the pass itself."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Recorded:
+    replay: Pass
+    pointers: tuple[int, ...]
+    is_code: bool  # of the model, run anew each time: a recorder could make nothing of it
+
+
+class Recordings:
+    """The recorded passes of one engine and one style of clipping."""
+
+    def __init__(
+        self, engine: Engine, clipper: Clipper, model: nn.Module, recorder: Recorder, *, step: int = 1
+    ) -> None:
+        self._engine, self._clipper, self._model = engine, clipper, model
+        self._recorder, self._step = recorder, step
+        self._recorded: dict[Any, _Recorded] = {}
+        self._weighted = (
+            False  # whether a batch was padded yet: then all have weights, and one shape is one key
+        )
+
+    def takes(self, batch: Sequence[Any]) -> bool:
+        """Whether a batch can be recorded."""
+        return self._recorder.takes(batch)
+
+    def replay(self, batch: Sequence[Any], per_unit: int, *, record: bool = True) -> Replay | None:
+        """Start computing the clipped sums of a batch. The next replay overwrites them.
+
+        Without `record`, None where no recording fits: then none of the model's own code is run.
+        """
+        batch, padding = self._rounded(batch, per_unit)
+        found = self._found(batch, per_unit, record=record)
+        if found is None:
+            return None
+        total, sums = found.replay(batch)
+        return Replay(sums=sums, total=total.clone(), padding=padding)
+
+    def _found(self, batch: Sequence[Any], per_unit: int, *, record: bool) -> _Recorded | None:
+        key = self._key(batch, per_unit)
+        found = self._recorded.pop(key, None)
+        if not record and found is not None and found.is_code:
+            self._recorded[key] = found
+            return None
+        if found is None or found.pointers != self._pointers():
+            if not record:
+                return None
+            run = partial(self._pass, per_unit=per_unit)
+            recorded = self._recorder.record(run, batch)
+            found = _Recorded(recorded, self._pointers(), is_code=recorded is run)
+        self._recorded[key] = found  # last: the one that was used longest ago goes first
+        while len(self._recorded) > _MOST:
+            del self._recorded[next(iter(self._recorded))]
+        return found
+
+    def _rounded(self, batch: Sequence[Any], per_unit: int) -> tuple[Sequence[Any], int]:
+        weights, *rest = batch
+        count = next(rows.tensors(rest)).shape[0]
+        units = count // per_unit
+        padding = -units % self._step
+        self._weighted = self._weighted or padding > 0
+        if not padding and (weights is not None or not self._weighted):
+            return batch, 0
+        if weights is None and self._weighted:
+            weights = torch.ones(count, device=next(rows.tensors(rest)).device)
+        return rows.padded((weights, *rest), (units + padding) * per_unit), padding
+
+    def _pass(self, batch: Sequence[Any], per_unit: int) -> tuple[Tensor, ClippedSums]:
+        # Autocast keeps the weights that it has cast: a recording would go on reading casts made before it,
+        # and whatever comes after would read those made in it.
+        torch.clear_autocast_cache()
+        try:
+            run = self._engine.run(batch, per_unit=per_unit)
+            squared = run.squared_norms(self._clipper.groups)
+            return squared.sum(), self._clipper.weighed(run, squared)
+        finally:
+            torch.clear_autocast_cache()
+
+    def _key(self, batch: Sequence[Any], per_unit: int) -> Any:
+        shapes = tuple((t.shape, t.dtype, t.device) for t in rows.tensors(batch))
+        device = next(rows.tensors(batch)).device.type
+        cast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+        modes = tuple(module.training for module in self._model.modules())  # dropout is on, or it is not
+        return per_unit, shapes, cast, modes, tree.structure(batch)
+
+    def _pointers(self) -> tuple[int, ...]:
+        return tuple(t.data_ptr() for t in chain(self._model.parameters(), self._model.buffers()))

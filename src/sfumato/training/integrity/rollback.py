@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run that failed leaves in memory: nothing that its last checkpoint does not hold.
+
+Guarantee  Where a run stops before it is committed, by any exception or by an interrupt from the keyboard,
+           model, buffers, optimizer and denoiser go back to the last checkpoint that was published
+           (`claims`), or to what they were before the run where there is none, and no `.grad` is left. So
+           the steps that a resumed run takes again were seen by nobody.
+Edge cases A second interrupt waits until this is done. Ranks other than the first go back to the start.
+Not here   Frames of the traceback, and a debugger that looks into them.
+"""
+
+import signal
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from sfumato.training.data import tree
+from sfumato.training.loop import Session
+
+__all__ = ["undone_on_failure"]
+
+Result = TypeVar("Result")
+
+
+def undone_on_failure(
+    work: Callable[[], Result], session: Session, *, published: Callable[[], Any], kept: Callable[[], bool]
+) -> Result:
+    """Return what `work` returns; where it fails, take back what a session did, unless `kept()`.
+
+    `published()` returns the state to go back to; None, or a failure of its own, means the start.
+    """
+    start = tree.mapped(session.parts(), _held)
+    try:
+        return work()
+    except BaseException:
+        # Interrupts come at calls. There is none before the inner `try`, so the second one is caught too. (A
+        # context manager would be called to leave its block, and an interrupt there would skip all of this.)
+        while True:
+            try:
+                with _uninterrupted():
+                    if not kept():
+                        _go_back(session, start, published)
+                break
+            except KeyboardInterrupt:
+                continue
+        raise
+
+
+def _go_back(session: Session, start: Any, published: Callable[[], Any]) -> None:
+    try:
+        state = published()
+    except Exception:  # a checkpoint that cannot be read is no place to go back to
+        state = None
+    session.roll_back(start if state is None else state)
+
+
+def _held(tensor: Tensor) -> Tensor:
+    """Return a copy in main memory, which later steps do not change."""
+    return tensor.detach().to("cpu", copy=True)
+
+
+@contextmanager
+def _uninterrupted() -> Generator[None]:
+    """Keep an interrupt from the keyboard out; only the main thread gets any."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        if before is not None:  # None: set by something else than Python, which cannot be set again
+            signal.signal(signal.SIGINT, before)

@@ -1,0 +1,307 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run at work: everything that changes from step to step, and nothing that a checkpoint forgets.
+
+Guarantee  Step t takes the sampler's batch t, whatever its size, adds noise as `mechanism` says for step t,
+           and divides by the public expected batch size. At the end the steps taken are compared with the
+           event that was paid for.
+Resuming   `load` followed by the remaining steps is what an uninterrupted run would have done: the same
+           numbers bit for bit where the generator is seeded, the same distribution where it is not.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from sfumato.accounting import events
+from sfumato.errors import InvalidParameterError, SfumatoError
+from sfumato.mechanisms.random import Generator, resolve
+from sfumato.training import distributed
+from sfumato.training.audit_plan import Canaried
+from sfumato.training.data import tree
+from sfumato.training.data.units import Batch, Units, moved
+from sfumato.training.engine import parameter_values
+from sfumato.training.engine.gradients import PrivateGradients
+from sfumato.training.privacy.clipping import Clipper
+from sfumato.training.privacy.denoising import Denoiser
+from sfumato.training.privacy.dp_sgd import DpSgd
+from sfumato.training.privacy.sampling import Sampler
+from sfumato.training.rank_agreement import Agreement
+from sfumato.training.record.metrics import Metrics
+from sfumato.training.record.run_folder import random_state, restore_random_state
+from sfumato.training.runtime import Runtime
+from sfumato.training.weight_average import WeightAverage
+
+__all__ = ["Session"]
+
+# Settings that all ranks must share. Others may have texts that differ from process to process.
+_COMPARED = (
+    "event",
+    "relation",
+    "clipping",
+    "clip_schedule",
+    "contribution_bound",
+    "views",
+    "expected_batch_size",
+    "parameters",
+)
+_REHEARSED = 2  # rows of zeros: one would not show a batch axis
+
+
+class Session:
+    """The moving parts of one run."""
+
+    def __init__(
+        self,
+        *,
+        model: nn.Module,
+        units: Units,
+        mechanism: DpSgd,
+        private: PrivateGradients,
+        optimizer: Optimizer,
+        schedule: LRScheduler | None,
+        average: WeightAverage | None,
+        clip_factors: Sequence[float] | None,
+        denoiser: Denoiser | None,
+        canaried: Canaried | None,
+        agreement: Agreement,
+        generator: Generator | None,
+        runtime: Runtime,
+        device: torch.device,
+    ) -> None:
+        self.model, self.units, self.mechanism, self.private = model, units, mechanism, private
+        # Parts that the user holds in evaluation mode inside of a model in training mode stay there.
+        self._held = [part for part in model.modules() if not part.training] if model.training else []
+        self.optimizer, self.schedule, self.average = optimizer, schedule, average
+        self.step = 0
+        self.history: list[Metrics] = []
+        self._clip_factors, self._denoiser, self._canaried = clip_factors, denoiser, canaried
+        self._agreement = agreement
+        for factor in sorted(set(clip_factors or ())):  # before anything is charged
+            Clipper(private.step.clipping, private.parameters).scaled(factor)
+        self._numbers: list[Tensor] = []  # of the rows in the batch at hand, where a denoiser needs them
+        self._generator = resolve(generator)
+        self._runtime, self._device = runtime, device
+        self._sampler = self._new_sampler()
+        self._earlier = 0.0  # seconds, of processes before this one
+        self._started = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """How long the run has taken, interruptions left out."""
+        return self._earlier + time.monotonic() - self._started
+
+    @property
+    def learning_rate(self) -> float:
+        """That of the first group of parameters, for the step to come."""
+        return float(self.optimizer.param_groups[0]["lr"])
+
+    def rehearse(self) -> None:
+        """Run one pass over rows that are nobody's: what cannot work raises before anything is paid for.
+
+        These are rows of zeros. Where a model refuses zeros, as packed sequences refuse a length of 0, whole
+        numbers are ones in a second attempt, unless the steps of the run need rows of zeros themselves.
+        """
+        blank = self.units.blank(_REHEARSED)
+        if blank is None:
+            return
+        self._to_training()
+        with self._runtime.forward(self._device):
+            finite = self._rehearsed(moved(blank, self._device))
+        if self._canaried is not None:
+            self._canaried.require(finite=finite)
+
+    def _to_training(self) -> None:
+        self.model.train()
+        for part in self._held:
+            part.training = False
+
+    def _rehearsed(self, zeros: tuple[Any, ...]) -> bool:
+        try:
+            return self.private.rehearse(*zeros)
+        except (SfumatoError, MemoryError, torch.OutOfMemoryError):
+            raise
+        except Exception:  # of the model or the loss; a second failure is shown after this one
+            if self._needs_zeros():
+                raise
+            return self.private.rehearse(*tree.mapped(zeros, _ones_if_whole))
+
+    def _needs_zeros(self) -> bool:
+        """Whether steps add rows of zeros to batches."""
+        recorded = self._runtime.compile or self._runtime.cuda_graphs
+        return recorded or self.mechanism.step.group_size > 1 or self._canaried is not None
+
+    def require_alike(self, settings: Mapping[str, str]) -> None:
+        """Raise unless all ranks were started with the settings that bound what one unit does."""
+        self._agreement.require_settings({name: settings[name] for name in _COMPARED})
+
+    def open(self) -> None:
+        """Read what was deferred until the run was paid for; then all ranks must hold the same."""
+        if self.units.deferred:
+            began = self._sampler.state_dict()
+            self.units.open()
+            self._sampler = self._new_sampler()
+            self._sampler.load_state_dict(began)
+        self._agreement.require_rows()
+        if self._canaried is not None and self._denoiser is None:
+            self._canaried.follow(self.optimizer, self.average)
+
+    def _new_sampler(self) -> Sampler:
+        try:
+            return self.mechanism.sampling.sampler(self.units.num_units, self._generator)
+        except InvalidParameterError as error:
+            if self._canaried is None:
+                raise
+            raise InvalidParameterError(f"{error} {self._canaried.counted()}") from None
+
+    def take_step(self) -> None:
+        """Draw a batch, set private gradients, and move the weights."""
+        self._prepare()
+        batch = distributed.drawn(lambda: self._sampler.batch(self.step), self._device)
+        self._agreement.require_batch(batch, self.step)
+        units = distributed.share(batch)
+        with self._runtime.forward(self._device):
+            if self._canaried is not None:
+                self._canaried.try_out(self.private, step=self.step, device=self._device)
+            for piece in self._pieces(units):
+                self._accumulate(piece)
+        bound = self.private.bound  # of this step: `finish` may move it for the next
+        self.private.finish()
+        self._observe(units, bound)
+        self._denoise()
+        self.optimizer.step()
+        if self._canaried is not None:
+            self._canaried.moved(self.step)
+        if self.schedule is not None:
+            self.schedule.step()
+        if self.average is not None:
+            self.average.update()
+        self.step += 1
+
+    def _prepare(self) -> None:
+        self._to_training()
+        self.private.noise_multiplier = self.mechanism.noise_multiplier(self.step)
+        if self._clip_factors is not None:
+            self.private.scale_clipping(self._clip_factors[self.step])
+
+    def _pieces(self, units: Tensor) -> list[Tensor]:
+        """Return this rank's units of the step, in pieces that are loaded one after the other."""
+        if not len(units):
+            return []
+        whole = self._runtime.microbatch_size is None or self.mechanism.step.group_size > 1
+        return [units] if whole else list(units.split(self._runtime.microbatch_size or len(units)))
+
+    def _accumulate(self, units: Tensor) -> None:
+        stream = self._generator.fork("rows", self.step).fork("rank", distributed.rank())
+        batch: Batch = self.units.take(units, stream)
+        if not batch.rows:
+            return
+        if self._denoiser is not None and self._denoiser.reveals_batches and batch.numbers is not None:
+            self._numbers.append(batch.numbers)
+        weights = batch.row_weights
+        self.private.accumulate(
+            *moved(batch.rows, self._device),
+            rows_per_unit=batch.rows_per_unit,
+            row_weights=None if weights is None else weights.to(self._device),
+            checked_rows=None if self._canaried is None else self._canaried.real_rows(batch),
+        )
+
+    def _observe(self, units: Tensor, bound: float) -> None:
+        """Let an audit see the noisy gradient, which is what the run releases."""
+        if self._canaried is not None:
+            self._canaried.observe(
+                units,
+                step=self.step,
+                bound=bound,
+                expected_batch_size=self.private.expected_batch_size,
+            )
+
+    def _denoise(self) -> None:
+        """Replace the noisy gradient by a better one, made of it and of what is public."""
+        numbers, self._numbers = self._numbers, []
+        if self._denoiser is None:
+            return
+        named = parameter_values.find(self.model).parameters
+        noisy = {name: p.grad.clone() for name, p in named.items() if p.grad is not None}
+        better: Mapping[str, Tensor] = noisy
+        if distributed.is_first():
+            better = self._denoiser.denoise(
+                self.model,
+                noisy,
+                rows=torch.cat(numbers) if numbers else None,
+                generator=self._generator.fork("denoiser", self.step),
+            )
+        for name in noisy:
+            named[name].grad = distributed.from_first(better[name].contiguous())
+
+    def require_paid_steps(self) -> None:
+        """Raise unless the steps taken are those of the event: the last line of defense against a bug."""
+        taken = self.private.event(self.mechanism.sampling, relation=self.mechanism.relation)
+        if events.leaves(taken) != events.leaves(self.mechanism.event()):
+            raise SfumatoError(
+                "the steps that were taken are not those that were accounted for. This is a bug of sfumato: "
+                "do not use the model, and please report it."
+            )
+
+    # --- checkpoints -------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """Return all that a checkpoint needs of the moving parts. All ranks must ask; rank 0 gets it."""
+        return {**self.parts(), "random": distributed.gathered(random_state(self._device))}
+
+    def parts(self) -> dict[str, Any]:
+        """Return the moving parts of this rank, but for its random state."""
+        return {
+            "step": self.step,
+            "seconds": self.seconds,
+            "history": [asdict(row) for row in self.history],
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "schedule": None if self.schedule is None else self.schedule.state_dict(),
+            "average": None if self.average is None else self.average.state_dict(),
+            "sampler": self._sampler.state_dict(),
+            "gradients": self.private.state_dict(),
+            "denoiser": None if self._denoiser is None else self._denoiser.state_dict(),
+            "canaries": None if self._canaried is None else self._canaried.state_dict(),
+        }
+
+    def roll_back(self, state: Mapping[str, Any]) -> None:
+        """Put what outlives the session back to a state, and leave no gradient: the session ends here."""
+        self.model.load_state_dict(state["model"])
+        for parameter in (*self.model.parameters(), *self.private.parameters.values()):
+            parameter.grad = None
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self._denoiser is not None:
+            self._denoiser.load_state_dict(state["denoiser"])
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` returned."""
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self.schedule is not None:
+            self.schedule.load_state_dict(state["schedule"])
+        if self.average is not None:
+            self.average.load_state_dict(state["average"])
+        if self._canaried is not None:  # who takes part is known only now
+            self._canaried.load_state_dict(state["canaries"])
+            self._sampler = self._new_sampler()
+        self._sampler.load_state_dict(state["sampler"])
+        self.private.load_state_dict(state["gradients"])
+        if self._denoiser is not None:
+            self._denoiser.load_state_dict(state["denoiser"])
+        self.history = [Metrics(**row) for row in state["history"]]
+        self.step, self._earlier = int(state["step"]), float(state["seconds"])
+        self._started = time.monotonic()
+        if distributed.rank() < len(
+            state["random"]
+        ):  # more ranks than before: the new ones draw as they like
+            restore_random_state(state["random"][distributed.rank()], self._device)
+
+
+def _ones_if_whole(tensor: Tensor) -> Tensor:
+    return tensor if tensor.is_floating_point() or tensor.is_complex() else torch.ones_like(tensor)

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Transfer learning: features of a frozen network, computed once and trained on as if they were the data.
+
+Guarantee  Row i of the features depends on row i of the data and on public weights alone, so a model trained
+           on them has the guarantee that it would have on the data itself, for the same units. The network
+           sees one row at a time (`isolation`) and must keep nothing of it (`barrier`). One that is trainable
+           is refused.
+Edge cases The weights must be public: not learned from the data that is to be protected. The features are as
+           private as the data.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sfumato import _check
+from sfumato.errors import InvalidParameterError, SfumatoError, UnsupportedModelError, UnsupportedUseError
+from sfumato.training.data import rows, tree
+from sfumato.training.data.augmentation import quietly
+from sfumato.training.data.units import RowSource, moved, open_rows
+from sfumato.training.engine.evaluation_mode import evaluating
+from sfumato.training.engine.isolation.isolated_rows import Isolated
+from sfumato.training.integrity.release_barrier import Barrier, refuse_unsafe
+
+__all__ = ["cached_features"]
+
+
+@torch.no_grad()
+def cached_features(backbone: nn.Module, data: Any, *, batch_size: int = 256) -> tuple[Any, ...]:
+    """Return the data with its first part replaced by what a frozen network makes of it, in evaluation mode.
+
+    >>> backbone = nn.Linear(8, 3).requires_grad_(False)
+    >>> features, labels = cached_features(backbone, (torch.zeros(5, 8), torch.arange(5)))
+    >>> features.shape, labels.shape
+    (torch.Size([5, 3]), torch.Size([5]))
+    """
+    _check.count(batch_size=batch_size)
+    trainable = [name for name, p in backbone.named_parameters() if p.requires_grad]
+    if trainable:
+        raise UnsupportedModelError(
+            f"features are kept only of a frozen network, but {trainable[:3]} are trainable. Freeze it with "
+            "backbone.requires_grad_(False); its weights must be public, not learned from this data."
+        )
+    source = open_rows(data)
+    barrier = Barrier(backbone)
+    with evaluating(backbone):
+        refuse_unsafe(backbone)
+        parts = [_part(backbone, barrier, source, i) for i in torch.arange(len(source)).split(batch_size)]
+        return tree.zipped(parts, torch.cat)
+
+
+def _part(backbone: nn.Module, barrier: Barrier, source: RowSource, index: Tensor) -> tuple[Any, ...]:
+    if not len(index):
+        raise InvalidParameterError("the data has no rows, so it has no features.")
+    first, *rest = source.take(index)
+    device = next((t.device for t in (*backbone.parameters(), *backbone.buffers())), torch.device("cpu"))
+    x = moved(first, device)
+    zeros = rows.padded(rows.take(x, slice(0, 0)), 1)
+    found = barrier.run(lambda: _features(backbone, x), lambda: backbone(zeros))
+    return (found.cpu(), *rest)
+
+
+def _features(backbone: nn.Module, x: Any) -> Tensor:
+    """Return the features of each row alone: of all rows at once, or one after another where that fails."""
+    isolated = Isolated(rows.count(x), own_tensors=True)
+    try:
+        with isolated:
+            return isolated.join(_one(backbone(tree.mapped(x, isolated.split)))[0])
+    except UnsupportedUseError:
+        pass
+    except (SfumatoError, torch.OutOfMemoryError, MemoryError):
+        raise
+    except Exception:
+        pass  # out of the handler: what is raised there may quote a row, and would be chained
+    return quietly(
+        "the network",
+        lambda: torch.cat([_one(backbone(rows.take(x, slice(i, i + 1)))) for i in range(rows.count(x))]),
+    )
+
+
+def _one(found: Any) -> Tensor:
+    if not isinstance(found, Tensor) or found.dim() < 1 or found.shape[0] != 1:
+        raise UnsupportedModelError(
+            "the network must return one tensor, with one row for each row of the data. Take the part of it "
+            "that does."
+        )
+    return found

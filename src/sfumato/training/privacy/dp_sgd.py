@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DP-SGD as one mechanism: sampler, clipping, noise and length, with the event they make together.
+
+Guarantee  A run that takes its batches from `sampling`, its clipped sums as `clipping`, `group_size` and
+           `projections` say, and adds noise of `noise_multiplier` times the clip norm for as many steps as
+           `noise` lists, is described by `event()` under `relation`. The trainer is built from this object
+           and from nothing else that touches the claim, so the two cannot disagree.
+Groups     With `group_size` above 1 the average of a group of examples is clipped. An example that comes or
+           goes moves its group from one clipped vector to another: twice the clip norm, so the noise counts
+           half. Which group an example joins is drawn for each example on its own, so no other group moves.
+JL         With `projections`, norms are estimated, and a contribution exceeds the clip norm by a random
+           factor; the event says so (Bu et al. 2021, arXiv:2102.03013). It knows one factor for each unit.
+           Layers that are clipped on their own have one each, and the largest of them counts; a clipped
+           group has one before and another after a unit joins it. Both are refused: no event prices them.
+Failure    A run is what it was made as: `noise` is copied into a tuple, and no field can be set.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from dp_accounting import dp_event as dp
+
+from sfumato import _check
+from sfumato.accounting.calibrate import calibrate, calibrate_count
+from sfumato.accounting.events import DpEvent, JohnsonLindenstraussDpEvent
+from sfumato.accounting.guarantee import Relation
+from sfumato.accounting.price import Price, price
+from sfumato.errors import InvalidParameterError
+from sfumato.training.privacy.clipping import Clipping, CoordinateClipping
+from sfumato.training.privacy.sampling import Sampling
+
+__all__ = ["DpSgd", "NoisyStep"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NoisyStep:
+    """One noisy clipped sum: all that decides its event but the noise itself."""
+
+    clipping: Clipping | CoordinateClipping
+    group_size: int = 1
+    projections: int | None = None
+
+    def __post_init__(self) -> None:
+        _check.count(group_size=self.group_size)
+        if self.projections is None:
+            return
+        _check.count(projections=self.projections)
+        if isinstance(self.clipping, CoordinateClipping):
+            raise InvalidParameterError(
+                "projections estimate norms, and clipping by coordinate uses none. Clip by norm, or leave "
+                "projections out."
+            )
+        self._refuse_several_estimates(self.clipping)
+
+    def _refuse_several_estimates(self, clipping: Clipping) -> None:
+        """Refuse what has several estimated norms for one unit: its event knows one."""
+        if clipping.per_layer or clipping.layer_norms is not None:
+            raise InvalidParameterError(
+                "projections estimate the norm of each layer on its own when layers are clipped one by one. "
+                "Each estimate may be too low, and with many layers one of them often is, by far: the sum "
+                "moves by more than the event of projections says. Clip the whole gradient "
+                "(Clipping(clip_norm=...)), or leave projections out."
+            )
+        if self.group_size > 1:
+            raise InvalidParameterError(
+                f"group_size={self.group_size} cannot be combined with projections. The norm of a group is "
+                "estimated once with a unit in it and once without, with another error each time, and the "
+                "event of projections knows one error. Clip single units, or leave projections out."
+            )
+
+    @property
+    def sensitivity(self) -> float:
+        """The most one unit moves the sum, as a multiple of the clip norm."""
+        return 1.0 if self.group_size == 1 else 2.0
+
+    def event(self, noise_multiplier: float) -> DpEvent:
+        """Return what a step costs whose noise is `noise_multiplier` times the clip norm, before sampling."""
+        _check.positive(noise_multiplier=noise_multiplier)
+        scale = noise_multiplier / self.sensitivity
+        if self.projections is None:
+            return self.clipping.event(dp.GaussianDpEvent(scale))
+        return self.clipping.event(JohnsonLindenstraussDpEvent(scale, self.projections))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DpSgd:
+    """A run of DP-SGD, before it is run.
+
+    `noise` lists noise multipliers in the order of the steps, each with how many steps it holds for.
+    """
+
+    step: NoisyStep
+    sampling: Sampling
+    noise: Sequence[tuple[float, int]]
+    relation: Relation
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "relation", Relation.parse(self.relation))
+        # A list could be changed after the run was priced, charged or finished.
+        object.__setattr__(self, "noise", tuple((noise, count) for noise, count in self.noise))
+        if not self.noise:
+            raise InvalidParameterError("a run needs at least one step: noise must not be empty.")
+        for noise_multiplier, steps in self.noise:
+            _check.positive(noise_multiplier=noise_multiplier)
+            _check.count(steps=steps)
+
+    @property
+    def steps(self) -> int:
+        """How many noisy updates the run makes."""
+        return sum(count for _, count in self.noise)
+
+    def noise_multiplier(self, step: int) -> float:
+        """Return the noise multiplier of a step, the first being 0."""
+        for noise_multiplier, count in self.noise:
+            if step < count:
+                return noise_multiplier
+            step -= count
+        raise InvalidParameterError(f"the run has {self.steps} steps; there is no step {step + self.steps}.")
+
+    def event(self) -> DpEvent:
+        """Return what the whole run does, in privacy terms."""
+        released = [(self.step.event(noise), count) for noise, count in self.noise]
+        return self.sampling.event(released, relation=self.relation)
+
+    def first(self, steps: int) -> "DpSgd":
+        """Return the run cut off after its first steps."""
+        kept: list[tuple[float, int]] = []
+        for noise_multiplier, count in self.noise:
+            if steps > 0:
+                kept.append((noise_multiplier, min(count, steps)))
+            steps -= count
+        return replace(self, noise=tuple(kept))
+
+    def scaled(self, factor: float) -> "DpSgd":
+        """Return the run with all its noise multiplied."""
+        return replace(self, noise=tuple((noise * factor, count) for noise, count in self.noise))
+
+    def price(self, *, delta: float, given: DpEvent | None = None) -> Price:
+        """Return what the run costs, together with what was spent before."""
+        event = self.event() if given is None else dp.ComposedDpEvent([given, self.event()])
+        return price(event, delta=delta, relation=self.relation)
+
+    def calibrated(self, *, epsilon: float, delta: float, given: DpEvent | None = None) -> "DpSgd":
+        """Return the run with its noise scaled to the least that meets the budget."""
+        factor = calibrate(
+            lambda factor: self.scaled(factor).event(),
+            epsilon=epsilon,
+            delta=delta,
+            relation=self.relation,
+            given=given,
+        )
+        return self.scaled(factor)
+
+    def stopped(self, *, epsilon: float, delta: float, given: DpEvent | None = None) -> "DpSgd":
+        """Return the run cut off before the first step that would exceed the budget.
+
+        The number of steps is computed before the run, from public numbers alone.
+        """
+        if self.price(delta=delta, given=given).epsilon <= epsilon:
+            return self
+        steps = calibrate_count(
+            lambda count: self.first(count).event(),
+            epsilon=epsilon,
+            delta=delta,
+            relation=self.relation,
+            given=given,
+            most=self.steps,
+        )
+        return self.first(steps)

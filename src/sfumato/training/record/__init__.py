@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is kept of a run: its folder, metrics, fingerprints, progress bar."""

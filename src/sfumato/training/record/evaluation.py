@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run shows while it goes on: epsilon so far, and exact figures on data that is not protected.
+
+Guarantee  Weights are measured, and figures shown, only when the trainer asks for it, which it does after a
+           checkpoint holds these weights. A measurement that a crash prevented is made when the run goes on.
+"""
+
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+
+from sfumato import _check
+from sfumato.training import distributed
+from sfumato.training.data.units import open_rows
+from sfumato.training.engine.losses import Loss, cross_entropy
+from sfumato.training.loop import Session
+from sfumato.training.privacy.dp_sgd import DpSgd
+from sfumato.training.record.metrics import Metrics, MetricsFile, Score, correct, evaluate
+from sfumato.training.record.progress import ProgressBar
+from sfumato.training.record.run_folder import RunFolder
+from sfumato.training.runtime import Runtime
+
+__all__ = ["Reports", "every"]
+
+_TIMES = 10  # measurements in a run, unless told otherwise
+_TRIED = 2  # rows of the evaluation data that are tried out before anything begins
+
+
+class Reports:
+    """The measurements of one run: when they are due, and what they are."""
+
+    def __init__(
+        self,
+        mechanism: DpSgd,
+        *,
+        delta: float,
+        evaluation: Any,
+        loss: Loss,
+        score: Score | None,
+        evaluate_every: int | None,
+        runtime: Runtime,
+        device: torch.device,
+        folder: RunFolder | None,
+    ) -> None:
+        self._mechanism, self._delta, self._loss = mechanism, delta, loss
+        self._evaluation = None if evaluation is None else open_rows(evaluation)
+        self._score = correct if score is None and loss is cross_entropy else score
+        self._every = every(mechanism.steps, _TIMES, evaluate_every=evaluate_every)
+        self._runtime, self._device = runtime, device
+        self._file = None if folder is None else MetricsFile(folder.metrics)
+
+    @property
+    def evaluated(self) -> bool:
+        """Whether there is evaluation data."""
+        return self._evaluation is not None
+
+    def try_out(self, session: Session) -> None:
+        """Measure on a few rows, and keep nothing: what cannot work raises."""
+        self._measure(session, most=_TRIED)
+
+    def due(self, session: Session) -> bool:
+        """Whether the weights are to be measured after this step, and were not yet."""
+        step, last = session.step, session.history[-1].step if session.history else 0
+        now = step == self._mechanism.steps or (step > 0 and step % self._every == 0)
+        return now and (step > last or not distributed.is_first())  # other ranks keep no history
+
+    def make(self, session: Session, bar: ProgressBar) -> None:
+        """Measure, keep the figures and show them."""
+        if not distributed.is_first():
+            return
+        session.history.append(self._figures(session))
+        if self._file is not None:
+            self._file.append(session.history[-1])
+        bar.note(session.history[-1])
+
+    def rewrite(self, session: Session) -> None:
+        """Let the file hold what a checkpoint knows, and nothing else."""
+        if self._file is not None and distributed.is_first():
+            self._file.rewrite(session.history)
+
+    def _figures(self, session: Session) -> Metrics:
+        spent = self._mechanism.first(session.step).price(delta=self._delta)
+        loss, accuracy = self._measure(session)
+        return Metrics(
+            step=session.step,
+            epsilon=spent.epsilon,
+            learning_rate=session.learning_rate,
+            seconds=session.seconds,
+            loss=loss,
+            accuracy=accuracy,
+        )
+
+    def _measure(self, session: Session, *, most: int | None = None) -> tuple[float | None, float | None]:
+        """Return loss and accuracy on evaluation data, of the averaged weights where there are any."""
+        if self._evaluation is None:
+            return None, None
+        with session.average.applied() if session.average is not None else nullcontext():
+            return evaluate(
+                session.model,
+                self._evaluation,
+                loss=self._loss,
+                score=self._score,
+                runtime=self._runtime,
+                device=self._device,
+                most=most,
+            )
+
+
+def every(steps: int, times: int, **given: int | None) -> int:
+    """Return after how many steps something is done: the one number given, or so that it is done `times`."""
+    (value,) = given.values()
+    if value is None:
+        return max(1, steps // times)
+    _check.count(**{name: number for name, number in given.items() if number is not None})
+    return value

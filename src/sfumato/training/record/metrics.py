@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What may be seen of a run while it goes on: nothing private.
+
+Promise    A `Metrics` row holds the number of steps, what they cost, the learning rate, the time, and how the
+           private weights do on evaluation data that was declared as not protected. The loss on training data
+           is not there: it is a function of private rows.
+Exact      What is shown of evaluation data is exact. Rows that must be protected do not belong there.
+File       One JSON object a line. A checkpoint holds the same rows, and a resumed run writes the file anew
+           from them: a line that a crash tore, or that belongs to lost steps, is gone.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sfumato.errors import InvalidParameterError
+from sfumato.training.data import rows
+from sfumato.training.data.units import RowSource, moved
+from sfumato.training.engine.evaluation_mode import evaluating
+from sfumato.training.engine.losses import Loss, checked
+from sfumato.training.runtime import Runtime
+
+__all__ = ["Metrics", "MetricsFile", "correct", "evaluate"]
+
+Score = Callable[..., Tensor]  # (model, *batch) -> [rows]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Metrics:
+    """How far a run was after some steps; loss and accuracy are those on evaluation data, if there is any."""
+
+    step: int
+    epsilon: float
+    learning_rate: float
+    seconds: float
+    loss: float | None = None
+    accuracy: float | None = None
+
+    def to_dict(self) -> dict[str, float | None]:
+        """Return what JSON can hold: None for figures that are not finite, as of a run that diverged.
+
+        >>> Metrics(step=1, epsilon=1.0, learning_rate=9.0, seconds=0.1, loss=math.nan).to_dict()["loss"]
+        """
+        return {
+            name: value if value is None or math.isfinite(value) else None
+            for name, value in asdict(self).items()
+        }
+
+    def to_json(self) -> str:
+        """Return one line of JSON."""
+        return json.dumps(self.to_dict(), allow_nan=False)
+
+
+class MetricsFile:
+    """The rows of a run, a line each."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def rewrite(self, history: Iterable[Metrics]) -> None:
+        """Hold exactly these rows."""
+        part = self._path.with_name(self._path.name + ".part")
+        part.write_text("".join(f"{row.to_json()}\n" for row in history))
+        part.replace(self._path)
+
+    def append(self, row: Metrics) -> None:
+        """Add a row."""
+        with self._path.open("a") as file:
+            file.write(f"{row.to_json()}\n")
+
+
+def correct(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """Return 1 for each row whose largest output is at its label, else 0: their mean is the accuracy.
+
+    >>> correct(nn.Identity(), torch.eye(2), torch.tensor([0, 0])).tolist()
+    [1.0, 0.0]
+    """
+    return (model(x).argmax(1) == y).float()
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module,
+    data: RowSource,
+    *,
+    loss: Loss,
+    score: Score | None = None,
+    runtime: Runtime,
+    device: torch.device,
+    most: int | None = None,
+) -> tuple[float, float | None]:
+    """Return the mean loss and score of rows that are not protected, of the first `most` if said."""
+    count = len(data) if most is None else min(len(data), most)
+    if not count:
+        raise InvalidParameterError("the evaluation data has no rows. Give some, or leave evaluation out.")
+    totals = [0.0, 0.0]
+    with evaluating(model):
+        for index in torch.arange(count).split(runtime.evaluation_batch_size):
+            batch = moved(data.take(index), device)
+            for i, measure in enumerate((loss, score)):
+                totals[i] += _total(model, measure, batch, runtime, device) if measure is not None else 0.0
+    return totals[0] / count, totals[1] / count if score is not None else None
+
+
+def _total(model: nn.Module, measure: Score, batch: Any, runtime: Runtime, device: torch.device) -> float:
+    with runtime.forward(device):
+        values = checked(measure(model, *batch), rows.count(batch))
+    return float(values.double().sum())

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every public setting of a run as text: two runs that agree in all of them are the same run.
+
+Guarantee  What changes the claim is in it: event, relation, sampling, clipping, unit, delta, account, and
+           whether noise is secure. A checkpoint keeps it, and ranks compare it. Of a seed it tells one from
+           another; of a secret stream it tells nothing.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from sfumato.accounting import events
+from sfumato.mechanisms.random import Generator, resolve, words
+from sfumato.training.loop import Session
+from sfumato.training.privacy.dp_sgd import DpSgd
+
+__all__ = ["of_claim", "of_session"]
+
+
+def of_claim(mechanism: DpSgd, generator: Generator | None, **said: object) -> dict[str, str]:
+    """Return the settings that change the claim, and what else is `said`."""
+    return {
+        **{name: str(value) for name, value in said.items()},
+        "steps": str(mechanism.steps),
+        "event": events.to_json(mechanism.event()),
+        "relation": mechanism.relation.value,
+        "sampling": repr(mechanism.sampling),
+        "clipping": repr(mechanism.step),
+        "generator": _mark(generator),
+    }
+
+
+def of_session(session: Session, loss: Any, factors: Sequence[float] | None) -> dict[str, str]:
+    """Return the settings of what moves from step to step."""
+    digest = None if factors is None else _digest(repr(factors))
+    return {
+        "loss": getattr(loss, "__qualname__", type(loss).__name__),
+        "parameters": repr([_shape(n, p) for n, p in session.private.parameters.items()]),
+        "optimizer": f"{type(session.optimizer).__name__} {session.optimizer.defaults!r}",
+        "schedule": "None" if session.schedule is None else type(session.schedule).__name__,
+        "clip_schedule": repr(digest),
+    }
+
+
+def _shape(name: str, parameter: Tensor) -> tuple[str, list[int], str]:
+    return name, list(parameter.shape), str(parameter.dtype)
+
+
+def _mark(generator: Generator | None) -> str:
+    """Return what tells one seed from another; nothing of a stream that must stay secret."""
+    source = resolve(generator)
+    if not source.seeded:
+        return "secure" if source.secure else "not cryptographic"
+    return _digest(str(int(words(1, source.fork("fingerprint", 0))[0])))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

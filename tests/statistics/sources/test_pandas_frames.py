@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""pandas frames: nothing that is printed tells whether a value is missing or out of range."""
+
+import math
+from decimal import Decimal
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sfumato.errors import InvalidParameterError
+from sfumato.statistics import mean
+from sfumato.statistics.sources.pandas_frames import read_alike
+from sfumato.statistics.sources.tables import private_table
+
+pytestmark = pytest.mark.filterwarnings("ignore:fetch_arrow_table:DeprecationWarning")
+
+BASE = {
+    "who": [1, 2, 3, 4],
+    "age": [20, 30, 40, 50],
+    "ill": [True, False, True, True],
+    "city": ["a", "b", "a", "b"],
+    "height": [1.5, 1.6, 1.7, 1.8],
+}
+
+
+def printed(frame: pd.DataFrame, unit: str | None) -> list[str]:
+    """Everything that a table says of itself without a release."""
+    table = private_table(frame, privacy_unit=unit)
+    wider = table.filter(lambda row: row.age > 20).mutate(twice=lambda row: row.age * 2)
+    return [
+        repr(table),
+        repr(wider),
+        table.count(epsilon=1.0).plan(),
+        table.keys("age", "ill", "city", epsilon=1.0, delta=1e-3).plan(),
+        table.group_by("age", keys=[20, 30]).mean("height", bounds=(0, 5), epsilon=1.0).plan(),
+        table.group_by("ill", keys=[True]).sum("age", bounds=(0, 5), epsilon=1.0).plan(),
+        wider["twice"].plan(),
+        table["ill"].plan(),
+        table.categories("age").plan(),
+        table.categories("ill").plan(),
+        table.rows("age", "ill", "height").plan(),
+    ]
+
+
+@pytest.mark.parametrize("unit", [None, "who"])
+@pytest.mark.parametrize("column", list(BASE))
+def test_what_is_printed_does_not_tell_that_a_value_is_missing(column, unit):
+    with_missing = pd.DataFrame(BASE | {column: [*BASE[column][:3], None]})
+    assert printed(with_missing, unit) == printed(pd.DataFrame(BASE), unit)
+
+
+@pytest.mark.parametrize("huge", [10**400, -(10**400), 2**63, 2**64])
+def test_a_number_out_of_range_is_infinite_and_changes_nothing_else(huge):
+    frame = pd.DataFrame({"n": [0, 1, huge, None][: 4 if huge < 2**63 else 3]})
+    table = private_table(frame)
+    assert table.schema == {"n": "float64"}
+    values = table["n"].ordered((-5.0, 5.0)).tolist()
+    assert values == sorted([0.0, 1.0, 5.0 if huge > 0 else -5.0])
+
+
+def test_whole_numbers_are_keys_and_categories_with_and_without_missing_values():
+    for last in ([], [None], [1.5], [float("inf")]):
+        table = private_table(pd.DataFrame({"year": [2020] * 60 + last}))
+        (found,) = table.keys("year", epsilon=5.0, delta=1e-3).release().value
+        assert (found, type(found)) == (2020, int)
+        assert table.group_by("year", keys=[2020]).count(epsilon=50.0).release().value == {2020: 60}
+        assert dict(table.categories("year").tallies())[2020] == 60
+        assert "2020.0" not in repr(table.categories("year").tallies())
+
+
+@pytest.mark.parametrize("kind", ["Int64", "str", "int64[pyarrow]"])
+def test_units_are_told_apart_beyond_what_float64_can_in_types_that_have_missing_values(kind):
+    frame = pd.DataFrame({"who": pd.Series([2**60, 2**60 + 1]).astype(kind), "age": [1.0, 2.0]})
+    assert private_table(frame, privacy_unit="who")["age"].ordered((0, 9)).tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("types", [None, {"who": "integer"}, {"who": "text"}])
+@pytest.mark.parametrize("other", [None, "x", 7.5])
+def test_one_row_does_not_change_which_whole_numbers_are_one_unit(other, types):
+    who = [2**53 + i for i in range(100)]
+    extra = {"who": [*who, other], "x": [1.0] * 100 + [math.nan]}
+    frames = [
+        pd.DataFrame({"who": who, "x": 1.0}),
+        pd.DataFrame(extra),
+        pd.DataFrame(extra).astype({"who": object}),
+    ]
+    found = [
+        private_table(frame, privacy_unit="who", types=types)["x"].moments((0, 9)).count for frame in frames
+    ]
+    assert len(set(found)) == 1
+
+
+@pytest.mark.parametrize("kind", [None, "date", "timestamp"])
+def test_one_row_does_not_decide_in_which_steps_times_are_kept(kind):
+    texts = ["2250-01-01 00:00:00"] * 50
+    finer = [*texts, "2024-01-01 00:00:00.000000001"]
+    types = None if kind is None else {"until": kind}
+    schemas, counts = [], []
+    for rows in (texts, finer):
+        frame = pd.DataFrame({"until": pd.to_datetime(pd.Series(rows), format="ISO8601")})
+        table = private_table(frame, types=types)
+        schemas.append(table.schema)
+        counts.append(sum(table.categories("until").tallies().values()))
+    assert schemas[0] == schemas[1] and counts == [50, 51]
+
+
+def test_a_missing_value_does_not_rename_categories_that_are_whole_numbers():
+    for rows in ([10115, 20095] * 5, [10115, 20095] * 5 + [None]):
+        frame = pd.DataFrame({"zip": pd.Series(rows).astype("category")})
+        assert dict(private_table(frame).categories("zip").tallies()) == {"10115": 5, "20095": 5}
+
+
+def test_columns_are_found_by_names_that_are_numbers():
+    for other in (None, "x"):
+        frame = pd.DataFrame({0: [*[i // 3 for i in range(30)], other], "x": [*[1.0] * 30, math.nan]})
+        table = private_table(frame, privacy_unit="0")
+        assert table["x"].moments((0, 9)).count == 10 and table.schema == {"0": "string", "x": "float64"}
+    with pytest.raises(InvalidParameterError, match="one name"):
+        private_table(pd.DataFrame([[1, 2]], columns=[1, "1"]))
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pd.array([1.5, 2.5], dtype="float64").astype("float16"),
+        pd.period_range("2020-01", periods=2, freq="M"),
+        pd.interval_range(0, 2),
+        np.array([1, 2], dtype=">i8"),
+        pd.arrays.SparseArray([0.0, 1.0]),
+    ],
+    ids=["float16", "period", "interval", "big-endian", "sparse"],
+)
+def test_columns_of_rare_types_are_read(column):
+    table = private_table(pd.DataFrame({"c": column, "x": [1.0, 2.0]}))
+    assert table["x"].moments((0, 9)).count == 2
+    assert sum(table.categories("c").tallies().values()) == 2
+
+
+def test_a_type_that_no_engine_has_is_refused_in_our_words():
+    with pytest.raises(InvalidParameterError, match="has a type that DuckDB has not"):
+        private_table(pd.DataFrame({"c": [1j, 2j]}))
+
+
+def test_true_and_false_count_as_numbers_also_where_one_is_missing():
+    frame = pd.DataFrame({"ill": [True, False, None] * 100})
+    found = mean(private_table(frame)["ill"], bounds=(0, 1), epsilon=100.0).value
+    assert found == pytest.approx(0.5, abs=0.05)
+
+
+def test_the_frame_of_the_caller_is_left_alone():
+    frame = pd.DataFrame({"n": [1, 2], "ill": [True, None]})
+    read_alike(frame)
+    assert [str(kind) for kind in frame.dtypes] == ["int64", "object"]
+
+
+class Evil:
+    def __str__(self) -> str:
+        raise ValueError("SECRET")
+
+
+ODD = ["\ud800", b"\xff", b"bytes", Decimal("sNaN"), Evil(), [1, 2], 1 + 2j, pd.NaT, pd.NA]
+
+
+@pytest.mark.parametrize("odd", ODD, ids=[type(odd).__name__ + str(i) for i, odd in enumerate(ODD)])
+@pytest.mark.parametrize("types", [None, {"k": "float64"}], ids=["untyped", "typed"])
+def test_an_odd_object_stops_nothing_and_changes_nothing_else(odd, types):
+    frame = pd.DataFrame({"k": pd.Series(["1", "1", odd], dtype=object), "x": [1.0, 2.0, 3.0]})
+    table = private_table(frame, types=types)
+    assert table.schema == {"k": "float64" if types else "string", "x": "float64"}
+    assert table["x"].moments((0, 9)).count == 3
+    counted = dict(table.categories("k").tallies())
+    assert counted[1 if types else "1"] == 2
+    assert private_table(frame, privacy_unit="k", contribution_bound=2)["x"].moments((0, 9)).count in (2, 3)
+
+
+def test_units_that_are_huge_whole_numbers_stay_different():
+    frame = pd.DataFrame({"who": [2**70, 2**70 + 1], "x": [1.0, 2.0]})
+    assert private_table(frame, privacy_unit="who")["x"].moments((0, 9)).count == 2
+
+
+@pytest.mark.parametrize(
+    ("values", "more"),
+    [
+        ([1, None, 10**30], 0.5),
+        ([True, None], pd.NaT),
+        ([True, None], Decimal("nan")),
+        ([1, None], pd.NaT),
+        ([Decimal("1.5"), None], 2),
+        (["a", "b"], 1),
+    ],
+)
+def test_one_more_row_does_not_change_what_a_column_of_objects_is(values, more):
+    schemas = [
+        private_table(pd.DataFrame({"a": pd.Series(rows, dtype=object)})).schema
+        for rows in (values, [*values, more])
+    ]
+    assert schemas[0] == schemas[1]
+
+
+@pytest.mark.parametrize("values", [[1, 2], [0.5, 1.5]])
+def test_numbers_stay_numbers_where_one_is_beyond_64_bits(values):
+    schemas = [private_table(pd.DataFrame({"a": rows})).schema for rows in (values, [*values, 10**400])]
+    assert schemas == [{"a": "float64"}] * 2
+
+
+def test_categories_of_mixed_kinds_are_text():
+    frame = pd.DataFrame({"a": pd.Categorical(["a", "b", 1])})
+    assert private_table(frame).schema == {"a": "string"}
+
+
+def test_text_that_is_no_utf_8_is_missing_in_a_column_of_text_too():
+    frame = pd.DataFrame({"a": pd.array(["x", "\ud800"], dtype=pd.StringDtype("python"))})
+    assert read_alike(frame)["a"].isna().tolist() == [False, True]
+
+
+@pytest.mark.parametrize("extra", [[], [None], ["x"]])
+@pytest.mark.parametrize(
+    ("values", "declared", "category", "counted"),
+    [
+        ([1] * 100, "text", "1", 100),
+        ([True] * 100, "text", "true", 100),
+        ([2] * 100, "boolean", True, 0),
+        ([np.float32(1)] * 100, "integer", 1, 100),
+    ],
+)
+def test_one_more_value_does_not_change_how_others_are_read(values, declared, category, counted, extra):
+    table = private_table(pd.DataFrame({"a": values + extra}), types={"a": declared})
+    assert table.categories("a").tally([category]).tolist() == [counted]

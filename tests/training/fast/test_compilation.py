@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+import shutil
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+from sfumato.testing import seeded
+from sfumato.training.engine.gradients import PrivateGradients
+from sfumato.training.fast import compilation
+from sfumato.training.privacy.clipping import AdaptiveClip, Clipping
+
+needs_compiler = pytest.mark.skipif(
+    shutil.which("g++") is None and shutil.which("clang++") is None,
+    reason="torch.compile needs a C++ compiler",
+)
+
+
+@pytest.fixture
+def only_traced(monkeypatch):
+    """A pass is traced and then run as it was traced: all but the compiler, which takes its time."""
+    monkeypatch.setattr(torch, "compile", lambda program, **options: program)
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 3))
+
+
+def batch(rows):
+    return torch.randn(rows, 6), torch.randint(0, 3, (rows,))
+
+
+def private_of(model, **options):
+    options = {"clip_norm": 0.5, **options}
+    return PrivateGradients(
+        model, noise_multiplier=1e-9, expected_batch_size=8, generator=seeded(0), **options
+    )
+
+
+def gradient(model):
+    return torch.cat([p.grad.flatten().clone() for p in model.parameters()])
+
+
+@needs_compiler
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's compiler, about itself
+def test_a_compiled_step_is_the_step_with_the_parameters_of_now():
+    model = network().eval()
+    compiled, plain = private_of(model, compile=True), private_of(model)
+    for rows in (8, 7, 8, 0):
+        x, y = batch(rows)
+        found = []
+        for private in (compiled, plain):
+            private.backward(x, y)
+            found.append(gradient(model))
+        torch.testing.assert_close(*found, rtol=1e-4, atol=1e-6)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(0.1 * torch.randn_like(parameter))
+    assert compiled._passes._recordings is not None and len(compiled._passes._recordings._recorded) == 2
+
+
+@pytest.mark.usefixtures("only_traced")
+def test_dropout_draws_anew_at_each_compiled_step():
+    model = network()
+    private, (x, y) = private_of(model, compile=True), batch(8)
+    found = []
+    for _ in range(3):
+        private.backward(x, y)
+        found.append(gradient(model))
+    assert len(private._passes._recordings._recorded) == 1
+    assert not torch.equal(found[0], found[1]) and not torch.equal(found[1], found[2])
+
+
+@pytest.mark.parametrize(("factor", "used"), [(1.5, True), (10.0, False)])
+def test_a_pass_that_draws_is_compared_by_its_size(monkeypatch, factor, used):
+    def scaled(run, batch):
+        def other(given):
+            total, sums = run(given)
+            return total * factor, sums
+
+        return other
+
+    monkeypatch.setattr(compilation, "_compiled", scaled)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        private_of(network(), compile=True).backward(*batch(8))
+    assert any("does not agree" in str(w.message) for w in caught) is not used
+
+
+@pytest.mark.usefixtures("only_traced")
+@pytest.mark.parametrize("scheduled", [True, False])
+def test_a_compiled_step_follows_its_thresholds(scheduled):
+    model = network().eval()
+    adaptive = None if scheduled else AdaptiveClip(count_noise_multiplier=1.0, learning_rate=1.0)
+    clipping = Clipping(clip_norm=0.05, adaptive=adaptive)
+    both = [
+        private_of(model, clip_norm=None, clipping=clipping, compile=compile) for compile in (True, False)
+    ]
+    bounds = []
+    for rows, factor in ((8, 1.0), (7, 0.5), (8, 3.0), (8, 0.1)):
+        x, y = batch(rows)
+        found = []
+        for private in both:
+            if scheduled:
+                private.scale_clipping(factor)
+            private.backward(x, y)
+            found.append(gradient(model))
+        torch.testing.assert_close(*found, rtol=1e-4, atol=1e-6)
+        assert both[0].bound == pytest.approx(both[1].bound)
+        bounds.append(both[0].bound)
+    assert len(set(bounds)) == 4
+
+
+@pytest.mark.usefixtures("only_traced")
+def test_products_that_were_not_cast_are_not_cast_when_compiled():
+    model = network().eval()
+    x, y = batch(8)
+    found = []
+    for compile in (True, False):
+        private = private_of(model, compile=compile)
+        with torch.autocast("cpu", torch.bfloat16):
+            private.backward(x, y)
+            private.backward(x, y)
+        found.append(gradient(model))
+    torch.testing.assert_close(*found, rtol=2e-2, atol=2e-3)
+
+
+@pytest.mark.usefixtures("only_traced")
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_unit_that_is_not_finite_adds_nothing_to_a_compiled_step(bad):
+    model = network().eval()
+    compiled, plain = private_of(model, compile=True), private_of(model)
+    x, y = batch(8)
+    compiled.backward(x, y)
+    x[3, 2] = bad
+    found = []
+    for private in (compiled, plain):
+        private.backward(x, y)
+        found.append(gradient(model))
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-6)
+
+
+class Deciding(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.layer(x) if float(x.sum()) > 1e9 else self.layer(2 * x)
+
+
+def test_a_model_that_decides_by_its_values_runs_as_it_is_with_a_warning():
+    model = Deciding()
+    compiled, plain = private_of(model, compile=True), private_of(model)
+    x, y = batch(8)
+    with pytest.warns(UserWarning, match="looks at values.*row by row"):
+        compiled.backward(x, y)
+    found = gradient(model)
+    with pytest.warns(UserWarning, match="row by row"):
+        plain.backward(x, y)
+    torch.testing.assert_close(found, gradient(model))
+
+
+def test_what_does_not_agree_with_its_pass_is_not_used(monkeypatch):
+    def halved(run, batch):
+        def wrong(given):
+            total, sums = run(given)
+            return total / 2, sums
+
+        return wrong
+
+    monkeypatch.setattr(compilation, "_compiled", halved)
+    model = network().eval()
+    compiled, plain = private_of(model, compile=True), private_of(model)
+    x, y = batch(8)
+    with pytest.warns(UserWarning, match="does not agree"):
+        compiled.backward(x, y)
+    found = gradient(model)
+    plain.backward(x, y)
+    torch.testing.assert_close(found, gradient(model))
+
+
+def test_a_failing_compiler_is_not_quoted(monkeypatch):
+    def fail(run, batch):
+        raise RuntimeError("secret 4711")
+
+    monkeypatch.setattr(compilation, "_compiled", fail)
+    model = network()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        private_of(model, compile=True).backward(*batch(8))
+    assert any("RuntimeError" in str(w.message) for w in caught)
+    assert not any("4711" in str(w.message) for w in caught)
+
+
+@needs_compiler
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("clipping", [Clipping(clip_norm=0.5), Clipping(clip_norm=0.5, per_layer=True)])
+@pytest.mark.parametrize("how", ["whole", "part", "in place"])
+def test_a_model_that_is_compiled_already_is_trained_as_it_is_written(how, clipping):
+    model = network().eval()
+    wrapped = torch.compile(model) if how == "whole" else model
+    if how == "part":
+        model[0] = torch.compile(model[0])
+    if how == "in place":
+        model.compile()
+    x, y = batch(8)
+    private_of(wrapped, clip_norm=None, clipping=clipping).backward(x, y)
+    found = gradient(model)
+    twin = network().eval()
+    private_of(twin, clip_norm=None, clipping=clipping).backward(x, y)
+    torch.testing.assert_close(found, gradient(twin), rtol=1e-4, atol=1e-6)
+    assert wrapped(x).shape == (8, 3)
