@@ -132,7 +132,7 @@ def measured(training: Training) -> Measured:
         made.features.to(device),
         data.train.labels,
         method=asked,
-        study=made.study,
+        learner=made.learner,
         evaluation=(made.test_features.to(device), data.test.labels.to(device)),
         progress=False,
         runtime=Runtime(device=torch.device(device)) if isinstance(asked, NoisyGradients) else None,

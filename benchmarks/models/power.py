@@ -95,8 +95,8 @@ def power(quick: bool, device: str) -> Iterator[Row]:
         seeds = range(simulations if mistake.chance else 1)
         found = sorted(smallest(mistake, seed) for seed in seeds)
         size = found[math.ceil(POWER * len(found)) - 1]
-        said = "not found" if math.isinf(size) else mistake.said(size)
-        yield Row(subject=SUBJECT, name=mistake.name, value=size, note=said)
+        message = "not found" if math.isinf(size) else mistake.message(size)
+        yield Row(subject=SUBJECT, name=mistake.name, value=size, note=message)
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -173,65 +173,67 @@ def mistakes(of: Example) -> list[Mistake]:
         Mistake(
             name="noise too small in all steps",
             found=lambda x, draws: of.failed(noise_of(of, draws, lambda n: (1 - x) * n)),
-            said=lambda x: f"a standard deviation of {down(100 * (1 - x))}% of the one stated",
+            message=lambda x: f"a standard deviation of {down(100 * (1 - x))}% of the one stated",
         ),
         Mistake(
             name="noise too small in one step",
             found=lambda x, draws: of.failed(noise_of(of, draws, lambda n: in_one_step(n, 1 - x))),
-            said=lambda x: f"{down(100 * (1 - x))}%",
+            message=lambda x: f"{down(100 * (1 - x))}%",
         ),
         Mistake(
             name=f"noise too small in a tensor of {size} coordinates of the model, with one trial",
             found=lambda x, draws: of.failed(trial_of(of, draws, tensor, 1 - x)),
-            said=lambda x: f"{down(100 * (1 - x))}% (nearer to 100% in larger tensors and longer runs)",
+            message=lambda x: f"{down(100 * (1 - x))}% (nearer to 100% in larger tensors and longer runs)",
         ),
         Mistake(
             name="noise shared by two steps, or taken back",
             found=lambda x, draws: of.failed(noise_of(of, draws, lambda n: shared_by_two(n, x))),
-            said=lambda x: f"a correlation of {up(x)}",
+            message=lambda x: f"a correlation of {up(x)}",
         ),
         Mistake(
             name="noise shared by every step and the next",
             found=lambda x, draws: of.failed(noise_of(of, draws, lambda n: shared_by_all(n, x))),
-            said=lambda x: f"a correlation of {up(x)}",
+            message=lambda x: f"a correlation of {up(x)}",
         ),
         Mistake(
             name="canaries' contributions too long, all of them",
             found=lambda x, draws: of.failed(contributions_of(of, draws, every=x)),
-            said=lambda x: f"{up(100 * x)}%",
+            message=lambda x: f"{up(100 * x)}%",
         ),
         Mistake(
             name="one contribution of a canary too long",
             found=lambda x, draws: of.failed(contributions_of(of, draws, one=30 * x)),
-            said=lambda x: f"{up(1 + 30 * x)} times what clipping allows",
+            message=lambda x: f"{up(1 + 30 * x)} times what clipping allows",
         ),
         Mistake(
             name="rows too long in the model's own tensors, with one trial",
             found=lambda x, draws: of.failed(pushes_of(of, draws, x)),
-            said=lambda x: f"{up(100 * x)}%",
+            message=lambda x: f"{up(100 * x)}%",
         ),
         Mistake(
             name="sampling rate too high",
             found=lambda x, draws: of.failed(
                 batches_of(of, draws.random((of.steps, COUNT // 2)) < of.rate * (1 + x))
             ),
-            said=lambda x: f"{up(100 * x)}%",
+            message=lambda x: f"{up(100 * x)}%",
         ),
         Mistake(
             name="batches that come back",
             found=lambda x, draws: of.failed(batches_of(of, coming_back(of, draws, round(40 * x)))),
-            said=lambda x: f"two that share {round(40 * x)} canaries, where {expected:.2g} should be shared",
+            message=lambda x: (
+                f"two that share {round(40 * x)} canaries, where {expected:.2g} should be shared"
+            ),
         ),
         Mistake(
             name="claim below the cost of the steps",
             found=lambda x, _: is_too_low(of, of.run.epsilon - x),
-            said=lambda x: f"by {up(x)}",
+            message=lambda x: f"by {up(x)}",
             chance=False,
         ),
         Mistake(
             name="weights that do not follow from what was released",
             found=lambda x, _: of.failed(updates_off_by(x / 1000)),
-            said=lambda x: f"by {up(x / 10)}%",
+            message=lambda x: f"by {up(x / 10)}%",
             chance=False,
         ),
     ]

@@ -32,43 +32,47 @@ from sfumato.statistics.sources.tables import PrivateTable, private_table
 
 __all__ = ["PrivateData", "fit", "open"]
 
-Asked = ParamSpec("Asked")
+Arguments = ParamSpec("Arguments")
 Answered = TypeVar("Answered")
 Estimator = TypeVar("Estimator")
 
 
 def _of_column(
-    function: Callable[Concatenate[Any, Asked], Answered],
-) -> Callable[Concatenate["PrivateData", str, Asked], Answered]:
+    function: Callable[Concatenate[Any, Arguments], Answered],
+) -> Callable[Concatenate["PrivateData", str, Arguments], Answered]:
     """Return a method that asks a function of `statistics` about a column of numbers."""
 
     @wraps(function)
-    def method(self: "PrivateData", column: str, *args: Asked.args, **terms: Asked.kwargs) -> Answered:
+    def method(
+        self: "PrivateData", column: str, *args: Arguments.args, **terms: Arguments.kwargs
+    ) -> Answered:
         return function(self.table[column], *args, **terms, **self._charged())  # type: ignore[arg-type]
 
     return method
 
 
 def _of_categories(
-    function: Callable[Concatenate[Any, Asked], Answered],
-) -> Callable[Concatenate["PrivateData", str, Asked], Answered]:
+    function: Callable[Concatenate[Any, Arguments], Answered],
+) -> Callable[Concatenate["PrivateData", str, Arguments], Answered]:
     """Return a method that asks a function of `statistics` about a column of categories."""
 
     @wraps(function)
-    def method(self: "PrivateData", column: str, *args: Asked.args, **terms: Asked.kwargs) -> Answered:
+    def method(
+        self: "PrivateData", column: str, *args: Arguments.args, **terms: Arguments.kwargs
+    ) -> Answered:
         return function(self.table.categories(column), *args, **terms, **self._charged())  # type: ignore[arg-type]
 
     return method
 
 
 def _of_rows(
-    function: Callable[Concatenate[Any, Asked], Answered],
-) -> Callable[Concatenate["PrivateData", Sequence[str], Asked], Answered]:
+    function: Callable[Concatenate[Any, Arguments], Answered],
+) -> Callable[Concatenate["PrivateData", Sequence[str], Arguments], Answered]:
     """Return a method that asks a function of `statistics` about several columns."""
 
     @wraps(function)
     def method(
-        self: "PrivateData", columns: Sequence[str], *args: Asked.args, **terms: Asked.kwargs
+        self: "PrivateData", columns: Sequence[str], *args: Arguments.args, **terms: Arguments.kwargs
     ) -> Answered:
         return function(self.table.rows(*columns), *args, **terms, **self._charged())  # type: ignore[arg-type]
 

@@ -4,8 +4,8 @@
 import pytest
 import torch
 
-from attacks.trainers import trainers
 from attacks import trainers as module
+from attacks.trainers import trainers
 from sfumato.errors import InvalidParameterError
 from sfumato.labels import Denoising, NoisyGradients
 from sfumato.testing import seeded

@@ -75,7 +75,7 @@ def audit_of(**facts):
 def one_failed():
     """Return the checks of the run, the first of which failed."""
     first, *others = audit_of()["checks"]
-    return [first | {"p_value": 0.0, "said": "the noise is too small in step 3"}, *others]
+    return [first | {"p_value": 0.0, "message": "the noise is too small in step 3"}, *others]
 
 
 def test_a_claim_that_stands_is_shown_beside_the_bound_with_a_page(said, tmp_path):

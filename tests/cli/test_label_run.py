@@ -24,7 +24,7 @@ def fewer(data):
 def shortened(made):
     if isinstance(made.method, NoisyGradients):
         return replace(made, method=replace(made.method, steps=2))
-    return replace(made, study=replace(made.study, epochs=1))
+    return replace(made, learner=replace(made.learner, epochs=1))
 
 
 @pytest.fixture

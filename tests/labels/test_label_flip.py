@@ -50,7 +50,7 @@ class Watching:
         self.present.append(np.isin(np.arange(ROWS), rows) if rows is not None else None)
         return {name: torch.zeros_like(part) for name, part in gradient.items()}
 
-    def said(self):
+    def statement(self):
         return "Watched."
 
     def state_dict(self):

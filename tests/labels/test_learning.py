@@ -162,11 +162,11 @@ def test_a_teacher_trains_a_copy_from_the_same_start():
     model, (x, y) = net(), data()
     before = copy.deepcopy(model)
 
-    def study(student, features, released):
+    def learner(student, features, released):
         learn(student, features, released.targets, loss=released.loss, **STEPS)
 
     rows = torch.arange(0, 33, 2)
-    teach = teacher(model, x, study)
+    teach = teacher(model, x, learner)
     first = teach(rows, Released(targets=y[rows], loss=soft_cross_entropy))
     assert weights(model).equal(weights(before)) and first.shape == (33, 3)
     learn(model, x[rows], y[rows], **STEPS)

@@ -7,7 +7,7 @@ import torch
 from sfumato import Relation
 from sfumato.datasets import Examples, load
 from sfumato.errors import InvalidParameterError
-from sfumato.labels import NoisyGradients, Study, train
+from sfumato.labels import Learner, NoisyGradients, train
 from sfumato.labels.recipes import METHODS, Start, published_cnn, recipe, standardized, tiny_cnn
 
 every_method = pytest.mark.parametrize("method", list(METHODS))
@@ -21,23 +21,23 @@ def digits():
 
 
 def shortened(made):
-    """Return method and study of a recipe with hardly any steps: what they cost is not known to be less."""
+    """Return method and learner of a recipe with hardly any steps: what they cost is not known to be less."""
     if isinstance(made.method, NoisyGradients):
         return replace(made.method, steps=2), None
-    return made.method, replace(made.study, epochs=1)
+    return made.method, replace(made.learner, epochs=1)
 
 
 @every_method
 def test_every_recipe_trains_within_the_epsilon_that_was_asked_for(digits, method):
     epsilon = 0.7
     made = recipe(digits, method, epsilon=epsilon, delta=1e-4, seed=1)
-    asked, study = shortened(made)
+    asked, learner = shortened(made)
     run = train(
         made.model,
         made.features,
         digits.train.labels,
         method=asked,
-        study=study,
+        learner=learner,
         evaluation=(made.test_features, digits.test.labels),
         progress=False,
     )
@@ -53,8 +53,8 @@ def test_a_recipe_is_for_all_rows_and_classes_of_its_data(digits, method):
     assert len(made.features) == digits.public_size and len(made.test_features) == len(digits.test.labels)
     assert made.features.shape[1:] == made.test_features.shape[1:]
     assert made.method.classes == digits.num_classes and made.method.epsilon == 1.0
-    assert (made.study is None) == isinstance(made.method, NoisyGradients)
-    assert made.study is None or isinstance(made.study, Study)
+    assert (made.learner is None) == isinstance(made.method, NoisyGradients)
+    assert made.learner is None or isinstance(made.learner, Learner)
 
 
 def state(made):

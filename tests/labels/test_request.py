@@ -13,11 +13,11 @@ from sfumato.labels import (
     Alibi,
     ClusterLabels,
     Denoising,
+    Learner,
     MultiStage,
     NoisyGradients,
     PriorLabels,
     RandomizedLabels,
-    Study,
     train,
 )
 from sfumato.training import Runtime
@@ -169,7 +169,7 @@ def test_what_are_no_features_costs_nothing(refused, method, features):
 )
 def test_a_study_that_makes_no_sense_is_never_made(bad):
     with pytest.raises(InvalidParameterError, match=next(iter(bad))):
-        Study(**bad)
+        Learner(**bad)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_features_that_an_augmentation_spoils_cost_nothing(refused, method):
     def narrower(x, generator):
         return x[:, :2]
 
-    said = refused(method, UnsupportedModelError, study=Study(augment=narrower))
+    said = refused(method, UnsupportedModelError, learner=Learner(augment=narrower))
     assert "training fails on the features" in said and "before anything was spent" in said
 
 
@@ -315,7 +315,7 @@ def test_a_model_that_fails_in_training_alone_costs_nothing(refused, method):
 
 @each(RELEASING)
 def test_batches_too_small_for_batch_norm_cost_nothing(refused, method):
-    said = refused(method, UnsupportedModelError, model=MIXING["batch-norm"], study=Study(batch_size=1))
+    said = refused(method, UnsupportedModelError, model=MIXING["batch-norm"], learner=Learner(batch_size=1))
     assert "training fails" in said
 
 
@@ -359,7 +359,7 @@ def test_a_rehearsal_leaves_the_model_and_global_randomness_as_they_were(method)
     if isinstance(method, NoisyGradients):
         method.rehearse(model, X)
     else:
-        Study().rehearse(model, X, classes=CLASSES)
+        Learner().rehearse(model, X, classes=CLASSES)
     assert torch.get_rng_state().equal(draws) and not any(m.training for m in model.modules())
     assert all(value.equal(weights[name]) for name, value in model.state_dict().items())
     assert all(p.grad is None for p in model.parameters())

@@ -15,11 +15,11 @@ from sfumato.errors import BudgetExceededError, InvalidParameterError, Unsupport
 from sfumato.labels import (
     Alibi,
     Denoising,
+    Learner,
     MultiStage,
     NoisyGradients,
     PriorLabels,
     RandomizedLabels,
-    Study,
     train,
 )
 from sfumato.ledger.state import Progress
@@ -38,7 +38,7 @@ GRADIENTS = {
     "expected_batch_size": 60,
     "alternative_batch_size": 20,
 }
-STUDY = Study(epochs=1)
+LEARNER = Learner(epochs=1)
 
 
 def methods(epsilon=4.0, **terms):
@@ -64,9 +64,15 @@ def network():
 
 
 def trained(method, *, labels=Y, model=None, **more):
-    study = None if isinstance(method, NoisyGradients) else STUDY
+    learner = None if isinstance(method, NoisyGradients) else LEARNER
     return train(
-        network() if model is None else model, X, labels, method=method, study=study, progress=False, **more
+        network() if model is None else model,
+        X,
+        labels,
+        method=method,
+        learner=learner,
+        progress=False,
+        **more,
     )
 
 
@@ -187,8 +193,8 @@ def test_an_account_needs_a_purpose(account):
 
 
 def test_settings_of_one_kind_are_refused_by_the_other(tmp_path):
-    with pytest.raises(InvalidParameterError, match="study"):
-        train(network(), X, Y, method=methods()["altconv"], study=STUDY)
+    with pytest.raises(InvalidParameterError, match="learner"):
+        train(network(), X, Y, method=methods()["altconv"], learner=LEARNER)
     with pytest.raises(InvalidParameterError, match="cannot be resumed"):
         train(network(), X, Y, method=methods()["alibi"], folder=str(tmp_path), resume=True)
 
@@ -226,13 +232,13 @@ def test_digits_are_learned_from_noisy_labels_and_gradients():
     }  # fmt: skip
     for name, method in kinds.items():
         torch.manual_seed(0)
-        study = None if name == "altconv" else Study(epochs=20, learning_rate=0.01)
+        learner = None if name == "altconv" else Learner(epochs=20, learning_rate=0.01)
         run = train(
             nn.Linear(64, 10),
             x[:1400],
             y[:1400],
             method=method,
-            study=study,
+            learner=learner,
             evaluation=(x[1400:], y[1400:]),
             generator=seeded(1),
             progress=False,

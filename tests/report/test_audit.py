@@ -9,7 +9,7 @@ import pytest
 from sfumato.accounting import Guarantee, Relation
 from sfumato.audit.evidence.results import AuditResult, Check, LowerBound, Unchecked
 from sfumato.audit.evidence.roc import Roc
-from sfumato.audit.runs.run_attack import Attacked
+from sfumato.audit.runs.run_attack import AttackResult
 from sfumato.report.audit import audit_report
 
 HOSTILE = "<script>alert('1')</script>"
@@ -22,7 +22,7 @@ def attacked(epsilon=2.9979, *, membership=None, canaries=True, attack="ranked s
     planted = AuditResult(
         subject=subject, claim=CLAIM, bounds=(bound,), in_scores=tuple(scores + 5), out_scores=tuple(scores)
     )
-    return Attacked(claim=CLAIM, canaries=planted if canaries else None, membership=membership)
+    return AttackResult(claim=CLAIM, canaries=planted if canaries else None, membership=membership)
 
 
 def test_the_page_shows_the_claim_and_the_bound_side_by_side():
@@ -48,7 +48,9 @@ def test_a_false_claim_is_said_to_be_false_above_everything_else():
 
 
 def checked(name, p_value):
-    return Check(name=name, p_value=p_value, error=0.01, said="it is wrong", observations=10, sees="little")
+    return Check(
+        name=name, p_value=p_value, error=0.01, message="it is wrong", observations=10, sees="little"
+    )
 
 
 def test_a_check_that_failed_stands_out_among_the_others():

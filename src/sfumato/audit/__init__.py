@@ -23,7 +23,7 @@ from sfumato.audit.mechanisms.replay import check_sensitivity, replay
 from sfumato.audit.runs.auditor import Auditor
 from sfumato.audit.runs.canaries import Canaries
 from sfumato.audit.runs.input_canaries import audit_inputs, mislabeled
-from sfumato.audit.runs.run_attack import Attacked, attack
+from sfumato.audit.runs.run_attack import AttackResult, attack
 
 if TYPE_CHECKING:
     from sfumato.audit.models.attribute_inference import Attribute, infer_attribute
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from sfumato.audit.models.shadow_models import coin_flips, confidences, select, shadow_models
 
 __all__ = [
-    "Attacked",
+    "AttackResult",
     "Attribute",
     "AuditResult",
     "Auditor",

@@ -83,7 +83,7 @@ def write_page(outcome: Outcome, account: Account | None) -> None:
     """Write the page of a run, where one was asked for; of several processes the first does."""
     if outcome.settings.report is None or distributed.global_rank() != 0:
         return
-    settings = {name.replace("_", " "): value for name, value in outcome.settings.said().items()}
+    settings = {name.replace("_", " "): value for name, value in outcome.settings.given().items()}
     facts = TrainingFacts(
         data=outcome.data.name,
         model=outcome.described,

@@ -25,7 +25,7 @@ from sfumato.errors import InvalidParameterError, SfumatoError
 
 if TYPE_CHECKING:
     from sfumato.audit.evidence.results import AuditResult
-    from sfumato.audit.runs.run_attack import Attacked
+    from sfumato.audit.runs.run_attack import AttackResult
     from sfumato.cli.settings import TrainSettings
 
 __all__ = ["command"]
@@ -51,7 +51,7 @@ def command(
     """Attack a run: its claim beside what attacks prove, as a page. Exits with 1 if the claim is false, and
     with 3 if the run has no canaries, so that nothing was audited."""
     facts, claim, planted = _finished(run)
-    from sfumato.audit.runs.run_attack import Attacked
+    from sfumato.audit.runs.run_attack import AttackResult
     from sfumato.report.audit import audit_report
 
     if planted is None and not membership:
@@ -62,7 +62,7 @@ def command(
     with waiting("Attacking"):
         attempts.make(lambda: _require_evidence(run, facts, planted))
         losses = attempts.make(lambda: _membership(run, facts)) if membership else None
-        found = Attacked(claim=claim, canaries=planted, membership=losses)
+        found = AttackResult(claim=claim, canaries=planted, membership=losses)
         place = report if report is not None else str(Path(run) / "audit.html")
         title = f"Audit of {Path(run).name}"
         written = attempts.make(
@@ -92,7 +92,7 @@ class _Attempts:
             return None
 
 
-def _show(found: "Attacked", place: str | None, failed: Sequence[str], *, as_json: bool) -> None:
+def _show(found: "AttackResult", place: str | None, failed: Sequence[str], *, as_json: bool) -> None:
     told = _told(found, place)
     if as_json:
         canaries = found.canaries
@@ -341,7 +341,7 @@ def _write(place: str, html: str) -> str:
     return place
 
 
-def _told(found: "Attacked", place: str | None) -> dict[str, Any]:
+def _told(found: "AttackResult", place: str | None) -> dict[str, Any]:
     best = None if found.canaries is None else found.canaries.best
     area = None if found.membership is None else found.membership.area_interval()
     return {

@@ -56,13 +56,13 @@ def run(settings: TrainSettings, *, resume: bool, as_json: bool) -> None:
     done = _trained(settings, data, made, account, audit=audit, resume=resume)
     outcome = Outcome.of(done, done.training, settings=settings, data=data, name=done.method.name)
     write_page(outcome, account)
-    told = {"data": data.name, "settings": settings.said()} | json.loads(done.to_json())
+    told = {"data": data.name, "settings": settings.given()} | json.loads(done.to_json())
     remarks = [] if why is None else [f"The method was chosen: {why}"]
     show(outcome, told, as_json=as_json, remarks=remarks)
 
 
 def _require_known(settings: TrainSettings) -> None:
-    unknown = sorted(set(settings.said()) - _KNOWN)
+    unknown = sorted(set(settings.given()) - _KNOWN)
     if unknown:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in unknown)
         raise InvalidParameterError(
@@ -106,7 +106,7 @@ def _trained(
         made.features,
         data.train.labels,
         method=made.method,
-        study=made.study,
+        learner=made.learner,
         evaluation=(made.test_features, data.test.labels),
         account=account,
         purpose=purpose if account is not None else None,

@@ -13,7 +13,7 @@ from sfumato.accounting.default_delta import delta_note
 from sfumato.cli.options import DEFAULT_LEDGER, Json, LedgerAt, Name, Relations
 from sfumato.cli.show import show_facts, show_table, show_text, waiting
 from sfumato.errors import InvalidParameterError
-from sfumato.ledger import Account, Budget, Ledger, Release
+from sfumato.ledger import Account, Budget, Ledger, ReleaseRecord
 
 __all__ = ["app", "plan_within"]
 
@@ -178,7 +178,7 @@ def _releases(account: Account) -> list[dict[str, Any]]:
     return [_release_facts(number, *one) for number, one in enumerate(both, start=1)]
 
 
-def _release_facts(number: int, release: Release, cost: Guarantee) -> dict[str, Any]:
+def _release_facts(number: int, release: ReleaseRecord, cost: Guarantee) -> dict[str, Any]:
     return {
         "number": number,
         "reservation": release.reservation,

@@ -61,9 +61,9 @@ class TrainSettings:
         >>> TrainSettings(epsilon=1.0).over(TrainSettings(epsilon=3.0, epochs=5.0)).epochs
         5.0
         """
-        return replace(below, **self.said())
+        return replace(below, **self.given())
 
-    def said(self) -> dict[str, Any]:
+    def given(self) -> dict[str, Any]:
         """Return what is set, by name."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
@@ -132,7 +132,7 @@ def keep(settings: TrainSettings, folder: str | Path) -> None:
     """Write the settings of a run into its folder."""
     place = _place(folder)
     place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text(json.dumps(settings.said(), indent=2) + "\n", encoding="utf-8")
+    place.write_text(json.dumps(settings.given(), indent=2) + "\n", encoding="utf-8")
 
 
 def kept(folder: str | Path) -> TrainSettings:

@@ -46,7 +46,7 @@ def run(said: TrainSettings, *, config: str | None, resume: bool, as_json: bool)
     done = _train(settings, data, model, account, resume=resume)
     outcome = Outcome.of(done, done, settings=settings, data=data, name=str(settings.model))
     write_page(outcome, account)
-    told = {"data": data.name, "settings": settings.said(), "accuracy": done.accuracy}
+    told = {"data": data.name, "settings": settings.given(), "accuracy": done.accuracy}
     chosen = said.delta is None and account is None
     remarks = [_chosen_delta(done.price.delta, data)] if chosen else []
     show(outcome, told | json.loads(done.to_json()), as_json=as_json, remarks=remarks)

@@ -13,7 +13,7 @@ from sfumato.labels.projection.gradient_products import LabelGradients
 from sfumato.labels.projection.hull import Accelerated, FrankWolfe, ProjectedGradient
 from sfumato.labels.projection.simplex import onto_simplex
 from sfumato.labels.projection.span import Span
-from sfumato.labels.train import LabelRun, Study, train
+from sfumato.labels.train import LabelRun, Learner, train
 from sfumato.labels.whitening import whitened
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "FrankWolfe",
     "LabelGradients",
     "LabelRun",
+    "Learner",
     "MultiStage",
     "NoisyGradients",
     "PriorLabels",
@@ -36,7 +37,6 @@ __all__ = [
     "SelfConv",
     "SelfSpan",
     "Span",
-    "Study",
     "choose",
     "cluster_count",
     "learn",

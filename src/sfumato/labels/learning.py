@@ -183,20 +183,20 @@ def rehearsing(what: str) -> Generator[None]:
 
 
 def teacher(
-    model: nn.Module, features: Tensor, study: Callable[[nn.Module, Tensor, Released], None]
+    model: nn.Module, features: Tensor, learner: Callable[[nn.Module, Tensor, Released], None]
 ) -> Teach:
-    """Return how a stage learns: `study` trains a copy of the model, which then predicts all rows.
+    """Return how a stage learns: `learner` trains a copy of the model, which then predicts all rows.
 
-    >>> def study(student, x, released):
+    >>> def learner(student, x, released):
     ...     learn(student, x, released.targets, loss=released.loss, epochs=1, batch_size=2, learning_rate=0.1)
-    >>> teach = teacher(nn.Linear(4, 3), torch.zeros(6, 4), study)
+    >>> teach = teacher(nn.Linear(4, 3), torch.zeros(6, 4), learner)
     >>> teach(torch.tensor([0, 2]), Released(targets=torch.tensor([1, 1]), loss=soft_cross_entropy)).shape
     torch.Size([6, 3])
     """
 
     def teach(rows: Tensor, released: Released) -> Tensor:
         student = copy.deepcopy(model)
-        study(student, features[rows.to(features.device)], released)
+        learner(student, features[rows.to(features.device)], released)
         return predictions(student, features)
 
     return teach

@@ -42,7 +42,7 @@ from sfumato.labels.methods.clusters import ClusterLabels, cluster_count
 from sfumato.labels.methods.noisy_gradients import Denoising, NoisyGradients
 from sfumato.labels.methods.randomized_response import Correction
 from sfumato.labels.methods.released_labels import Alibi, MultiStage, RandomizedLabels
-from sfumato.labels.train import Method, Study
+from sfumato.labels.train import Learner, Method
 from sfumato.labels.whitening import whitened
 
 __all__ = [
@@ -128,7 +128,7 @@ _TUNED = {
         Denoising.SELF_SPAN: _Tuned(learning_rate=0.5, expected_batch_size=4096, steps=14, clip_norm=5.0),
     },
 }
-_STUDY = Study(epochs=12, batch_size=256, learning_rate=2e-3)
+_STUDY = Learner(epochs=12, batch_size=256, learning_rate=2e-3)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -139,7 +139,7 @@ class LabelRecipe:
     test_features: Tensor
     model: nn.Module
     method: Method
-    study: Study | None  # None for methods by noisy gradients
+    learner: Learner | None  # None for methods by noisy gradients
 
 
 def recipe(
@@ -309,7 +309,7 @@ def _by_gradients(denoising: Denoising) -> Callable[[_Asked], LabelRecipe]:
         )
         features, test_features, model = _STARTS[asked.start](asked)
         return LabelRecipe(
-            features=features, test_features=test_features, model=model, method=method, study=None
+            features=features, test_features=test_features, model=model, method=method, learner=None
         )
 
     return made
@@ -339,7 +339,7 @@ def _by_release(make: Callable[[float, int], Method]) -> Callable[[_Asked], Labe
             test_features=data.test.features,
             model=_network(data.train.features.shape[1:], data.num_classes) if own is None else own,
             method=make(asked.epsilon, data.num_classes),
-            study=_STUDY,
+            learner=_STUDY,
         )
 
     return made
@@ -355,7 +355,7 @@ def _by_clusters(asked: _Asked) -> LabelRecipe:
         nn.Linear(points.shape[1], 512), nn.ReLU(), nn.Dropout(0.3), nn.Linear(512, data.num_classes)
     )
     model = own if asked.model is None else asked.model
-    return LabelRecipe(features=points, test_features=test, model=model, method=method, study=_STUDY)
+    return LabelRecipe(features=points, test_features=test, model=model, method=method, learner=_STUDY)
 
 
 def points_of(features: Tensor) -> Tensor:

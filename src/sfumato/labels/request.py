@@ -28,7 +28,7 @@ from sfumato.labels.methods.released_labels import ReleasingMethod
 from sfumato.ledger.account import Account
 from sfumato.mechanisms.random import Generator
 
-__all__ = ["Asked", "Method", "ask"]
+__all__ = ["LabelRequest", "Method", "ask"]
 
 Method = ReleasingMethod | NoisyGradients
 _LABELS = "label"  # the privacy unit, unless users own several
@@ -36,7 +36,7 @@ _ROWS = (_LABELS, "example", "row")  # units that have one label each
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class LabelRequest:
     """What a run is about, whatever the method: checked, but for the labels."""
 
     model: nn.Module
@@ -84,7 +84,7 @@ def ask(
     account: Account | None = None,
     purpose: str | None = None,
     generator: Generator | None = None,
-) -> Asked:
+) -> LabelRequest:
     """Return what is asked for, or refuse what cannot work; no label is looked at.
 
     >>> import torch
@@ -101,7 +101,7 @@ def ask(
     rows, bound = len(features), method.contribution_bound
     check_shape(labels, rows=rows)
     _check_unit(account, purpose, owners, rows=rows, bound=bound)
-    asked = Asked(
+    asked = LabelRequest(
         model=model,
         features=features,
         labels=labels,

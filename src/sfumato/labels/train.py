@@ -32,24 +32,24 @@ from sfumato.labels.input_checks import Given
 from sfumato.labels.learning import Augment, Released, learn, rehearsing, soft_cross_entropy, teacher
 from sfumato.labels.methods.noisy_gradients import NoisyGradients
 from sfumato.labels.methods.released_labels import ReleasingMethod
-from sfumato.labels.request import Asked, Method, ask
+from sfumato.labels.request import LabelRequest, Method, ask
 from sfumato.ledger.account import Account
 from sfumato.ledger.recorded import record_note
 from sfumato.mechanisms.random import Generator, study_note
 from sfumato.training import distributed
-from sfumato.training.audit_plan import AuditPlan, require_plan
 from sfumato.training.data.units import Deferred
 from sfumato.training.record import fingerprints
 from sfumato.training.record.run_folder import RunFolder
 from sfumato.training.run import TrainingRun, sentence
+from sfumato.training.run_audit import RunAudit, require_audit
 from sfumato.training.runtime import Runtime
 from sfumato.training.trainer import Trainer
 
-__all__ = ["LabelRun", "Method", "Study", "require_steps", "train"]
+__all__ = ["LabelRun", "Learner", "Method", "require_steps", "train"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Study:
+class Learner:
     """How a network learns from released labels: plain training, which costs nothing."""
 
     epochs: int = 10
@@ -173,21 +173,21 @@ def train(
     labels: Any,
     *,
     method: Method,
-    study: Study | None = None,
+    learner: Learner | None = None,
     owners: Given | None = None,
     evaluation: tuple[Tensor, Given] | None = None,
     account: Account | None = None,
     purpose: str | None = None,
     folder: str | None = None,
     resume: bool = False,
-    audit: AuditPlan | None = None,
+    audit: RunAudit | None = None,
     progress: bool = True,
     generator: Generator | None = None,
     runtime: Runtime | None = None,
 ) -> LabelRun:
     """Train a model, in place, so that the label of any one row could as well have been another.
 
-    `study` is how a network learns from labels that a method releases. Methods by noisy gradients have
+    `learner` is how a network learns from labels that a method releases. Methods by noisy gradients have
     settings of their own; `resume`, `audit` and `runtime` are for these, as in `training.train`. A `folder`
     keeps weights and statement of any run, and checkpoints of these. `owners` says which user owns each row,
     where users own several.
@@ -199,10 +199,10 @@ def train(
     >>> print(run.guarantee)
     (1, 0)-differential privacy for one label, replace-label neighbors
     """
-    require_plan(audit)
+    require_audit(audit)
     require_steps(method, resume=resume, audit=audit)
     if isinstance(method, NoisyGradients):
-        _refuse_study(method, study)
+        _refuse_learner(method, learner)
         model.to((runtime or Runtime()).device_for(model))  # trying it out is as fast there as the run is
     else:
         _refuse_several(method, runtime)
@@ -222,18 +222,18 @@ def train(
             asked, method, folder=folder, resume=resume, audit=audit, progress=progress, runtime=runtime
         )
     place = None if folder is None else RunFolder(folder)
-    return _by_release(asked, method, study if study is not None else Study(), place)
+    return _by_release(asked, method, learner if learner is not None else Learner(), place)
 
 
-def _refuse_study(method: NoisyGradients, study: Study | None) -> None:
-    if study is not None:
+def _refuse_learner(method: NoisyGradients, learner: Learner | None) -> None:
+    if learner is not None:
         raise InvalidParameterError(
-            f"{method.name} learns from noisy gradients, and has no use for study=...: its settings are "
+            f"{method.name} learns from noisy gradients, and has no use for learner=...: its settings are "
             "those of the method."
         )
 
 
-def require_steps(method: Method, *, resume: bool, audit: AuditPlan | None) -> None:
+def require_steps(method: Method, *, resume: bool, audit: RunAudit | None) -> None:
     """Raise if a run of this method cannot be resumed or audited as asked: no label is needed to know."""
     if isinstance(method, NoisyGradients):
         if audit is not None and method.denoising.reveals_batches:
@@ -268,18 +268,20 @@ def _refuse_several(method: ReleasingMethod, runtime: Runtime | None) -> None:
         )
 
 
-def _by_release(asked: Asked, method: ReleasingMethod, study: Study, folder: RunFolder | None) -> LabelRun:
+def _by_release(
+    asked: LabelRequest, method: ReleasingMethod, learner: Learner, folder: RunFolder | None
+) -> LabelRun:
     began = time.monotonic()
     lessons = method.lessons(len(asked.features))
-    study.rehearse(asked.model, asked.features, classes=method.classes, lessons=lessons)
+    learner.rehearse(asked.model, asked.features, classes=method.classes, lessons=lessons)
     guarantee = _guarantee(method, asked.unit)  # what cannot be priced is refused before anything is paid
     with nullcontext() if folder is None else folder.taken(resume=False):
         with _spent(asked, method):
             true = asked.true_labels(method)
             released = method.release(
-                true, teach=teacher(asked.model, asked.features, study), generator=asked.generator
+                true, teach=teacher(asked.model, asked.features, learner), generator=asked.generator
             )
-            study(asked.model, asked.features, released)
+            learner(asked.model, asked.features, released)
         run = LabelRun(
             model=asked.model,
             method=method,
@@ -306,19 +308,19 @@ def _guarantee(method: ReleasingMethod, unit: str) -> Guarantee:
     return Guarantee(epsilon=epsilon, delta=delta, relation=method.relation, privacy_unit=unit)
 
 
-def _spent(asked: Asked, method: ReleasingMethod) -> AbstractContextManager[Any]:
+def _spent(asked: LabelRequest, method: ReleasingMethod) -> AbstractContextManager[Any]:
     if asked.account is None or asked.purpose is None:
         return nullcontext()
     return asked.account.spend(method, purpose=asked.purpose, generator=asked.generator)
 
 
 def _by_gradients(
-    asked: Asked,
+    asked: LabelRequest,
     method: NoisyGradients,
     *,
     folder: str | None,
     resume: bool,
-    audit: AuditPlan | None,
+    audit: RunAudit | None,
     progress: bool,
     runtime: Runtime | None,
 ) -> LabelRun:
@@ -364,7 +366,7 @@ def _by_gradients(
     return labeled(trainer.fit(resume=resume, record=lambda run: labeled(run).to_json()))
 
 
-def _deferred(asked: Asked, labels: Callable[[], Tensor]) -> Deferred:
+def _deferred(asked: LabelRequest, labels: Callable[[], Tensor]) -> Deferred:
     """Return rows whose labels are read once the run is paid for."""
     return Deferred(
         blank=(asked.features[:0], torch.zeros(0, dtype=torch.int64)),

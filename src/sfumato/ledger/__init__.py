@@ -7,7 +7,7 @@ from sfumato.ledger.budget import Budget
 from sfumato.ledger.charge import Mechanism
 from sfumato.ledger.journal import Head
 from sfumato.ledger.ledger import Ledger
-from sfumato.ledger.state import Grant, Progress, Release
+from sfumato.ledger.state import Grant, Progress, ReleaseRecord
 from sfumato.ledger.statement import Statement
 
 __all__ = [
@@ -18,7 +18,7 @@ __all__ = [
     "Ledger",
     "Mechanism",
     "Progress",
-    "Release",
+    "ReleaseRecord",
     "Remaining",
     "Reservation",
     "Statement",

@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Mapping
 
 from sfumato.accounting.guarantee import Guarantee, Relation, round_up
-from sfumato.ledger.state import Progress, Release
+from sfumato.ledger.state import Progress, ReleaseRecord
 
 __all__ = ["STUDY_ONLY", "day", "described", "filled", "in_words", "many"]
 
@@ -54,13 +54,13 @@ def in_words(guarantee: Guarantee) -> str:
     )
 
 
-def described(release: Release, cost: Guarantee) -> str:
+def described(release: ReleaseRecord, cost: Guarantee) -> str:
     """Return the sentences that say what a release was, and what it costs on its own."""
     seeded = f" {STUDY_ONLY.capitalize()}." if release.seeded else ""
     return f"{_TOLD[release.progress].format(**_words(release, cost))}{seeded}"
 
 
-def _words(release: Release, cost: Guarantee) -> dict[str, str]:
+def _words(release: ReleaseRecord, cost: Guarantee) -> dict[str, str]:
     # Braces in a purpose are text: `format` does not look into what it puts in.
     price = f"epsilon {round_up(cost.epsilon):g}, delta {round_up(cost.delta):g}"
     return {

@@ -32,7 +32,7 @@ from sfumato.ledger._words import line
 from sfumato.ledger.book import Accounts, Book
 from sfumato.ledger.budget import Budget, as_floats
 from sfumato.ledger.charge import Charge, Mechanism, Randomness
-from sfumato.ledger.state import AccountState, Grant, Progress, Release
+from sfumato.ledger.state import AccountState, Grant, Progress, ReleaseRecord
 
 __all__ = ["Account", "Remaining", "Reservation"]
 
@@ -211,7 +211,7 @@ class Account:
         """Return everything reserved and not refunded as one event, as `calibrate(given=...)` takes it."""
         return self._state().event()
 
-    def releases(self) -> list[Release]:
+    def releases(self) -> list[ReleaseRecord]:
         """Return all releases in the order they were reserved, refunded ones too."""
         return self._ask(lambda state: list(state.releases.values()))
 
@@ -271,7 +271,7 @@ class Reservation:
         return f"<Reservation {self.number} of account {self._account!r} of {self._book.location}>"
 
     @property
-    def release(self) -> Release:
+    def release(self) -> ReleaseRecord:
         """What the ledger knows of it now."""
         return self._book.ask(self._account, lambda state: state.releases[self.number])
 

@@ -32,7 +32,7 @@ from sfumato.ledger.journal import Row
 from sfumato.ledger.shares import SHARES
 from sfumato.ledger.tally import Tally
 
-__all__ = ["AccountState", "Grant", "Progress", "Release", "apply"]
+__all__ = ["AccountState", "Grant", "Progress", "ReleaseRecord", "apply"]
 
 
 class Progress(Enum):
@@ -53,7 +53,7 @@ _STEPS = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Release:
+class ReleaseRecord:
     """One release as the ledger knows it."""
 
     reservation: int
@@ -78,9 +78,9 @@ class Release:
         """Whether it counts."""
         return self.progress is not Progress.REFUNDED
 
-    def moved(self, progress: Progress, changed_at: str, claim: str) -> "Release":
+    def moved(self, progress: Progress, changed_at: str, claim: str) -> "ReleaseRecord":
         """Return the same release, further on. (Spelled out, because `replace` is slow for many rows.)"""
-        return Release(
+        return ReleaseRecord(
             reservation=self.reservation,
             purpose=self.purpose,
             event_json=self.event_json,
@@ -121,9 +121,9 @@ class AccountState:
     opened_at: str
     earlier: tuple[Budget, ...] = ()  # the budgets before each grant
     grants: list[Grant] = field(default_factory=list[Grant])
-    releases: dict[int, Release] = field(default_factory=dict[int, Release])
+    releases: dict[int, ReleaseRecord] = field(default_factory=dict[int, ReleaseRecord])
     _tally: Tally = field(default_factory=Tally)  # of every release that counts and is not in _unpriced
-    _unpriced: dict[int, Release] = field(default_factory=dict[int, Release])
+    _unpriced: dict[int, ReleaseRecord] = field(default_factory=dict[int, ReleaseRecord])
     _refundable: dict[int, Cost] = field(default_factory=dict[int, Cost])  # what a refund would take away
 
     @property
@@ -197,11 +197,11 @@ class AccountState:
         self._tally, self._refundable = Tally(), {}
         self._unpriced = {number: release for number, release in self.releases.items() if release.spent}
 
-    def reserved(self, release: Release) -> None:
+    def reserved(self, release: ReleaseRecord) -> None:
         """Count one more release."""
         self.releases[release.reservation] = self._unpriced[release.reservation] = release
 
-    def moved(self, release: Release) -> None:
+    def moved(self, release: ReleaseRecord) -> None:
         """Take in that a release is further on."""
         number = release.reservation
         self.releases[number] = release
@@ -218,13 +218,13 @@ class AccountState:
         """Return everything reserved and not refunded as one event."""
         return events.compose(*(release.event for release in self.releases.values() if release.spent))
 
-    def own_cost(self, release: Release) -> Guarantee:
+    def own_cost(self, release: ReleaseRecord) -> Guarantee:
         """Return what one release costs with nothing beside it; an epsilon that cannot be stated is
         infinite."""
         epsilon, delta = self._own_epsilon(release) if release.spent else (0.0, 0.0)
         return Guarantee(epsilon=epsilon, delta=delta, relation=self.relation, privacy_unit=self.privacy_unit)
 
-    def _own_epsilon(self, release: Release) -> tuple[float, float]:
+    def _own_epsilon(self, release: ReleaseRecord) -> tuple[float, float]:
         try:
             epsilon, delta = composition.basic(release.event, self.relation)
         except UnsupportedEventError:  # such as Gaussian noise, which has no epsilon at delta 0
@@ -235,7 +235,7 @@ class AccountState:
         alone = self.alone(release.event_json)
         return (alone, self.budget.delta) if alone < math.inf else (epsilon, delta)
 
-    def _cost_of(self, release: Release) -> Cost:
+    def _cost_of(self, release: ReleaseRecord) -> Cost:
         try:
             return self.cost(release.event_json)
         except (InvalidParameterError, UnsupportedEventError) as error:
@@ -303,7 +303,7 @@ def _reserve(row: Row, accounts: dict[str, AccountState]) -> None:
     if Relation(row.relation) is not account.relation:
         raise _senseless(row, "its relation is not its account's")
     account.reserved(
-        Release(
+        ReleaseRecord(
             reservation=row.sequence,
             purpose=row.purpose,
             event_json=row.event,

@@ -26,7 +26,7 @@ from sfumato.errors import UnsupportedEventError
 from sfumato.ledger._sentences import STUDY_ONLY, day, described, filled, in_words, many
 from sfumato.ledger._words import code_version
 from sfumato.ledger.journal import Head
-from sfumato.ledger.state import AccountState, Grant, Release
+from sfumato.ledger.state import AccountState, Grant, ReleaseRecord
 
 __all__ = ["FixedPlan", "Statement", "write"]
 
@@ -56,7 +56,7 @@ class Statement:
     fraction: float
     fixed_plan: FixedPlan | None
     grants: tuple[Grant, ...]
-    releases: tuple[Release, ...]
+    releases: tuple[ReleaseRecord, ...]
     costs: tuple[Guarantee, ...]  # what each release costs on its own
     others: tuple[
         tuple[str, Guarantee], ...
@@ -307,7 +307,7 @@ def _fixed_plan(state: AccountState) -> FixedPlan | None:
     )
 
 
-def _release_plain(release: Release, cost: Guarantee) -> dict[str, Any]:
+def _release_plain(release: ReleaseRecord, cost: Guarantee) -> dict[str, Any]:
     return {
         "reservation": release.reservation,
         "purpose": release.purpose,

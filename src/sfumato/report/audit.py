@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from sfumato.accounting.guarantee import Guarantee, round_up
-from sfumato.audit.runs.run_attack import Attacked
+from sfumato.audit.runs.run_attack import AttackResult
 from sfumato.report.curves import Series, line_chart
 from sfumato.report.html import escape, facts_table, page, rows_table, section
 
@@ -21,7 +21,7 @@ __all__ = ["audit_report"]
 _LOWEST = -4.0  # log10 of rates that curves begin at
 
 
-def audit_report(found: Attacked, *, title: str, about: Mapping[str, object] | None = None) -> str:
+def audit_report(found: AttackResult, *, title: str, about: Mapping[str, object] | None = None) -> str:
     """Return the page of an audit; `about` says which run it is, by name and value."""
     return page(
         title,
@@ -39,7 +39,7 @@ def audit_report(found: Attacked, *, title: str, about: Mapping[str, object] | N
     )
 
 
-def _verdict(found: Attacked) -> str:
+def _verdict(found: AttackResult) -> str:
     said = ["The attacks do not contradict the claim. That proves nothing: another attack may do better."]
     if not found.audited:
         said = [
@@ -54,7 +54,7 @@ def _verdict(found: Attacked) -> str:
     return f'<div class="{kind}">{"".join(f"<p>{escape(sentence)}</p>" for sentence in said)}</div>'
 
 
-def _false(found: Attacked) -> str:
+def _false(found: AttackResult) -> str:
     if found.canaries is not None and found.canaries.failures:
         return (
             "THE CLAIM IS FALSE: the run is not the one that the claim was computed for. Do not use the "
@@ -63,7 +63,7 @@ def _false(found: Attacked) -> str:
     return "THE CLAIM IS FALSE: an attack proves a larger epsilon. Do not use the model."
 
 
-def _bounds(found: Attacked) -> str:
+def _bounds(found: AttackResult) -> str:
     claimed = f"{round_up(found.claim.epsilon):g}"
     attacks = () if found.canaries is None else found.canaries.bounds
     rows = [
@@ -74,7 +74,7 @@ def _bounds(found: Attacked) -> str:
     return rows_table(heads, rows or [(claimed, "no bound", f"{found.claim.delta:g}", "no canaries", 0, "")])
 
 
-def _checks(found: Attacked) -> str:
+def _checks(found: AttackResult) -> str:
     """Return a row for each check, those that were not made included; empty where there is none."""
     if found.canaries is None or not (found.canaries.checks or found.canaries.unchecked):
         return ""
@@ -98,7 +98,7 @@ def _checks(found: Attacked) -> str:
     return rows_table(heads, rows, warned=failed)
 
 
-def _curves(found: Attacked) -> str:
+def _curves(found: AttackResult) -> str:
     lines = [Series(name=roc.name, points=roc.log_points()) for roc in found.rocs]
     if math.isfinite(found.claim.epsilon):
         lines.append(Series(name="the most the claim allows", points=_allowed(found.claim)))
@@ -126,7 +126,7 @@ def _allowed(claim: Guarantee) -> list[tuple[float, float]]:
     return points
 
 
-def _warning(found: Attacked) -> str:
+def _warning(found: AttackResult) -> str:
     if found.membership is None:
         return ""
     return section(

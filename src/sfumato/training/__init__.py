@@ -24,7 +24,7 @@ from sfumato.training.privacy.sampling import (
     ShuffledBatches,
     TruncatedPoissonSampling,
 )
-from sfumato.training.record.metrics import Metrics, correct
+from sfumato.training.record.metrics import Metrics, correct_rows
 from sfumato.training.record.run_folder import CheckpointError
 from sfumato.training.run import TrainingRun
 from sfumato.training.runtime import Runtime
@@ -58,7 +58,7 @@ __all__ = [
     "TruncatedPoissonSampling",
     "add_lora",
     "cached_features",
-    "correct",
+    "correct_rows",
     "cross_entropy",
     "fix",
     "make_private",

@@ -22,7 +22,6 @@ from sfumato.accounting import events
 from sfumato.errors import InvalidParameterError, SfumatoError
 from sfumato.mechanisms.random import Generator, resolve
 from sfumato.training import distributed
-from sfumato.training.audit_plan import Canaried
 from sfumato.training.data import tree
 from sfumato.training.data.units import Batch, Units, moved
 from sfumato.training.engine import parameter_values
@@ -34,10 +33,11 @@ from sfumato.training.privacy.sampling import Sampler
 from sfumato.training.rank_agreement import Agreement
 from sfumato.training.record.metrics import Metrics
 from sfumato.training.record.run_folder import random_state, restore_random_state
+from sfumato.training.run_audit import AuditedRun
 from sfumato.training.runtime import Runtime
 from sfumato.training.weight_average import WeightAverage
 
-__all__ = ["Session"]
+__all__ = ["TrainingLoop"]
 
 # Settings that all ranks must share. Others may have texts that differ from process to process.
 _COMPARED = (
@@ -53,7 +53,7 @@ _COMPARED = (
 _REHEARSED = 2  # rows of zeros: one would not show a batch axis
 
 
-class Session:
+class TrainingLoop:
     """The moving parts of one run."""
 
     def __init__(
@@ -68,7 +68,7 @@ class Session:
         average: WeightAverage | None,
         clip_factors: Sequence[float] | None,
         denoiser: Denoiser | None,
-        canaried: Canaried | None,
+        audited: AuditedRun | None,
         agreement: Agreement,
         generator: Generator | None,
         runtime: Runtime,
@@ -80,7 +80,7 @@ class Session:
         self.optimizer, self.schedule, self.average = optimizer, schedule, average
         self.step = 0
         self.history: list[Metrics] = []
-        self._clip_factors, self._denoiser, self._canaried = clip_factors, denoiser, canaried
+        self._clip_factors, self._denoiser, self._audited = clip_factors, denoiser, audited
         self._agreement = agreement
         for factor in sorted(set(clip_factors or ())):  # before anything is charged
             Clipper(private.step.clipping, private.parameters).scaled(factor)
@@ -113,8 +113,8 @@ class Session:
         self._to_training()
         with self._runtime.forward(self._device):
             finite = self._rehearsed(moved(blank, self._device))
-        if self._canaried is not None:
-            self._canaried.require(finite=finite)
+        if self._audited is not None:
+            self._audited.require(finite=finite)
 
     def _to_training(self) -> None:
         self.model.train()
@@ -134,7 +134,7 @@ class Session:
     def _needs_zeros(self) -> bool:
         """Whether steps add rows of zeros to batches."""
         recorded = self._runtime.compile or self._runtime.cuda_graphs
-        return recorded or self.mechanism.step.group_size > 1 or self._canaried is not None
+        return recorded or self.mechanism.step.group_size > 1 or self._audited is not None
 
     def require_alike(self, settings: Mapping[str, str]) -> None:
         """Raise unless all ranks were started with the settings that bound what one unit does."""
@@ -148,16 +148,16 @@ class Session:
             self._sampler = self._new_sampler()
             self._sampler.load_state_dict(began)
         self._agreement.require_rows()
-        if self._canaried is not None and self._denoiser is None:
-            self._canaried.follow(self.optimizer, self.average)
+        if self._audited is not None and self._denoiser is None:
+            self._audited.follow(self.optimizer, self.average)
 
     def _new_sampler(self) -> Sampler:
         try:
             return self.mechanism.sampling.sampler(self.units.num_units, self._generator)
         except InvalidParameterError as error:
-            if self._canaried is None:
+            if self._audited is None:
                 raise
-            raise InvalidParameterError(f"{error} {self._canaried.counted()}") from None
+            raise InvalidParameterError(f"{error} {self._audited.counted()}") from None
 
     def take_step(self) -> None:
         """Draw a batch, set private gradients, and move the weights."""
@@ -166,8 +166,8 @@ class Session:
         self._agreement.require_batch(batch, self.step)
         units = distributed.share(batch)
         with self._runtime.forward(self._device):
-            if self._canaried is not None:
-                self._canaried.try_out(self.private, step=self.step, device=self._device)
+            if self._audited is not None:
+                self._audited.try_out(self.private, step=self.step, device=self._device)
             for piece in self._pieces(units):
                 self._accumulate(piece)
         bound = self.private.bound  # of this step: `finish` may move it for the next
@@ -175,8 +175,8 @@ class Session:
         self._observe(units, bound)
         self._denoise()
         self.optimizer.step()
-        if self._canaried is not None:
-            self._canaried.moved(self.step)
+        if self._audited is not None:
+            self._audited.moved(self.step)
         if self.schedule is not None:
             self.schedule.step()
         if self.average is not None:
@@ -208,13 +208,13 @@ class Session:
             *moved(batch.rows, self._device),
             rows_per_unit=batch.rows_per_unit,
             row_weights=None if weights is None else weights.to(self._device),
-            checked_rows=None if self._canaried is None else self._canaried.real_rows(batch),
+            checked_rows=None if self._audited is None else self._audited.real_rows(batch),
         )
 
     def _observe(self, units: Tensor, bound: float) -> None:
         """Let an audit see the noisy gradient, which is what the run releases."""
-        if self._canaried is not None:
-            self._canaried.observe(
+        if self._audited is not None:
+            self._audited.observe(
                 units,
                 step=self.step,
                 bound=bound,
@@ -267,11 +267,11 @@ class Session:
             "sampler": self._sampler.state_dict(),
             "gradients": self.private.state_dict(),
             "denoiser": None if self._denoiser is None else self._denoiser.state_dict(),
-            "canaries": None if self._canaried is None else self._canaried.state_dict(),
+            "canaries": None if self._audited is None else self._audited.state_dict(),
         }
 
     def roll_back(self, state: Mapping[str, Any]) -> None:
-        """Put what outlives the session back to a state, and leave no gradient: the session ends here."""
+        """Put what outlives the loop back to a state, and leave no gradient: the loop ends here."""
         self.model.load_state_dict(state["model"])
         for parameter in (*self.model.parameters(), *self.private.parameters.values()):
             parameter.grad = None
@@ -287,8 +287,8 @@ class Session:
             self.schedule.load_state_dict(state["schedule"])
         if self.average is not None:
             self.average.load_state_dict(state["average"])
-        if self._canaried is not None:  # who takes part is known only now
-            self._canaried.load_state_dict(state["canaries"])
+        if self._audited is not None:  # who takes part is known only now
+            self._audited.load_state_dict(state["canaries"])
             self._sampler = self._new_sampler()
         self._sampler.load_state_dict(state["sampler"])
         self.private.load_state_dict(state["gradients"])

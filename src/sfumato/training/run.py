@@ -15,7 +15,6 @@ from torch import nn
 from sfumato.accounting import events
 from sfumato.accounting.guarantee import Guarantee, round_up
 from sfumato.accounting.price import Price
-from sfumato.training.audit_plan import Verdict
 from sfumato.training.privacy.clipping import Clipping, CoordinateClipping
 from sfumato.training.privacy.dp_sgd import DpSgd
 from sfumato.training.privacy.sampling import (
@@ -28,6 +27,7 @@ from sfumato.training.privacy.sampling import (
 )
 from sfumato.training.record import fingerprints
 from sfumato.training.record.metrics import Metrics
+from sfumato.training.run_audit import Verdict
 
 __all__ = ["TrainingRun", "sentence"]
 

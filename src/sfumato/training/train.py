@@ -24,7 +24,6 @@ from sfumato.errors import BudgetExceededError, CalibrationError, InvalidParamet
 from sfumato.ledger.account import Account
 from sfumato.mechanisms.random import Generator
 from sfumato.training import distributed
-from sfumato.training.audit_plan import AuditPlan, require_plan
 from sfumato.training.data.units import Augment, public_size_of
 from sfumato.training.engine.losses import Loss, cross_entropy
 from sfumato.training.optimizers import ClipSchedule, MakeOptimizer, MakeSchedule
@@ -34,6 +33,7 @@ from sfumato.training.privacy.sampling import PoissonSampling, Sampling
 from sfumato.training.record.metrics import Score
 from sfumato.training.record.run_folder import RunFolder
 from sfumato.training.run import TrainingRun
+from sfumato.training.run_audit import RunAudit, require_audit
 from sfumato.training.runtime import Runtime
 from sfumato.training.trainer import Trainer
 
@@ -180,7 +180,7 @@ def train(
     schedule: MakeSchedule | None = None,
     clip_schedule: ClipSchedule | None = None,
     ema_decay: float | None = None,
-    audit: AuditPlan | None = None,
+    audit: RunAudit | None = None,
     evaluation: Any = None,
     score: Score | None = None,
     evaluate_every: int | None = None,
@@ -206,7 +206,7 @@ def train(
     >>> print(run.guarantee)
     (2, 1e-05)-differential privacy for one example, add-remove neighbors
     """
-    require_plan(audit)
+    require_audit(audit)
     runtime = runtime if runtime is not None else Runtime()
     distributed.join(runtime.device_for(model), timeout=runtime.timeout)
     size = _public_size(data, public_size)

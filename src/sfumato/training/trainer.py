@@ -30,13 +30,12 @@ from sfumato.ledger.recorded import record_note
 from sfumato.mechanisms.random import Generator as Randomness
 from sfumato.mechanisms.random import study_note
 from sfumato.training import distributed
-from sfumato.training.audit_plan import AuditPlan, Canaried, require_plan
 from sfumato.training.data.units import Augment, Units, public_size_of
 from sfumato.training.engine import parameter_values
 from sfumato.training.engine.gradients import PrivateGradients
 from sfumato.training.engine.losses import Loss, cross_entropy
 from sfumato.training.integrity.rollback import undone_on_failure
-from sfumato.training.loop import Session
+from sfumato.training.loop import TrainingLoop
 from sfumato.training.optimizers import (
     ClipSchedule,
     MakeOptimizer,
@@ -55,8 +54,9 @@ from sfumato.training.record.evaluation import Reports, every
 from sfumato.training.record.metrics import Score
 from sfumato.training.record.progress import ProgressBar
 from sfumato.training.record.run_folder import RunFolder, require_same_run
-from sfumato.training.record.run_ownership import Claims
+from sfumato.training.record.run_ownership import RunOwnership
 from sfumato.training.run import TrainingRun
+from sfumato.training.run_audit import AuditedRun, RunAudit, require_audit
 from sfumato.training.runtime import Runtime
 from sfumato.training.weight_average import WeightAverage
 
@@ -105,7 +105,7 @@ class Trainer:
         clip_schedule: ClipSchedule | None = None,
         ema_decay: float | None = None,
         denoiser: Denoiser | None = None,
-        audit: AuditPlan | None = None,
+        audit: RunAudit | None = None,
         evaluation: Any = None,
         score: Score | None = None,
         evaluate_every: int | None = None,
@@ -132,14 +132,14 @@ class Trainer:
         self._clip_factors = clip_factors(clip_schedule, mechanism.steps)
         self._ema_decay, self._denoiser = ema_decay, denoiser
         denoising.require(denoiser, mechanism)
-        require_plan(audit)
+        require_audit(audit)
         self._audit, self._generator, self._account = audit, generator, account
-        self._canaried = self._planted()  # what cannot be audited is refused at once
+        self._audited = self._planted()  # what cannot be audited is refused at once
         self._payment = Payment(account, mechanism, purpose=purpose, generator=generator)
         self._delta = terms.delta_of(delta, account)
         self._privacy_unit = terms.privacy_unit_of(privacy_unit, account, by_owner=self._units.by_owner)
         self._folder = None if folder is None else RunFolder(folder)
-        self._claims: Claims | None = None  # of the run at work
+        self._claims: RunOwnership | None = None  # of the run at work
         self._settled = False  # whether its result may leave
         self._checkpoint_every = every(mechanism.steps, _CHECKPOINTS, checkpoint_every=checkpoint_every)
         self._progress = progress
@@ -185,28 +185,28 @@ class Trainer:
         stopped, the model goes back to the last checkpoint, or to what it was before.
         """
         with self._alone(resume=resume):
-            session, self._settled = self._session(), False
-            self._claims = None if self._folder is None else Claims(self._payment, self._folder)
+            loop, self._settled = self._loop(), False
+            self._claims = None if self._folder is None else RunOwnership(self._payment, self._folder)
 
             def work() -> TrainingRun:
-                (self._resume if resume else self._start)(session)
-                session.open()
-                self._take_steps(session)
-                return self._finish(session, record)
+                (self._resume if resume else self._start)(loop)
+                loop.open()
+                self._take_steps(loop)
+                return self._finish(loop, record)
 
-            return undone_on_failure(work, session, published=self._published, kept=lambda: self._settled)
+            return undone_on_failure(work, loop, published=self._published, kept=lambda: self._settled)
 
-    def _take_steps(self, session: Session) -> None:
+    def _take_steps(self, loop: TrainingLoop) -> None:
         shown = self._progress and distributed.is_first()
-        with ProgressBar(steps=self.mechanism.steps, done=session.step, shown=shown) as bar:
-            if session.step == self.mechanism.steps:
-                self._settle(session)
-            if self._reports.due(session):  # the run died between a checkpoint and its measurement
-                self._reports.make(session, bar)
-            while session.step < self.mechanism.steps:
-                session.take_step()
+        with ProgressBar(steps=self.mechanism.steps, done=loop.step, shown=shown) as bar:
+            if loop.step == self.mechanism.steps:
+                self._settle(loop)
+            if self._reports.due(loop):  # the run died between a checkpoint and its measurement
+                self._reports.make(loop, bar)
+            while loop.step < self.mechanism.steps:
+                loop.take_step()
                 bar.advance()
-                self._after_step(session, bar)
+                self._after_step(loop, bar)
 
     # --- before the first step ---------------------------------------------------------------------------
 
@@ -222,20 +222,20 @@ class Trainer:
             distributed.first_decides(lambda: held.enter_context(folder.taken(resume=resume)))
             yield
 
-    def _planted(self) -> Canaried | None:
+    def _planted(self) -> AuditedRun | None:
         audit = self._audit
         return None if audit is None else audit.plant(self._units, self.mechanism, self._generator)
 
-    def _session(self) -> Session:
-        self._canaried = self._planted()  # nothing that an earlier run has shown is evidence about this one
+    def _loop(self) -> TrainingLoop:
+        self._audited = self._planted()  # nothing that an earlier run has shown is evidence about this one
         model = self._model.to(self._device)
         distributed.refuse_groups(self.mechanism.step.group_size)
         distributed.same_weights_(model)
         parameters = dict(parameter_values.find(model).parameters)
         optimizer = open_optimizer(self._optimizer, parameters, self._learning_rate)
-        return Session(
+        return TrainingLoop(
             model=model,
-            units=self._units if self._canaried is None else self._canaried.units,
+            units=self._units if self._audited is None else self._audited.units,
             mechanism=self.mechanism,
             private=self._private(model),
             optimizer=optimizer,
@@ -243,7 +243,7 @@ class Trainer:
             average=None if self._ema_decay is None else WeightAverage(parameters, decay=self._ema_decay),
             clip_factors=self._clip_factors,
             denoiser=self._denoiser,
-            canaried=self._canaried,
+            audited=self._audited,
             agreement=Agreement(self._units),
             generator=self._generator,
             runtime=self._runtime,
@@ -251,10 +251,10 @@ class Trainer:
         )
 
     def _private(self, model: nn.Module) -> PrivateGradients:
-        step, runtime, canaried = self.mechanism.step, self._runtime, self._canaried
+        step, runtime, audited = self.mechanism.step, self._runtime, self._audited
         return PrivateGradients(
-            model if canaried is None else canaried.host(model),
-            self._loss if canaried is None else canaried.loss(self._loss),
+            model if audited is None else audited.host(model),
+            self._loss if audited is None else audited.loss(self._loss),
             noise_multiplier=self.mechanism.noise_multiplier(0),
             expected_batch_size=self.expected_batch_size,
             clipping=step.clipping,
@@ -266,23 +266,23 @@ class Trainer:
             cuda_graphs=runtime.cuda_graphs,
             generator=self._generator,
             check=runtime.check,
-            trials=canaried is not None,
+            trials=audited is not None,
         )
 
-    def _start(self, session: Session) -> None:
+    def _start(self, loop: TrainingLoop) -> None:
         self.mechanism.price(delta=self.delta)  # what cannot be priced is refused before anything is paid
-        session.require_alike(self._fingerprint(session))
+        loop.require_alike(self._fingerprint(loop))
         distributed.first_decides(self._payment.reserve)
-        state = self._state(session)
-        distributed.first_decides(lambda: self._prepare(session, state))
+        state = self._state(loop)
+        distributed.first_decides(lambda: self._prepare(loop, state))
         distributed.first_decides(self._payment.begin if self._claims is None else self._claims.begin)
 
-    def _prepare(self, session: Session, state: Mapping[str, Any]) -> None:
+    def _prepare(self, loop: TrainingLoop, state: Mapping[str, Any]) -> None:
         """Find out what cannot work while nothing was computed from data: then the charge is given back."""
         try:
             if self._runtime.check:
-                session.rehearse()
-                self._reports.try_out(session)
+                loop.rehearse()
+                self._reports.try_out(loop)
             if self._claims is not None:
                 self._claims.prepare(state)
         except BaseException:
@@ -291,18 +291,18 @@ class Trainer:
             self._payment.refund()
             raise
 
-    def _resume(self, session: Session) -> None:
+    def _resume(self, loop: TrainingLoop) -> None:
         folder, claims = self._folder, self._claims
         assert folder is not None and claims is not None  # `_alone` saw to it
         state = distributed.first_decides(folder.load)
-        require_same_run(state["fingerprint"], self._fingerprint(session), folder.path)
-        session.require_alike(self._fingerprint(session))
+        require_same_run(state["fingerprint"], self._fingerprint(loop), folder.path)
+        loop.require_alike(self._fingerprint(loop))
         state = distributed.first_decides(lambda: self._claimed(claims, state))
-        session.load(state)
+        loop.load(state)
         self._settled = distributed.first_decides(lambda: self._payment.committed)
-        self._reports.rewrite(session)
+        self._reports.rewrite(loop)
 
-    def _claimed(self, claims: Claims, state: dict[str, Any]) -> dict[str, Any]:
+    def _claimed(self, claims: RunOwnership, state: dict[str, Any]) -> dict[str, Any]:
         """Take over a run that died, in the ledger first; return the state to go on from."""
         self._payment.resume(state["reservation"], finished=state["step"] == self.mechanism.steps)
         found = claims.find(state)
@@ -318,29 +318,29 @@ class Trainer:
 
     # --- between steps -----------------------------------------------------------------------------------
 
-    def _after_step(self, session: Session, bar: ProgressBar) -> None:
-        due = self._reports.due(session)
-        if due or session.step % self._checkpoint_every == 0:
-            self._save(session)
-        if session.step == self.mechanism.steps:
-            self._settle(session)
+    def _after_step(self, loop: TrainingLoop, bar: ProgressBar) -> None:
+        due = self._reports.due(loop)
+        if due or loop.step % self._checkpoint_every == 0:
+            self._save(loop)
+        if loop.step == self.mechanism.steps:
+            self._settle(loop)
         if due:  # only now: what the checkpoint holds cannot be lost any more
-            self._reports.make(session, bar)
+            self._reports.make(loop, bar)
 
-    def _save(self, session: Session) -> None:
+    def _save(self, loop: TrainingLoop) -> None:
         if (claims := self._claims) is not None:
-            state = self._state(session)
+            state = self._state(loop)
             distributed.first_decides(lambda: claims.publish(state))
 
-    def _state(self, session: Session) -> dict[str, Any]:
+    def _state(self, loop: TrainingLoop) -> dict[str, Any]:
         return {
-            "fingerprint": self._fingerprint(session),
+            "fingerprint": self._fingerprint(loop),
             "noise": [list(part) for part in self.mechanism.noise],
             "reservation": self._payment.number,
-            **session.state(),
+            **loop.state(),
         }
 
-    def _fingerprint(self, session: Session) -> dict[str, str]:
+    def _fingerprint(self, loop: TrainingLoop) -> dict[str, str]:
         """Return every public setting as text: two runs that agree in all of them are the same run."""
         claim = run_settings.of_claim(
             self.mechanism,
@@ -354,48 +354,48 @@ class Trainer:
             denoiser=repr(self._denoiser),
             audit=repr(self._audit),
         )
-        return claim | run_settings.of_session(session, self._loss, self._clip_factors)
+        return claim | run_settings.of_loop(loop, self._loss, self._clip_factors)
 
     # --- after the last step -----------------------------------------------------------------------------
 
-    def _settle(self, session: Session) -> None:
+    def _settle(self, loop: TrainingLoop) -> None:
         """Record that the result leaves, before anybody sees any of it."""
         if self._settled:
             return
-        session.require_paid_steps()
+        loop.require_paid_steps()
         distributed.first_decides(self._payment.commit if self._claims is None else self._claims.commit)
         self._settled = True
 
-    def _finish(self, session: Session, record: Callable[[TrainingRun], str]) -> TrainingRun:
-        self._settle(session)
-        if session.average is not None:
-            session.average.keep()
-        session.model.eval()
-        run = self._run(session)
+    def _finish(self, loop: TrainingLoop, record: Callable[[TrainingRun], str]) -> TrainingRun:
+        self._settle(loop)
+        if loop.average is not None:
+            loop.average.keep()
+        loop.model.eval()
+        run = self._run(loop)
 
         def write() -> None:
             if self._folder is not None:
-                self._folder.finish(session.model.state_dict())
+                self._folder.finish(loop.model.state_dict())
                 self._folder.write_report(record(run))
 
         distributed.first_decides(write)
         return run
 
-    def _run(self, session: Session) -> TrainingRun:
-        history = distributed.first_decides(lambda: session.history)
+    def _run(self, loop: TrainingLoop) -> TrainingRun:
+        history = distributed.first_decides(lambda: loop.history)
         price = self.mechanism.price(delta=self.delta)
         claim = price.guarantee(self.privacy_unit)
         return TrainingRun(
-            model=session.model,
+            model=loop.model,
             mechanism=self.mechanism,
             price=price,
             privacy_unit=self.privacy_unit,
             expected_batch_size=self.expected_batch_size,
             history=tuple(history),
-            seconds=session.seconds,
+            seconds=loop.seconds,
             evaluated=self._reports.evaluated,
-            denoised=None if self._denoiser is None else self._denoiser.said(),
-            audit=None if self._canaried is None else self._canaried.judge(claim),
+            denoised=None if self._denoiser is None else self._denoiser.statement(),
+            audit=None if self._audited is None else self._audited.judge(claim),
             study_note=study_note(self._generator),
             finished=datetime.now(UTC).isoformat(timespec="seconds"),
             account=None if self._account is None else self._account.name,

@@ -82,7 +82,7 @@ class Watching:
         self.seen.append(np.where(np.isin(np.arange(LABELED), rows), told, 0.0))
         return {name: torch.zeros_like(part) for name, part in gradient.items()}
 
-    def said(self):
+    def statement(self):
         return "Watched."
 
     def state_dict(self):

@@ -133,7 +133,7 @@ def test_steps_with_noise_enough_are_looked_at_beside_others_without():
         taken * 9.0 + torch.randn(COUNT, generator=torch.Generator().manual_seed(3)), noise=1.0, taken=taken
     )
     found = {check.name: check for check in judged(auditor, noise=1e-6, epsilon=1e70).checks}
-    assert "add too much in step 2" in found["contributions of canaries"].said
+    assert "add too much in step 2" in found["contributions of canaries"].message
 
 
 def test_a_claim_below_the_cost_of_the_steps_is_false():

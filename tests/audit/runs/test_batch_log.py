@@ -47,7 +47,7 @@ CASES = {
 def test_a_mistake_is_found_and_named(case):
     batches, says = CASES[case]
     found = worst(batches)
-    assert found.p_value < ALPHA and any(said in found.said for said in says.split("|"))
+    assert found.p_value < ALPHA and any(said in found.message for said in says.split("|"))
 
 
 def test_where_all_are_in_each_batch_there_is_nothing_to_find():

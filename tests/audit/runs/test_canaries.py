@@ -14,7 +14,7 @@ from sfumato import Budget, Ledger
 from sfumato.audit.runs import auditor
 from sfumato.audit.runs import canaries
 from sfumato.audit.runs.auditor import least_canaries
-from sfumato.audit.runs.canaries import CanariedRun, Canaries
+from sfumato.audit.runs.canaries import CanaryRun, Canaries
 from sfumato.audit.evidence.results import CheckName
 from sfumato.errors import InvalidParameterError, UnsupportedModelError
 from sfumato.testing import seeded
@@ -182,24 +182,24 @@ def test_half_of_a_claim_is_found_where_batches_follow_a_schedule(sampler):
 
 
 def test_a_batch_of_a_schedule_counts_for_the_canaries_whose_place_is_in_it():
-    canaried = Canaries(count=COUNT).plant(
+    audited = Canaries(count=COUNT).plant(
         Units(rows()), mechanism("zero-out", SAMPLERS["cyclic"]), seeded(1)
     )
-    canaried.host(nn.Linear(2, 2))
-    places = canaried.units._places
+    audited.host(nn.Linear(2, 2))
+    places = audited.units._places
     others = [unit for unit in range(ALL) if unit not in places.tolist()]
-    found = canaried._in_batch(torch.tensor([others[0], others[-1], int(places[0]), int(places[7])]))
+    found = audited._in_batch(torch.tensor([others[0], others[-1], int(places[0]), int(places[7])]))
     assert found.nonzero().flatten().tolist() == [0, 7]
 
 
 def test_contributions_are_measured_by_the_bound_of_their_own_step(monkeypatch):
-    seen, observe = [], CanariedRun.observe
+    seen, observe = [], CanaryRun.observe
 
     def observed(self, units, **told):
         seen.append(told["bound"])
         observe(self, units, **told)
 
-    monkeypatch.setattr(CanariedRun, "observe", observed)
+    monkeypatch.setattr(CanaryRun, "observe", observed)
     adaptive = Clipping(clip_norm=1.0, adaptive=AdaptiveClip(count_noise_multiplier=4.0))
     training = trainer(mechanism(clipping=adaptive))
     training.fit()
@@ -298,32 +298,32 @@ def test_the_self_check_is_given_the_rows_of_the_data_alone(monkeypatch):
 
 def test_canaries_lie_among_the_rows_of_a_batch_and_other_rows_keep_their_order():
     data = torch.arange(60.0)[:, None].repeat(1, 2), torch.zeros(60, dtype=torch.int64)
-    canaried = Canaries(count=COUNT).plant(Units(data), mechanism(), seeded(1))
-    batch = canaried.units.take(torch.arange(canaried.units.num_units))
-    real = canaried.real_rows(batch)
+    audited = Canaries(count=COUNT).plant(Units(data), mechanism(), seeded(1))
+    batch = audited.units.take(torch.arange(audited.units.num_units))
+    real = audited.real_rows(batch)
     assert batch.rows[0][real, 0].tolist() == list(range(60))
     assert batch.rows[0][batch.rows[-2] > 0].count_nonzero() == 0
     thirds = (batch.rows[-2] > 0).float().tensor_split(3)
     assert all(0.5 < float(part.mean()) < 1 for part in thirds)  # about 200 canaries, and 60 others
-    assert real[0] < 40 and real[-1] > canaried.units.num_units - 40
+    assert real[0] < 40 and real[-1] > audited.units.num_units - 40
 
 
 def test_each_canary_is_found_by_its_place_whatever_the_order_of_a_batch():
-    canaried = Canaries(count=COUNT).plant(Units(rows()), mechanism(), seeded(1))
-    order = torch.randperm(canaried.units.num_units, generator=torch.Generator().manual_seed(0))
-    batch = canaried.units.take(order)
-    told = canaried.units.canaries(order)
+    audited = Canaries(count=COUNT).plant(Units(rows()), mechanism(), seeded(1))
+    order = torch.randperm(audited.units.num_units, generator=torch.Generator().manual_seed(0))
+    batch = audited.units.take(order)
+    told = audited.units.canaries(order)
     assert batch.rows[-2][batch.rows[-2] > 0].tolist() == told.tolist()
-    assert sorted(told.tolist()) == (canaried._auditor.present.nonzero().flatten() + 1).tolist()
+    assert sorted(told.tolist()) == (audited._auditor.present.nonzero().flatten() + 1).tolist()
 
 
 def test_a_model_without_parameters_cannot_hold_canaries():
     model = nn.Linear(2, 2)
     for parameter in model.parameters():
         parameter.requires_grad_(False)
-    canaried = Canaries(count=COUNT).plant(Units(rows()), mechanism(), seeded(1))
+    audited = Canaries(count=COUNT).plant(Units(rows()), mechanism(), seeded(1))
     with pytest.raises(InvalidParameterError, match="no trainable parameter"):
-        canaried.host(model)
+        audited.host(model)
 
 
 # --- the model is left alone ------------------------------------------------------------------------------
@@ -344,11 +344,11 @@ def test_the_loss_is_given_rows_of_zeros_for_canaries():
 
 @pytest.mark.parametrize("relation", ["add-remove", "zero-out", "replace-one"])
 def test_a_canary_has_a_gradient_in_its_own_coordinate_alone(relation):
-    canaried = Canaries(count=COUNT).plant(Units(rows()), mechanism(relation), seeded(1))
+    audited = Canaries(count=COUNT).plant(Units(rows()), mechanism(relation), seeded(1))
     model = nn.Linear(2, 2)
-    host = canaried.host(model)
-    batch = canaried.units.take(canaried.units._places[[0, 3]])
-    losses = canaried.loss(lambda model, x, y: F.cross_entropy(model(x), y, reduction="none"))(
+    host = audited.host(model)
+    batch = audited.units.take(audited.units._places[[0, 3]])
+    losses = audited.loss(lambda model, x, y: F.cross_entropy(model(x), y, reduction="none"))(
         host, *batch.rows
     )
     for place, number in zip((0, 1), batch.rows[-2].tolist(), strict=True):
@@ -365,10 +365,10 @@ def test_other_rows_have_the_gradient_they_had():
     def loss(model, x, y):
         return F.cross_entropy(model(x), y, reduction="none")
 
-    canaried = Canaries(count=COUNT).plant(Units(rows()), mechanism(), seeded(1))
+    audited = Canaries(count=COUNT).plant(Units(rows()), mechanism(), seeded(1))
     model = nn.Linear(2, 2)
-    batch = canaried.units.take(torch.arange(canaried.units.num_units))
-    canaried.loss(loss)(canaried.host(model), *batch.rows).sum().backward()
+    batch = audited.units.take(torch.arange(audited.units.num_units))
+    audited.loss(loss)(audited.host(model), *batch.rows).sum().backward()
     with_canaries = model.weight.grad.clone()
     model.zero_grad()
     loss(model, *rows()).sum().backward()
@@ -395,22 +395,22 @@ def contributions(clipping, *, layers=1):
     """Return what each seated canary adds to the sum, along its own direction."""
     parts = [nn.Linear(2, 2) for _ in range(layers)]
     model = nn.Sequential(*parts)
-    canaried = Canaries(count=COUNT).plant(
+    audited = Canaries(count=COUNT).plant(
         Units(rows()), mechanism("replace-one", clipping=clipping), seeded(1)
     )
-    host = canaried.host(model)
+    host = audited.host(model)
     private = PrivateGradients(
         host,
-        canaried.loss(lambda model, x, y: F.cross_entropy(model(x), y, reduction="none")),
+        audited.loss(lambda model, x, y: F.cross_entropy(model(x), y, reduction="none")),
         clipping=clipping,
         noise_multiplier=1e-20,
         expected_batch_size=1,
         generator=seeded(2),
         check=False,
     )
-    batch = canaried.units.take(canaried.units._places)
+    batch = audited.units.take(audited.units._places)
     private.backward(*batch.rows)
-    return canaried._marks.gradients()[0], batch.rows[-1].sign()
+    return audited._marks.gradients()[0], batch.rows[-1].sign()
 
 
 @pytest.mark.parametrize(
@@ -501,11 +501,11 @@ def test_where_the_sampler_takes_no_canary_that_is_the_reason_why_nothing_was_te
 
 def test_a_canary_among_owners_is_one_unit():
     owned = Units(rows(), owners=torch.arange(ROWS) // 2, contribution_bound=2)
-    canaried = Canaries(count=COUNT).plant(owned, mechanism("zero-out"), seeded(1))
-    places = canaried.units._places
+    audited = Canaries(count=COUNT).plant(owned, mechanism("zero-out"), seeded(1))
+    places = audited.units._places
     owner = next(unit for unit in range(ALL) if unit not in places.tolist())
-    batch = canaried.units.take(torch.tensor([owner, int(places[0]), int(places[1])]))
-    assert canaried.units.num_units == 10 + COUNT
+    batch = audited.units.take(torch.tensor([owner, int(places[0]), int(places[1])]))
+    assert audited.units.num_units == 10 + COUNT
     assert batch.rows_per_unit == 2
     assert batch.row_weights.reshape(-1, 2).sum(1).tolist() == [1.0, 1.0, 1.0]
     assert batch.rows[-2].tolist() == [0, 0, 1, 1, 2, 2]

@@ -44,7 +44,7 @@ def test_contributions_below_the_bound_are_no_mistake():
 )
 def test_a_mistake_is_found_and_named(change, says):
     found = worst(logged(change))
-    assert found.p_value < ALPHA and says.split(":")[0] in found.said
+    assert found.p_value < ALPHA and says.split(":")[0] in found.message
 
 
 def test_what_is_too_much_is_said_to_be_more_than_allowed():
@@ -53,7 +53,7 @@ def test_what_is_too_much_is_said_to_be_more_than_allowed():
     for noise, excess in ((1.0, 0.5), (10.0, -0.1)) * STEPS:
         log.add(draws.normal(size=COUNT) + excess, np.zeros(0), noise=noise)
     _, found, _ = log.findings()
-    told = float(found.said.split("on average about ")[1].split()[0])
+    told = float(found.message.split("on average about ")[1].split()[0])
     assert found.p_value < ALPHA and 1 < told < 1.5 and log.mean() < 1
 
 

@@ -56,7 +56,7 @@ def test_a_mistake_is_found_and_named(case):
     change, says = CASES[case]
     found = worst(change(noise()))
     assert found.p_value < ALPHA
-    assert any(said in found.said for said in says.split("|"))
+    assert any(said in found.message for said in says.split("|"))
 
 
 def test_more_noise_than_stated_is_no_mistake():
@@ -75,7 +75,7 @@ def test_a_trial_is_compared_with_all_steps():
         log.add(row)
     log.add(rows[4], step="a trial before step 5")
     found = min(log.findings(), key=lambda finding: finding.p_value)
-    assert found.p_value < ALPHA and "step 5 and a trial before step 5 have alike noise" in found.said
+    assert found.p_value < ALPHA and "step 5 and a trial before step 5 have alike noise" in found.message
 
 
 def test_trials_with_the_same_noise_are_named():
@@ -83,7 +83,7 @@ def test_trials_with_the_same_noise_are_named():
     for _ in range(2):
         log.add(noise()[0])
     found = min(log.findings(), key=lambda finding: finding.p_value)
-    assert found.p_value < ALPHA and "trial 1 and trial 2 have alike noise" in found.said
+    assert found.p_value < ALPHA and "trial 1 and trial 2 have alike noise" in found.message
 
 
 def test_layers_that_share_noise_are_found():
@@ -156,9 +156,9 @@ def test_an_energy_that_is_no_number_is_found_and_hides_no_other(energy):
     log.add(energy, 100)
     kept.load_state_dict(log.state_dict())
     broken, one, whole = kept.findings()
-    assert broken.p_value == 0 and "in a layer is no finite number in step 101" in broken.said
+    assert broken.p_value == 0 and "in a layer is no finite number in step 101" in broken.message
     assert whole == before[1] and whole.p_value < ALPHA  # too little over all steps, as before
-    assert one.p_value >= before[0].p_value and one.said == before[0].said
+    assert one.p_value >= before[0].p_value and one.message == before[0].message
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
@@ -168,8 +168,8 @@ def test_noise_that_is_no_number_is_found_and_hides_no_other(value):
         log.add(row)
     log.add(np.concatenate([[value], noise(1)[0][1:]]), step="a trial")
     found = log.findings()
-    assert found[0].p_value == 0 and "no finite number in a trial" in found[0].said
-    (whole,) = (each for each in found if "over all steps" in each.said)
+    assert found[0].p_value == 0 and "no finite number in a trial" in found[0].message
+    (whole,) = (each for each in found if "over all steps" in each.message)
     assert whole.p_value < ALPHA
     lost = NoiseLog("a layer")
     lost.add(np.full(WIDTH, value))

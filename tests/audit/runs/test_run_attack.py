@@ -9,7 +9,7 @@ from sfumato.audit.runs.run_attack import attack
 from sfumato.audit.runs.canaries import Canaries
 from sfumato.audit.evidence.results import AuditResult, LowerBound
 from sfumato.errors import InvalidParameterError
-from sfumato.labels import NoisyGradients, RandomizedLabels, Study
+from sfumato.labels import NoisyGradients, RandomizedLabels, Learner
 from sfumato.labels import train as train_on_labels
 from sfumato.labels.methods.noisy_gradients import Denoising
 from sfumato.testing import seeded
@@ -101,7 +101,7 @@ def test_a_run_on_labels_is_attacked_by_its_noisy_gradients():
 
 
 def test_a_run_that_released_labels_is_refused_with_what_to_do():
-    run = trained_on_labels(RandomizedLabels(epsilon=1.0, classes=3), study=Study(epochs=1))
+    run = trained_on_labels(RandomizedLabels(epsilon=1.0, classes=3), learner=Learner(epochs=1))
     with pytest.raises(InvalidParameterError, match=r"'randomized-response'.*audit_mechanism"):
         attack(run)
     with pytest.raises(InvalidParameterError, match="audit_mechanism"):

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from sfumato.audit.runs.auditor import Auditor
-from sfumato.audit.runs.canaries import CanariedRun, Canaries
+from sfumato.audit.runs.canaries import CanaryRun, Canaries
 from sfumato.errors import InvalidParameterError
 from sfumato.testing import seeded
 from sfumato.training import Clipping, DpSgd, NoisyStep, PoissonSampling, PrivateGradients, Trainer
@@ -46,7 +46,7 @@ def test_trials_leave_the_run_as_it_is(monkeypatch):
     found = []
     for tried in (True, False):
         if not tried:
-            monkeypatch.setattr(CanariedRun, "try_out", lambda self, private, **told: None)
+            monkeypatch.setattr(CanaryRun, "try_out", lambda self, private, **told: None)
         model = nn.Linear(2, 2)
         nn.init.zeros_(model.weight)
         nn.init.zeros_(model.bias)

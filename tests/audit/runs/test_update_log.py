@@ -91,7 +91,7 @@ def test_optimizers_that_are_not_torchs_own_are_not_called_checked(optimizer):
 @pytest.mark.parametrize("optimizer", OTHERS)
 def test_optimizers_that_are_not_torchs_own_are_accused_all_the_same(optimizer):
     found = followed(optimizer, meddle=scaled)
-    assert found.p_value == 0.0 and "step 3 moves the weights by something else" in found.said
+    assert found.p_value == 0.0 and "step 3 moves the weights by something else" in found.message
 
 
 @pytest.mark.parametrize("decay", [None, 0.5, 0.999])
@@ -120,7 +120,7 @@ def skipped(step, model, optimizer):
 @pytest.mark.parametrize("meddle", [scaled, slower, skipped])
 def test_a_step_that_is_moved_by_something_else_is_found(meddle):
     found = followed(meddle=meddle)
-    assert found.p_value == 0.0 and "step 3 moves the weights by something else" in found.said
+    assert found.p_value == 0.0 and "step 3 moves the weights by something else" in found.message
 
 
 @pytest.mark.parametrize("decay", [None, 0.9])
@@ -130,7 +130,7 @@ def test_weights_that_are_changed_at_the_end_are_found(decay):
         model.bias.add_(0.01)
 
     found = followed(decay=decay, at_the_end=change)
-    assert found.p_value == 0.0 and "handed over" in found.said
+    assert found.p_value == 0.0 and "handed over" in found.message
 
 
 def resumed(decay, change):
@@ -156,7 +156,7 @@ def resumed(decay, change):
 def test_weights_that_are_changed_after_the_last_step_of_a_resumed_run_are_found(decay):
     assert resumed(decay, 0.0).p_value == 1.0
     found = resumed(decay, 0.01)
-    assert found.p_value == 0.0 and "handed over" in found.said
+    assert found.p_value == 0.0 and "handed over" in found.message
 
 
 @pytest.mark.parametrize("part", ["weights", "average"])
@@ -166,11 +166,11 @@ def test_what_a_checkpoint_keeps_is_compared_before_a_resume_takes_it_for_grante
     average = WeightAverage(dict(model.named_parameters()), decay=0.9)
     log = UpdateLog(model, optimizer, average)
     log.check_kept()
-    assert log.said is None
+    assert log.message is None
     with torch.no_grad():
         (model.bias if part == "weights" else average.by_parameter()[id(model.bias)]).add_(0.01)
     log.check_kept()
-    assert "weights of a checkpoint" in log.said
+    assert "weights of a checkpoint" in log.message
 
 
 def test_an_optimizer_that_cannot_be_copied_is_not_judged():
@@ -224,6 +224,6 @@ def test_a_frozen_parameter_has_an_average_of_its_own():
 
 def test_what_was_wrong_before_a_resume_is_still_said():
     model = nn.Linear(3, 2)
-    log = UpdateLog(model, torch.optim.SGD(model.parameters(), lr=0.1), None, said="step 6 is wrong")
+    log = UpdateLog(model, torch.optim.SGD(model.parameters(), lr=0.1), None, message="step 6 is wrong")
     (found,) = log.findings()
-    assert (found.p_value, found.said) == (0.0, "step 6 is wrong")
+    assert (found.p_value, found.message) == (0.0, "step 6 is wrong")

@@ -167,8 +167,8 @@ def test_smoothing_mixes_in_the_mean_of_all_columns():
 
 def test_what_is_smoothed_is_said():
     plain, smooth = (AltConv(features=X, classes=CLASSES, batch_size=5, smoothing=s) for s in (1.0, 0.75))
-    assert "evenly" not in plain.said()
-    assert "share of 0.25 of its weights" in smooth.said()
+    assert "evenly" not in plain.statement()
+    assert "share of 0.25 of its weights" in smooth.statement()
 
 
 @pytest.mark.parametrize(
@@ -180,15 +180,15 @@ def test_the_run_says_how_far_projections_can_be_from_the_nearest_points(solver,
     model = network()
     noisy, _ = noisy_gradient(model, X[:6], noise=0.3)
     denoiser = SelfSpan(features=X, classes=CLASSES, solver=solver)
-    assert "known to be" not in denoiser.said()
+    assert "known to be" not in denoiser.statement()
     better = denoiser.denoise(model, noisy, rows=torch.arange(6), generator=seeded(0))
     matrix = columns(model, X[:6]).double()
     wanted = matrix @ (torch.linalg.pinv(matrix, rtol=1e-6) @ flat(noisy).double())
     away = (flat(better).double() - wanted).norm() / flat(noisy).norm()
     assert away <= denoiser.log[-1].distance + 1e-5
-    assert ("1 of 1 projections stopped before their tolerance" in denoiser.said()) == early
+    assert ("1 of 1 projections stopped before their tolerance" in denoiser.statement()) == early
     assert denoiser.log[-1].reached != early and (denoiser.log[-1].distance > 0.1) == early
-    assert "of the noisy gradient's length of the nearest point" in denoiser.said()
+    assert "of the noisy gradient's length of the nearest point" in denoiser.statement()
 
 
 def test_alternative_batches_are_drawn_afresh_from_all_rows(monkeypatch):
@@ -282,7 +282,10 @@ def test_a_distance_that_is_not_known_is_not_certified():
     denoiser = SelfSpan(features=torch.zeros(4, 2), classes=2)
     for distances in ((0.01, math.nan), (math.nan, 0.01), (math.inf,)):
         denoiser.log[:] = [Denoised(iterations=1, distance=d, gap=None, reached=True) for d in distances]
-        assert f"1 of {len(distances)} projections are from the nearest point is not known" in denoiser.said()
-        assert "within" not in denoiser.said()
+        assert (
+            f"1 of {len(distances)} projections are from the nearest point is not known"
+            in denoiser.statement()
+        )
+        assert "within" not in denoiser.statement()
     denoiser.log[:] = [Denoised(iterations=1, distance=0.01, gap=None, reached=True)]
-    assert "within 1% of" in denoiser.said()
+    assert "within 1% of" in denoiser.statement()

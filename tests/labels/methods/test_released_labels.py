@@ -184,7 +184,7 @@ def test_two_stages_do_better_than_one_on_digits():
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
     x, y = torch.tensor(x / 16, dtype=torch.float32)[order], torch.tensor(y)[order]
 
-    def study(model, features, released):
+    def learner(model, features, released):
         settings = {"epochs": 20, "batch_size": 64, "learning_rate": 3e-3, "weight_decay": 1e-4}
         learn(model, features, released.targets, loss=released.loss, **settings)
 
@@ -192,8 +192,8 @@ def test_two_stages_do_better_than_one_on_digits():
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
-        released = method.release(y[:1400], teach=teacher(model, x[:1400], study), generator=seeded(seed))
-        study(model, x[:1400], released)
+        released = method.release(y[:1400], teach=teacher(model, x[:1400], learner), generator=seeded(seed))
+        learner(model, x[:1400], released)
         kept = (released.targets == y[:1400]).double().mean()
         right = (predictions(model, x[1400:]).argmax(1) == y[1400:]).double().mean()
         return torch.stack([kept, right])

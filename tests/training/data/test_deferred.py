@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows that are read once they are paid for: in `training.data.units`, `session` and `trainer`."""
+"""Rows that are read once they are paid for: in `training.data.units`, `loop` and `trainer`."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from sfumato.ledger.state import Progress
 from sfumato.testing import seeded
 from sfumato.training import Clipping, DpSgd, NoisyStep, PoissonSampling, Trainer
 from sfumato.training.data.units import Deferred, Units
-from sfumato.training.loop import Session
+from sfumato.training.loop import TrainingLoop
 
 X = torch.randn(40, 3, generator=torch.Generator().manual_seed(1))
 Y = torch.arange(40) % 2
@@ -102,17 +102,17 @@ def test_a_deferred_run_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
             Deferred(blank=BLANK, read=reading), generator=seeded(3), folder=folder, checkpoint_every=1
         )
 
-    step = Session.take_step
+    step = TrainingLoop.take_step
 
-    def dies(session):
-        if session.step == 2:
+    def dies(loop):
+        if loop.step == 2:
             raise KeyboardInterrupt
-        step(session)
+        step(loop)
 
-    monkeypatch.setattr(Session, "take_step", dies)
+    monkeypatch.setattr(TrainingLoop, "take_step", dies)
     with pytest.raises(KeyboardInterrupt):
         cut().fit()
-    monkeypatch.setattr(Session, "take_step", step)
+    monkeypatch.setattr(TrainingLoop, "take_step", step)
     resumed = cut().fit(resume=True)
     assert len(reading.seen) == 2
     assert torch.equal(resumed.model.weight, whole.model.weight)

@@ -218,8 +218,8 @@ def test_where_the_checkpoint_is_gone_memory_goes_back_to_the_start(tmp_path):
     before = copy.deepcopy(model.state_dict())
     save = trainer._save
 
-    def lost(session):
-        save(session)
+    def lost(loop):
+        save(loop)
         (tmp_path / "run" / "checkpoint.pt").write_bytes(b"")
 
     trainer._save = lost

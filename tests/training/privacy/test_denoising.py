@@ -17,7 +17,7 @@ from sfumato.training import (
     TruncatedPoissonSampling,
     distributed,
 )
-from sfumato.training.loop import Session
+from sfumato.training.loop import TrainingLoop
 
 X = torch.randn(40, 3, generator=torch.Generator().manual_seed(1))
 Y = torch.arange(40) % 2
@@ -45,7 +45,7 @@ class Halving:
         self.seen.append(rows)
         return {name: part / 2 for name, part in gradient.items()}
 
-    def said(self):
+    def statement(self):
         return "Gradients were halved."
 
     def state_dict(self):
@@ -144,17 +144,17 @@ def test_what_needs_the_whole_batch_is_refused_in_several_processes(monkeypatch)
 
 
 def test_a_run_that_died_goes_on_with_what_its_denoiser_remembers(tmp_path, monkeypatch):
-    step = Session.take_step
+    step = TrainingLoop.take_step
 
-    def dies(session):
-        if session.step == 2:
+    def dies(loop):
+        if loop.step == 2:
             raise KeyboardInterrupt
-        step(session)
+        step(loop)
 
-    monkeypatch.setattr(Session, "take_step", dies)
+    monkeypatch.setattr(TrainingLoop, "take_step", dies)
     with pytest.raises(KeyboardInterrupt):
         trainer(Halving(), folder=tmp_path / "run", checkpoint_every=1).fit()
-    monkeypatch.setattr(Session, "take_step", step)
+    monkeypatch.setattr(TrainingLoop, "take_step", step)
     denoiser = Halving()
     trainer(denoiser, folder=tmp_path / "run", checkpoint_every=1).fit(resume=True)
     assert denoiser.times == 4

@@ -12,7 +12,7 @@ from torch import nn
 from sfumato.errors import InvalidParameterError
 from sfumato.training import Metrics, Runtime, cross_entropy
 from sfumato.training.data.units import open_rows
-from sfumato.training.record.metrics import MetricsFile, correct, evaluate
+from sfumato.training.record.metrics import MetricsFile, correct_rows, evaluate
 from sfumato.training.record.progress import ProgressBar
 
 X = torch.randn(11, 3, generator=torch.Generator().manual_seed(1))
@@ -27,12 +27,12 @@ def test_evaluation_is_the_mean_over_rows_whatever_the_pieces(size):
         model,
         open_rows((X, Y)),
         loss=cross_entropy,
-        score=correct,
+        score=correct_rows,
         runtime=Runtime(evaluation_batch_size=size),
         device=device,
     )
     assert loss == pytest.approx(float(cross_entropy(model, X, Y).mean().detach()), rel=1e-5)
-    assert accuracy == pytest.approx(float(correct(model, X, Y).mean()))
+    assert accuracy == pytest.approx(float(correct_rows(model, X, Y).mean()))
 
 
 def test_a_loss_that_averages_cannot_be_evaluated():

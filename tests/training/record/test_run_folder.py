@@ -161,9 +161,9 @@ def stopped_run(tmp_path, **asked):
     trainer = runs.make(asked)
     saved = trainer._save
 
-    def stop(session):
-        saved(session)
-        if session.step >= 6:
+    def stop(loop):
+        saved(loop)
+        if loop.step >= 6:
             raise KeyboardInterrupt
 
     trainer._save = stop

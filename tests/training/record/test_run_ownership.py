@@ -130,12 +130,12 @@ def test_a_process_that_wakes_up_late_shows_nothing_of_its_steps(tmp_path, accou
     late = runs.make(asked)
     save, seen = late._save, []
 
-    def overtaken(session):
-        if session.step == 8:  # asleep since the checkpoint of step 6; meanwhile a copy goes on
+    def overtaken(loop):
+        if loop.step == 8:  # asleep since the checkpoint of step 6; meanwhile a copy goes on
             copy = shutil.copytree(tmp_path / "a", tmp_path / "b", ignore=shutil.ignore_patterns(".lock"))
             runs.make(asked | {"folder": str(copy)}).fit(resume=True)
             seen.append(files(tmp_path / "a"))
-        save(session)
+        save(loop)
 
     late._save = overtaken
     with pytest.raises(ClaimedElsewhereError, match="committed"):
@@ -193,9 +193,7 @@ def test_nothing_of_the_last_weights_is_seen_before_the_run_is_committed(tmp_pat
 
     monkeypatch.setattr(RunFolder, "finish", finishing)
     make = trainer._reports.make
-    monkeypatch.setattr(
-        trainer._reports, "make", lambda session, bar: (note(session.step), make(session, bar))
-    )
+    monkeypatch.setattr(trainer._reports, "make", lambda loop, bar: (note(loop.step), make(loop, bar)))
     trainer.fit()
     assert seen == [(4, False), (8, False), (12, True), ("weights", True)]
 
@@ -223,10 +221,10 @@ def test_without_an_account_a_process_that_lost_its_folder_stops(tmp_path):
     trainer = runs.make(asked)
     save = trainer._save
 
-    def lost(session):
-        if session.step == 8:
+    def lost(loop):
+        if loop.step == 8:
             RunFolder(tmp_path / "a").write_claim("of another process")
-        save(session)
+        save(loop)
 
     trainer._save = lost
     with pytest.raises(CheckpointError, match="continued by another process"):

@@ -71,7 +71,7 @@ class Finding:
     """What one test found: where the code is right, the p-value is at most p with a chance of at most p."""
 
     p_value: float
-    said: str  # what is wrong, in a sentence, if the p-value is small
+    message: str  # what is wrong, in a sentence, if the p-value is small
     observations: int
 
 
@@ -110,7 +110,7 @@ class Check:
     name: str
     p_value: float
     error: float  # the chance that right code fails
-    said: str  # what is wrong, in a sentence, where it fails
+    message: str  # what is wrong, in a sentence, where it fails
     observations: int
     sees: str  # how small a mistake it shows nine times in ten
 
@@ -122,7 +122,7 @@ class Check:
     def of(cls, name: str, findings: Sequence[Finding], *, error: float, sees: str) -> "Check":
         """Return the worst of some findings, with the chance that any of them is as bad.
 
-        >>> found = [Finding(p_value=p, said="wrong", observations=10) for p in (0.5, 0.001)]
+        >>> found = [Finding(p_value=p, message="wrong", observations=10) for p in (0.5, 0.001)]
         >>> Check.of("noise", found, error=0.01, sees="little").p_value
         0.002
         """
@@ -131,7 +131,7 @@ class Check:
             name=name,
             p_value=min(1.0, len(findings) * worst.p_value),
             error=error,
-            said=worst.said,
+            message=worst.message,
             observations=max(finding.observations for finding in findings),
             sees=sees,
         )
@@ -199,7 +199,7 @@ class AuditResult:
 
     def reasons(self) -> list[str]:
         """Return why the claim is false, a sentence each; none where it is not refuted."""
-        said = [f"{check.said} (chance {check.p_value:.1g} in right code)." for check in self.failures]
+        said = [f"{check.message} (chance {check.p_value:.1g} in right code)." for check in self.failures]
         if self.claim is not None and self.best.epsilon > self.claim.epsilon:
             said.insert(0, "the scores of canaries show a larger epsilon.")
         return [sentence[0].upper() + sentence[1:] for sentence in said]
@@ -209,8 +209,8 @@ class AuditResult:
         if self.claim is None:
             return f"{self.subject} claims nothing; {self.best}."
         claimed = f"{round_up(self.claim.epsilon):g} at delta {self.claim.delta:g}"
-        said = f"{self.subject} claims epsilon {claimed}; {self.best}: {self._verdict()}."
-        return " ".join([said, *self.gaps()])
+        message = f"{self.subject} claims epsilon {claimed}; {self.best}: {self._verdict()}."
+        return " ".join([message, *self.gaps()])
 
     def gaps(self) -> list[str]:
         """Return the sentence that names the checks that were not made; none where all were."""

@@ -335,7 +335,7 @@ class Auditor:
         found = self._batches.findings()
         if self._twice is None:
             return found
-        return [Finding(p_value=0.0, said=self._twice, observations=len(self._steps)), *found]
+        return [Finding(p_value=0.0, message=self._twice, observations=len(self._steps)), *found]
 
     def _price_sees(self, error: float) -> str:
         return "a claim below the cost of the steps seen"
@@ -343,16 +343,16 @@ class Auditor:
     def _price(self, claim: Guarantee, steps: int | None) -> list[Finding]:
         """Return whether the claim is below what the steps that were seen cost, computed anew."""
         if steps is not None and len(self._steps) != steps:
-            said = f"{len(self._steps)} noisy steps were seen, and {steps} are claimed for"
-            return [Finding(p_value=0.0, said=said, observations=len(self._steps))]
+            message = f"{len(self._steps)} noisy steps were seen, and {steps} are claimed for"
+            return [Finding(p_value=0.0, message=message, observations=len(self._steps))]
         if self.sampling_rate is None or not self._steps or not step_price.is_precise(self._steps, claim):
             return []
         least = step_price.least_epsilon(
             self._steps, sampling_rate=self.sampling_rate, relation=self.relation, delta=claim.delta
         )
         false = least > claim.epsilon * (1 + step_price.ROUNDING)
-        said = f"the steps that were seen cost an epsilon of at least {least:.3g}"
-        return [Finding(p_value=0.0 if false else 1.0, said=said, observations=len(self._steps))]
+        message = f"the steps that were seen cost an epsilon of at least {least:.3g}"
+        return [Finding(p_value=0.0 if false else 1.0, message=message, observations=len(self._steps))]
 
     # --- checkpoints -------------------------------------------------------------------------------------
 

@@ -64,7 +64,7 @@ class BatchLog:
         p = 2 * min(float(binom.sf(total - 1, size, rate)), float(binom.cdf(total, size, rate)))
         return Finding(
             p_value=min(1.0, p),
-            said=f"units are sampled at a rate of {total / size:.4g}, and not of {rate:.4g} as stated",
+            message=f"units are sampled at a rate of {total / size:.4g}, and not of {rate:.4g} as stated",
             observations=size,
         )
 
@@ -77,7 +77,7 @@ class BatchLog:
         worst = int(np.argmin(p))
         return Finding(
             p_value=min(1.0, steps * float(p[worst])),
-            said=f"batches are not drawn anew: {at_least[worst]} of {count} canaries are in at least "
+            message=f"batches are not drawn anew: {at_least[worst]} of {count} canaries are in at least "
             f"{worst + 1} of {steps} batches, where {count * chances[worst]:.3g} should be",
             observations=taken.size,
         )
@@ -90,7 +90,7 @@ class BatchLog:
         p = float(binom.sf(shared[at] - 1, taken.shape[1], self.sampling_rate**2))
         return Finding(
             p_value=min(1.0, len(shared) * p),
-            said=f"the batches of steps {first[at] + 1} and {second[at] + 1} have {int(shared[at])} of "
+            message=f"the batches of steps {first[at] + 1} and {second[at] + 1} have {int(shared[at])} of "
             f"{taken.shape[1]} canaries in common, where "
             f"{taken.shape[1] * self.sampling_rate**2:.3g} should be",
             observations=taken.size,
@@ -103,7 +103,7 @@ class BatchLog:
         p = float(binom.sf(both - 1, pairs, self.sampling_rate**2)) if pairs else 1.0
         return Finding(
             p_value=p,
-            said=f"neighbors in the data are sampled together: {both} of {pairs} pairs, where "
+            message=f"neighbors in the data are sampled together: {both} of {pairs} pairs, where "
             f"{pairs * self.sampling_rate**2:.3g} should be",
             observations=taken.size,
         )

@@ -57,7 +57,7 @@ from sfumato.training.engine.losses import Loss
 from sfumato.training.privacy.dp_sgd import DpSgd
 from sfumato.training.privacy.sampling import PoissonSampling
 
-__all__ = ["CanariedRun", "Canaries"]
+__all__ = ["CanaryRun", "Canaries"]
 
 _LENGTHS = (LONG, 30.0, LONG, 1000.0)  # of canaries in turn: a mistake may depend on the length
 _SHAPELESS = "no canary was in any batch: there was no row whose shape a canary could have"
@@ -89,7 +89,7 @@ class Canaries:
     def __post_init__(self) -> None:
         require_enough(self.count, self.confidence)
 
-    def plant(self, units: Units, mechanism: DpSgd, generator: Generator | None) -> "CanariedRun":
+    def plant(self, units: Units, mechanism: DpSgd, generator: Generator | None) -> "CanaryRun":
         """Put canaries among the units of a run."""
         clipping = mechanism.step.clipping
         if isinstance(clipping, Clipping) and clipping.layer_norms is not None:
@@ -110,7 +110,7 @@ class Canaries:
         least = least_canaries(self.confidence)
         present = distributed.first_decides(lambda: halves(self.count, least, generator))
         key = distributed.first_decides(lambda: _key(generator))
-        return CanariedRun(self, units, mechanism, present, key)
+        return CanaryRun(self, units, mechanism, present, key)
 
 
 def _key(generator: Generator | None) -> int:
@@ -118,7 +118,7 @@ def _key(generator: Generator | None) -> int:
     return int(words(1, resolve(generator).fork("places of canaries", 0))[0] >> np.uint64(1))
 
 
-class CanariedRun:
+class CanaryRun:
     """The canaries of one run: who is in, where their coordinates are, and what was seen of them."""
 
     def __init__(self, settings: Canaries, units: Units, mechanism: DpSgd, present: Tensor, key: int) -> None:
@@ -135,7 +135,7 @@ class CanariedRun:
         self._layered = isinstance(clipping, Clipping) and clipping.per_layer
         self._marks = _Marks(settings.count, tables=_TABLES if self._layered else 2)
         self._lengths = _lengths(settings.count, clipping)
-        self._units = _CanariedUnits(units)
+        self._units = _UnitsWithCanaries(units)
         self._model: nn.Module | None = None
         self._updates: UpdateLog | None = None
         self._moved: str | None = None  # what was wrong with updates before a resume
@@ -164,12 +164,12 @@ class CanariedRun:
     def loss(self, loss: Loss) -> Loss:
         """Return the loss of rows some of which are canaries, with a gradient in their coordinate alone."""
 
-        def canaried(host: Any, *batch: Any) -> Tensor:
+        def audited(host: Any, *batch: Any) -> Tensor:
             *given, places, pulls = batch
             others = loss(host.model, *given)
             return pulls * torch.where(places > 0, host.marks(places), others)
 
-        return canaried
+        return audited
 
     def real_rows(self, batch: Batch) -> Tensor:
         """Return which rows of a batch are of the run's own units, by number."""
@@ -228,7 +228,7 @@ class CanariedRun:
     def follow(self, optimizer: Optimizer, average: WeightAverage | None) -> None:
         """Watch what the weights of a run are moved by, from now on."""
         assert self._model is not None  # it has a host
-        self._updates = UpdateLog(self._model, optimizer, average, said=self._moved)
+        self._updates = UpdateLog(self._model, optimizer, average, message=self._moved)
 
     def moved(self, step: int) -> None:
         """Look at the weights after a step."""
@@ -270,11 +270,11 @@ class CanariedRun:
 
     def state_dict(self) -> dict[str, Any]:
         """Return who is in, and what was seen so far."""
-        said = self._moved
+        message = self._moved
         if self._updates is not None:
             self._updates.check_kept()
-            said = self._updates.said
-        own = {"key": self._key, "sampled": self._sampled, "placed": self._units.placed, "moved": said}
+            message = self._updates.message
+        own = {"key": self._key, "sampled": self._sampled, "placed": self._units.placed, "moved": message}
         return {**own, **self._auditor.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -359,7 +359,7 @@ class _Host(nn.Module):
         return self.model(*inputs)
 
 
-class _CanariedUnits(Units):
+class _UnitsWithCanaries(Units):
     """Units with canaries at random places among them: their rows are zeros and a number."""
 
     def __init__(self, inner: Units) -> None:

@@ -76,19 +76,19 @@ class ContributionLog:
         return [
             Finding(
                 p_value=min(1.0, len(means) * float(means[worst])),
-                said=f"{self.name} add too much in step {worst + 1}: on average {average:.3g} times what "
+                message=f"{self.name} add too much in step {worst + 1}: on average {average:.3g} times what "
                 "clipping allows",
                 observations=observed,
             ),
             Finding(
                 p_value=float(ndtr(-sums.sum() / math.sqrt(observed))),
-                said=f"{self.name} add too much over all steps: on average about {1 + excess:.3g} times "
+                message=f"{self.name} add too much over all steps: on average about {1 + excess:.3g} times "
                 "what clipping allows",
                 observations=observed,
             ),
             Finding(
                 p_value=min(1.0, len(self._largest) * math.exp(chance)),
-                said=f"one of {self.name} moves the sum of step {far + 1} by about {1 + beyond:.3g} times "
+                message=f"one of {self.name} moves the sum of step {far + 1} by about {1 + beyond:.3g} times "
                 "what clipping allows",
                 observations=observed,
             ),

@@ -133,7 +133,7 @@ class NoiseLog:
         share = self._within[worst] / self._count
         return Finding(
             p_value=min(1.0, len(p) * float(p[worst])),
-            said=f"the noise in {self.name} is not Gaussian, or too small: {share:.1%} of it lies within "
+            message=f"the noise in {self.name} is not Gaussian, or too small: {share:.1%} of it lies within "
             f"{_WITHIN[worst]:g} standard deviations, where {chances[worst]:.1%} should",
             observations=self._count,
         )
@@ -146,7 +146,7 @@ class NoiseLog:
         looks = len(paired) + min(steps - 1, _NEAR)
         return Finding(
             p_value=min(1.0, looks * p),
-            said=f"the noise in {self.name} is not fresh in each {self._each}: {what}",
+            message=f"the noise in {self.name} is not fresh in each {self._each}: {what}",
             observations=int(np.count_nonzero(signs)),
         )
 
@@ -175,7 +175,7 @@ class NoiseLog:
         p, at = least_p(self._lag_sums, self._lag_pairs)
         return Finding(
             p_value=p,
-            said=f"the noise in {self.name} is not drawn for each coordinate: coordinates {at + 1} apart are "
+            message=f"the noise in {self.name} is not drawn for each coordinate: coordinates {at + 1} apart are "
             "related",
             observations=self._count,
         )
@@ -191,7 +191,7 @@ class NoiseLog:
             return None
         return Finding(
             p_value=float(_p_of_signs(np.array([total]), np.array([pairs]))[0]),
-            said=f"{self.name} and {other.name} share their noise",
+            message=f"{self.name} and {other.name} share their noise",
             observations=int(pairs),
         )
 
@@ -255,8 +255,8 @@ class Energies:
 
     def findings(self) -> list[Finding]:
         """Return whether one step, or all together, had too little noise, or noise that is no number."""
-        said = f"what was released in {self.name} is no finite number in {self._broken}"
-        broken = [] if self._broken is None else [Finding(p_value=0.0, said=said, observations=1)]
+        message = f"what was released in {self.name} is no finite number in {self._broken}"
+        broken = [] if self._broken is None else [Finding(p_value=0.0, message=message, observations=1)]
         return [*broken, *self._too_little()]
 
     def _too_little(self) -> list[Finding]:
@@ -269,13 +269,13 @@ class Energies:
         return [
             Finding(
                 p_value=min(1.0, self._count * float(p[worst])),
-                said=f"the noise in {self.name} is too small in {step}: its standard deviation is "
+                message=f"the noise in {self.name} is too small in {step}: its standard deviation is "
                 f"{_ratio(energy, sizes[worst])} of the one stated",
                 observations=self._size,
             ),
             Finding(
                 p_value=float(chi2.cdf(self._sum, self._size)),
-                said=f"the noise in {self.name} is too small over all steps: its standard deviation is "
+                message=f"the noise in {self.name} is too small over all steps: its standard deviation is "
                 f"{_ratio(self._sum, self._size)} of the one stated",
                 observations=self._size,
             ),

@@ -77,17 +77,17 @@ class PlaceLog:
         if not self._steps:
             return []
         p, apart = self._least
-        found = [self._said(self._steps * p, apart)]
+        found = [self._finding(self._steps * p, apart)]
         if self._blocks:
             most, apart = self._largest
             p, _ = least_p([most], [_BLOCK])
-            found.append(self._said(self._blocks * p, apart))
+            found.append(self._finding(self._blocks * p, apart))
         return found
 
-    def _said(self, p_value: float, apart: int) -> Finding:
+    def _finding(self, p_value: float, apart: int) -> Finding:
         return Finding(
             p_value=min(1.0, p_value),
-            said="the noise of a step is not drawn for each coordinate: of canaries and model together, "
+            message="the noise of a step is not drawn for each coordinate: of canaries and model together, "
             f"coordinates {apart} apart are related",
             observations=self._count,
         )

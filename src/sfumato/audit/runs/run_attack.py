@@ -23,7 +23,7 @@ from sfumato.labels.train import LabelRun
 from sfumato.training.engine.losses import Loss, cross_entropy
 from sfumato.training.run import TrainingRun
 
-__all__ = ["NOT_AUDITED", "Attacked", "attack"]
+__all__ = ["NOT_AUDITED", "AttackResult", "attack"]
 
 NOT_AUDITED = (
     "The claim was not audited: the run has no canaries, and nothing else that was tried could have shown it "
@@ -34,7 +34,7 @@ Rows = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attacked:
+class AttackResult:
     """A claim and all that was tried against it."""
 
     claim: Guarantee
@@ -84,7 +84,7 @@ def attack(
     members: Rows | None = None,
     others: Rows | None = None,
     loss: Loss = cross_entropy,
-) -> Attacked:
+) -> AttackResult:
     """Return what canaries of a run prove, and with rows to compare, what its model tells about membership.
 
     `members` are rows that the run was trained on, `others` rows of the same kind that it was not. Of a run
@@ -103,7 +103,7 @@ def attack(
     if members is not None and others is not None:
         scores = [loss_scores(run.model, rows, loss=loss) for rows in (members, others)]
         roc = Roc(*scores, name="membership by loss")
-    return Attacked(claim=run.guarantee, canaries=planted, membership=roc)
+    return AttackResult(claim=run.guarantee, canaries=planted, membership=roc)
 
 
 def _training(run: TrainingRun | LabelRun) -> TrainingRun:

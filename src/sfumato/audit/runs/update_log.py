@@ -44,7 +44,7 @@ class UpdateLog:
         optimizer: Optimizer,
         average: WeightAverage | None,
         *,
-        said: str | None = None,
+        message: str | None = None,
     ) -> None:
         self._model, self._optimizer = model, optimizer
         self._twin = _copied(optimizer)
@@ -52,7 +52,7 @@ class UpdateLog:
         self._run_average = average
         self._average = None if average is None else _averages_of(average, optimizer)
         self._steps = 0
-        self.said = said  # what was wrong first, before a resume too
+        self.message = message  # what was wrong first, before a resume too
 
     def released(self) -> None:
         """Take the step that the released gradients ask for; the run's own optimizer takes its step next."""
@@ -106,17 +106,17 @@ class UpdateLog:
         Where all steps were taken before a resume, those handed over are compared with the checkpoint's.
         """
         if self._twin is None:
-            return [] if self.said is None else [Finding(p_value=0.0, said=self.said, observations=1)]
+            return [] if self.message is None else [Finding(p_value=0.0, message=self.message, observations=1)]
         expected = _weights(self._twin) if self._average is None else self._average
         if not self._same(expected, _weights(self._optimizer)):
             self._fail("the weights that are handed over are not those that the released gradients lead to")
-        if self.said is None and not _is_known(self._optimizer):
+        if self.message is None and not _is_known(self._optimizer):
             return []
-        said = self.said or "weights follow from what was released"
-        return [Finding(p_value=1.0 if self.said is None else 0.0, said=said, observations=self._steps)]
+        message = self.message or "weights follow from what was released"
+        return [Finding(p_value=1.0 if self.message is None else 0.0, message=message, observations=self._steps)]
 
-    def _fail(self, said: str) -> None:
-        self.said = self.said or said  # the first is what matters
+    def _fail(self, message: str) -> None:
+        self.message = self.message or message  # the first is what matters
 
     def _same(self, ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> bool:
         return all(

@@ -94,7 +94,7 @@ class SelfSpan:
             return gradient
         return _projected(self, model, gradient, rows)
 
-    def said(self) -> str:
+    def statement(self) -> str:
         """Return what it does, in a sentence."""
         return _OWN.format(where="span", name="SelfSpan") + _certified(self.log)
 
@@ -118,7 +118,7 @@ class SelfConv(SelfSpan):
         SelfSpan.__post_init__(self)
         require_smoothing(self.smoothing)
 
-    def said(self) -> str:
+    def statement(self) -> str:
         """Return what it does, in a sentence."""
         own = _OWN.format(where="convex hull", name="SelfConv")
         return own + _smoothed(self.smoothing) + _certified(self.log)
@@ -178,7 +178,7 @@ class AltConv:
         self._weight = kept * self._weight + fresh
         return {name: part / self._weight for name, part in self._average.items()}
 
-    def said(self) -> str:
+    def statement(self) -> str:
         """Return what it does, in a sentence."""
         averaged = f", averaged over steps with a decay of {self.averaging:g}," if self.averaging > 0 else ""
         return (

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from sfumato.training.data import tree
-from sfumato.training.loop import Session
+from sfumato.training.loop import TrainingLoop
 
 __all__ = ["undone_on_failure"]
 
@@ -26,13 +26,13 @@ Result = TypeVar("Result")
 
 
 def undone_on_failure(
-    work: Callable[[], Result], session: Session, *, published: Callable[[], Any], kept: Callable[[], bool]
+    work: Callable[[], Result], loop: TrainingLoop, *, published: Callable[[], Any], kept: Callable[[], bool]
 ) -> Result:
-    """Return what `work` returns; where it fails, take back what a session did, unless `kept()`.
+    """Return what `work` returns; where it fails, take back what a loop did, unless `kept()`.
 
     `published()` returns the state to go back to; None, or a failure of its own, means the start.
     """
-    start = tree.mapped(session.parts(), _held)
+    start = tree.mapped(loop.parts(), _held)
     try:
         return work()
     except BaseException:
@@ -42,19 +42,19 @@ def undone_on_failure(
             try:
                 with _uninterrupted():
                     if not kept():
-                        _go_back(session, start, published)
+                        _go_back(loop, start, published)
                 break
             except KeyboardInterrupt:
                 continue
         raise
 
 
-def _go_back(session: Session, start: Any, published: Callable[[], Any]) -> None:
+def _go_back(loop: TrainingLoop, start: Any, published: Callable[[], Any]) -> None:
     try:
         state = published()
     except Exception:  # a checkpoint that cannot be read is no place to go back to
         state = None
-    session.roll_back(start if state is None else state)
+    loop.roll_back(start if state is None else state)
 
 
 def _held(tensor: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from sfumato import _check
 from sfumato.datasets import Dataset
 from sfumato.errors import InvalidParameterError
 from sfumato.training.engine.losses import Loss, cross_entropy
-from sfumato.training.record.metrics import Score, correct
+from sfumato.training.record.metrics import Score, correct_rows
 
 __all__ = [
     "NextToken",
@@ -231,4 +231,4 @@ def loss_for(data: Dataset) -> Loss:
 
 def score_for(data: Dataset) -> Score:
     """Return what counts as accuracy for a data set's rows."""
-    return next_token_correct if _is_text(data) else correct
+    return next_token_correct if _is_text(data) else correct_rows

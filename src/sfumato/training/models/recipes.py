@@ -4,7 +4,7 @@
 Fixed      They were chosen at epsilon 3 by accuracy on the public test rows, and are the same whatever the
            budget. The search for them is not charged: these sets are public. On data that must be
            protected, searching costs budget.
-Claims     Batch size, epochs and clip norm decide the noise; learning rate, momentum and average cost
+RunOwnership     Batch size, epochs and clip norm decide the noise; learning rate, momentum and average cost
            nothing.
 """
 

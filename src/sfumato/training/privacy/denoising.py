@@ -40,7 +40,7 @@ class Denoiser(Protocol):
         """Return the better gradient. `rows` are numbers, and None unless it reveals batches."""
         ...
 
-    def said(self) -> str:
+    def statement(self) -> str:
         """Return what it does, as a sentence for the statement."""
         ...
 

@@ -14,9 +14,9 @@ from sfumato import _check
 from sfumato.training import distributed
 from sfumato.training.data.units import open_rows
 from sfumato.training.engine.losses import Loss, cross_entropy
-from sfumato.training.loop import Session
+from sfumato.training.loop import TrainingLoop
 from sfumato.training.privacy.dp_sgd import DpSgd
-from sfumato.training.record.metrics import Metrics, MetricsFile, Score, correct, evaluate
+from sfumato.training.record.metrics import Metrics, MetricsFile, Score, correct_rows, evaluate
 from sfumato.training.record.progress import ProgressBar
 from sfumato.training.record.run_folder import RunFolder
 from sfumato.training.runtime import Runtime
@@ -45,7 +45,7 @@ class Reports:
     ) -> None:
         self._mechanism, self._delta, self._loss = mechanism, delta, loss
         self._evaluation = None if evaluation is None else open_rows(evaluation)
-        self._score = correct if score is None and loss is cross_entropy else score
+        self._score = correct_rows if score is None and loss is cross_entropy else score
         self._every = every(mechanism.steps, _TIMES, evaluate_every=evaluate_every)
         self._runtime, self._device = runtime, device
         self._file = None if folder is None else MetricsFile(folder.metrics)
@@ -55,49 +55,49 @@ class Reports:
         """Whether there is evaluation data."""
         return self._evaluation is not None
 
-    def try_out(self, session: Session) -> None:
+    def try_out(self, loop: TrainingLoop) -> None:
         """Measure on a few rows, and keep nothing: what cannot work raises."""
-        self._measure(session, most=_TRIED)
+        self._measure(loop, most=_TRIED)
 
-    def due(self, session: Session) -> bool:
+    def due(self, loop: TrainingLoop) -> bool:
         """Whether the weights are to be measured after this step, and were not yet."""
-        step, last = session.step, session.history[-1].step if session.history else 0
+        step, last = loop.step, loop.history[-1].step if loop.history else 0
         now = step == self._mechanism.steps or (step > 0 and step % self._every == 0)
         return now and (step > last or not distributed.is_first())  # other ranks keep no history
 
-    def make(self, session: Session, bar: ProgressBar) -> None:
+    def make(self, loop: TrainingLoop, bar: ProgressBar) -> None:
         """Measure, keep the figures and show them."""
         if not distributed.is_first():
             return
-        session.history.append(self._figures(session))
+        loop.history.append(self._figures(loop))
         if self._file is not None:
-            self._file.append(session.history[-1])
-        bar.note(session.history[-1])
+            self._file.append(loop.history[-1])
+        bar.note(loop.history[-1])
 
-    def rewrite(self, session: Session) -> None:
+    def rewrite(self, loop: TrainingLoop) -> None:
         """Let the file hold what a checkpoint knows, and nothing else."""
         if self._file is not None and distributed.is_first():
-            self._file.rewrite(session.history)
+            self._file.rewrite(loop.history)
 
-    def _figures(self, session: Session) -> Metrics:
-        spent = self._mechanism.first(session.step).price(delta=self._delta)
-        loss, accuracy = self._measure(session)
+    def _figures(self, loop: TrainingLoop) -> Metrics:
+        spent = self._mechanism.first(loop.step).price(delta=self._delta)
+        loss, accuracy = self._measure(loop)
         return Metrics(
-            step=session.step,
+            step=loop.step,
             epsilon=spent.epsilon,
-            learning_rate=session.learning_rate,
-            seconds=session.seconds,
+            learning_rate=loop.learning_rate,
+            seconds=loop.seconds,
             loss=loss,
             accuracy=accuracy,
         )
 
-    def _measure(self, session: Session, *, most: int | None = None) -> tuple[float | None, float | None]:
+    def _measure(self, loop: TrainingLoop, *, most: int | None = None) -> tuple[float | None, float | None]:
         """Return loss and accuracy on evaluation data, of the averaged weights where there are any."""
         if self._evaluation is None:
             return None, None
-        with session.average.applied() if session.average is not None else nullcontext():
+        with loop.average.applied() if loop.average is not None else nullcontext():
             return evaluate(
-                session.model,
+                loop.model,
                 self._evaluation,
                 loss=self._loss,
                 score=self._score,

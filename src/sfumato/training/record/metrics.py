@@ -26,7 +26,7 @@ from sfumato.training.engine.evaluation_mode import evaluating
 from sfumato.training.engine.losses import Loss, checked
 from sfumato.training.runtime import Runtime
 
-__all__ = ["Metrics", "MetricsFile", "correct", "evaluate"]
+__all__ = ["Metrics", "MetricsFile", "correct_rows", "evaluate"]
 
 Score = Callable[..., Tensor]  # (model, *batch) -> [rows]
 
@@ -75,10 +75,10 @@ class MetricsFile:
             file.write(f"{row.to_json()}\n")
 
 
-def correct(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+def correct_rows(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     """Return 1 for each row whose largest output is at its label, else 0: their mean is the accuracy.
 
-    >>> correct(nn.Identity(), torch.eye(2), torch.tensor([0, 0])).tolist()
+    >>> correct_rows(nn.Identity(), torch.eye(2), torch.tensor([0, 0])).tolist()
     [1.0, 0.0]
     """
     return (model(x).argmax(1) == y).float()

@@ -22,10 +22,10 @@ from sfumato.errors import ClaimedElsewhereError
 from sfumato.training.payment import Payment
 from sfumato.training.record.run_folder import CheckpointError, RunFolder
 
-__all__ = ["Claims"]
+__all__ = ["RunOwnership"]
 
 
-class Claims:
+class RunOwnership:
     """The line of one run's checkpoints. One process at a time has it, the first of all ranks."""
 
     def __init__(self, payment: Payment, folder: RunFolder) -> None:

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from sfumato.accounting import events
 from sfumato.mechanisms.random import Generator, resolve, words
-from sfumato.training.loop import Session
+from sfumato.training.loop import TrainingLoop
 from sfumato.training.privacy.dp_sgd import DpSgd
 
-__all__ = ["of_claim", "of_session"]
+__all__ = ["of_claim", "of_loop"]
 
 
 def of_claim(mechanism: DpSgd, generator: Generator | None, **said: object) -> dict[str, str]:
@@ -33,14 +33,14 @@ def of_claim(mechanism: DpSgd, generator: Generator | None, **said: object) -> d
     }
 
 
-def of_session(session: Session, loss: Any, factors: Sequence[float] | None) -> dict[str, str]:
+def of_loop(loop: TrainingLoop, loss: Any, factors: Sequence[float] | None) -> dict[str, str]:
     """Return the settings of what moves from step to step."""
     digest = None if factors is None else _digest(repr(factors))
     return {
         "loss": getattr(loss, "__qualname__", type(loss).__name__),
-        "parameters": repr([_shape(n, p) for n, p in session.private.parameters.items()]),
-        "optimizer": f"{type(session.optimizer).__name__} {session.optimizer.defaults!r}",
-        "schedule": "None" if session.schedule is None else type(session.schedule).__name__,
+        "parameters": repr([_shape(n, p) for n, p in loop.private.parameters.items()]),
+        "optimizer": f"{type(loop.optimizer).__name__} {loop.optimizer.defaults!r}",
+        "schedule": "None" if loop.schedule is None else type(loop.schedule).__name__,
         "clip_schedule": repr(digest),
     }
 

@@ -4,7 +4,7 @@
 Guarantee  An audit sees noisy gradients alone, which the run's guarantee covers; canaries are nobody's data.
 Trials     It may take steps that do not count, with rows that are nobody's and noise of their own.
 Apart      The model, its optimizer and its evaluation never meet canaries: they live in parameters of their
-           own (`Canaried.host`), and the loss of every other row is what it was.
+           own (`AuditedRun.host`), and the loss of every other row is what it was.
 Who does   `sfumato.audit.runs.canaries`; training knows the protocols alone.
 """
 
@@ -24,7 +24,7 @@ from sfumato.training.engine.losses import Loss
 from sfumato.training.privacy.dp_sgd import DpSgd
 from sfumato.training.weight_average import WeightAverage
 
-__all__ = ["AuditPlan", "Canaried", "Verdict", "require_plan"]
+__all__ = ["AuditedRun", "RunAudit", "Verdict", "require_audit"]
 
 
 class Verdict(Protocol):
@@ -39,7 +39,7 @@ class Verdict(Protocol):
         ...
 
 
-class Canaried(Protocol):
+class AuditedRun(Protocol):
     """A run with canaries in it."""
 
     @property
@@ -96,18 +96,18 @@ class Canaried(Protocol):
         ...
 
 
-class AuditPlan(Protocol):
+class RunAudit(Protocol):
     """How runs are to be audited: the settings of an audit, which its repr names."""
 
-    def plant(self, units: Units, mechanism: DpSgd, generator: Generator | None) -> Canaried:
+    def plant(self, units: Units, mechanism: DpSgd, generator: Generator | None) -> AuditedRun:
         """Put canaries among the units of a run."""
         ...
 
 
-def require_plan(audit: object) -> None:
+def require_audit(audit: object) -> None:
     """Raise unless this is a plan of an audit, or None.
 
-    >>> require_plan(None)
+    >>> require_audit(None)
     """
     if audit is None or (callable(getattr(audit, "plant", None)) and not isinstance(audit, type)):
         return
