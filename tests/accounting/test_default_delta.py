@@ -18,8 +18,9 @@ from sfumato.estimators import StandardScaler
 from sfumato.labels import NoisyGradients
 from sfumato.ledger import Budget, Ledger
 from sfumato.statistics.groups.key_discovery import KeyDiscovery
+from sfumato.training.budget import dp_sgd_for
+from sfumato.training.description import Privacy
 from sfumato.training.privacy.clipping import Clipping
-from sfumato.training.train import plan_run
 
 
 @given(st.integers(1, 10**15))
@@ -42,7 +43,7 @@ def test_plan_train_and_the_command_line_have_the_same_default():
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in SIZES.items()]
     said = json.loads(CliRunner().invoke(app, ["plan", "--epsilon=2", *flags, "--json"]).stdout)
     planned = plan(epsilon=2, **SIZES)
-    run = plan_run(epsilon=2, **SIZES, clipping=Clipping(clip_norm=1.0))
+    run = dp_sgd_for(Privacy(epsilon=2, **SIZES, clipping=Clipping(clip_norm=1.0)))
     assert planned.delta == said["delta"] == default_delta(1437) == 1e-4
     assert said["noise_multiplier"] == pytest.approx(planned.noise_multiplier)
     assert run.noise_multiplier(0) == pytest.approx(planned.noise_multiplier)
@@ -51,7 +52,7 @@ def test_plan_train_and_the_command_line_have_the_same_default():
 def test_a_run_charged_to_an_account_uses_the_delta_of_the_account(tmp_path):
     budget = Budget(epsilon=2, delta=1e-7)
     account = Ledger(tmp_path / "ledger.db").open("a", privacy_unit="example", budget=budget)
-    run = plan_run(epsilon=2, **SIZES, clipping=Clipping(clip_norm=1.0), account=account)
+    run = dp_sgd_for(Privacy(epsilon=2, **SIZES, clipping=Clipping(clip_norm=1.0)), account=account)
     assert run.noise_multiplier(0) == pytest.approx(plan(epsilon=2, delta=1e-7, **SIZES).noise_multiplier)
 
 
@@ -73,7 +74,9 @@ BUY = {
     "keys": lambda delta: KeyDiscovery(columns=("a",), epsilon=1.0, delta=delta),
     "an estimator": lambda delta: StandardScaler(epsilon=1.0, delta=delta, bounds=(0, 1)).fit([[1.0]]),
     "a plan": lambda delta: plan(epsilon=2, delta=delta, **SIZES),
-    "a run": lambda delta: plan_run(epsilon=2, delta=delta, **SIZES, clipping=Clipping(clip_norm=1.0)),
+    "a run": lambda delta: dp_sgd_for(
+        Privacy(epsilon=2, delta=delta, **SIZES, clipping=Clipping(clip_norm=1.0))
+    ),
     "labels": lambda delta: NoisyGradients(
         epsilon=1.0, delta=delta, classes=2, public_size=9, steps=1, expected_batch_size=3
     ),

@@ -25,7 +25,7 @@ from sfumato.labels import (
 from sfumato.ledger.state import Progress
 from sfumato.mechanisms.random import FastGenerator
 from sfumato.testing import seeded
-from sfumato.training.loop import Session
+from sfumato.training.loop import TrainingLoop
 from sfumato.training.record.run_folder import CheckpointError
 
 CLASSES = 3
@@ -279,15 +279,15 @@ def killed(monkeypatch):
     """Return what makes the next run die after some steps."""
 
     def after(steps):
-        take_step = Session.take_step
+        take_step = TrainingLoop.take_step
 
         def dies(session):
             if session.step == steps:
-                monkeypatch.setattr(Session, "take_step", take_step)
+                monkeypatch.setattr(TrainingLoop, "take_step", take_step)
                 raise Killed
             take_step(session)
 
-        monkeypatch.setattr(Session, "take_step", dies)
+        monkeypatch.setattr(TrainingLoop, "take_step", dies)
 
     return after
 

@@ -10,8 +10,10 @@ from torch import nn
 from sfumato.accounting import plan
 from sfumato.errors import BudgetExceededError
 from sfumato.ledger import Account, Budget, Ledger
+from sfumato.training.budget import dp_sgd_for
+from sfumato.training.description import Privacy
 from sfumato.training.privacy.clipping import Clipping
-from sfumato.training.train import plan_run, train
+from sfumato.training.train import train
 
 SIZES = {"public_size": 1000, "expected_batch_size": 20, "epochs": 2}
 CLIPPING = Clipping(clip_norm=1.0)
@@ -39,8 +41,8 @@ def test_all_of_an_unused_account_buys_the_run_that_was_planned(account: Account
 
 
 def test_a_run_that_names_no_epsilon_takes_the_same_noise_as_one_that_asks_for_all(account: Account) -> None:
-    by_account = plan_run(**SIZES, clipping=CLIPPING, account=account)
-    by_epsilon = plan_run(**SIZES, clipping=CLIPPING, account=account, epsilon=3)
+    by_account = dp_sgd_for(Privacy(**SIZES, clipping=CLIPPING), account=account)
+    by_epsilon = dp_sgd_for(Privacy(**SIZES, clipping=CLIPPING, epsilon=3), account=account)
     assert by_account.noise_multiplier(0) == pytest.approx(by_epsilon.noise_multiplier(0), rel=1e-4)
 
 
@@ -58,12 +60,12 @@ def test_a_second_run_asked_for_what_the_refusal_says_is_left_is_admitted(accoun
 
 def test_no_noise_is_added_to_a_run_that_fits_as_planned(account: Account) -> None:
     _train(account, 1, "first")
-    run = plan_run(**SIZES, clipping=CLIPPING, account=account, epsilon=1)
+    run = dp_sgd_for(Privacy(**SIZES, clipping=CLIPPING, epsilon=1), account=account)
     assert run.noise_multiplier(0) == pytest.approx(plan(epsilon=1, delta=1e-5, **SIZES).noise_multiplier)
 
 
 def test_an_account_that_is_used_up_says_so_by_its_name(account: Account) -> None:
     _train(account, 3, "all")
     with pytest.raises(BudgetExceededError, match=r"account 'a' has too little left.*Grant more budget"):
-        plan_run(**SIZES, clipping=CLIPPING, account=account)
+        dp_sgd_for(Privacy(**SIZES, clipping=CLIPPING), account=account)
     assert len(account.releases()) == 1

@@ -39,9 +39,10 @@ from sfumato.training import (
     ShuffledBatches,
     Trainer,
     TruncatedPoissonSampling,
-    plan_run,
     train,
 )
+from sfumato.training.budget import dp_sgd_for
+from sfumato.training.description import Privacy
 
 ALPHA = 1e-6
 X = torch.randn(40, 3, generator=torch.Generator().manual_seed(1))
@@ -418,15 +419,19 @@ def test_a_plan_says_what_is_missing():
     clipping = Clipping(clip_norm=1.0)
     sizes = {"public_size": 40, "expected_batch_size": 4, "clipping": clipping}
     with pytest.raises(InvalidParameterError, match="epochs or steps"):
-        plan_run(**sizes, epsilon=1, delta=1e-5)
+        dp_sgd_for(Privacy(**sizes, epsilon=1, delta=1e-5))
     with pytest.raises(InvalidParameterError, match="epochs or steps"):
-        plan_run(**sizes, epsilon=1, delta=1e-5, epochs=1, steps=1)
-    assert plan_run(**sizes, epsilon=1, steps=1) == plan_run(**sizes, epsilon=1, steps=1, delta=1e-2)
+        dp_sgd_for(Privacy(**sizes, epsilon=1, delta=1e-5, epochs=1, steps=1))
+    assert dp_sgd_for(Privacy(**sizes, epsilon=1, steps=1)) == dp_sgd_for(
+        Privacy(**sizes, epsilon=1, steps=1, delta=1e-2)
+    )
     with pytest.raises(InvalidParameterError, match="how private"):
-        plan_run(**sizes, delta=1e-5, steps=1)
+        dp_sgd_for(Privacy(**sizes, delta=1e-5, steps=1))
     with pytest.raises(InvalidParameterError, match="at most public_size"):
-        plan_run(public_size=4, expected_batch_size=5, clipping=clipping, steps=1, noise_multiplier=1.0)
-    assert plan_run(**sizes, epochs=2.5, noise_multiplier=1.0).steps == 25
+        dp_sgd_for(
+            Privacy(public_size=4, expected_batch_size=5, clipping=clipping, steps=1, noise_multiplier=1.0)
+        )
+    assert dp_sgd_for(Privacy(**sizes, epochs=2.5, noise_multiplier=1.0)).steps == 25
 
 
 def test_no_size_is_assumed_and_delta_comes_from_the_public_size():

@@ -32,6 +32,7 @@ class Plan:
     steps: int
     price: Price
     given: DpEvent | None = None
+    public_size: int | None = None
 
     @property
     def epsilon(self) -> float:
@@ -93,7 +94,14 @@ def plan(
     run = events.dp_sgd(noise_multiplier=noise_multiplier, sampling_rate=rate, steps=count)
     whole = run if given is None else events.compose(given, run)
     cost = price(whole, delta=delta, relation=relation)
-    return Plan(noise_multiplier=noise_multiplier, sampling_rate=rate, steps=count, price=cost, given=given)
+    return Plan(
+        noise_multiplier=noise_multiplier,
+        sampling_rate=rate,
+        steps=count,
+        price=cost,
+        given=given,
+        public_size=public_size,
+    )
 
 
 def _solve(

@@ -12,7 +12,7 @@ from sfumato.accounting.default_delta import delta_note
 from sfumato.cli.settings import TrainSettings
 from sfumato.cli.show import show_facts, show_text
 from sfumato.datasets import Dataset
-from sfumato.labels.train import LabelRun
+from sfumato.labels.label_run import LabelRun
 from sfumato.ledger import Account
 from sfumato.report import Measurement, TrainingFacts, training_report, write_report
 from sfumato.training import TrainingRun, distributed

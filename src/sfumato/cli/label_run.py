@@ -21,8 +21,9 @@ from sfumato.cli.show import waiting
 from sfumato.datasets import Dataset, load
 from sfumato.errors import InvalidParameterError
 from sfumato.labels.choose import choose
+from sfumato.labels.label_run import LabelRun
 from sfumato.labels.recipes import METHODS, LabelRecipe, recipe
-from sfumato.labels.train import LabelRun, require_steps, train
+from sfumato.labels.train import require_steps, train
 from sfumato.ledger import Account
 from sfumato.testing import seeded
 

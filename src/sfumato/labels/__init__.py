@@ -2,6 +2,8 @@
 """Only labels are secret: LabelDP-Pro, noisy labels, clusters. Features are public, and not protected."""
 
 from sfumato.labels.choose import Choice, choose
+from sfumato.labels.label_run import LabelRun
+from sfumato.labels.learner import Learner
 from sfumato.labels.learning import learn, predictions
 from sfumato.labels.methods.clusters import ClusterLabels, cluster_count
 from sfumato.labels.methods.denoisers import AltConv, SelfConv, SelfSpan
@@ -13,7 +15,7 @@ from sfumato.labels.projection.gradient_products import LabelGradients
 from sfumato.labels.projection.hull import Accelerated, FrankWolfe, ProjectedGradient
 from sfumato.labels.projection.simplex import onto_simplex
 from sfumato.labels.projection.span import Span
-from sfumato.labels.train import LabelRun, Learner, train
+from sfumato.labels.train import train
 from sfumato.labels.whitening import whitened
 
 __all__ = [

@@ -37,12 +37,13 @@ from sfumato.labels.features import (
     principal_components,
     spectrum,
 )
+from sfumato.labels.learner import Learner
 from sfumato.labels.learning import learn
 from sfumato.labels.methods.clusters import ClusterLabels, cluster_count
 from sfumato.labels.methods.noisy_gradients import Denoising, NoisyGradients
 from sfumato.labels.methods.randomized_response import Correction
 from sfumato.labels.methods.released_labels import Alibi, MultiStage, RandomizedLabels
-from sfumato.labels.train import Learner, Method
+from sfumato.labels.request import Method
 from sfumato.labels.whitening import whitened
 
 __all__ = [

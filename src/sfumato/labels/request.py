@@ -27,6 +27,7 @@ from sfumato.labels.methods.noisy_gradients import NoisyGradients
 from sfumato.labels.methods.released_labels import ReleasingMethod
 from sfumato.ledger.account import Account
 from sfumato.mechanisms.random import Generator
+from sfumato.training.description import Charge
 
 __all__ = ["LabelRequest", "Method", "ask"]
 
@@ -44,9 +45,13 @@ class LabelRequest:
     labels: Any = field(repr=False)
     owners: Tensor | None
     evaluation: tuple[Tensor, Tensor] | None
-    account: Account | None
-    purpose: str | None
+    charge: Charge
     generator: Generator | None
+
+    @property
+    def account(self) -> Account | None:
+        """The account that pays."""
+        return self.charge.account
 
     @property
     def unit(self) -> str:
@@ -81,11 +86,10 @@ def ask(
     method: Method,
     owners: Given | None = None,
     evaluation: tuple[Tensor, Given] | None = None,
-    account: Account | None = None,
-    purpose: str | None = None,
+    charge: Charge | None = None,
     generator: Generator | None = None,
 ) -> LabelRequest:
-    """Return what is asked for, or refuse what cannot work; no label is looked at.
+    """Return the checked request, or refuse what cannot work; no label is read.
 
     >>> import torch
     >>> from sfumato.labels import RandomizedLabels
@@ -97,18 +101,18 @@ def ask(
     Traceback (most recent call last):
     sfumato.errors.UnsupportedModelError: the model must return logits, one for each of 3 classes ...
     """
+    charge = charge if charge is not None else Charge()
     check_features(features)
     rows, bound = len(features), method.contribution_bound
     check_shape(labels, rows=rows)
-    _check_unit(account, purpose, owners, rows=rows, bound=bound)
+    _check_unit(charge, owners, rows=rows, bound=bound)
     asked = LabelRequest(
         model=model,
         features=features,
         labels=labels,
         owners=None if owners is None else checked_owners(owners, rows=rows, contribution_bound=bound),
         evaluation=None if evaluation is None else checked_evaluation(evaluation, classes=method.classes),
-        account=account,
-        purpose=purpose,
+        charge=charge,
         generator=generator,
     )
     method.check_size(rows=rows, units=asked.units)
@@ -117,20 +121,19 @@ def ask(
     return asked
 
 
-def _check_unit(
-    account: Account | None, purpose: str | None, owners: Given | None, *, rows: int, bound: int
-) -> None:
-    if (account is None) != (purpose is None):
-        raise InvalidParameterError("an account and a purpose belong together: give both, or neither.")
+def _check_unit(charge: Charge, owners: Given | None, *, rows: int, bound: int) -> None:
+    account = charge.account
+    if (account is None) != (charge.purpose is None):
+        raise InvalidParameterError("an account and a purpose belong together: pass both, or neither.")
     if owners is not None:
         return
     if account is not None and account.privacy_unit not in _ROWS:
         unit = account.privacy_unit
         raise InvalidParameterError(
-            f"account {account.name!r} protects one {unit!r}, but nothing says whose the labels are. Say "
+            f"account {account.name!r} protects one {unit!r}, but nothing says whose the labels are. Pass "
             f"owners=...: torch.arange({rows}) if each row is another {unit}."
         )
     if bound != 1:
         raise InvalidParameterError(
-            "contribution_bound is about users who own several labels: say whose they are with owners=..."
+            "contribution_bound is about users who own several labels: pass owners=..."
         )

@@ -3,33 +3,29 @@
 
 Guarantee  A run is one release: the method's event is charged before a label is read, and nothing of the
            labels is used but what the method releases. A failure from there on leaves it spent.
-Order      What is public is checked first (`asking`), and a step is rehearsed on a copy of the model, with
-           features but no label, on as few rows as any step of the run will have: a refusal costs nothing.
 Unit       A label, or with `owners` a user: all labels that one owner has.
-Evaluation On data that is NOT protected: what is measured on it is shown exactly.
+Failure    Public settings are checked first (`request`), and a step is tried on a copy of the model, with
+           features and no label: a refusal there costs nothing.
 """
 
-import copy
-import json
-import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
-from importlib.metadata import version
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
 
-from sfumato import _check
-from sfumato.accounting import composition, events
+from sfumato.accounting import composition
 from sfumato.accounting.guarantee import Guarantee
 from sfumato.accounting.price import price
 from sfumato.errors import InvalidParameterError
 from sfumato.labels.input_checks import Given
-from sfumato.labels.learning import Augment, Released, learn, rehearsing, soft_cross_entropy, teacher
+from sfumato.labels.label_run import LabelRun
+from sfumato.labels.learner import Learner
+from sfumato.labels.learning import teacher
 from sfumato.labels.methods.noisy_gradients import NoisyGradients
 from sfumato.labels.methods.released_labels import ReleasingMethod
 from sfumato.labels.request import LabelRequest, Method, ask
@@ -38,133 +34,38 @@ from sfumato.ledger.recorded import record_note
 from sfumato.mechanisms.random import Generator, study_note
 from sfumato.training import distributed
 from sfumato.training.data.units import Deferred
-from sfumato.training.record import fingerprints
+from sfumato.training.description import (
+    Charge,
+    Evaluation,
+    Optimization,
+    Privacy,
+    RunDescription,
+    Storage,
+    describe,
+)
+from sfumato.training.record.metrics import Score
 from sfumato.training.record.run_folder import RunFolder
-from sfumato.training.run import TrainingRun, sentence
+from sfumato.training.run import TrainingRun
 from sfumato.training.run_audit import RunAudit, require_audit
 from sfumato.training.runtime import Runtime
 from sfumato.training.trainer import Trainer
 
-__all__ = ["LabelRun", "Learner", "Method", "require_steps", "train"]
+__all__ = ["LabelKeywords", "require_steps", "train"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Learner:
-    """How a network learns from released labels: plain training, which costs nothing."""
+class LabelKeywords(TypedDict, total=False):
+    """The keywords of `train`: fields of `Evaluation`, `Storage` and `Charge`, and what else a run takes."""
 
-    epochs: int = 10
-    batch_size: int = 256
-    learning_rate: float = 1e-3
-    augment: Augment | None = None
-    ema_decay: float | None = None
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        _check.count(epochs=self.epochs, batch_size=self.batch_size)
-        _check.positive(learning_rate=self.learning_rate)
-        _check.non_negative(seed=self.seed)
-        if self.ema_decay is not None:
-            _check.probability(ema_decay=self.ema_decay)
-
-    def __call__(self, model: nn.Module, features: Tensor, released: Released) -> None:
-        """Train a model on features and released targets, in place."""
-        learn(
-            model,
-            features,
-            released.targets,
-            loss=released.loss,
-            epochs=self.epochs,
-            batch_size=self.batch_size,
-            learning_rate=self.learning_rate,
-            augment=self.augment,
-            ema_decay=self.ema_decay,
-            seed=self.seed,
-        )
-
-    def rehearse(
-        self, model: nn.Module, features: Tensor, *, classes: int, lessons: Sequence[int] | None = None
-    ) -> None:
-        """Train a copy of the model for one step, with even targets: what cannot work raises.
-
-        The step has the smallest batch of all `lessons`: the numbers of rows that are learned from, one for
-        each training (all rows, once, where nothing is said).
-        """
-        sizes = [len(features)] if lessons is None else lessons
-        smallest = min(
-            rows // math.ceil(rows / self.batch_size) for rows in sizes
-        )  # as `learn` cuts an epoch
-        even = torch.full((smallest, classes), 1 / classes)
-        with rehearsing("training"):
-            once = replace(self, epochs=1)
-            once(copy.deepcopy(model), features[:smallest], Released(targets=even, loss=soft_cross_entropy))
-
-
-@dataclass(frozen=True, kw_only=True)
-class LabelRun:
-    """A trained model with its guarantee for labels; `print(run.statement())` says what was done."""
-
-    model: nn.Module
-    method: Method
-    guarantee: Guarantee
-    seconds: float
-    accuracy: float | None  # on evaluation data, which is not protected
-    training: TrainingRun | None = None  # of a method that works by noisy gradients
-    study_note: str | None = None
-    account: str | None = None
-    record_note: str | None = None  # what must be said of a run that no ledger keeps
-
-    @property
-    def recorded(self) -> bool:
-        """Whether a ledger keeps the run."""
-        return self.account is not None and self.record_note is None
-
-    @property
-    def epsilon(self) -> float:
-        """The epsilon of the guarantee."""
-        return self.guarantee.epsilon
-
-    def to_json(self) -> str:
-        """Return everything but the model as JSON."""
-        own: dict[str, Any] = {
-            "method": self.method.name,
-            "accuracy": self.accuracy,
-            "epsilon": self.guarantee.epsilon,
-            "delta": self.guarantee.delta,
-            "relation": self.guarantee.relation.value,
-            "privacy_unit": self.guarantee.privacy_unit,
-            "seconds": self.seconds,
-            "study_note": self.study_note,
-            "recorded": self.recorded,
-            "account": self.account,
-            "statement": self.statement(),
-        }
-        told: dict[str, Any] = (
-            self._released() if self.training is None else json.loads(self.training.to_json())
-        )
-        return json.dumps(fingerprints.sealed(told | own), indent=2)
-
-    def _released(self) -> dict[str, Any]:
-        """Return what a run says that has no training of its own."""
-        return {
-            "event": json.loads(events.to_json(self.method.event())),
-            "code_version": version("sfumato"),
-            "weights": fingerprints.fingerprint_of(self.model.state_dict()),
-        }
-
-    def statement(self) -> str:
-        """Return a paragraph for people who must judge the claim."""
-        if self.training is not None:
-            return f"{self.training.statement()} Features are public, and are not protected at all."
-        said = (
-            f"Labels were released once with noise, by the method {self.method.name!r}, and the model was "
-            "trained on what was released.",
-            f"The releases satisfy {self.guarantee}. Features are public, and are not protected at all.",
-            "It covers this run alone: hyper-parameter tuning is not charged.",
-            f"The run was charged to account {self.account!r}." if self.account else None,
-            sentence(self.record_note),
-            sentence(self.study_note),
-        )
-        return " ".join(sentence for sentence in said if sentence)
+    score: Score | None
+    evaluate_every: int | None
+    progress: bool
+    folder: str | os.PathLike[str] | None
+    checkpoint_every: int | None
+    account: Account | None
+    purpose: str | None
+    resume: bool
+    audit: RunAudit | None
+    generator: Generator | None
 
 
 def train(
@@ -175,22 +76,35 @@ def train(
     method: Method,
     learner: Learner | None = None,
     owners: Given | None = None,
-    evaluation: tuple[Tensor, Given] | None = None,
-    account: Account | None = None,
-    purpose: str | None = None,
-    folder: str | None = None,
-    resume: bool = False,
-    audit: RunAudit | None = None,
-    progress: bool = True,
-    generator: Generator | None = None,
+    evaluation: Evaluation | tuple[Tensor, Given] | None = None,
+    storage: Storage | None = None,
+    charge: Charge | None = None,
     runtime: Runtime | None = None,
+    **keywords: Unpack[LabelKeywords],
 ) -> LabelRun:
-    """Train a model, in place, so that the label of any one row could as well have been another.
+    """Train a model, in place, so that its weights hide the label of any one row.
 
-    `learner` is how a network learns from labels that a method releases. Methods by noisy gradients have
-    settings of their own; `resume`, `audit` and `runtime` are for these, as in `training.train`. A `folder`
-    keeps weights and statement of any run, and checkpoints of these. `owners` says which user owns each row,
-    where users own several.
+    Args:
+        model: A torch module that returns one logit for each class.
+        features: One row for each example. Features are public, and are not protected.
+        labels: One whole number for each row, in a tensor or an array. Labels are secret.
+        method: How labels are used: `AltConv`, `SelfConv`, `RandomizedLabels`, `ClusterLabels` and others.
+        learner: How the model learns from labels that a method released once with noise. Methods by noisy
+            gradients have their own settings instead.
+        owners: For each row, who owns its label, if one user owns several.
+        evaluation: Features and labels that are NOT protected, or an `Evaluation`.
+        storage: Where checkpoints, metrics and weights are kept.
+        charge: The account that pays, and the purpose.
+        runtime: Device, engine and memory, for methods by noisy gradients.
+        **keywords: Fields of these descriptions (`account`, `purpose`, `folder`, `checkpoint_every`,
+            `evaluate_every`, `progress`), and `resume`, `audit` and `generator`, as in `sfumato.train`.
+
+    Returns:
+        The run: the model, its guarantee for labels and its statement.
+
+    Raises:
+        InvalidParameterError: If a setting is missing, unknown or out of range. Nothing is spent.
+        BudgetExceededError: If the account cannot pay for the run. Nothing is spent.
 
     >>> from sfumato.labels import RandomizedLabels
     >>> x = torch.randn(200, 4)
@@ -199,6 +113,8 @@ def train(
     >>> print(run.guarantee)
     (1, 0)-differential privacy for one label, replace-label neighbors
     """
+    resume, audit = keywords.pop("resume", False), keywords.pop("audit", None)
+    generator = keywords.pop("generator", None)
     require_audit(audit)
     require_steps(method, resume=resume, audit=audit)
     if isinstance(method, NoisyGradients):
@@ -206,23 +122,34 @@ def train(
         model.to((runtime or Runtime()).device_for(model))  # trying it out is as fast there as the run is
     else:
         _refuse_several(method, runtime)
-    asked = ask(
+    described = _described(keywords, evaluation=evaluation, storage=storage, charge=charge)
+    request = ask(
         model,
         features,
         labels,
         method=method,
         owners=owners,
-        evaluation=evaluation,
-        account=account,
-        purpose=purpose,
+        evaluation=described.evaluation.data,
+        charge=described.charge,
         generator=generator,
     )
     if isinstance(method, NoisyGradients):
-        return _by_gradients(
-            asked, method, folder=folder, resume=resume, audit=audit, progress=progress, runtime=runtime
-        )
+        return _by_gradients(request, method, described, resume=resume, audit=audit, runtime=runtime)
+    folder = described.storage.folder
     place = None if folder is None else RunFolder(folder)
-    return _by_release(asked, method, learner if learner is not None else Learner(), place)
+    return _by_release(request, method, learner if learner is not None else Learner(), place)
+
+
+def _described(keywords: Mapping[str, Any], **objects: Any) -> RunDescription:
+    """Return what is evaluated, kept and charged; what a method decides itself is refused."""
+    known = {name for name in LabelKeywords.__annotations__ if name not in ("resume", "audit", "generator")}
+    unknown = sorted(set(keywords) - known)
+    if unknown:
+        raise InvalidParameterError(
+            f"unknown keyword {unknown[0]!r}. Known are: {', '.join(sorted(known))}. Epsilon, batches and "
+            "the optimizer are settings of the method."
+        )
+    return describe(keywords, **objects)
 
 
 def _refuse_learner(method: NoisyGradients, learner: Learner | None) -> None:
@@ -309,19 +236,19 @@ def _guarantee(method: ReleasingMethod, unit: str) -> Guarantee:
 
 
 def _spent(asked: LabelRequest, method: ReleasingMethod) -> AbstractContextManager[Any]:
-    if asked.account is None or asked.purpose is None:
+    account, purpose = asked.charge.account, asked.charge.purpose
+    if account is None or purpose is None:
         return nullcontext()
-    return asked.account.spend(method, purpose=asked.purpose, generator=asked.generator)
+    return account.spend(method, purpose=purpose, generator=asked.generator)
 
 
 def _by_gradients(
     asked: LabelRequest,
     method: NoisyGradients,
+    described: RunDescription,
     *,
-    folder: str | None,
     resume: bool,
     audit: RunAudit | None,
-    progress: bool,
     runtime: Runtime | None,
 ) -> LabelRun:
     began = time.monotonic()
@@ -344,23 +271,25 @@ def _by_gradients(
     trainer = Trainer(
         asked.model,
         _deferred(asked, lambda: asked.true_labels(method)),
-        mechanism=method.mechanism(),
-        public_size=method.public_size,
-        contribution_bound=None if asked.owners is None else method.contribution_bound,
-        optimizer=method.optimizer,
-        schedule=method.schedule if method.falling_rate else None,
-        ema_decay=method.ema_decay,
-        denoiser=method.denoiser(asked.features),
+        privacy=Privacy(
+            mechanism=method.mechanism(),
+            public_size=method.public_size,
+            delta=method.delta,
+            privacy_unit=asked.unit,
+            contribution_bound=None if asked.owners is None else method.contribution_bound,
+        ),
+        optimization=Optimization(
+            optimizer=method.optimizer,
+            schedule=method.schedule if method.falling_rate else None,
+            ema_decay=method.ema_decay,
+            denoiser=method.denoiser(asked.features),
+        ),
+        evaluation=replace(described.evaluation, data=asked.evaluation),
+        storage=described.storage,
+        charge=described.charge,
         audit=audit,
-        evaluation=asked.evaluation,
-        delta=method.delta,
-        privacy_unit=asked.unit,
-        account=asked.account,
-        purpose=asked.purpose,
-        folder=folder,
-        progress=progress,
-        generator=asked.generator,
         runtime=runtime,
+        generator=asked.generator,
     )
     # What a trainer writes by itself does not say that features are public.
     return labeled(trainer.fit(resume=resume, record=lambda run: labeled(run).to_json()))

@@ -2,11 +2,12 @@
 """How do I train a network? Per-example gradients, clipping, sampling, trainer, distributed."""
 
 from sfumato.training.adapters.make_private import (
-    Privacy,
     PrivateParts,
+    SpentPrivacy,
     make_private,
     make_private_with_epsilon,
 )
+from sfumato.training.description import Charge, Evaluation, Optimization, Privacy, Storage
 from sfumato.training.distributed import OtherRankError
 from sfumato.training.engine.gradients import Engines, PrivateGradients
 from sfumato.training.engine.losses import cross_entropy
@@ -28,22 +29,25 @@ from sfumato.training.record.metrics import Metrics, correct_rows
 from sfumato.training.record.run_folder import CheckpointError
 from sfumato.training.run import TrainingRun
 from sfumato.training.runtime import Runtime
-from sfumato.training.train import plan_run, train
+from sfumato.training.train import train
 from sfumato.training.trainer import Trainer
 
 __all__ = [
     "AdaptiveClip",
+    "Charge",
     "CheckpointError",
     "Clipping",
     "CoordinateClipping",
     "CyclicBatches",
     "DpSgd",
     "Engines",
+    "Evaluation",
     "FixedSizeSampling",
     "IndependentNoise",
     "Metrics",
     "NoiseSource",
     "NoisyStep",
+    "Optimization",
     "OtherRankError",
     "PoissonSampling",
     "Privacy",
@@ -53,6 +57,8 @@ __all__ = [
     "Sampling",
     "Scaling",
     "ShuffledBatches",
+    "SpentPrivacy",
+    "Storage",
     "Trainer",
     "TrainingRun",
     "TruncatedPoissonSampling",
@@ -63,6 +69,5 @@ __all__ = [
     "fix",
     "make_private",
     "make_private_with_epsilon",
-    "plan_run",
     "train",
 ]

@@ -26,6 +26,7 @@ from sfumato.training.data import tree
 from sfumato.training.data.units import Batch, Units, moved
 from sfumato.training.engine import parameter_values
 from sfumato.training.engine.gradients import PrivateGradients
+from sfumato.training.engine.losses import Loss
 from sfumato.training.privacy.clipping import Clipper
 from sfumato.training.privacy.denoising import Denoiser
 from sfumato.training.privacy.dp_sgd import DpSgd
@@ -37,7 +38,7 @@ from sfumato.training.run_audit import AuditedRun
 from sfumato.training.runtime import Runtime
 from sfumato.training.weight_average import WeightAverage
 
-__all__ = ["TrainingLoop"]
+__all__ = ["TrainingLoop", "private_gradients"]
 
 # Settings that all ranks must share. Others may have texts that differ from process to process.
 _COMPARED = (
@@ -305,3 +306,33 @@ class TrainingLoop:
 
 def _ones_if_whole(tensor: Tensor) -> Tensor:
     return tensor if tensor.is_floating_point() or tensor.is_complex() else torch.ones_like(tensor)
+
+
+def private_gradients(
+    model: nn.Module,
+    mechanism: DpSgd,
+    loss: Loss,
+    *,
+    expected_batch_size: float,
+    audited: AuditedRun | None,
+    runtime: Runtime,
+    generator: Generator | None,
+) -> PrivateGradients:
+    """Return the clipped, noisy gradients of a run, with room for the canaries of its audit."""
+    step = mechanism.step
+    return PrivateGradients(
+        model if audited is None else audited.host(model),
+        loss if audited is None else audited.loss(loss),
+        noise_multiplier=mechanism.noise_multiplier(0),
+        expected_batch_size=expected_batch_size,
+        clipping=step.clipping,
+        group_size=step.group_size,
+        projections=step.projections,
+        engine=runtime.engine,
+        microbatch_size=runtime.microbatch_size,
+        compile=runtime.compile,
+        cuda_graphs=runtime.cuda_graphs,
+        generator=generator,
+        check=runtime.check,
+        trials=audited is not None,
+    )

@@ -4,16 +4,18 @@
 Guarantee  `reserve` charges all steps of the run or raises with nothing spent; `begin` comes before the first
            row is read; an exception after it leaves the run spent. A resumed run goes on under the
            reservation that its checkpoint names, which must be of the same event: it is charged once, and
-           continued from its last claim alone (`claims`). `commit` comes before anything is handed over.
+           continued from its last claim alone (`run_ownership`). `commit` comes before anything is
+           returned.
 Edge cases Without an account every step here does nothing: the run carries its guarantee, and says that it
            was not recorded (`ledger.recorded`).
 """
 
 from sfumato.accounting import events
 from sfumato.errors import InvalidParameterError
-from sfumato.ledger.account import Account, Reservation
+from sfumato.ledger.account import Reservation
 from sfumato.ledger.state import Progress
 from sfumato.mechanisms.random import Generator
+from sfumato.training.description import Charge
 from sfumato.training.privacy.dp_sgd import DpSgd
 from sfumato.training.record.run_folder import CheckpointError
 
@@ -23,17 +25,15 @@ __all__ = ["Payment"]
 class Payment:
     """The ledger's side of one run."""
 
-    def __init__(
-        self, account: Account | None, mechanism: DpSgd, *, purpose: str | None, generator: Generator | None
-    ) -> None:
-        if account is not None and purpose is None:
-            raise InvalidParameterError("an account keeps a purpose with every release: say purpose='...'.")
-        if account is None and purpose is not None:
+    def __init__(self, charge: Charge, mechanism: DpSgd, *, generator: Generator | None) -> None:
+        if charge.account is not None and charge.purpose is None:
+            raise InvalidParameterError("an account keeps a purpose with every release: pass purpose='...'.")
+        if charge.account is None and charge.purpose is not None:
             raise InvalidParameterError(
-                "a purpose is written into an account, but none was given: say account=..."
+                "a purpose is written into an account, but none was given: pass account=..."
             )
-        self._account, self._mechanism = account, mechanism
-        self._purpose, self._generator = purpose or "", generator
+        self._account, self._mechanism = charge.account, mechanism
+        self._purpose, self._generator = charge.purpose or "", generator
         self._reservation: Reservation | None = None
 
     @property

@@ -1,59 +1,52 @@
 # SPDX-License-Identifier: Apache-2.0
 """Train a network privately, from data to a model with its guarantee.
 
-Guarantee  A `TrainingRun` says what its `mechanism` says: the trainer takes batches, clipping, noise and
-           length from that object and from nothing else, and the charge in the ledger is its event.
-Order      The whole run is paid for first. Then model, loss and files are tried out, on rows of zeros, and
-           where they fail the charge is given back: nothing was computed from the data. Then it begins,
-           deferred rows are read, and an exception from there on leaves the run spent.
-Shown      Weights are measured only after a checkpoint holds them, the last ones only after the run is
-           committed, so nothing that was shown is ever lost and drawn again with other noise.
-Resuming   A run that died goes on from its last checkpoint, without a second charge (docs/training.md says
-           why), in one place only (`claims`).
-Failure    Whatever stops a run, an interrupt from the keyboard included, leaves in memory what its last
-           checkpoint holds, or what was there before it (`undoing`).
-Ranks      Under torchrun the same script trains in all processes together (`distributed`).
+The whole run is charged first. Then model, loss and files are tried on rows of zeros; if they fail, the
+charge is refunded, because nothing was computed from the data. Then deferred rows are read, and an exception
+from there on leaves the run spent. Weights are evaluated only after a checkpoint holds them, the last ones
+only after the run is committed: nothing that was shown can be lost and drawn again with other noise.
+
+Guarantee  The trainer takes batches, clipping, noise and length from its `mechanism` and from nothing else.
+           The charge in the ledger is the event of that mechanism.
+Failure    Whatever stops a run, a keyboard interrupt included, leaves in memory what its last checkpoint
+           holds, or what was there before (`rollback`). A run that died is resumed without a second charge,
+           in one place only (`run_ownership`).
 """
 
-import os
-from collections.abc import Callable, Generator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Unpack
 
-from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch import nn
 
-from sfumato.errors import InvalidParameterError
-from sfumato.ledger.account import Account
+from sfumato.accounting.plan import Plan
 from sfumato.ledger.recorded import record_note
 from sfumato.mechanisms.random import Generator as Randomness
 from sfumato.mechanisms.random import study_note
 from sfumato.training import distributed
-from sfumato.training.data.units import Augment, Units, public_size_of
-from sfumato.training.engine import parameter_values
-from sfumato.training.engine.gradients import PrivateGradients
-from sfumato.training.engine.losses import Loss, cross_entropy
-from sfumato.training.integrity.rollback import undone_on_failure
-from sfumato.training.loop import TrainingLoop
-from sfumato.training.optimizers import (
-    ClipSchedule,
-    MakeOptimizer,
-    MakeSchedule,
-    clip_factors,
-    open_optimizer,
-    open_schedule,
+from sfumato.training.budget import delta_for, dp_sgd_for
+from sfumato.training.data.units import Units, public_size_of
+from sfumato.training.description import (
+    Charge,
+    Evaluation,
+    Optimization,
+    Privacy,
+    RunKeywords,
+    Storage,
+    describe,
 )
+from sfumato.training.engine import parameter_values
+from sfumato.training.integrity.rollback import undone_on_failure
+from sfumato.training.loop import TrainingLoop, private_gradients
+from sfumato.training.optimizers import clip_factors, open_optimizer, open_schedule
 from sfumato.training.payment import Payment
 from sfumato.training.privacy import denoising, terms
-from sfumato.training.privacy.denoising import Denoiser
 from sfumato.training.privacy.dp_sgd import DpSgd
 from sfumato.training.rank_agreement import Agreement
 from sfumato.training.record import run_settings
 from sfumato.training.record.evaluation import Reports, every
-from sfumato.training.record.metrics import Score
 from sfumato.training.record.progress import ProgressBar
-from sfumato.training.record.run_folder import RunFolder, require_same_run
+from sfumato.training.record.run_folder import RunFolder, require_same_run, taken_by_first
 from sfumato.training.record.run_ownership import RunOwnership
 from sfumato.training.run import TrainingRun
 from sfumato.training.run_audit import AuditedRun, RunAudit, require_audit
@@ -68,10 +61,22 @@ _CHECKPOINTS = 20  # in a run, unless told otherwise
 class Trainer:
     """DP-SGD on a model; `fit()` trains it in place and returns a `TrainingRun`.
 
-    The privacy of the run is `mechanism`, for the unit that `owners` makes (rows without it). `public_size`
-    is the number of units that may be known; `delta` is that of the guarantee (an account has one).
-    `evaluation` is data that is NOT protected: what is measured on it is shown exactly. docs/training.md
-    tells of the other arguments.
+    Args:
+        model: A torch module.
+        data: Tensors in a tuple, rows on the first axis; a map-style torch data set; or a data set of
+            `sfumato.datasets`.
+        privacy: What is claimed: a `Privacy`, what `sfumato.plan` returned, or a `DpSgd` mechanism.
+        optimization: How the model is optimized.
+        evaluation: Data that is NOT protected, or an `Evaluation` with a score of its own.
+        storage: Where checkpoints, metrics and weights are kept.
+        charge: The account that pays, and the purpose.
+        audit: `sfumato.audit.Canaries(count=1000)` to audit the run from within.
+        runtime: Device, engine and memory.
+        generator: The source of randomness. Default: secure. A seeded one protects nobody.
+        **keywords: Any field of the five descriptions, such as `epsilon`, `mechanism`, `folder`.
+
+    Raises:
+        InvalidParameterError: If a setting is missing, unknown or out of range. Nothing is spent.
 
     >>> import torch
     >>> from sfumato.training import Clipping, DpSgd, NoisyStep, PoissonSampling
@@ -92,67 +97,74 @@ class Trainer:
         model: nn.Module,
         data: Any,
         *,
-        mechanism: DpSgd,
-        loss: Loss = cross_entropy,
-        public_size: int | None = None,
-        owners: Tensor | None = None,
-        contribution_bound: int | None = None,
-        augment: Augment | None = None,
-        views: int = 1,
-        optimizer: MakeOptimizer | Optimizer | None = None,
-        learning_rate: float | None = None,
-        schedule: MakeSchedule | None = None,
-        clip_schedule: ClipSchedule | None = None,
-        ema_decay: float | None = None,
-        denoiser: Denoiser | None = None,
+        privacy: Privacy | Plan | DpSgd | None = None,
+        optimization: Optimization | None = None,
+        evaluation: Evaluation | Any = None,
+        storage: Storage | None = None,
+        charge: Charge | None = None,
         audit: RunAudit | None = None,
-        evaluation: Any = None,
-        score: Score | None = None,
-        evaluate_every: int | None = None,
-        delta: float | None = None,
-        privacy_unit: str | None = None,
-        account: Account | None = None,
-        purpose: str | None = None,
-        folder: str | os.PathLike[str] | None = None,
-        checkpoint_every: int | None = None,
-        progress: bool = True,
-        generator: Randomness | None = None,
         runtime: Runtime | None = None,
+        generator: Randomness | None = None,
+        **keywords: Unpack[RunKeywords],
     ) -> None:
+        require_audit(audit)
+        described = describe(
+            keywords,
+            privacy=privacy,
+            optimization=optimization,
+            evaluation=evaluation,
+            storage=storage,
+            charge=charge,
+        )
         self._runtime = runtime if runtime is not None else Runtime()
         self._device = self._runtime.device_for(model)
         distributed.join(self._device, timeout=self._runtime.timeout)
-        self._model, self._loss, self._mechanism = model, loss, mechanism
-        self._units = Units(
-            data, owners=owners, contribution_bound=contribution_bound, augment=augment, views=views
-        )
-        self._expected_batch_size = mechanism.sampling.expected_batch_size(public_size_of(data, public_size))
-        self._contributions = {"contribution_bound": contribution_bound, "views": views}
-        self._optimizer, self._learning_rate, self._schedule = optimizer, learning_rate, schedule
-        self._clip_factors = clip_factors(clip_schedule, mechanism.steps)
-        self._ema_decay, self._denoiser = ema_decay, denoiser
-        denoising.require(denoiser, mechanism)
-        require_audit(audit)
-        self._audit, self._generator, self._account = audit, generator, account
-        self._audited = self._planted()  # what cannot be audited is refused at once
-        self._payment = Payment(account, mechanism, purpose=purpose, generator=generator)
-        self._delta = terms.delta_of(delta, account)
-        self._privacy_unit = terms.privacy_unit_of(privacy_unit, account, by_owner=self._units.by_owner)
-        self._folder = None if folder is None else RunFolder(folder)
-        self._claims: RunOwnership | None = None  # of the run at work
-        self._settled = False  # whether its result may leave
-        self._checkpoint_every = every(mechanism.steps, _CHECKPOINTS, checkpoint_every=checkpoint_every)
-        self._progress = progress
+        self._model, self._optimization = model, described.optimization
+        self._audit, self._generator = audit, generator
+        self._progress = described.evaluation.progress
+        self._claim(data, described.privacy, described.charge)
+        self._keep(described.storage)
         self._reports = Reports(
-            mechanism,
+            self._mechanism,
+            described.evaluation,
             delta=self._delta,
-            evaluation=evaluation,
-            loss=loss,
-            score=score,
-            evaluate_every=evaluate_every,
+            loss=self._optimization.loss,
             runtime=self._runtime,
             device=self._device,
             folder=self._folder,
+        )
+
+    def _claim(self, data: Any, privacy: Privacy, charge: Charge) -> None:
+        """Fix what is claimed and for whom; refuse what cannot be claimed."""
+        self._account, optimization = charge.account, self._optimization
+        account = self._account
+        size = public_size_of(data, privacy.public_size)
+        self._mechanism = dp_sgd_for(privacy, public_size=size, account=account)
+        self._units = Units(
+            data,
+            owners=privacy.owners,
+            contribution_bound=privacy.contribution_bound,
+            augment=optimization.augment,
+            views=optimization.views,
+        )
+        self._contributions = {"contribution_bound": privacy.contribution_bound, "views": optimization.views}
+        self._expected_batch_size = self._mechanism.sampling.expected_batch_size(size)
+        self._clip_factors = clip_factors(optimization.clip_schedule, self._mechanism.steps)
+        denoising.require(optimization.denoiser, self._mechanism)
+        self._audited = self._planted()  # what cannot be audited is refused at once
+        self._payment = Payment(charge, self._mechanism, generator=self._generator)
+        self._delta = delta_for(privacy, size, account)
+        self._privacy_unit = terms.privacy_unit_of(
+            privacy.privacy_unit, account, by_owner=self._units.by_owner
+        )
+
+    def _keep(self, storage: Storage) -> None:
+        """Fix where the run is kept, and how often."""
+        self._folder = None if storage.folder is None else RunFolder(storage.folder)
+        self._ownership: RunOwnership | None = None  # of the run at work
+        self._settled = False  # whether its result may leave
+        self._checkpoint_every = every(
+            self._mechanism.steps, _CHECKPOINTS, checkpoint_every=storage.checkpoint_every
         )
 
     # Read-only: what a run was made as, charged for and priced by is one thing.
@@ -184,9 +196,9 @@ class Trainer:
         `record` makes the text of `run.json`, which the folder of a finished run holds. Where a run is
         stopped, the model goes back to the last checkpoint, or to what it was before.
         """
-        with self._alone(resume=resume):
+        with taken_by_first(self._folder, resume=resume):
             loop, self._settled = self._loop(), False
-            self._claims = None if self._folder is None else RunOwnership(self._payment, self._folder)
+            self._ownership = None if self._folder is None else RunOwnership(self._payment, self._folder)
 
             def work() -> TrainingRun:
                 (self._resume if resume else self._start)(loop)
@@ -210,18 +222,6 @@ class Trainer:
 
     # --- before the first step ---------------------------------------------------------------------------
 
-    @contextmanager
-    def _alone(self, *, resume: bool) -> Generator[None]:
-        folder = self._folder
-        if folder is None:
-            if resume:
-                raise InvalidParameterError("there is nothing to resume without a folder: say folder=...")
-            yield
-            return
-        with ExitStack() as held:
-            distributed.first_decides(lambda: held.enter_context(folder.taken(resume=resume)))
-            yield
-
     def _planted(self) -> AuditedRun | None:
         audit = self._audit
         return None if audit is None else audit.plant(self._units, self.mechanism, self._generator)
@@ -232,41 +232,31 @@ class Trainer:
         distributed.refuse_groups(self.mechanism.step.group_size)
         distributed.same_weights_(model)
         parameters = dict(parameter_values.find(model).parameters)
-        optimizer = open_optimizer(self._optimizer, parameters, self._learning_rate)
+        how = self._optimization
+        optimizer = open_optimizer(how.optimizer, parameters, how.learning_rate)
         return TrainingLoop(
             model=model,
             units=self._units if self._audited is None else self._audited.units,
             mechanism=self.mechanism,
-            private=self._private(model),
+            private=private_gradients(
+                model,
+                self.mechanism,
+                how.loss,
+                expected_batch_size=self.expected_batch_size,
+                audited=self._audited,
+                runtime=self._runtime,
+                generator=self._generator,
+            ),
             optimizer=optimizer,
-            schedule=open_schedule(self._schedule, optimizer),
-            average=None if self._ema_decay is None else WeightAverage(parameters, decay=self._ema_decay),
+            schedule=open_schedule(how.schedule, optimizer),
+            average=None if how.ema_decay is None else WeightAverage(parameters, decay=how.ema_decay),
             clip_factors=self._clip_factors,
-            denoiser=self._denoiser,
+            denoiser=how.denoiser,
             audited=self._audited,
             agreement=Agreement(self._units),
             generator=self._generator,
             runtime=self._runtime,
             device=self._device,
-        )
-
-    def _private(self, model: nn.Module) -> PrivateGradients:
-        step, runtime, audited = self.mechanism.step, self._runtime, self._audited
-        return PrivateGradients(
-            model if audited is None else audited.host(model),
-            self._loss if audited is None else audited.loss(self._loss),
-            noise_multiplier=self.mechanism.noise_multiplier(0),
-            expected_batch_size=self.expected_batch_size,
-            clipping=step.clipping,
-            group_size=step.group_size,
-            projections=step.projections,
-            engine=runtime.engine,
-            microbatch_size=runtime.microbatch_size,
-            compile=runtime.compile,
-            cuda_graphs=runtime.cuda_graphs,
-            generator=self._generator,
-            check=runtime.check,
-            trials=audited is not None,
         )
 
     def _start(self, loop: TrainingLoop) -> None:
@@ -275,7 +265,7 @@ class Trainer:
         distributed.first_decides(self._payment.reserve)
         state = self._state(loop)
         distributed.first_decides(lambda: self._prepare(loop, state))
-        distributed.first_decides(self._payment.begin if self._claims is None else self._claims.begin)
+        distributed.first_decides(self._payment.begin if self._ownership is None else self._ownership.begin)
 
     def _prepare(self, loop: TrainingLoop, state: Mapping[str, Any]) -> None:
         """Find out what cannot work while nothing was computed from data: then the charge is given back."""
@@ -283,8 +273,8 @@ class Trainer:
             if self._runtime.check:
                 loop.rehearse()
                 self._reports.try_out(loop)
-            if self._claims is not None:
-                self._claims.prepare(state)
+            if self._ownership is not None:
+                self._ownership.prepare(state)
         except BaseException:
             if self._folder is not None:
                 self._folder.clear()
@@ -292,27 +282,27 @@ class Trainer:
             raise
 
     def _resume(self, loop: TrainingLoop) -> None:
-        folder, claims = self._folder, self._claims
-        assert folder is not None and claims is not None  # `_alone` saw to it
+        folder, ownership = self._folder, self._ownership
+        assert folder is not None and ownership is not None  # `taken_by_first` saw to it
         state = distributed.first_decides(folder.load)
         require_same_run(state["fingerprint"], self._fingerprint(loop), folder.path)
         loop.require_alike(self._fingerprint(loop))
-        state = distributed.first_decides(lambda: self._claimed(claims, state))
+        state = distributed.first_decides(lambda: self._claimed(ownership, state))
         loop.load(state)
         self._settled = distributed.first_decides(lambda: self._payment.committed)
         self._reports.rewrite(loop)
 
-    def _claimed(self, claims: RunOwnership, state: dict[str, Any]) -> dict[str, Any]:
+    def _claimed(self, ownership: RunOwnership, state: dict[str, Any]) -> dict[str, Any]:
         """Take over a run that died, in the ledger first; return the state to go on from."""
         self._payment.resume(state["reservation"], finished=state["step"] == self.mechanism.steps)
-        found = claims.find(state)
+        found = ownership.find(state)
         if not self._payment.committed:
-            claims.go_on(found)
+            ownership.go_on(found)
         return found
 
     def _published(self) -> dict[str, Any] | None:
         """Return the last checkpoint of this run; None where there is none, or it is another rank's."""
-        if self._folder is None or self._claims is None or not self._claims.held:
+        if self._folder is None or self._ownership is None or not self._ownership.held:
             return None
         return self._folder.load()
 
@@ -328,9 +318,9 @@ class Trainer:
             self._reports.make(loop, bar)
 
     def _save(self, loop: TrainingLoop) -> None:
-        if (claims := self._claims) is not None:
+        if (ownership := self._ownership) is not None:
             state = self._state(loop)
-            distributed.first_decides(lambda: claims.publish(state))
+            distributed.first_decides(lambda: ownership.publish(state))
 
     def _state(self, loop: TrainingLoop) -> dict[str, Any]:
         return {
@@ -350,11 +340,11 @@ class Trainer:
             delta=repr(self.delta),
             privacy_unit=self.privacy_unit,
             account=repr(None if self._account is None else self._account.name),
-            ema_decay=repr(self._ema_decay),
-            denoiser=repr(self._denoiser),
+            ema_decay=repr(self._optimization.ema_decay),
+            denoiser=repr(self._optimization.denoiser),
             audit=repr(self._audit),
         )
-        return claim | run_settings.of_loop(loop, self._loss, self._clip_factors)
+        return claim | run_settings.of_loop(loop, self._optimization.loss, self._clip_factors)
 
     # --- after the last step -----------------------------------------------------------------------------
 
@@ -363,7 +353,7 @@ class Trainer:
         if self._settled:
             return
         loop.require_paid_steps()
-        distributed.first_decides(self._payment.commit if self._claims is None else self._claims.commit)
+        distributed.first_decides(self._payment.commit if self._ownership is None else self._ownership.commit)
         self._settled = True
 
     def _finish(self, loop: TrainingLoop, record: Callable[[TrainingRun], str]) -> TrainingRun:
@@ -385,6 +375,7 @@ class Trainer:
         history = distributed.first_decides(lambda: loop.history)
         price = self.mechanism.price(delta=self.delta)
         claim = price.guarantee(self.privacy_unit)
+        denoiser = self._optimization.denoiser
         return TrainingRun(
             model=loop.model,
             mechanism=self.mechanism,
@@ -394,7 +385,7 @@ class Trainer:
             history=tuple(history),
             seconds=loop.seconds,
             evaluated=self._reports.evaluated,
-            denoised=None if self._denoiser is None else self._denoiser.statement(),
+            denoised=None if denoiser is None else denoiser.statement(),
             audit=None if self._audited is None else self._audited.judge(claim),
             study_note=study_note(self._generator),
             finished=datetime.now(UTC).isoformat(timespec="seconds"),

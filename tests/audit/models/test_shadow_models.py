@@ -20,7 +20,8 @@ from sfumato.audit.models.shadow_models import (
 from sfumato.datasets import load
 from sfumato.errors import InvalidParameterError
 from sfumato.testing import seeded
-from sfumato.training import plan_run
+from sfumato.training.budget import dp_sgd_for
+from sfumato.training.description import Privacy
 from sfumato.training.privacy.clipping import Clipping
 from sfumato.training.trainer import Trainer
 
@@ -142,13 +143,15 @@ def openly(model, rows):
 
 
 def privately(model, rows):
-    mechanism = plan_run(
-        public_size=300,
-        expected_batch_size=60,
-        steps=8,
-        epsilon=1,
-        delta=1e-4,
-        clipping=Clipping(clip_norm=1.0),
+    mechanism = dp_sgd_for(
+        Privacy(
+            public_size=300,
+            expected_batch_size=60,
+            steps=8,
+            epsilon=1,
+            delta=1e-4,
+            clipping=Clipping(clip_norm=1.0),
+        )
     )
     Trainer(
         model, rows, mechanism=mechanism, public_size=300, delta=1e-4, learning_rate=0.5, progress=False

@@ -37,7 +37,7 @@ from sfumato.training.privacy.clipping import CoordinateClipping, Scaling
 from sfumato.training.data.units import Deferred, Units
 from sfumato.training.engine.isolation.isolated_rows import is_row
 from sfumato.training.privacy.noise import IndependentNoise
-from sfumato.training.loop import Session
+from sfumato.training.loop import TrainingLoop
 
 torch.set_num_threads(1)  # the tests run in several processes: threads would only wait for one another
 
@@ -230,7 +230,7 @@ def test_a_second_run_of_a_trainer_is_judged_by_itself():
 
 
 def test_a_run_that_died_leaves_no_evidence_to_the_next(monkeypatch):
-    training, original = trainer(mechanism()), Session.take_step
+    training, original = trainer(mechanism()), TrainingLoop.take_step
 
     def take_step(self):
         if self.step == 2:
@@ -238,7 +238,7 @@ def test_a_run_that_died_leaves_no_evidence_to_the_next(monkeypatch):
         original(self)
 
     with monkeypatch.context() as patch, pytest.raises(Stopped):
-        patch.setattr(Session, "take_step", take_step)
+        patch.setattr(TrainingLoop, "take_step", take_step)
         training.fit()
     assert training.fit().audit.in_scores == pytest.approx(trainer(mechanism()).fit().audit.in_scores)
 
@@ -463,7 +463,7 @@ def test_rows_that_are_clipped_one_by_one_are_found_out(monkeypatch):
         batch = self.units.take(units, self._generator.fork("rows", self.step))
         self.private.accumulate(*batch.rows, row_weights=batch.row_weights)  # rows_per_unit is forgotten
 
-    monkeypatch.setattr(Session, "_accumulate", _accumulate)
+    monkeypatch.setattr(TrainingLoop, "_accumulate", _accumulate)
     owners = torch.arange(ROWS) // 4
     run = trainer(mechanism(noise=((4.0, 4),)), owners=owners, contribution_bound=4, public_size=5).fit()
     assert run.audit.refuted
@@ -537,7 +537,7 @@ def test_batches_in_pieces_are_seen_as_a_whole():
 
 def interrupted(folder, monkeypatch, *, seed, after=2):
     """Start a run and let it die after some steps."""
-    original = Session.take_step
+    original = TrainingLoop.take_step
 
     def take_step(self):
         if self.step == after:
@@ -545,7 +545,7 @@ def interrupted(folder, monkeypatch, *, seed, after=2):
         original(self)
 
     with monkeypatch.context() as patch, pytest.raises(Stopped):
-        patch.setattr(Session, "take_step", take_step)
+        patch.setattr(TrainingLoop, "take_step", take_step)
         trainer(mechanism(), seed=seed, folder=folder, checkpoint_every=1).fit()
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from sfumato import private, statistics
 from sfumato.estimators import StandardScaler
+from sfumato.private import training_rows
 from sfumato.statistics.sources.tables import PrivateTable
 from sfumato.testing import seeded
 
@@ -109,7 +110,7 @@ NUMBERS: dict[str, Ask] = {
     "fit": lambda table, purse: private.fit(
         table.rows, StandardScaler(epsilon=EPSILON, bounds=(0.0, 10.0), random_state=0), features=["v", "x"]
     ),
-    "train": lambda table, purse: private._read(table.owned.rows("v", "x"), None),
+    "train": lambda table, purse: training_rows.read_rows(table.owned.rows("v", "x"), None),
     "mean by group": _query(lambda t, kind: t.group_by("k", keys=["k0", "k1"]).mean("v", **_B, **_E)),
     "sum by group": _query(lambda t, kind: t.group_by("k", keys=["k0", "k1"]).sum("v", **_B, **_E)),
 }
@@ -203,7 +204,7 @@ UNITS: dict[str, Ask] = {
         lambda t, kind, terms: _S.stable_histogram(t.categories("k"), **_ED, **terms), "by_value"
     ),
     "unit: sum by key": _query(lambda t, kind: t.group_by("k", keys=["k0"]).sum("x", **_B, **_E), "by_value"),
-    "unit: train": lambda table, purse: private._read(table.by_value.rows("x"), None),
+    "unit: train": lambda table, purse: training_rows.read_rows(table.by_value.rows("x"), None),
     "unit: value and unit": _query(lambda t, kind: t.keys("v", **_ED), "by_value"),
 }
 

@@ -19,7 +19,7 @@ from sfumato.audit.evidence.results import AuditResult
 from sfumato.audit.evidence.roc import Roc
 from sfumato.audit.models.shadow_models import loss_scores
 from sfumato.errors import InvalidParameterError
-from sfumato.labels.train import LabelRun
+from sfumato.labels.label_run import LabelRun
 from sfumato.training.engine.losses import Loss, cross_entropy
 from sfumato.training.run import TrainingRun
 

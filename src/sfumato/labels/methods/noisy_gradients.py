@@ -32,12 +32,12 @@ from sfumato.labels.input_checks import check_classes
 from sfumato.labels.learning import rehearsing
 from sfumato.labels.methods.denoisers import AltConv, SelfConv, SelfSpan, require_smoothing
 from sfumato.mechanisms.random import resolve
+from sfumato.training.budget import dp_sgd_for
+from sfumato.training.description import Privacy
 from sfumato.training.engine.gradients import PrivateGradients
-from sfumato.training.privacy.clipping import Clipping
 from sfumato.training.privacy.denoising import Denoiser
 from sfumato.training.privacy.dp_sgd import DpSgd
 from sfumato.training.privacy.sampling import Sampling, ShuffledBatches
-from sfumato.training.train import plan_run
 
 __all__ = ["Denoising", "NoisyGradients"]
 
@@ -129,16 +129,18 @@ class NoisyGradients:
 
     def mechanism(self) -> DpSgd:
         """Return the run: batches, clipping, noise and length."""
-        return plan_run(
-            public_size=self.public_size,
-            expected_batch_size=self.expected_batch_size,
-            steps=self.steps,
-            epsilon=self.epsilon,
-            delta=self.delta,
-            noise_multiplier=self.noise_multiplier,
-            clipping=Clipping(clip_norm=self.clip_norm),
-            relation=self.relation,
-            sampling=self._sampling(),
+        return dp_sgd_for(
+            Privacy(
+                public_size=self.public_size,
+                expected_batch_size=self.expected_batch_size,
+                steps=self.steps,
+                epsilon=self.epsilon,
+                delta=self.delta,
+                noise_multiplier=self.noise_multiplier,
+                clip_norm=self.clip_norm,
+                relation=self.relation,
+                sampling=self._sampling(),
+            )
         )
 
     def event(self) -> DpEvent:

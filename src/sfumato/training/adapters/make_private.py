@@ -39,8 +39,9 @@ from sfumato.training.adapters import module_forward, optimizer_copies, processe
 from sfumato.training.adapters.criterion import PrivateCriterion
 from sfumato.training.adapters.data_loader import PoissonBatches, PoissonLoader, refuse_other_batches
 from sfumato.training.adapters.optimizer_hooks import PrivateSteps
-from sfumato.training.adapters.privacy import Privacy
+from sfumato.training.adapters.spent_privacy import SpentPrivacy
 from sfumato.training.data.units import public_size_of
+from sfumato.training.description import Charge
 from sfumato.training.models import batch_norm
 from sfumato.training.payment import Payment
 from sfumato.training.privacy import terms
@@ -48,7 +49,7 @@ from sfumato.training.privacy.clipping import Clipping
 from sfumato.training.privacy.dp_sgd import DpSgd, NoisyStep
 from sfumato.training.privacy.sampling import PoissonSampling
 
-__all__ = ["Privacy", "PrivateParts", "make_private", "make_private_with_epsilon"]
+__all__ = ["PrivateParts", "SpentPrivacy", "make_private", "make_private_with_epsilon"]
 
 Criterion = Callable[..., Tensor]  # (output, *targets) -> one number for each row
 
@@ -60,7 +61,7 @@ class PrivateParts(NamedTuple):
     optimizer: Optimizer
     criterion: PrivateCriterion
     data_loader: DataLoader[Any]
-    privacy: Privacy
+    privacy: SpentPrivacy
 
 
 def make_private(
@@ -330,7 +331,7 @@ class _Settings(NamedTuple):
             planned_steps=planned,
             generator=self.generator,
         )
-        privacy = Privacy(
+        privacy = SpentPrivacy(
             sampling=self.sampling,
             step=self.step,
             noise_multiplier=noise_multiplier,
@@ -357,12 +358,14 @@ class _Settings(NamedTuple):
         )
         return PoissonLoader(self.data_loader, batches, batches_per_step=self.batches_per_step, watcher=steps)
 
-    def _payment(self, privacy: Privacy) -> Payment | None:
+    def _payment(self, privacy: SpentPrivacy) -> Payment | None:
         """Charge the whole run, if there is an account."""
         if self.account is None and self.purpose is None:
             return None
         mechanism = privacy.run(privacy.planned_steps or 1)
-        payment = Payment(self.account, mechanism, purpose=self.purpose, generator=self.generator)
+        payment = Payment(
+            Charge(account=self.account, purpose=self.purpose), mechanism, generator=self.generator
+        )
         payment.reserve()
         return payment
 

@@ -1,33 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whom a run protects, and at which delta: what was said, and what its account says.
+"""Whom a run protects: the given privacy unit, checked against the account.
 
 Guarantee  An account that protects clients is never charged for a run that protects rows, unless someone says
            that each row is another client.
 """
 
-from sfumato import _check
 from sfumato.errors import InvalidParameterError
 from sfumato.ledger.account import Account
 from sfumato.training import distributed
 
-__all__ = ["delta_of", "privacy_unit_of"]
+__all__ = ["privacy_unit_of"]
 
 _ROWS = ("example", "row", "label")  # units that are one row each
-
-
-def delta_of(delta: float | None, account: Account | None) -> float:
-    """Return the delta of a guarantee: the one given, or that of the account."""
-    if delta is None and account is None:
-        raise InvalidParameterError(
-            "say delta, the chance that the guarantee may fail: clearly below 1 / (number of units), such as "
-            "1e-6."
-        )
-    if delta is not None:
-        _check.delta(delta=delta)
-    found = distributed.first_decides(lambda: account.budget.delta) if delta is None and account else delta
-    assert found is not None
-    _check.probability(delta=found)
-    return found
 
 
 def privacy_unit_of(given: str | None, account: Account | None, *, by_owner: bool) -> str:
@@ -42,7 +26,7 @@ def privacy_unit_of(given: str | None, account: Account | None, *, by_owner: boo
         )
     if given is None and not by_owner and stated not in _ROWS:
         raise InvalidParameterError(
-            f"account {account.name!r} protects one {stated!r}, but nothing says whose the rows are. Say "
+            f"account {account.name!r} protects one {stated!r}, but nothing says whose the rows are. Pass "
             f"owners=..., or privacy_unit={stated!r} if each row is another {stated}."
         )
     return stated

@@ -6,17 +6,17 @@ Guarantee  Weights are measured, and figures shown, only when the trainer asks f
 """
 
 from contextlib import nullcontext
-from typing import Any
 
 import torch
 
 from sfumato import _check
 from sfumato.training import distributed
 from sfumato.training.data.units import open_rows
+from sfumato.training.description import Evaluation
 from sfumato.training.engine.losses import Loss, cross_entropy
 from sfumato.training.loop import TrainingLoop
 from sfumato.training.privacy.dp_sgd import DpSgd
-from sfumato.training.record.metrics import Metrics, MetricsFile, Score, correct_rows, evaluate
+from sfumato.training.record.metrics import Metrics, MetricsFile, correct_rows, evaluate
 from sfumato.training.record.progress import ProgressBar
 from sfumato.training.record.run_folder import RunFolder
 from sfumato.training.runtime import Runtime
@@ -33,20 +33,19 @@ class Reports:
     def __init__(
         self,
         mechanism: DpSgd,
+        evaluation: Evaluation,
         *,
         delta: float,
-        evaluation: Any,
         loss: Loss,
-        score: Score | None,
-        evaluate_every: int | None,
         runtime: Runtime,
         device: torch.device,
         folder: RunFolder | None,
     ) -> None:
         self._mechanism, self._delta, self._loss = mechanism, delta, loss
-        self._evaluation = None if evaluation is None else open_rows(evaluation)
-        self._score = correct_rows if score is None and loss is cross_entropy else score
-        self._every = every(mechanism.steps, _TIMES, evaluate_every=evaluate_every)
+        self._evaluation = None if evaluation.data is None else open_rows(evaluation.data)
+        default = evaluation.score is None and loss is cross_entropy
+        self._score = correct_rows if default else evaluation.score
+        self._every = every(mechanism.steps, _TIMES, evaluate_every=evaluation.evaluate_every)
         self._runtime, self._device = runtime, device
         self._file = None if folder is None else MetricsFile(folder.metrics)
 

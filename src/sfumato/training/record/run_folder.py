@@ -8,7 +8,7 @@ Same run   It carries a fingerprint of every public setting. Another run's is re
 Noise      None is in it. A resumed run draws fresh noise (or, from a seed, that of the step), never noise
            that a step before it had.
 Alone      One process at a time uses a folder: two would continue the same run twice. A checkpoint that is
-           not the last one of its run is refused (`claims`).
+           not the last one of its run is refused (`run_ownership`).
 Private    Weights after noise are released by the run's own event. The order of a shuffled epoch is here too,
            which its event treats as known.
 """
@@ -16,7 +16,7 @@ Private    Weights after noise are released by the run's own event. The order of
 import hashlib
 import os
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -25,8 +25,16 @@ from filelock import FileLock, Timeout
 from torch import Tensor
 
 from sfumato.errors import InvalidParameterError, SfumatoError
+from sfumato.training import distributed
 
-__all__ = ["CheckpointError", "RunFolder", "random_state", "require_same_run", "restore_random_state"]
+__all__ = [
+    "CheckpointError",
+    "RunFolder",
+    "random_state",
+    "require_same_run",
+    "restore_random_state",
+    "taken_by_first",
+]
 
 FORMAT: Final = 3  # of checkpoints: another number for another layout
 _SHORT: Final = 60  # characters of a setting that an error shows
@@ -193,6 +201,19 @@ class RunFolder:
             return hashlib.sha256(self.settings.read_bytes()).hexdigest()
         except FileNotFoundError:
             return None
+
+
+@contextmanager
+def taken_by_first(folder: RunFolder | None, *, resume: bool) -> Generator[None]:
+    """Let the first of all processes keep others out of a folder; a run may also have none."""
+    if folder is None:
+        if resume:
+            raise InvalidParameterError("there is nothing to resume without a folder: pass folder=...")
+        yield
+        return
+    with ExitStack() as held:
+        distributed.first_decides(lambda: held.enter_context(folder.taken(resume=resume)))
+        yield
 
 
 def _write(path: Path, fill: Callable[[IO[bytes]], object]) -> None:

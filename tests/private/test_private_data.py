@@ -20,6 +20,8 @@ from sfumato.errors import BudgetExceededError, InvalidParameterError, QueryFail
 from sfumato.estimators import LogisticRegression
 from sfumato.ledger.state import Progress
 from sfumato.private import PrivateData, fit
+from sfumato.statistics.columns import table_columns
+from sfumato.statistics.contributions import owned_rows
 
 ROWS = 4000
 
@@ -183,13 +185,13 @@ def test_a_pipeline_is_charged_step_by_step(clients):
 
 def test_rows_are_read_after_the_charge_and_once(clients, monkeypatch):
     seen = []
-    read = statistics.tables.TableRows.batches
+    read = table_columns.TableRows.batches
 
     def watched(self):
         seen.append(len(clients.account.releases()))
         return read(self)
 
-    monkeypatch.setattr(statistics.tables.TableRows, "batches", watched)
+    monkeypatch.setattr(table_columns.TableRows, "batches", watched)
     clients.fit(logistic(), target="default", features=["age"])
     assert seen == [1]
 
@@ -328,7 +330,7 @@ def test_rows_that_cannot_be_read_are_not_quoted_and_the_run_stays_spent(clients
     def fail(self):
         raise kind("row 17: secret 4711")
 
-    monkeypatch.setattr(statistics.tables.TableRows, "read", fail)
+    monkeypatch.setattr(table_columns.TableRows, "read", fail)
     with pytest.raises(QueryFailedError) as error:
         clients.train(
             nn.Linear(1, 2),
@@ -348,7 +350,7 @@ def test_a_run_that_the_budget_does_not_cover_reads_nothing(clients, monkeypatch
     def fail(self):
         raise AssertionError("rows were read")
 
-    monkeypatch.setattr(statistics.tables.TableRows, "read", fail)
+    monkeypatch.setattr(table_columns.TableRows, "read", fail)
     with pytest.raises(BudgetExceededError):
         clients.train(
             nn.Linear(1, 2),
@@ -387,7 +389,7 @@ def test_an_engine_that_dies_midway_leaves_the_release_spent_and_says_nothing(cl
     def die(self, expression):
         raise RuntimeError("while reading client 4711")
 
-    monkeypatch.setattr(statistics.tables.OwnedRows, "row", die)
+    monkeypatch.setattr(owned_rows.OwnedRows, "row", die)
     with pytest.raises(QueryFailedError) as error:
         clients.mean("age", bounds=(0, 100), epsilon=1.0)
     assert "4711" not in str(error.value)

@@ -13,27 +13,34 @@ Rows       No row is read before it is paid for: whether rows can be read at all
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack
 
 from sfumato import statistics
 from sfumato.accounting.guarantee import Guarantee, Relation
-from sfumato.errors import ColumnTypeError, InvalidParameterError, QueryFailedError
+from sfumato.errors import InvalidParameterError
 from sfumato.ledger import Account, Budget, Ledger
 from sfumato.ledger.statement import Statement
-from sfumato.statistics.columns.table_columns import TableRows
+from sfumato.private.estimator_rows import fit
 from sfumato.statistics.query import Query
 from sfumato.statistics.release import Release
-from sfumato.statistics.sources.schema import Types, no_numbers
+from sfumato.statistics.sources.schema import Types
 from sfumato.statistics.sources.tables import PrivateTable, private_table
 
-__all__ = ["PrivateData", "fit", "open"]
+if TYPE_CHECKING:  # torch is loaded when something is trained
+    from torch import nn
+
+    from sfumato.accounting.plan import Plan
+    from sfumato.training.description import Optimization, Privacy, RunKeywords, Storage
+    from sfumato.training.run import TrainingRun
+    from sfumato.training.run_audit import RunAudit
+    from sfumato.training.runtime import Runtime
+
+__all__ = ["PrivateData", "open"]
 
 Arguments = ParamSpec("Arguments")
 Answered = TypeVar("Answered")
+_OWN = ("account", "relation", "privacy_unit", "owners", "contribution_bound", "mechanism")  # the data's
 Estimator = TypeVar("Estimator")
 
 
@@ -183,61 +190,76 @@ class PrivateData:
 
     def train(
         self,
-        model: Any,
+        model: "nn.Module",
         *,
         features: Sequence[str],
         target: str,
         classes: int | Sequence[Any] | None,
-        public_size: int,
-        expected_batch_size: float,
-        epsilon: float | None = None,
-        delta: float | None = None,
-        epochs: float | None = None,
-        steps: int | None = None,
-        noise_multiplier: float | None = None,
-        clip_norm: float | None = None,
-        loss: Any = None,
-        learning_rate: float | None = None,
-        optimizer: Any = None,
+        privacy: "Privacy | Plan | None" = None,
+        optimization: "Optimization | None" = None,
         evaluation: Any = None,
-        purpose: str | None = None,
-        folder: str | os.PathLike[str] | None = None,
-        progress: bool = True,
-        runtime: Any = None,
-    ) -> Any:
-        """Train a torch model on columns of numbers, in place; return the run (`sfumato.train`).
+        storage: "Storage | None" = None,
+        audit: "RunAudit | None" = None,
+        runtime: "Runtime | None" = None,
+        resume: bool = False,
+        **keywords: "Unpack[RunKeywords]",
+    ) -> "TrainingRun":
+        """Train a torch model on columns of numbers, in place, charged to the account of this data.
 
-        `features` come as one float32 row, `target` as a label from 0 to `classes` - 1: rows with any other
-        are left out. `classes` may also list the labels themselves, of any type, and their places in the list
-        are learned; without classes (None) the target comes as float32. A unit is an owner of up to
-        `contribution_bound` rows. For anything else build a `Trainer` with `account=data.account`.
+        A unit is an owner of up to `contribution_bound` rows. Relation, privacy unit and account are those of
+        this data. Rows are read after the run is charged.
+
+        Args:
+            model: A torch module.
+            features: The columns that become one float32 row.
+            target: The column of labels, or of numbers.
+            classes: The number of classes, for labels from 0 to `classes` - 1; or the list of labels, of any
+                type, whose places in the list are learned. Rows with another label are left out. None: the
+                target is a number, passed as float32.
+            privacy: What is claimed, or what `sfumato.plan` returned.
+            optimization: How the model is optimized.
+            evaluation: Data that is NOT protected, or an `Evaluation`.
+            storage: Where checkpoints, metrics and weights are kept.
+            audit: `sfumato.audit.Canaries(count=1000)` to audit the run from within.
+            runtime: Device, engine and memory.
+            resume: Whether to continue the run in the folder instead of starting one.
+            **keywords: Any field of these descriptions, as in `sfumato.train`, such as `epsilon`.
+
+        Returns:
+            The run, with the trained model and its guarantee.
+
+        Raises:
+            InvalidParameterError: If a setting is missing, unknown or out of range. Nothing is spent.
+            BudgetExceededError: If the budget does not cover the run. Nothing is spent.
         """
         from sfumato import training
+        from sfumato.private.training_rows import training_rows
 
-        rows = _deferred(self.table, tuple(features), target, classes)
+        given = [name for name in _OWN if name in keywords]
+        if given:
+            raise InvalidParameterError(
+                f"{', '.join(given)} is fixed by how the data was opened. Leave it out, or build a Trainer "
+                "with account=data.account."
+            )
+        rows = training_rows(self.table, tuple(features), target, classes)
+        own: RunKeywords = {
+            "contribution_bound": self.table.contribution_bound if rows.by_owner else None,
+            "relation": self.account.relation,
+            "privacy_unit": self.account.privacy_unit,
+            "account": self.account,
+            "purpose": keywords.get("purpose") or "training of a network",
+        }
         return training.train(
             model,
             rows,
-            contribution_bound=self.table.contribution_bound if rows.by_owner else None,
-            public_size=public_size,
-            expected_batch_size=expected_batch_size,
-            epsilon=epsilon,
-            delta=delta,
-            epochs=epochs,
-            steps=steps,
-            noise_multiplier=noise_multiplier,
-            clip_norm=clip_norm,
-            loss=training.cross_entropy if loss is None else loss,
-            learning_rate=learning_rate,
-            optimizer=optimizer,
+            privacy=privacy,
+            optimization=optimization,
             evaluation=evaluation,
-            relation=self.account.relation,
-            privacy_unit=self.account.privacy_unit,
-            account=self.account,
-            purpose=purpose or "training of a network",
-            folder=folder,
-            progress=progress,
+            storage=storage,
+            audit=audit,
             runtime=runtime,
+            resume=resume,
+            **{**keywords, **own},
         )
 
     # --- the account --------------------------------------------------------------------------------------
@@ -257,177 +279,6 @@ class PrivateData:
 
     def _charged(self) -> dict[str, Any]:
         return {"account": self.account, "relation": self.account.relation}
-
-
-def fit(
-    table: PrivateTable,
-    estimator: Estimator,
-    *,
-    target: str | None = None,
-    features: Sequence[str] | None = None,
-    account: Account | None = None,
-    purpose: str | None = None,
-) -> Estimator:
-    """Return a copy of an estimator, or a pipeline, fitted to a table for its unit; charged, if it can be.
-
-    `features` are all columns of numbers but the target and the unit, unless they are named. A target of
-    classes may be of any type that the estimator's `classes` have; rows with another label are left out.
-    """
-    from sklearn.base import clone
-
-    from sfumato.estimators.pricing import private_steps
-
-    if table.contribution_bound != 1:
-        raise InvalidParameterError(
-            f"estimators protect one row, but a unit of this data may have {table.contribution_bound}. Open "
-            "it with contribution_bound=1, or ask for statistics."
-        )
-    model: Any = clone(estimator)  # type: ignore[type-var]  # whatever scikit-learn can copy
-    steps = private_steps(model)  # refuses what would learn without paying
-    classes = next((step.public_classes() for step in steps if step.public_classes() is not None), None)
-    rows = _Later(table, _features(table, features, target), target, classes)
-    for step in steps:
-        step.set_params(**_terms(step, table, account, purpose))
-    if any(Relation.parse(step.relation).replaces for step in steps):
-        rows.keep_all()
-    return model.fit(rows.features()) if target is None else model.fit(rows.features(), rows.target())
-
-
-def _terms(step: Any, table: PrivateTable, account: Account | None, purpose: str | None) -> dict[str, Any]:
-    """Return account, unit and relation, as far as an estimator takes them."""
-    own: dict[str, Any] = {"privacy_unit": table.privacy_unit}
-    if account is not None:  # an estimator may have one of its own
-        own |= {"account": account, "relation": account.relation, "purpose": purpose}
-    names = step.get_params(deep=False)
-    return {name: value for name, value in own.items() if name in names}
-
-
-def _features(table: PrivateTable, features: Sequence[str] | None, target: str | None) -> tuple[str, ...]:
-    if features is not None:
-        return tuple(features)
-    named: list[str] = []
-    for name in table.schema:
-        with suppress(ColumnTypeError):
-            named += [table[name].name] if name not in (target, table.owned.unit) else []
-    if not named:
-        raise no_numbers(list(table.schema))
-    return tuple(named)
-
-
-class _Later:
-    """Rows that are read when an estimator first asks for them, which is after it has paid."""
-
-    def __init__(
-        self, table: PrivateTable, features: tuple[str, ...], target: str | None, classes: Any
-    ) -> None:
-        labels = None if classes is None or target is None else classes.tolist()
-        self._rows = table.rows(*features, *([] if target is None else [target]), classes=labels)
-        self._classes = None if labels is None else classes
-        self._width = len(features)
-        self._all = False
-        self._read: Any = None
-
-    def keep_all(self) -> None:
-        """Keep rows with missing values, as NaN: their number is public where a neighbor replaces one."""
-        if not self._rows.has_every_row():
-            raise InvalidParameterError(
-                "where neighbors replace a row, the number of rows is public, but how many a filter leaves, "
-                "how many units have one, or how many lines of a CSV file can be read, is not. Fit with "
-                "relation='add-remove', or make a Parquet file or a table without a filter, of one row a "
-                "unit, and open it without privacy_unit."
-            )
-        self._all = True
-
-    def features(self) -> "_Part":
-        """Return X."""
-        return _Part(lambda: self._matrix()[:, : self._width])
-
-    def target(self) -> "_Part":
-        """Return y: numbers, or labels."""
-        return _Part(self._labels)
-
-    def _labels(self) -> Any:
-        column = self._matrix()[:, self._width]
-        if self._classes is None:
-            return column
-        if not self._all:
-            return self._classes[column.astype(np.intp)]
-        known = ~np.isnan(column)
-        labels = np.full(len(column), None, dtype=object)  # which is no class
-        labels[known] = self._classes[column[known].astype(np.intp)]
-        return labels
-
-    def _matrix(self) -> Any:
-        """Read all rows, once."""
-        if self._read is None:
-            batches = list(self._rows.every_batch() if self._all else self._rows.batches())
-            width = len(self._rows.names)
-            self._read = np.concatenate(batches) if batches else np.zeros((0, width))
-        return self._read
-
-
-class _Part:
-    """Some columns of rows that are read later, as numpy and scikit-learn take them."""
-
-    def __init__(self, read: Callable[[], Any]) -> None:
-        self._read = read
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        return np.array(self._read(), dtype=dtype)
-
-
-def _required(classes: Any) -> list[Any]:
-    """Return the labels of classes, if they are a list of different ones."""
-    listed = isinstance(classes, list | tuple | np.ndarray)
-    if not listed or len(classes) < 2 or len(set(map(str, classes))) < len(classes):
-        raise InvalidParameterError(
-            "classes must be a number of classes, or a list of two or more different labels, in order: "
-            "classes=['no', 'yes']."
-        )
-    return list(classes)
-
-
-def _deferred(
-    table: PrivateTable, features: tuple[str, ...], target: str, classes: int | Sequence[Any] | None
-) -> Any:
-    """Return the rows of a table as a training run takes them, once it is paid for."""
-    import torch
-
-    from sfumato.training.data.units import Deferred
-
-    label = torch.float32 if classes is None else torch.int64
-    if classes is None or (isinstance(classes, int | np.integer) and not isinstance(classes, bool)):
-        rows = table.rows(*features, target)
-    else:
-        labels = _required(classes)
-        rows, classes = table.rows(*features, target, classes=labels), len(labels)
-    return Deferred(
-        blank=(torch.zeros(0, len(features)), torch.zeros(0, dtype=label)),
-        read=lambda: _read(rows, classes),
-        by_owner=table.owned.unit is not None,
-    )
-
-
-def _read(rows: TableRows, classes: int | None) -> tuple[tuple[Any, Any], Any]:
-    """Return features and targets, and the owner of each row, or raise without quoting what was read."""
-    import torch
-
-    try:
-        matrix, owners = rows.read()
-        known = np.isfinite(matrix).all(1)
-        if classes is not None:  # a loss would quote any other label
-            known &= np.isin(matrix[:, -1], np.arange(classes))
-        matrix = matrix[known]
-        with np.errstate(all="ignore"):
-            x = torch.from_numpy(matrix[:, :-1].astype(np.float32))
-            y = torch.from_numpy(matrix[:, -1].astype(np.float32 if classes is None else np.int64))
-        return (x, y), None if owners is None else torch.from_numpy(owners[known])
-    except Exception:  # of an engine or a file: its message and its class may tell what it read
-        pass  # and is raised below, so that our error does not carry theirs along
-    raise QueryFailedError(
-        "the rows to train on could not be read. What was reserved for the run stays spent. Check that the "
-        "columns exist and are numbers, and the engine's own log."
-    )
 
 
 def open(

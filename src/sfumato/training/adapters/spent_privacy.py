@@ -18,7 +18,7 @@ from sfumato.accounting.price import price
 from sfumato.training.privacy.dp_sgd import DpSgd, NoisyStep
 from sfumato.training.privacy.sampling import PoissonSampling
 
-__all__ = ["Privacy"]
+__all__ = ["SpentPrivacy"]
 
 
 class _Taken(Protocol):
@@ -34,7 +34,7 @@ class _Past:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Privacy:
+class SpentPrivacy:
     """What the steps so far cost, and by what they are described. Read-only.
 
     `noise_multiplier` is that of the steps to come; `planned_steps` is how many were paid for or calibrated
@@ -101,5 +101,5 @@ class Privacy:
         return _again, (own | {"_taken": _Past(self.history)},)
 
 
-def _again(own: dict[str, Any]) -> Privacy:
-    return Privacy(**own)
+def _again(own: dict[str, Any]) -> SpentPrivacy:
+    return SpentPrivacy(**own)

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A finished run on secret labels: the model, its guarantee, its statement.
+
+Guarantee  Everything in it is public: the model by the guarantee, the rest because it was public before.
+"""
+
+import json
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+from torch import nn
+
+from sfumato.accounting import events
+from sfumato.accounting.guarantee import Guarantee
+from sfumato.labels.request import Method
+from sfumato.training.record import fingerprints
+from sfumato.training.run import TrainingRun, sentence
+
+__all__ = ["LabelRun"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelRun:
+    """A trained model with its guarantee for labels; `print(run.statement())` says what was done."""
+
+    model: nn.Module
+    method: Method
+    guarantee: Guarantee
+    seconds: float
+    accuracy: float | None  # on evaluation data, which is not protected
+    training: TrainingRun | None = None  # of a method that works by noisy gradients
+    study_note: str | None = None
+    account: str | None = None
+    record_note: str | None = None  # what must be said of a run that no ledger keeps
+
+    @property
+    def recorded(self) -> bool:
+        """Whether a ledger keeps the run."""
+        return self.account is not None and self.record_note is None
+
+    @property
+    def epsilon(self) -> float:
+        """The epsilon of the guarantee."""
+        return self.guarantee.epsilon
+
+    def to_json(self) -> str:
+        """Return everything but the model as JSON."""
+        own: dict[str, Any] = {
+            "method": self.method.name,
+            "accuracy": self.accuracy,
+            "epsilon": self.guarantee.epsilon,
+            "delta": self.guarantee.delta,
+            "relation": self.guarantee.relation.value,
+            "privacy_unit": self.guarantee.privacy_unit,
+            "seconds": self.seconds,
+            "study_note": self.study_note,
+            "recorded": self.recorded,
+            "account": self.account,
+            "statement": self.statement(),
+        }
+        told: dict[str, Any] = (
+            self._released() if self.training is None else json.loads(self.training.to_json())
+        )
+        return json.dumps(fingerprints.sealed(told | own), indent=2)
+
+    def _released(self) -> dict[str, Any]:
+        """Return what a run says that has no training of its own."""
+        return {
+            "event": json.loads(events.to_json(self.method.event())),
+            "code_version": version("sfumato"),
+            "weights": fingerprints.fingerprint_of(self.model.state_dict()),
+        }
+
+    def statement(self) -> str:
+        """Return a paragraph for people who must judge the claim."""
+        if self.training is not None:
+            return f"{self.training.statement()} Features are public, and are not protected at all."
+        said = (
+            f"Labels were released once with noise, by the method {self.method.name!r}, and the model was "
+            "trained on what was released.",
+            f"The releases satisfy {self.guarantee}. Features are public, and are not protected at all.",
+            "It covers this run alone: hyper-parameter tuning is not charged.",
+            f"The run was charged to account {self.account!r}." if self.account else None,
+            sentence(self.record_note),
+            sentence(self.study_note),
+        )
+        return " ".join(sentence for sentence in said if sentence)
