@@ -77,7 +77,7 @@ def test_a_file_that_is_not_there_is_refused(tmp_path):
 
 
 def test_settings_without_data_are_refused():
-    with pytest.raises(InvalidParameterError, match="say what to train on"):
+    with pytest.raises(InvalidParameterError, match="pass what to train on"):
         TrainSettings(epsilon=3.0).completed()
 
 

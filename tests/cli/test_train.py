@@ -199,8 +199,8 @@ def cli_train(monkeypatch, line):
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("train", "say what to train on"),
-        ("train digits", "say how private the run must be"),
+        ("train", "pass what to train on"),
+        ("train digits", "pass how private the run must be"),
         ("train letters --epsilon 3", "unknown data set 'letters'"),
         ("train digits --model lstm --epsilon 3", "no model 'lstm' for the data set 'digits'"),
         ("train breast-cancer --model cnn --epsilon 3", "Use one of: linear, mlp"),
@@ -209,7 +209,7 @@ def cli_train(monkeypatch, line):
         ("train digits --epsilon 3 --delta 1", "delta must be a number strictly between 0 and 1"),
         ("train digits --epsilon 3 --clip-norm 0", "--clip-norm must be"),
         ("train digits --epsilon 3 --learning-rate -1", "--learning-rate must be"),
-        ("train digits --epsilon 3 --expected-batch-size 2000", "at most public_size=1437"),
+        ("train digits --epsilon 3 --expected-batch-size 2000", "at most --public-size 1437"),
         ("train digits --epsilon 3 --ledger l.db", "give both --ledger and --account"),
         ("train digits --account a", "give both --ledger and --account"),
         ("train digits --ledger l.db --account a", "there is no ledger at"),

@@ -9,6 +9,7 @@ from torch import nn
 
 from sfumato.accounting import Guarantee, round_up
 from sfumato.accounting.default_delta import delta_note
+from sfumato.cli.own_data import OwnData
 from sfumato.cli.settings import TrainSettings
 from sfumato.cli.show import show_facts, show_text
 from sfumato.datasets import Dataset
@@ -26,7 +27,7 @@ class Outcome:
     """A finished run, by rows or by labels, as far as it is shown."""
 
     settings: TrainSettings
-    data: Dataset
+    data: Dataset | OwnData
     model: nn.Module
     name: str  # of the model, or of the method
     guarantee: Guarantee
@@ -47,7 +48,7 @@ class Outcome:
         training: TrainingRun | None,
         *,
         settings: TrainSettings,
-        data: Dataset,
+        data: Dataset | OwnData,
         name: str,
     ) -> "Outcome":
         """Return what is shown of a run; `training` is its part with noisy steps, where it has one."""

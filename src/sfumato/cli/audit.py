@@ -51,8 +51,8 @@ def command(
     """Attack a run: its claim beside what attacks prove, as a page. Exits with 1 if the claim is false, and
     with 3 if the run has no canaries, so that nothing was audited."""
     facts, claim, planted = _finished(run)
+    from sfumato.audit.audit_page import audit_report
     from sfumato.audit.runs.run_attack import AttackResult
-    from sfumato.report.audit import audit_report
 
     if planted is None and not membership:
         raise InvalidParameterError(

@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from sfumato.accounting.default_delta import default_delta
+from sfumato.cli.own_data import OwnData
 from sfumato.cli.settings import TrainSettings, keep, kept, read_config
 from sfumato.datasets import Dataset
 from sfumato.errors import InvalidParameterError
@@ -42,7 +43,7 @@ def account_of(settings: TrainSettings) -> Account | None:
     return Ledger(settings.ledger, create=False).account(settings.account)
 
 
-def with_delta(settings: TrainSettings, data: Dataset, account: Account | None) -> TrainSettings:
+def with_delta(settings: TrainSettings, data: Dataset | OwnData, account: Account | None) -> TrainSettings:
     """Return the settings with a delta: their own, else that of the account or of the data's size."""
     if settings.delta is not None:
         return settings

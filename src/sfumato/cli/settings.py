@@ -1,62 +1,93 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of `sfumato train`: from flags, from a TOML file, and from a recipe, in this order.
+"""The settings of `sfumato train`, from flags, from a TOML file, and from the defaults of a data set.
 
-Promise    A key that is not known is an error that names the nearest one that is; so is a value of the wrong
-           kind. A misspelled privacy setting is never passed over.
-Kept       A run with a folder keeps its settings there, so that `--resume` needs nothing else.
+`TrainSettings` is the one list: the flags of the command, the keys of the file and the settings that a run
+folder keeps are its fields. Flags override the file, and the file overrides the defaults. A run with a folder
+keeps its settings there, so that `--resume` needs nothing else.
+
+Failure    An unknown key is an error that names the nearest known one; so is a value of the wrong kind. A
+           misspelled privacy setting is never ignored.
 """
 
 import difflib
 import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from sfumato.errors import InvalidParameterError
-from sfumato.training.models.recipes import models_of, recipe
 
-__all__ = ["TrainSettings", "keep", "kept", "read_config"]
+__all__ = ["PUBLIC_SETS", "TrainSettings", "keep", "kept", "read_config"]
+
+PUBLIC_SETS = (
+    "digits",
+    "breast-cancer",
+    "mnist",
+    "fashion-mnist",
+    "cifar10",
+    "credit-default",
+    "adult",
+    "shakespeare",
+)
+
+
+def _flag(help_text: str) -> Any:
+    """Return a field that is a flag of the command, too."""
+    return field(default=None, metadata={"help": help_text})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainSettings:
-    """Everything that can be said about a run on a public data set; None is left to the recipe."""
+    """Everything that can be set for a run; None is left to the defaults of the data set.
 
-    data: str | None = None
-    private: str | None = None  # "rows" or "labels"
-    method: str | None = None  # of label privacy
-    model: str | None = None
+    Fields with a help text are flags of the command; the others can be set in a file only.
+    """
+
+    data: str | None = None  # the argument of the command
+    private: str | None = _flag("What is secret: rows (the default), or labels alone.")
+    method: str | None = _flag("With --private labels: clusters, altconv, dp-sgd ...; chosen by default.")
+    model: str | None = _flag("linear, mlp or cnn; lstm or transformer for text.")
     width: int | None = None
-    epsilon: float | None = None
-    delta: float | None = None
-    noise_multiplier: float | None = None
-    epochs: float | None = None
-    steps: int | None = None
-    expected_batch_size: float | None = None
-    clip_norm: float | None = None
+    target: str | None = _flag("Of a CSV or Parquet file: the column of labels.")
+    features: str | None = _flag("Of such a file: the columns to learn from, as age,income,city_code.")
+    classes: str | None = _flag("Of your own data: the number of classes, or their names, as no,yes.")
+    bounds: str | None = _flag("Of such a file: public bounds that scale columns, as age=0:100,income=0:1e5.")
+    types: str | None = _flag("Of a CSV file: the types of columns, as age=number; other columns are text.")
+    public_size: int | None = _flag("Of your own data: the number of units, or a rounded one, made public.")
+    privacy_unit: str | None = _flag("Of such a file: the column that names the owner of each row.")
+    evaluation: str | None = _flag("Data of the same kind that is NOT protected, to show the accuracy on.")
+    image_size: int | None = _flag("Of a folder of images: the side in pixels to which they are scaled.")
+    epsilon: float | None = _flag("The epsilon to meet.")
+    delta: float | None = _flag("The delta of the guarantee; the largest power of ten below 1 / public_size.")
+    noise_multiplier: float | None = _flag("Noise stddev over clip norm, in place of or beside --epsilon.")
+    epochs: float | None = _flag("Steps times sampling rate.")
+    steps: int | None = _flag("How many noisy steps, in place of --epochs.")
+    expected_batch_size: float | None = _flag("Sampling rate times size.")
+    clip_norm: float | None = _flag("L2 bound on one unit's gradient.")
     per_layer: bool | None = None
     relation: str | None = None
-    contribution_bound: int | None = None
-    optimizer: str | None = None
-    learning_rate: float | None = None
+    contribution_bound: int | None = _flag("How many rows of one owner count.")
+    optimizer: str | None = _flag("sgd or adam.")
+    learning_rate: float | None = _flag("The optimizer's step.")
     momentum: float | None = None
-    ema_decay: float | None = None
+    ema_decay: float | None = _flag("Decay of the average of weights that is returned.")
     evaluate_every: int | None = None
-    audit: int | None = None  # how many canaries
+    checkpoint_every: int | None = None
+    audit: int | None = _flag("Add this many canaries, and show what they prove beside epsilon.")
     microbatch_size: int | None = None
-    device: str | None = None
+    device: str | None = _flag("Where to compute: cpu, cuda, cuda:1 ...")
     engine: str | None = None
-    ledger: str | None = None
-    account: str | None = None
-    purpose: str | None = None
-    folder: str | None = None
-    report: str | None = None
-    seed: int | None = None
+    ledger: str | None = _flag("Charge the run to an account of this ledger.")
+    account: str | None = _flag("The account in that ledger.")
+    purpose: str | None = _flag("What the run is for; the account keeps it.")
+    folder: str | None = _flag("Where checkpoints, metrics and weights go.")
+    report: str | None = _flag("Write a page with the curves here.")
+    seed: int | None = _flag("For study only: noise from a seed protects nobody.")
 
     def over(self, below: "TrainSettings") -> "TrainSettings":
-        """Return these settings, and where they say nothing those of `below`.
+        """Return these settings, and those of `below` for what is not set here.
 
         >>> TrainSettings(epsilon=1.0).over(TrainSettings(epsilon=3.0, epochs=5.0)).epochs
         5.0
@@ -68,18 +99,31 @@ class TrainSettings:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     def completed(self) -> "TrainSettings":
-        """Return the settings with what the recipe says of the rest."""
+        """Return the settings with the defaults of the data set for what is not set."""
+        from sfumato.training.models.recipes import for_own_data, models_of, recipe
+
         if self.data is None:
             raise InvalidParameterError(
-                'say what to train on: `sfumato train digits`, or data = "digits" in the file of --config.'
+                'pass what to train on: `sfumato train digits`, or data = "digits" in the file of --config.'
             )
-        model = self.model if self.model is not None else models_of(self.data)[0]
-        found = asdict(recipe(self.data, model))
+        if self.is_own:
+            model = self.model or ("cnn" if Path(self.data).is_dir() else "mlp")
+            found = asdict(for_own_data(model))
+        else:
+            model = self.model if self.model is not None else models_of(self.data)[0]
+            found = asdict(recipe(self.data, model))
         if self.steps is not None:
             found["epochs"] = None
         if self.optimizer == "adam":
             found["learning_rate"], found["momentum"] = _ADAM_RATE, None
         return self.over(TrainSettings(**found, model=model, optimizer="sgd", per_layer=False))
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the data is a file or a folder, and not a named public set."""
+        if self.data is None or self.data in PUBLIC_SETS:
+            return False
+        return Path(self.data).suffix != "" or Path(self.data).exists()
 
 
 _ADAM_RATE = 0.01  # the recipes' rates are for SGD
@@ -136,7 +180,7 @@ def keep(settings: TrainSettings, folder: str | Path) -> None:
 
 
 def kept(folder: str | Path) -> TrainSettings:
-    """Return the settings that a run in a folder was started with; none where it kept none."""
+    """Return the settings that a run in a folder was started with; none if it kept none."""
     place = _place(folder)
     try:
         found = json.loads(place.read_text(encoding="utf-8"))

@@ -13,32 +13,44 @@ from torch import nn
 from torch.optim import Optimizer
 
 from sfumato import _check
-from sfumato.accounting import Relation
 from sfumato.audit.runs.canaries import Canaries
 from sfumato.cli import label_run
 from sfumato.cli.after_run import Outcome, show, write_page
 from sfumato.cli.before_run import account_of, begin, merged, with_delta
+from sfumato.cli.own_data import OwnData, open_own
 from sfumato.cli.settings import TrainSettings
 from sfumato.cli.show import waiting
 from sfumato.datasets import Dataset, load
 from sfumato.errors import InvalidParameterError
 from sfumato.ledger import Account
 from sfumato.testing import seeded
-from sfumato.training import Clipping, Runtime, TrainingRun, train
+from sfumato.training import (
+    Charge,
+    Clipping,
+    Evaluation,
+    Optimization,
+    Privacy,
+    Runtime,
+    Storage,
+    TrainingRun,
+    correct_rows,
+    cross_entropy,
+    train,
+)
 from sfumato.training.models.networks import loss_for, model_for, score_for
 
 __all__ = ["run"]
 
 
-def run(said: TrainSettings, *, config: str | None, resume: bool, as_json: bool) -> None:
-    """Train as the flags, the file and the recipe say, and show what came out."""
-    asked = merged(said, config=config, resume=resume)
+def run(given: TrainSettings, *, config: str | None, resume: bool, as_json: bool) -> None:
+    """Train as the flags, the file and the defaults say, and show the result."""
+    asked = merged(given, config=config, resume=resume)
     if _only_labels(asked):
         label_run.run(asked, resume=resume, as_json=as_json)
         return
     settings = asked.completed()
     with waiting("Loading"):
-        data = load(str(settings.data))
+        data = open_own(settings) if settings.is_own else load(str(settings.data))
     account = _account(settings)
     settings = with_delta(settings, data, account)
     model = _model(settings, data)
@@ -47,7 +59,7 @@ def run(said: TrainSettings, *, config: str | None, resume: bool, as_json: bool)
     outcome = Outcome.of(done, done, settings=settings, data=data, name=str(settings.model))
     write_page(outcome, account)
     told = {"data": data.name, "settings": settings.given(), "accuracy": done.accuracy}
-    chosen = said.delta is None and account is None
+    chosen = given.delta is None and account is None
     remarks = [_chosen_delta(done.price.delta, data)] if chosen else []
     show(outcome, told | json.loads(done.to_json()), as_json=as_json, remarks=remarks)
 
@@ -61,7 +73,7 @@ def _only_labels(settings: TrainSettings) -> bool:
             f"--private is about what is secret: rows or labels, but {settings.private!r} was given."
         )
     if settings.method is not None and settings.private != "labels":
-        raise InvalidParameterError("--method is one of label privacy: say --private labels, too.")
+        raise InvalidParameterError("--method is one of label privacy: pass --private labels, too.")
     return settings.private == "labels"
 
 
@@ -69,56 +81,74 @@ def _account(settings: TrainSettings) -> Account | None:
     account = account_of(settings)
     if account is None and settings.epsilon is None and settings.noise_multiplier is None:
         raise InvalidParameterError(
-            "say how private the run must be: --epsilon, or --noise-multiplier, or --ledger and "
+            "pass how private the run must be: --epsilon, or --noise-multiplier, or --ledger and "
             "--account to spend what an account has left."
         )
     return account
 
 
-def _model(settings: TrainSettings, data: Dataset) -> nn.Module:
+def _model(settings: TrainSettings, data: Dataset | OwnData) -> nn.Module:
     """Build the model; from a seed its first weights are the same each time."""
     name, width = str(settings.model), settings.width or 1
+
+    def build() -> nn.Module:
+        return (
+            data.model(name, width=width) if isinstance(data, OwnData) else model_for(data, name, width=width)
+        )
+
     if settings.seed is None:
-        return model_for(data, name, width=width)
+        return build()
     with torch.random.fork_rng([]):
         torch.manual_seed(settings.seed)
-        return model_for(data, name, width=width)
+        return build()
 
 
 # --- the run ---------------------------------------------------------------------------------------------
 
 
 def _train(
-    settings: TrainSettings, data: Dataset, model: nn.Module, account: Account | None, *, resume: bool
+    settings: TrainSettings,
+    data: Dataset | OwnData,
+    model: nn.Module,
+    account: Account | None,
+    *,
+    resume: bool,
 ) -> TrainingRun:
-    owned = data.train.user_ids is not None
+    own = isinstance(data, OwnData)
+    by_owner = data.by_owner if own else data.train.user_ids is not None
     purpose = settings.purpose or f"train {settings.model} on {settings.data}"
     return train(
         model,
-        data,
-        expected_batch_size=settings.expected_batch_size or 0.0,
-        epochs=settings.epochs,
-        steps=settings.steps,
-        epsilon=settings.epsilon,
-        delta=settings.delta,
-        noise_multiplier=settings.noise_multiplier,
-        clipping=Clipping(clip_norm=settings.clip_norm, per_layer=bool(settings.per_layer)),
-        relation=None if settings.relation is None else Relation.parse(settings.relation),
-        contribution_bound=settings.contribution_bound if owned else None,
-        loss=loss_for(data),
-        score=score_for(data),
-        optimizer=_optimizer(settings),
-        ema_decay=settings.ema_decay,
+        data.rows if own else data,
+        privacy=Privacy(
+            epsilon=settings.epsilon,
+            delta=settings.delta,
+            noise_multiplier=settings.noise_multiplier,
+            epochs=settings.epochs,
+            steps=settings.steps,
+            expected_batch_size=settings.expected_batch_size,
+            public_size=data.public_size,
+            clipping=Clipping(clip_norm=settings.clip_norm, per_layer=bool(settings.per_layer)),
+            relation=settings.relation,
+            contribution_bound=(settings.contribution_bound or 1) if by_owner else None,
+            privacy_unit=data.privacy_unit,
+        ),
+        optimization=Optimization(
+            loss=cross_entropy if own else loss_for(data),
+            optimizer=_optimizer(settings),
+            ema_decay=settings.ema_decay,
+        ),
+        evaluation=Evaluation(
+            data=data.evaluation if own else data.test,
+            score=correct_rows if own else score_for(data),
+            evaluate_every=settings.evaluate_every,
+        ),
+        storage=Storage(folder=settings.folder, checkpoint_every=settings.checkpoint_every),
+        charge=Charge(account=account, purpose=purpose if account is not None else None),
         audit=None if settings.audit is None else Canaries(count=settings.audit),
-        evaluation=data.test,
-        evaluate_every=settings.evaluate_every,
-        privacy_unit=data.privacy_unit,
-        account=account,
-        purpose=purpose if account is not None else None,
-        folder=settings.folder,
-        resume=resume,
-        generator=None if settings.seed is None else seeded(settings.seed),
         runtime=_runtime(settings),
+        generator=None if settings.seed is None else seeded(settings.seed),
+        resume=resume,
     )
 
 
@@ -152,7 +182,7 @@ def _runtime(settings: TrainSettings) -> Runtime:
     return Runtime(device=device, microbatch_size=settings.microbatch_size, **engine)
 
 
-def _chosen_delta(delta: float, data: Dataset) -> str:
+def _chosen_delta(delta: float, data: Dataset | OwnData) -> str:
     return (
         f"Delta was not given: {delta:g} is the largest power of ten below one over the public size, "
         f"{data.public_size}."

@@ -5,16 +5,19 @@ Everything here is public: the model by the run's guarantee, the rest because it
 """
 
 import json
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from sfumato.accounting import events
 from sfumato.accounting.guarantee import Guarantee, round_up
 from sfumato.accounting.price import Price
+from sfumato.errors import UnsupportedUseError
+from sfumato.report import TrainingFacts, training_report, write_report
 from sfumato.training.privacy.clipping import Clipping, CoordinateClipping
 from sfumato.training.privacy.dp_sgd import DpSgd
 from sfumato.training.privacy.sampling import (
@@ -26,15 +29,37 @@ from sfumato.training.privacy.sampling import (
     TruncatedPoissonSampling,
 )
 from sfumato.training.record import fingerprints
+from sfumato.training.record.mechanism_json import mechanism_from, plain_mechanism
 from sfumato.training.record.metrics import Metrics
+from sfumato.training.record.run_folder import CheckpointError, RunFolder
 from sfumato.training.run_audit import Verdict
 
-__all__ = ["TrainingRun", "sentence"]
+__all__ = ["LoadedVerdict", "TrainingRun", "sentence"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingRun:
-    """A trained model with its guarantee; `print(run.statement())` says what was done."""
+    """A trained model with its guarantee; `print(run.statement())` says what was done.
+
+    Attributes:
+        model: The trained model.
+        mechanism: What was run: sampling, clipping, noise and steps.
+        price: What it cost, as a certified interval.
+        privacy_unit: Who is protected.
+        expected_batch_size: The public number that noisy sums were divided by.
+        history: Metrics during the run.
+        seconds: How long it took, interruptions left out.
+        evaluated: Whether there was evaluation data.
+        denoised: What was done to noisy gradients, if anything.
+        audit: What canaries showed, if there were any.
+        study_note: Why the noise protects nobody, if it was seeded.
+        account: The name of the account that was charged.
+        reservation: The number of the charge.
+        release_number: The place of the run among the account's releases, as statements print it.
+        finished: When the run ended, in universal time.
+        record_note: What must be said of a run that no ledger keeps.
+        settings_sha256: Fingerprint of the settings file in the folder.
+    """
 
     model: nn.Module
     mechanism: DpSgd
@@ -44,15 +69,85 @@ class TrainingRun:
     history: tuple[Metrics, ...]
     seconds: float
     evaluated: bool
-    denoised: str | None = None  # what was done to noisy gradients
-    audit: Verdict | None = None  # what canaries showed
-    study_note: str | None = None  # what must be said of noise that was not secure
+    denoised: str | None = None
+    audit: Verdict | None = None
+    study_note: str | None = None
     account: str | None = None
     reservation: int | None = None
-    release_number: int | None = None  # its place among the account's releases, as statements print it
-    finished: str | None = None  # when, in universal time
-    record_note: str | None = None  # what must be said of a run that no ledger keeps
-    settings_sha256: str | None = None  # fingerprint of the settings that its folder keeps
+    release_number: int | None = None
+    finished: str | None = None
+    record_note: str | None = None
+    settings_sha256: str | None = None
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str], model: nn.Module | None = None) -> "TrainingRun":
+        """Return the finished run in a folder.
+
+        Args:
+            folder: Where the run was kept.
+            model: A module of the trained architecture, which gets the weights. Without it the run has its
+                weights (`run.model.state_dict()`) and cannot predict.
+
+        Returns:
+            The run: its guarantee, its statement, its metrics and its model.
+
+        Raises:
+            CheckpointError: If there is no finished run, or its files were changed or damaged.
+        """
+        place = RunFolder(folder)
+        facts, weights = place.read_report(), place.read_weights()
+        if fingerprints.fingerprint_of(weights) != facts.get("weights"):
+            raise CheckpointError(f"the weights in {str(folder)!r} were changed after the run. Restore them.")
+        if model is None:
+            model = LoadedWeights(weights)
+        else:
+            model.load_state_dict(dict(weights))
+            model.eval()
+        try:
+            return cls._of(facts, model)
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"the file {str(place.report)!r} is of another version of sfumato, or damaged "
+                f"({type(error).__name__})."
+            ) from error
+
+    @classmethod
+    def _of(cls, facts: Mapping[str, Any], model: nn.Module) -> "TrainingRun":
+        mechanism = mechanism_from(facts["mechanism"])
+        price = mechanism.price(delta=facts["delta"])
+        if price.epsilon != facts["epsilon"]:
+            raise ValueError("the steps of the run do not have the price that its file states")
+        same = ("privacy_unit", "expected_batch_size", "seconds", "evaluated", "denoised", "study_note")
+        same += ("account", "reservation", "release_number", "finished", "record_note", "settings_sha256")
+        audit = facts["audit"]
+        return cls(
+            model=model,
+            mechanism=mechanism,
+            price=price,
+            history=tuple(Metrics(**row) for row in facts["history"]),
+            audit=None if audit is None else LoadedVerdict(audit, facts["audit_statement"]),
+            **{name: facts[name] for name in same},
+        )
+
+    def report(self, path: str | os.PathLike[str], *, title: str = "A private training run") -> None:
+        """Write one HTML page about the run: guarantee, curves, statement.
+
+        Args:
+            path: Where to write the page.
+            title: Its title.
+
+        Raises:
+            OSError: If the page cannot be written.
+        """
+        facts = TrainingFacts(
+            data="private",
+            model=self._model_said(),
+            guarantee=self.guarantee,
+            statement=self.statement(),
+            history=self.history,
+            study_note=self.study_note,
+        )
+        write_report(path, training_report(facts, title=title))
 
     @property
     def recorded(self) -> bool:
@@ -114,6 +209,11 @@ class TrainingRun:
             "accountant": self.price.accountant.value,
             "event": json.loads(events.to_json(self.mechanism.event())),
             "noise": [list(part) for part in self.mechanism.noise],
+            "mechanism": plain_mechanism(self.mechanism),
+            "evaluated": self.evaluated,
+            "denoised": self.denoised,
+            "record_note": self.record_note,
+            "audit_statement": None if self.audit is None else self.audit.statement(),
             "expected_batch_size": self.expected_batch_size,
             "seconds": self.seconds,
             "study_note": self.study_note,
@@ -137,6 +237,43 @@ class TrainingRun:
     def _model_said(self) -> str:
         count = sum(parameter.numel() for parameter in self.model.parameters())
         return f"{type(self.model).__name__}, {count} parameters"
+
+
+# --- loaded from a folder --------------------------------------------------------------------------------
+
+
+class LoadedWeights(nn.Module):
+    """The weights of a run whose architecture is not here."""
+
+    def __init__(self, weights: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self._weights = dict(weights)
+
+    def state_dict(self, *_args: Any, **_options: Any) -> dict[str, Any]:
+        """Return the weights."""
+        return dict(self._weights)
+
+    def forward(self, *_rows: Any) -> Tensor:
+        """Raise: without the architecture there is nothing to compute."""
+        raise UnsupportedUseError(
+            "this run was loaded without its model. Pass one: TrainingRun.load(folder, model=...)."
+        )
+
+
+@dataclass(frozen=True)
+class LoadedVerdict:
+    """What the file of a run says of its audit."""
+
+    facts: Mapping[str, Any]
+    sentence: str
+
+    def statement(self) -> str:
+        """Return it in a sentence."""
+        return self.sentence
+
+    def to_dict(self) -> dict[str, object]:
+        """Return it as plain values."""
+        return dict(self.facts)
 
 
 # --- in words --------------------------------------------------------------------------------------------

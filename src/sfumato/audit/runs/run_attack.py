@@ -21,7 +21,7 @@ from sfumato.audit.models.shadow_models import loss_scores
 from sfumato.errors import InvalidParameterError
 from sfumato.labels.label_run import LabelRun
 from sfumato.training.engine.losses import Loss, cross_entropy
-from sfumato.training.run import TrainingRun
+from sfumato.training.run import LoadedVerdict, TrainingRun
 
 __all__ = ["NOT_AUDITED", "AttackResult", "attack"]
 
@@ -93,7 +93,7 @@ def attack(
     run = _training(run)
     if (members is None) != (others is None):
         raise InvalidParameterError("give both members and others, rows to compare, or neither.")
-    planted = run.audit if isinstance(run.audit, AuditResult) else None
+    planted = _found(run)
     if planted is None and members is None:
         raise InvalidParameterError(
             "this run has no canaries, and there are no rows to compare. Train with "
@@ -104,6 +104,13 @@ def attack(
         scores = [loss_scores(run.model, rows, loss=loss) for rows in (members, others)]
         roc = Roc(*scores, name="membership by loss")
     return AttackResult(claim=run.guarantee, canaries=planted, membership=roc)
+
+
+def _found(run: TrainingRun) -> AuditResult | None:
+    """Return what the canaries of a run showed, also of one that was loaded from its folder."""
+    if isinstance(run.audit, LoadedVerdict):
+        return AuditResult.from_dict(run.audit.to_dict(), run.guarantee)
+    return run.audit if isinstance(run.audit, AuditResult) else None
 
 
 def _training(run: TrainingRun | LabelRun) -> TrainingRun:

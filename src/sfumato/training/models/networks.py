@@ -220,8 +220,19 @@ def model_for(data: Dataset, name: str, *, width: int = 1) -> nn.Module:
             if name == "lstm"
             else transformer(data.num_classes, shape[0], width=width)
         )
+    return for_shape(shape, data.num_classes, name, width=width)
+
+
+def for_shape(shape: Shape, num_classes: int, name: str, *, width: int = 1) -> nn.Module:
+    """Build a model by its name for rows of a shape.
+
+    >>> for_shape((4,), 3, "linear")(torch.zeros(2, 4)).shape
+    torch.Size([2, 3])
+    """
+    if name not in _FOR_ROWS:
+        raise InvalidParameterError(f"unknown model {name!r}. Use one of: {', '.join(_FOR_ROWS)}.")
     options: dict[str, Any] = {} if name == "linear" else {"width": width}
-    return _FOR_ROWS[name](shape, data.num_classes, **options)
+    return _FOR_ROWS[name](shape, num_classes, **options)
 
 
 def loss_for(data: Dataset) -> Loss:

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 
 from sfumato.errors import InvalidParameterError
 
-__all__ = ["Recipe", "models_of", "recipe"]
+__all__ = ["Recipe", "for_own_data", "models_of", "recipe"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe:
     """How to train one model on one data set: by SGD with momentum, averaging the weights."""
 
-    expected_batch_size: int
+    expected_batch_size: int | None  # None: the default for the public size
     epochs: float
     clip_norm: float
     learning_rate: float
@@ -83,6 +83,13 @@ _RECIPES: Mapping[str, Mapping[str, Recipe]] = {
 }
 
 
+_OWN: Mapping[str, Recipe] = {
+    "linear": Recipe(expected_batch_size=None, epochs=20, clip_norm=1.0, learning_rate=1.0),
+    "mlp": Recipe(expected_batch_size=None, epochs=20, clip_norm=1.0, learning_rate=0.5),
+    "cnn": Recipe(expected_batch_size=None, epochs=20, clip_norm=0.3, learning_rate=1.0),
+}
+
+
 def models_of(data: str) -> tuple[str, ...]:
     """Return the models that there are recipes for, the default first.
 
@@ -105,3 +112,14 @@ def recipe(data: str, model: str) -> Recipe:
             f"no model {model!r} for the data set {data!r}. Use one of: {', '.join(models_of(data))}."
         )
     return _RECIPES[data][model]
+
+
+def for_own_data(model: str) -> Recipe:
+    """Return settings to begin with, for data of which nothing is known.
+
+    >>> for_own_data("mlp").epochs
+    20
+    """
+    if model not in _OWN:
+        raise InvalidParameterError(f"no model {model!r} for your own data. Use one of: {', '.join(_OWN)}.")
+    return _OWN[model]

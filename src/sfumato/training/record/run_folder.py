@@ -14,6 +14,7 @@ Private    Weights after noise are released by the run's own event. The order of
 """
 
 import hashlib
+import json
 import os
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -26,6 +27,7 @@ from torch import Tensor
 
 from sfumato.errors import InvalidParameterError, SfumatoError
 from sfumato.training import distributed
+from sfumato.training.record import fingerprints
 
 __all__ = [
     "CheckpointError",
@@ -190,6 +192,21 @@ class RunFolder:
     def write_report(self, text: str) -> None:
         """Write what is said of a run, whole or not at all: where it is, the run is finished."""
         _write(self.report, lambda file: file.write(f"{text}\n".encode()))
+
+    def read_report(self) -> dict[str, Any]:
+        """Return what a finished run says of itself; raise if it is not what the run wrote."""
+        try:
+            facts = json.loads(self.report.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise CheckpointError(f"there is no finished run in {str(self.path)!r}.") from None
+        except (OSError, ValueError, RecursionError) as error:
+            raise CheckpointError(f"{str(self.report)!r} cannot be read ({type(error).__name__}).") from None
+        if not isinstance(facts, dict) or not fingerprints.fits(facts):  # pyright: ignore[reportUnknownArgumentType]
+            raise CheckpointError(
+                f"{str(self.report)!r} was changed after the run, or is damaged: it does not fit its "
+                "fingerprint. Restore it."
+            )
+        return facts  # pyright: ignore[reportUnknownVariableType] - just checked
 
     def finish(self, weights: Mapping[str, Tensor]) -> None:
         """Write the weights of a finished run."""

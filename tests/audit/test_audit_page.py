@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from sfumato.accounting import Guarantee, Relation
+from sfumato.audit.audit_page import audit_report
 from sfumato.audit.evidence.results import AuditResult, Check, LowerBound, Unchecked
 from sfumato.audit.evidence.roc import Roc
 from sfumato.audit.runs.run_attack import AttackResult
-from sfumato.report.audit import audit_report
 
 HOSTILE = "<script>alert('1')</script>"
 CLAIM = Guarantee(epsilon=2.998, delta=1e-5, relation=Relation.ADD_REMOVE, privacy_unit="example")
