@@ -67,8 +67,11 @@ class AuditedRun(Protocol):
         """Return the sentence that says how canaries count among a public number of units."""
         ...
 
-    def observe(self, units: Tensor, *, step: int, bound: float, expected_batch_size: float) -> None:
-        """Look at the noisy gradient of a step, as it was released; `units` are this rank's of its batch."""
+    def observe(self, units: Tensor, private: PrivateGradients, *, step: int, bound: float) -> None:
+        """Look at the noisy gradient of a step, as it was released.
+
+        `units` are this rank's of the batch; `bound` is the bound on one contribution in this step.
+        """
         ...
 
     def try_out(self, private: PrivateGradients, *, step: int, device: torch.device) -> None:

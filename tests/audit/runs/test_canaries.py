@@ -11,9 +11,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from sfumato import Budget, Ledger
-from sfumato.audit.runs import auditor
 from sfumato.audit.runs import canaries
-from sfumato.audit.runs.auditor import least_canaries
 from sfumato.audit.runs.canaries import CanaryRun, Canaries
 from sfumato.audit.evidence.results import CheckName
 from sfumato.errors import InvalidParameterError, UnsupportedModelError
@@ -37,7 +35,7 @@ from sfumato.training.privacy.clipping import CoordinateClipping, Scaling
 from sfumato.training.data.units import Deferred, Units
 from sfumato.training.engine.isolation.isolated_rows import is_row
 from sfumato.training.privacy.noise import IndependentNoise
-from sfumato.training.loop import Session
+from sfumato.training.loop import TrainingLoop
 
 torch.set_num_threads(1)  # the tests run in several processes: threads would only wait for one another
 
@@ -195,9 +193,9 @@ def test_a_batch_of_a_schedule_counts_for_the_canaries_whose_place_is_in_it():
 def test_contributions_are_measured_by_the_bound_of_their_own_step(monkeypatch):
     seen, observe = [], CanaryRun.observe
 
-    def observed(self, units, **told):
+    def observed(self, units, private, **told):
         seen.append(told["bound"])
-        observe(self, units, **told)
+        observe(self, units, private, **told)
 
     monkeypatch.setattr(CanaryRun, "observe", observed)
     adaptive = Clipping(clip_norm=1.0, adaptive=AdaptiveClip(count_noise_multiplier=4.0))
@@ -230,7 +228,7 @@ def test_a_second_run_of_a_trainer_is_judged_by_itself():
 
 
 def test_a_run_that_died_leaves_no_evidence_to_the_next(monkeypatch):
-    training, original = trainer(mechanism()), Session.take_step
+    training, original = trainer(mechanism()), TrainingLoop.take_step
 
     def take_step(self):
         if self.step == 2:
@@ -238,19 +236,9 @@ def test_a_run_that_died_leaves_no_evidence_to_the_next(monkeypatch):
         original(self)
 
     with monkeypatch.context() as patch, pytest.raises(Stopped):
-        patch.setattr(Session, "take_step", take_step)
+        patch.setattr(TrainingLoop, "take_step", take_step)
         training.fit()
     assert training.fit().audit.in_scores == pytest.approx(trainer(mechanism()).fit().audit.in_scores)
-
-
-def test_coins_leave_canaries_enough_on_both_sides():
-    fewest = Canaries(count=20)
-    least = least_canaries(fewest.confidence)
-    plain = [int(auditor._coins(20, seeded(seed).fork("canaries", 0)).sum()) for seed in range(300)]
-    assert any(not least <= count <= 20 - least for count in plain)  # so these are thrown again
-    drawn = torch.stack([auditor.halves(20, least, seeded(seed)) for seed in range(300)])
-    assert all(least <= int(count) <= 20 - least for count in drawn.sum(1))
-    assert (drawn.sum(0) - 150).abs().max() < 5 * math.sqrt(300) / 2  # nobody is preferred
 
 
 # --- the self-check ---------------------------------------------------------------------------------------
@@ -410,7 +398,7 @@ def contributions(clipping, *, layers=1):
     )
     batch = audited.units.take(audited.units._places)
     private.backward(*batch.rows)
-    return audited._marks.gradients()[0], batch.rows[-1].sign()
+    return audited._coordinates.gradients()[0], batch.rows[-1].sign()
 
 
 @pytest.mark.parametrize(
@@ -463,7 +451,7 @@ def test_rows_that_are_clipped_one_by_one_are_found_out(monkeypatch):
         batch = self.units.take(units, self._generator.fork("rows", self.step))
         self.private.accumulate(*batch.rows, row_weights=batch.row_weights)  # rows_per_unit is forgotten
 
-    monkeypatch.setattr(Session, "_accumulate", _accumulate)
+    monkeypatch.setattr(TrainingLoop, "_accumulate", _accumulate)
     owners = torch.arange(ROWS) // 4
     run = trainer(mechanism(noise=((4.0, 4),)), owners=owners, contribution_bound=4, public_size=5).fit()
     assert run.audit.refuted
@@ -537,7 +525,7 @@ def test_batches_in_pieces_are_seen_as_a_whole():
 
 def interrupted(folder, monkeypatch, *, seed, after=2):
     """Start a run and let it die after some steps."""
-    original = Session.take_step
+    original = TrainingLoop.take_step
 
     def take_step(self):
         if self.step == after:
@@ -545,7 +533,7 @@ def interrupted(folder, monkeypatch, *, seed, after=2):
         original(self)
 
     with monkeypatch.context() as patch, pytest.raises(Stopped):
-        patch.setattr(Session, "take_step", take_step)
+        patch.setattr(TrainingLoop, "take_step", take_step)
         trainer(mechanism(), seed=seed, folder=folder, checkpoint_every=1).fit()
 
 

@@ -34,7 +34,7 @@ from scipy.stats import binom, chi2
 
 from sfumato.audit.evidence.results import Finding
 
-__all__ = ["Energies", "NoiseLog", "least_p", "seen_in_one_step"]
+__all__ = ["Energies", "NoiseLog", "least_p", "packed", "seen_in_one_step", "unpacked"]
 
 Numbers = npt.NDArray[np.float64]
 Signs = npt.NDArray[np.int8]
@@ -207,8 +207,8 @@ class NoiseLog:
             "energies": self._energies.state_dict(),
             "within": self._within.tolist(),
             "count": self._count,
-            "signs": _packed(self._signs),
-            "beside": _packed(beside),
+            "signs": packed(self._signs),
+            "beside": packed(beside),
             "names": [name for name, _ in self._beside],
             "width": max((len(signs) for signs in (*self._signs, *beside)), default=0),
             "lags": torch.from_numpy(lags[:, : len(np.trim_zeros(self._lag_pairs, "b"))]).clone(),
@@ -220,8 +220,8 @@ class NoiseLog:
         self._within = np.array(state["within"], dtype=np.int64)
         self._count = int(state["count"])
         width = int(state["width"])
-        self._signs = _unpacked(state["signs"], width)
-        self._beside = list(zip(state["names"], _unpacked(state["beside"], width), strict=True))
+        self._signs = unpacked(state["signs"], width)
+        self._beside = list(zip(state["names"], unpacked(state["beside"], width), strict=True))
         self._lag_sums, self._lag_pairs = np.zeros((2, _LAGS))
         for total, kept in zip((self._lag_sums, self._lag_pairs), state["lags"].numpy(), strict=True):
             total[: len(kept)] = kept
@@ -301,7 +301,7 @@ class Energies:
         self._least = {int(size): (float(energy), str(step)) for size, energy, step in state["least"]}
 
 
-def _packed(signs: Sequence[Signs]) -> torch.Tensor:
+def packed(signs: Sequence[Signs]) -> torch.Tensor:
     """Return signs of equal length as two bits each: which are above 0, and which are below."""
     if not signs:
         return torch.zeros(2, 0, 0, dtype=torch.uint8)
@@ -309,8 +309,9 @@ def _packed(signs: Sequence[Signs]) -> torch.Tensor:
     return torch.from_numpy(np.packbits(np.stack([stacked > 0, stacked < 0]), axis=2))
 
 
-def _unpacked(packed: torch.Tensor, width: int) -> list[Signs]:
-    above, below = np.unpackbits(packed.numpy(), axis=2, count=width).astype(np.int8)
+def unpacked(bits: torch.Tensor, width: int) -> list[Signs]:
+    """Return the signs that `packed` returned as bits, each of the width given."""
+    above, below = np.unpackbits(bits.numpy(), axis=2, count=width).astype(np.int8)
     return list(above - below)
 
 

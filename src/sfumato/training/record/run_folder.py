@@ -28,7 +28,7 @@ from sfumato.errors import InvalidParameterError, SfumatoError
 
 __all__ = ["CheckpointError", "RunFolder", "random_state", "require_same_run", "restore_random_state"]
 
-FORMAT: Final = 3  # of checkpoints: another number for another layout
+FORMAT: Final = 4  # of checkpoints: another number for another layout
 _SHORT: Final = 60  # characters of a setting that an error shows
 
 
