@@ -89,7 +89,9 @@ def test_noise_of_a_part_that_is_rotated_is_found(turn):
 
 
 def test_a_stream_that_advances_by_a_step_is_not_accused():
-    found = np.array([shifted(lambda stream, step: stream[150 * step :], width=150, seed=s).p_value for s in range(200)])
+    found = np.array(
+        [shifted(lambda stream, step: stream[150 * step :], width=150, seed=s).p_value for s in range(200)]
+    )
     for p in (0.02, 0.1, 0.3):  # of five tests
         assert np.mean(5 * found <= p) <= p + 4 * np.sqrt(p / 200)
 
@@ -120,7 +122,11 @@ def test_p_values_of_fresh_steps_are_no_smaller_than_chance_allows():
 
 
 def test_a_shift_log_goes_on_where_it_was():
-    log, again, noise = ShiftLog("a layer"), ShiftLog("a layer"), np.random.default_rng(0).normal(size=(3, 100))
+    log, again, noise = (
+        ShiftLog("a layer"),
+        ShiftLog("a layer"),
+        np.random.default_rng(0).normal(size=(3, 100)),
+    )
     assert log.findings() == again.findings() == []
     for each in noise[:2]:
         log.add(signs(each))
@@ -147,7 +153,12 @@ def test_a_log_goes_on_where_it_was():
 
 @pytest.mark.parametrize("most", [4, 6, 10, 100])
 def test_only_the_ends_of_very_long_noise_are_taken(most, monkeypatch):
-    parts = [torch.arange(4).double(), torch.zeros(0), torch.arange(4, 6), torch.arange(6, 12).view(2, 3).bfloat16()]
+    parts = [
+        torch.arange(4).double(),
+        torch.zeros(0),
+        torch.arange(4, 6),
+        torch.arange(6, 12).view(2, 3).bfloat16(),
+    ]
     sizes, original = [], torch.Tensor.float
     monkeypatch.setattr(torch.Tensor, "float", lambda part: (sizes.append(part.numel()), original(part))[1])
     every = list(range(12))

@@ -61,7 +61,7 @@ from sfumato.training.privacy.dp_sgd import DpSgd
 from sfumato.training.privacy.sampling import PoissonSampling
 from sfumato.training.weight_average import WeightAverage
 
-__all__ = ["CanaryRun", "Canaries"]
+__all__ = ["Canaries", "CanaryRun"]
 
 _LENGTHS = (LONG, 30.0, LONG, 1000.0)  # of canaries in turn: a mistake may depend on the length
 _SHAPELESS = "no canary was in any batch: there was no row whose shape a canary could have"
@@ -289,7 +289,13 @@ class CanaryRun:
             self._updates.check_kept()
             message = self._updates.message
         pairs = self._pairs.state_dict()
-        own = {"key": self._key, "pairs": pairs, "sampled": self._sampled, "placed": self._units.placed, "moved": message}
+        own = {
+            "key": self._key,
+            "pairs": pairs,
+            "sampled": self._sampled,
+            "placed": self._units.placed,
+            "moved": message,
+        }
         return {**own, **self._auditor.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

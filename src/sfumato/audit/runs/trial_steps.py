@@ -28,10 +28,10 @@ from sfumato.audit.runs.place_log import ends
 from sfumato.errors import SfumatoError
 from sfumato.training import distributed
 from sfumato.training.data import rows
-from sfumato.training.engine.self_check import same_draws
-from sfumato.training.privacy.clipping import Clipping, Scaling
 from sfumato.training.data.units import Units, moved
 from sfumato.training.engine.gradients import PrivateGradients
+from sfumato.training.engine.self_check import same_draws
+from sfumato.training.privacy.clipping import Clipping, Scaling
 from sfumato.training.privacy.dp_sgd import DpSgd
 
 __all__ = ["LONG", "Trials", "gradients_of", "just_below"]
