@@ -53,6 +53,7 @@ class TrainingRun:
     finished: str | None = None  # when, in universal time
     record_note: str | None = None  # what must be said of a run that no ledger keeps
     settings_sha256: str | None = None  # fingerprint of the settings that its folder keeps
+    weights_sha256: str | None = None  # fingerprint of the weights that the run ended with
 
     @property
     def recorded(self) -> bool:
@@ -129,7 +130,7 @@ class TrainingRun:
             "model": self._model_said(),
             "sampling": repr(self.mechanism.sampling),
             "clipping": repr(self.mechanism.step),
-            "weights": fingerprints.fingerprint_of(self.model.state_dict()),
+            "weights": self.weights_sha256 or fingerprints.fingerprint_of(self.model.state_dict()),
             "settings_sha256": self.settings_sha256,
         }
         return json.dumps(fingerprints.sealed(facts), indent=2)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Noise that two steps share shows in the model's own tensors, and no data can make fresh noise look shared."""
+"""Noise that two steps share is found in the model's own tensors, and fresh noise is never accused."""
 
 import pytest
 import torch
@@ -33,9 +33,11 @@ def p_values(gradient, *, seed=0):
 
 def test_a_signal_that_takes_back_the_noise_before_is_not_accused():
     """Weights follow that noise, so a loss may: the pair then holds the noise of one step alone."""
-    found = [
-        p_values(lambda noise, before: noise + sign * before, seed=s) for s in range(100) for sign in (1, -1)
-    ]
+
+    def values(sign, seed):
+        return p_values(lambda noise, before: noise + sign * before, seed=seed)
+
+    found = [values(sign, seed) for seed in range(100) for sign in (1, -1)]
     for p in (0.02, 0.1, 0.3):
         assert (torch.tensor(found) <= p).double().mean(0).max() <= p + 4 * (p / 200) ** 0.5
 
@@ -86,7 +88,7 @@ def run(*, noise=1.0, size=40):
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_noise_that_counted_steps_share_in_the_model_alone_is_found(sign, monkeypatch):
-    """Trials have noise of their own, and canaries have fresh noise: only the gradients themselves show it."""
+    """Trials and canaries have fresh noise: only the gradients of steps that count show it."""
     model, forked = slice(401, 401 + 902), IndependentNoise.forked
 
     def of_a_trial(self, label, index):

@@ -72,7 +72,7 @@ def test_the_first_trials_are_compared_with_each_other(monkeypatch):
 
 
 def test_noise_is_looked_at_before_it_is_rounded(monkeypatch):
-    """Rounded to bfloat16, more of it lay within 1, 1.5, 2 ... standard deviations: long runs were accused."""
+    """Rounded to bfloat16, more of it lies within 1, 1.5, 2 ... standard deviations than should."""
     seen, original = [], Auditor.observe_noise
 
     def observe_noise(self, name, noise):

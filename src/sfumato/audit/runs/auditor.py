@@ -39,6 +39,7 @@ __all__ = ["ESTIMATED", "Auditor"]
 
 ESTIMATED = "norms are estimated, and a contribution may exceed its bound"
 _TAIL_SHARE, _CHECKS_SHARE = 0.099, 0.001  # of the error; the ranks have the rest
+_ENERGIES_SEE = "noise that is missing, or shared by two steps in a row, where the data add little"
 _MOST = 1e12  # what is seen is cut off here: infinite numbers have no mean
 
 _CANARIES = "the canaries' coordinates"
@@ -48,10 +49,21 @@ _Group = tuple[str, list[Finding], Callable[[float], str]]  # of tests: name, fi
 
 
 class Auditor:
-    """Canaries of one run, and all that was seen of it.
+    """Canaries of one run, and all that was observed of it.
 
-    Noise and contributions are told in multiples of the bound on one unit's contribution. `sampling_rate` is
-    the chance that a unit is in a step, where each has a coin of its own; None for other batches.
+    Noise and contributions are passed in multiples of the bound on one unit's contribution.
+
+    Args:
+        count: The number of canaries.
+        relation: The neighboring relation of the claim.
+        sampling_rate: The probability that a unit is in a step, if batches are Poisson samples; None for
+            other batches.
+        confidence: The probability with which the verdict is right about right code.
+        present: Which canaries are in, as a tensor of booleans. Unless given, fair coins decide.
+        generator: The source of these coins. None means operating-system entropy.
+
+    Raises:
+        InvalidParameterError: If so few canaries cannot show anything at this confidence.
 
     >>> from sfumato.accounting.events import dp_sgd
     >>> from sfumato.testing import seeded
@@ -98,23 +110,23 @@ class Auditor:
 
     @property
     def present(self) -> Tensor:
-        """Which canaries are in; where the relation replaces units, the others are their opposite."""
+        """Which canaries are in. If the relation replaces units, the others contribute the opposite."""
         return self._present
 
     @property
     def count(self) -> int:
-        """How many canaries there are."""
+        """The number of canaries."""
         return len(self._present)
 
     @property
     def seated(self) -> Tensor:
-        """Which canaries are units of the mechanism: those in, or all where a unit is never just left out."""
+        """Which canaries are units of the mechanism: those in, or all if no unit is ever removed."""
         every = torch.ones_like(self._present)
         return self._present if self.relation is Relation.ADD_REMOVE else every
 
     @property
     def signs(self) -> Tensor:
-        """The sign of each canary's contribution: 0 for those that add nothing."""
+        """The sign of each canary's contribution: 0 for those that contribute nothing."""
         absent = -1.0 if self.relation.replaces else 0.0
         return torch.where(self._present, 1.0, absent)
 
@@ -130,12 +142,15 @@ class Auditor:
         counted: Tensor | None = None,
         exact: bool = True,
     ) -> None:
-        """Take in a step: what was released along each canary's direction, and the noise that is stated.
+        """Record a step. Canaries are numbered as they lie in the data.
 
-        `taken` says how often each canary was in the batch: once at most. `idle` is what was released in more
-        directions, which nobody touches. `counted` limits scores to some canaries, such as those whose turn
-        it was. `exact` is False where contributions may exceed the bound, as estimated norms let them.
-        Canaries are numbered as they lie in the data.
+        Args:
+            seen: What was released along each canary's direction.
+            noise: The standard deviation of the noise that is stated for this step.
+            taken: How often each canary was in the batch: once at most, if the code is right.
+            idle: What was released in further directions, to which no unit contributes.
+            counted: 1 for canaries whose score counts this step, and 0 for others. None: all count.
+            exact: False if contributions may exceed the bound, as they may with estimated norms.
         """
         heard = seen.double()
         seen = heard.nan_to_num(_MOST, _MOST, -_MOST).clamp(-_MOST, _MOST)
@@ -164,22 +179,30 @@ class Auditor:
         self._shifts.add(np.where(alone & np.isfinite(every), np.where(every < 0, -1, 1), 0).astype(np.int8))
 
     def observe_trial(self, noise: Tensor, *, before: int) -> None:
-        """Take in the coordinates of `observe` in a step that does not count, in stated standard deviations.
+        """Record the coordinates of `observe` in a trial step, which does not count.
 
-        Its noise must have nothing to do with that of any other step.
+        Args:
+            noise: The coordinates, in stated standard deviations. Their noise must be independent of that of
+                any other step.
+            before: The number of the step that follows, counted from 0.
         """
         self._noise.add(
             noise.double().numpy(), step=f"trial {self._noise.beside + 1}, before step {before + 1},"
         )
 
     def observe_noise(self, name: str, noise: Numbers) -> None:
-        """Take in noise alone of a trial, of coordinates that have a name, in stated standard deviations."""
+        """Record coordinates of a trial step that hold noise alone.
+
+        Args:
+            name: What messages call these coordinates, such as the name of a tensor.
+            noise: The coordinates, in stated standard deviations.
+        """
         self._trials.setdefault(name, NoiseLog(name, each="trial")).add(noise)
 
     def observe_places(self, noise: Numbers, *, finite: bool = True) -> None:
-        """Take in noise alone of a trial: all coordinates there are, in the order they have in memory.
+        """Record all coordinates of a trial step that holds noise alone, in the order of memory.
 
-        Of very many, the first and the last are enough (`place_log.ends`).
+        Of very many coordinates, the first and the last are enough (`place_log.ends`).
 
         Args:
             noise: The coordinates, in any unit.
@@ -188,11 +211,22 @@ class Auditor:
         self._places.add(noise, finite=finite)
 
     def observe_energy(self, name: str, energy: float, size: int) -> None:
-        """Take in the sum of squares of noisy coordinates that data are in, too, in standard deviations."""
+        """Record noisy coordinates to which the data contribute as well.
+
+        Args:
+            name: What messages call these coordinates.
+            energy: The sum of their squares, in stated standard deviations.
+            size: Their number.
+        """
         self._energies.setdefault(name, Energies(name)).add(energy, size)
 
     def observe_push(self, beyond: float, *, noise: float) -> None:
-        """Take in by how much contributions exceeded their bound along one direction."""
+        """Record by how much synthetic contributions exceeded their bound along one direction.
+
+        Args:
+            beyond: The noisy excess, in multiples of the bound.
+            noise: The standard deviation of the noise in it.
+        """
         value = min(max(beyond, -_MOST), _MOST) if math.isfinite(beyond) else _MOST
         self._pushed.add(np.array([value / noise]), np.zeros(0), noise=noise)
 
@@ -209,12 +243,19 @@ class Auditor:
         why_not: Mapping[str, str] | None = None,
         blind: str | None = None,
     ) -> AuditResult:
-        """Return what was seen, beside a claim.
+        """Return the result of the audit for a claim.
 
-        `event(factor)` is the event that is claimed, with its noise multiplied; `steps` is how many it has.
-        `more` are checks of the caller's own: a name, what was found, and how small a mistake would show.
-        `why_not` says, by name, why checks could not be made, where the caller knows better than the auditor.
-        `blind` says why canaries could not show anything, where that is so.
+        Args:
+            claim: The guarantee that is claimed for the run.
+            event: A function that returns the claimed event with its noise multiplied by a factor.
+            subject: What was audited, in a few words.
+            steps: The number of steps that are claimed. None: not compared.
+            more: Checks that the caller made: a name, the findings, and the smallest mistake that shows.
+            why_not: By the name of a check, the reason why it could not be made, if the caller knows it.
+            blind: The reason why canaries could not show anything, if there is one.
+
+        Returns:
+            The lower bounds, the scores, and each check with its result.
         """
         error = 1 - self.confidence
         bounds = [self._scores.ranked(claim, event, 1 - RANKS_SHARE * error)]
@@ -242,11 +283,15 @@ class Auditor:
         return [
             (CheckName.STEPS, [*self._noise.findings(), *self._shifts.findings()], self._noise.sees),
             (CheckName.TENSORS, self._trial_findings(), self._trial_sees),
-            (CheckName.GRADIENTS, self._energy_findings(), self._energy_sees),
+            (CheckName.GRADIENTS, self._energy_findings(), lambda _: _ENERGIES_SEE),
             (CheckName.CANARIES, self._added.findings(), self._added.sees),
             (CheckName.PUSHES, self._pushed.findings(), self._pushed.sees),
             (CheckName.BATCHES, self._batch_findings(), self._batches.sees),
-            (CheckName.PRICE, self._price(claim, steps), self._price_sees),
+            (
+                CheckName.PRICE,
+                self._price(claim, steps),
+                lambda _: "a claim below the cost of the steps seen",
+            ),
             *((name, findings, lambda _, sees=sees: sees) for name, findings, sees in more),
         ]
 
@@ -292,17 +337,11 @@ class Auditor:
     def _energy_findings(self) -> list[Finding]:
         return [finding for energies in self._energies.values() for finding in energies.findings()]
 
-    def _energy_sees(self, error: float) -> str:
-        return "noise that is missing where the data add little"
-
     def _batch_findings(self) -> list[Finding]:
         found = self._batches.findings()
         if self._twice is None:
             return found
         return [Finding(p_value=0.0, message=self._twice, observations=len(self._steps)), *found]
-
-    def _price_sees(self, error: float) -> str:
-        return "a claim below the cost of the steps seen"
 
     def _price(self, claim: Guarantee, steps: int | None) -> list[Finding]:
         """Return whether the claim is below what the steps that were seen cost, computed anew."""
@@ -311,44 +350,41 @@ class Auditor:
             return [Finding(p_value=0.0, message=message, observations=len(self._steps))]
         if self.sampling_rate is None or not self._steps or not step_price.is_precise(self._steps, claim):
             return []
-        least = step_price.least_epsilon(
-            self._steps, sampling_rate=self.sampling_rate, relation=self.relation, delta=claim.delta
-        )
-        false = least > claim.epsilon * (1 + step_price.ROUNDING)
-        message = f"the steps that were seen cost an epsilon of at least {least:.3g}"
-        return [Finding(p_value=0.0 if false else 1.0, message=message, observations=len(self._steps))]
+        return [
+            step_price.compared(self._steps, claim, sampling_rate=self.sampling_rate, relation=self.relation)
+        ]
 
     # --- checkpoints -------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return who is in, and all that was seen."""
+        """Return all that a checkpoint needs.
+
+        Returns:
+            Which canaries are in, and all that was observed, as plain values and tensors.
+        """
         return {
             "present": self._present,
-            "scores": self._scores.state_dict(),
             "steps": torch.tensor(self._steps, dtype=torch.float64),
             "twice": self._twice,
-            "noise": self._noise.state_dict(),
-            "shifts": self._shifts.state_dict(),
-            "added": self._added.state_dict(),
-            "pushed": self._pushed.state_dict(),
-            "batches": self._batches.state_dict(),
-            "places": self._places.state_dict(),
+            "logs": {name: log.state_dict() for name, log in self._logs().items()},
             "trials": {name: log.state_dict() for name, log in self._trials.items()},
             "energies": {name: log.state_dict() for name, log in self._energies.items()},
         }
 
+    def _logs(self) -> dict[str, Any]:
+        own = {"scores": self._scores, "noise": self._noise, "shifts": self._shifts, "added": self._added}
+        return {**own, "pushed": self._pushed, "batches": self._batches, "places": self._places}
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Continue from a checkpoint.
+
+        Args:
+            state: What `state_dict` returned.
+        """
         self._seat(state["present"])
-        self._scores.load_state_dict(state["scores"])
-        self._steps = state["steps"].tolist()
-        self._twice = state["twice"]
-        self._noise.load_state_dict(state["noise"])
-        self._shifts.load_state_dict(state["shifts"])
-        self._added.load_state_dict(state["added"])
-        self._pushed.load_state_dict(state["pushed"])
-        self._batches.load_state_dict(state["batches"])
-        self._places.load_state_dict(state["places"])
+        self._steps, self._twice = state["steps"].tolist(), state["twice"]
+        for name, log in self._logs().items():
+            log.load_state_dict(state["logs"][name])
         self._trials = {name: NoiseLog(name, each="trial") for name in state["trials"]}
         self._energies = {name: Energies(name) for name in state["energies"]}
         for held, logs in (("trials", self._trials), ("energies", self._energies)):

@@ -1,33 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Audit a training run from within: gradient canaries, one run, and a lower bound beside the claim.
+"""Audits of DP-SGD runs by gradient canaries: a lower bound on epsilon from one run, and checks beside it.
 
-Canaries   Units of nobody's, whose gradient is as long as clipping lets it be, each in a coordinate of its
-           own (Dirac gradients: Nasr et al. 2023). They pass through the run's own sampler, clipping, sums
-           and noise, so a mistake in any of these shows. Half of them, drawn at random, are in; where the
-           relation replaces units, those that are out have the opposite gradient; where it zeroes them out,
-           none. They lie at random places among the units, and so of each batch.
-Unharmed   The coordinates are parameters before and after the model's own, which get noise and nothing else
-           from other units. The model sees no canary: what it learns has the distribution it would have had,
-           except where clipping adapts itself or is split among layers. Refused where averages of groups are
-           clipped: a canary would leave nothing of the units that share its group.
-Trials     A few times in a run, steps are taken that do not count (`trials`).
-Checked    The self-check of a run looks at its own rows alone. Canaries' rows are zeros, all alike: they show
-           no mixing, and a batch of canaries only says nothing about the model.
-Guarantee  Of confidence: given who is in, scores of different canaries are independent where sampling takes
-           units independently or on a public schedule (Poisson, shuffled, cyclic; nearly so for batches of a
-           fixed size), so `one_run.ranks` bounds the chance that one who is in outscores one who is not. What
-           that says about epsilon is `claims.bound_of_area`, for the run's own event. The checks beside it
-           (`auditor`) are exact tests of noise, contributions, batches and price, under one confidence.
-Coins      Fair ones, thrown again until there are canaries enough on both sides. The rule looks at sizes
-           alone, so that each subset of a size is still as likely as any other of that size, and that is all
-           that `ranks` asks for, which is stated given the sizes. Bounds that count guesses
-           (`binary_guesses`, `f_dp`) want plain coins; none is used here.
-Scores     The sum over steps of the log likelihood ratio of a canary's noisy coordinate under the claim.
-           Wrong code cannot make the bound invalid, whatever the scores become: it just makes it larger.
-           Where batches follow a schedule that the event takes for known (shuffled, cyclic), only the steps
-           that a canary's place was in count: the schedule does not know who is in.
-One run    Canaries are planted for one run, and what is seen of them is evidence about that run alone.
-Private    Nothing of the data is looked at but noisy gradients. A verdict costs nothing.
+The run is extended with synthetic canary units. The gradient of a canary is as long as clipping permits, in
+a coordinate of its own. Canaries pass through the sampler, the clipping, the sums and the noise of the run,
+so a mistake in any of these shows. A random half of them is in. If the relation replaces units, the others
+have the opposite gradient; if it zeroes units out, they have none. Canaries lie at random places among the
+units.
+
+The coordinates are parameters before and after the model's own, to which other units add nothing. The model
+does not see a canary, so its distribution does not change, unless clipping is adaptive or per layer. Rows of
+canaries are zeros; the self-check of a run leaves them out, because equal rows do not show mixing. A few
+times in a run, trial steps are taken that do not count (`trial_steps`).
+
+The score of a canary is the sum over steps of the log likelihood ratio of its noisy coordinate (`score_log`).
+If batches follow a schedule that the event treats as known (shuffled, cyclic), only the steps count in which
+the canary had its place, because the schedule does not depend on who is in.
+
+Guarantee  The bound holds with its confidence: given who is in, scores of different canaries are independent
+           if sampling takes units independently or on a public schedule (Poisson, shuffled, cyclic; nearly
+           so for batches of a fixed size), so `one_run.ranks` bounds the probability that a canary that is in
+           outscores one that is out. `claim_limits.bound_of_area` turns that into epsilon for the event of
+           the run. The checks beside it (`auditor`) are exact tests under the same confidence. Nothing of the
+           data is looked at but noisy gradients, so an audit costs no privacy.
+Failure    Refused if averages of groups are clipped, where a canary would leave nothing of the units that
+           share its group, and if coordinates or named layers are clipped.
+Source     Dirac gradients as canaries: Nasr et al. 2023, arXiv:2302.07956.
+Not here   Evidence about other runs: canaries are planted for one run.
 """
 
 from collections.abc import Mapping
@@ -80,6 +78,13 @@ _TABLES = 4  # of canary coordinates where layers are clipped on their own, and 
 class Canaries:
     """Gradient canaries for `Trainer(audit=...)`.
 
+    Args:
+        count: The number of canaries. About half of them take part in the run.
+        confidence: The probability with which the audit is right about right code.
+
+    Raises:
+        InvalidParameterError: If so few canaries cannot show anything at this confidence.
+
     >>> from sfumato.training import Clipping, DpSgd, NoisyStep, PoissonSampling, Trainer
     >>> mechanism = DpSgd(step=NoisyStep(clipping=Clipping(clip_norm=1.0)), relation="add-remove",
     ...                   sampling=PoissonSampling(sampling_rate=1.0), noise=[(1.0, 4)])
@@ -97,11 +102,23 @@ class Canaries:
         require_enough(self.count, self.confidence)
 
     def plant(self, units: Units, mechanism: DpSgd, generator: Generator | None) -> "CanaryRun":
-        """Put canaries among the units of a run."""
+        """Put canaries among the units of a run.
+
+        Args:
+            units: The units of the run.
+            mechanism: The mechanism of the run.
+            generator: The source that decides which canaries are in, and where they lie.
+
+        Returns:
+            The run's units with canaries, and all that will be observed of them.
+
+        Raises:
+            InvalidParameterError: If runs with this kind of clipping cannot be audited.
+        """
         clipping = mechanism.step.clipping
         if isinstance(clipping, Clipping) and clipping.layer_norms is not None:
             raise InvalidParameterError(
-                "layer_norms name every layer, and canaries are none of them. Say clip_norm and per_layer."
+                "layer_norms name every layer, and canaries are none of them. Pass clip_norm and per_layer."
             )
         if isinstance(clipping, CoordinateClipping):
             raise InvalidParameterError(

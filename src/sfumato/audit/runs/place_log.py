@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests whether noise is drawn for each coordinate, and for each step, by signs of pairs of coordinates.
+"""Tests whether noise is drawn for each coordinate and each step, by signs of pairs of coordinates.
 
-`PlaceLog` looks at trial steps without rows, which hold noise alone: at all coordinates, those of canaries and
-of the model, in the order that they have in memory.
+`PlaceLog` looks at trial steps without rows, which hold noise alone. It takes all coordinates, those of
+canaries and of the model, in the order that they have in memory.
 
-- Within a trial, for each distance, the sum of the products of all signs at that distance: halves of the noise
-  that are equal or opposite show, and so does noise that is repeated in tiles.
-- Within the first trials and the first coordinates, for each distance, sums of `_BLOCK` neighboring products:
-  a part of the noise that is copied elsewhere, with either sign, shows if it has about that length.
-- Between a trial and the trial before, for each shift, the sum of the products of all signs at that shift:
-  a generator that advances by less than a step needs shows, and so does noise that is rotated at each call.
-- Between the first trials and in the first coordinates, for each shift, sums of `_BLOCK` neighboring products:
-  noise of a part of the coordinates that comes back elsewhere in the next trial.
+- Within a trial, for each distance, the sum of the products of all signs at that distance. Halves of the
+  noise that are equal or opposite show, and so does noise that is repeated in tiles.
+- Within the first trials and the first coordinates, for each distance, sums of `_BLOCK` neighboring products.
+  A part of the noise that is copied elsewhere, with either sign, shows if it has about that length.
+- Between a trial and the trial before, for each shift, the sum of the products of all signs at that shift. A
+  generator that advances by less than a step needs shows, and so does noise that is rotated at each call.
+- Between the first trials and in the first coordinates, for each shift, sums of `_BLOCK` neighboring
+  products. Noise of a part of the coordinates that comes back elsewhere in the next trial shows.
 
-`ShiftLog` looks at steps that count, in the coordinates of canaries: for each shift, the sum over all steps of
-the products with the signs of the step before.
+`ShiftLog` looks at steps that count, in the coordinates of canaries: for each shift, at the sum over all
+steps of the products with the signs of the step before.
 
 Guarantee  A p-value is at most p with probability at most p if noise is independent and symmetric; all looks
            are counted (Bonferroni). Pairs at a fixed distance or shift form a forest, and products of signs
@@ -23,8 +23,8 @@ Guarantee  A p-value is at most p with probability at most p if noise is indepen
 Failure    A number that is not finite in a trial is a finding: a bounded sum with Gaussian noise is always
            finite. Such a trial is left out of the sums.
 Not here   Of more than `MOST` coordinates, those between the first and the last are not compared. Noise that
-           is copied in another order does not show. Noise that comes back later than in the next step, without
-           a shift, is found by `noise_log`.
+           is copied in another order does not show. Noise that comes back in later steps without a shift is
+           found by `noise_log`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,7 +33,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.fft import next_fast_len
 from torch import Tensor
 
 from sfumato.audit.evidence.results import Finding
@@ -135,8 +134,8 @@ class PlaceLog:
     def _finding(self, p_value: float, apart: int) -> Finding:
         return Finding(
             p_value=min(1.0, p_value),
-            message="the noise of a trial step is not drawn for each coordinate: of canaries and model together, "
-            f"coordinates {apart} apart are related",
+            message="the noise of a trial step is not drawn for each coordinate: of canaries and model "
+            f"together, coordinates {apart} apart are related",
             observations=self._count,
         )
 
@@ -177,7 +176,7 @@ class _Blocks:
         return self.count, self._largest, self._at
 
     def add(self, signs: Signs, others: Signs, *, first: int) -> None:
-        """Compare `signs[i + shift]` with `others[i]` in the first coordinates, for all shifts from one on."""
+        """Compare `signs[i + shift]` with `others[i]` in the first coordinates, from a first shift on."""
         signs, others = signs[:_SCANNED], others[:_SCANNED]
         reach = len(signs) - _BLOCK
         for shift in range(max(first, -reach), reach + 1):
@@ -292,7 +291,7 @@ def _products_at_every_shift(first: npt.NDArray[Any], second: npt.NDArray[Any]) 
     array([0., 1., 2., 3., 0.])
     """
     reach = len(first) - 1
-    length = next_fast_len(2 * reach + 1, real=True)
+    length = 1 << (2 * reach + 1).bit_length()
     spectra = [np.fft.rfft(np.asarray(each, dtype=np.float64), length) for each in (first, second)]
     found = np.fft.irfft(spectra[0] * np.conj(spectra[1]), length)
     return np.rint(np.concatenate([found[length - reach :], found[: reach + 1]]))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trial steps of a training run: steps that do not count, which show noise and clipping in the model's tensors.
+"""Trial steps of a training run: they do not count, and show noise and clipping in the model's own tensors.
 
 - Empty trials have no rows, so every tensor of the model holds noise and nothing else. The first time there
   are several, so that noise which comes back shows also in a short run.
