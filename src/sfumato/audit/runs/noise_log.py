@@ -1,24 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Is the noise what it is stated to be? Exact tests of coordinates that hold noise and nothing else.
+"""Exact tests of noise in coordinates that hold noise and nothing else.
 
-Given      What was released in such coordinates, in standard deviations that are stated: independent standard
-           normal numbers where the code is right, whatever the data are.
-Variance   The sum of squares of each step, and of all, is chi-square; only too little is held against it.
-Shape      How many numbers lie within each of some distances from 0 is binomial; only too many are held
-           against it. Noise that is cut off, uniform or Laplace, with the right variance, shows here.
-Steps      Signs of one coordinate in two steps agree with chance 1/2, and over coordinates these are fair
-           coins: too many or too few mean noise that is used again or taken back. Each pair of steps is
-           tested, and for each distance all pairs of that distance together.
-Places     Signs of two coordinates at a fixed distance in one step are fair coins, too, independent over the
-           places they start at (such pairs form a forest, and products of signs along its edges are
-           independent): repeated or shared draws show.
-Unknown    `Energies` takes coordinates to which the data add as well. Adding a number that was fixed before
-           the noise makes the square of the sum larger, in the sense of laws (a noncentral chi-square), so
-           that too little is still evidence; where the data add much, it shows nothing.
-Broken     A bounded sum with Gaussian noise is always a finite number. A step where it is not fails by
-           itself, and is left out of all sums, where it would hide what the others show.
-Guarantee  A p-value here is at most p with a chance of at most p, for independent Gaussian noise of at least
-           the stated size. It counts all that was looked at, by Bonferroni's inequality.
+Values are what was released in such coordinates, in stated standard deviations. If the code is right they are
+independent standard normal numbers, whatever the data are.
+
+- The sum of squares of each step, and of all steps, has a chi-square distribution. Only too little counts.
+- The number of values within some distances from 0 is binomial. Only too many count. Noise that is cut off,
+  uniform or Laplace, with the right variance, shows here. Values must not have been rounded to a coarse type:
+  the grid of bfloat16 holds 1, 1.5 and 2, and more values lie within these after rounding.
+- Signs of one coordinate in two steps agree with probability 1/2, and are fair coins over coordinates. Too
+  many or too few mean noise that is used again or taken back. Each pair of steps is tested, and for each
+  distance all pairs of steps of that distance together.
+- Signs of two coordinates at a fixed distance in one step are fair coins, too, independent over the places
+  that they start at (such pairs form a forest, and products of signs along its edges are independent).
+  Repeated or shared draws show.
+
+`Energies` takes coordinates to which the data contribute as well. If a number is added that was fixed before
+the noise was drawn, the square of the sum becomes stochastically larger (a noncentral chi-square), so too
+little is still evidence. If the data contribute much, it shows nothing.
+
+Guarantee  A p-value is at most p with probability at most p, for independent Gaussian noise of at least the
+           stated size. All looks are counted (Bonferroni).
+Failure    A bounded sum with Gaussian noise is always a finite number. A step in which it is not is a finding
+           by itself, and is left out of all sums, where it would hide the others.
 """
 
 import math
