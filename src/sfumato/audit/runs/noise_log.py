@@ -339,7 +339,7 @@ def least_p(sums: Sequence[float] | Any, pairs: Sequence[float] | Any) -> tuple[
     """Return the smallest p-value of many sums of signs, times their number, and where it is."""
     sizes = np.asarray(pairs, dtype=np.float64)
     far = np.abs(np.asarray(sums, dtype=np.float64)) / np.sqrt(np.maximum(sizes, 1))
-    nearest = np.argsort(-far)[:_CANDIDATES]
+    nearest = np.argpartition(-far, min(_CANDIDATES, len(far)) - 1)[:_CANDIDATES]
     p = _p_of_signs(np.asarray(sums)[nearest], sizes[nearest])
     at = int(np.argmin(p))
     return min(1.0, int(np.count_nonzero(sizes)) * float(p[at])), int(nearest[at])

@@ -292,6 +292,7 @@ def _products_at_every_shift(first: npt.NDArray[Any], second: npt.NDArray[Any]) 
     """
     reach = len(first) - 1
     length = 1 << (2 * reach + 1).bit_length()
-    spectra = [np.fft.rfft(np.asarray(each, dtype=np.float64), length) for each in (first, second)]
-    found = np.fft.irfft(spectra[0] * np.conj(spectra[1]), length)
+    spectrum = np.fft.rfft(np.asarray(first, dtype=np.float64), length)
+    other = spectrum if second is first else np.fft.rfft(np.asarray(second, dtype=np.float64), length)
+    found = np.fft.irfft(spectrum * np.conj(other), length)
     return np.rint(np.concatenate([found[length - reach :], found[: reach + 1]]))
