@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from sfumato.audit.runs.place_log import PlaceLog, ShiftLog, ends
+from sfumato.audit.runs.place_log import PlaceLog, ShiftLog, _Blocks, ends
 
 ALPHA = 1e-7
 WIDTH, STEPS = 3000, 3
@@ -94,6 +94,22 @@ def test_a_stream_that_advances_by_a_step_is_not_accused():
     )
     for p in (0.02, 0.1, 0.3):  # of five tests
         assert np.mean(5 * found <= p) <= p + 4 * np.sqrt(p / 200)
+
+
+@pytest.mark.parametrize("width", [64, 71, 100, 203])
+def test_blocks_are_sums_of_neighboring_products(width):
+    draws = np.random.default_rng(width)
+    one, other = (signs(draws.normal(size=width)) for _ in range(2))
+    blocks = _Blocks()
+    blocks.add(one, other, first=-width)
+    found = {}
+    for shift in range(64 - width, width - 63):
+        places = range(max(0, -shift), width - max(0, shift))
+        products = [int(one[i + shift]) * int(other[i]) for i in places]
+        found[shift] = [abs(sum(products[at : at + 64])) for at in range(0, len(products) - 63, 8)]
+    largest = max(max(sums) for sums in found.values())
+    first = next(shift for shift, sums in found.items() if max(sums) == largest)
+    assert blocks.state == (sum(len(sums) for sums in found.values()), largest, first)
 
 
 def signs(noise):

@@ -44,7 +44,8 @@ Numbers = npt.NDArray[Any]
 Signs = npt.NDArray[np.int8]
 
 MOST = 1 << 20  # coordinates that are compared at every distance
-_BLOCK, _STRIDE = 64, 8  # products that are added up, and how far their beginnings lie apart
+_BLOCK, _STRIDE = 64, 8  # products that are added up, and how far their beginnings lie apart: a byte of signs
+_ONES = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.uint8)
 _WIDE = 2048  # coordinates of steps that count, which are compared with the step before
 _ALL_STEPS, _EVERY = 64, 4  # of these steps the first are compared, and then every fourth
 _SCANNED, _SCANS = 8192, 3  # coordinates and steps of which blocks are looked at
@@ -177,15 +178,17 @@ class _Blocks:
 
     def add(self, signs: Signs, others: Signs, *, first: int) -> None:
         """Compare `signs[i + shift]` with `others[i]` in the first coordinates, from a first shift on."""
-        signs, others = signs[:_SCANNED], others[:_SCANNED]
-        reach = len(signs) - _BLOCK
-        for shift in range(max(first, -reach), reach + 1):
-            late, early = max(shift, 0), max(-shift, 0)
-            products = signs[late : len(signs) - early] * others[early : len(others) - late]
-            sums = np.concatenate([[0], np.cumsum(products, dtype=np.int32)])
-            blocks = np.abs(sums[_BLOCK::_STRIDE] - sums[:-_BLOCK:_STRIDE])
-            self.count += len(blocks)
-            largest = int(blocks.max())
+        size = len(signs[:_SCANNED])
+        late, early = _at_offsets(signs[:_SCANNED]), _at_offsets(others[:_SCANNED])
+        for shift in range(max(first, _BLOCK - size), size - _BLOCK + 1):
+            moved, fixed = (late, early[0]) if shift >= 0 else (early, late[0])
+            begin, offset = divmod(abs(shift), _STRIDE)
+            length = (size - abs(shift)) // _STRIDE
+            differ = _ONES[moved[offset][begin : begin + length] ^ fixed[:length]]
+            sums = np.concatenate([[0], np.cumsum(differ, dtype=np.int32)])
+            opposite = sums[_BLOCK // _STRIDE :] - sums[: -_BLOCK // _STRIDE]  # of the products of each block
+            self.count += len(opposite)
+            largest = 2 * int(np.abs(opposite - _BLOCK // 2).max())
             if largest > self._largest:
                 self._largest, self._at = largest, shift
 
@@ -275,6 +278,11 @@ def ends(parts: Iterable[Tensor], most: int = MOST) -> Numbers:
         kept += [each.float().cpu() for each in (head, tail)]
         begins += len(part)
     return torch.cat(kept).numpy() if kept else np.zeros(0, dtype=np.float32)
+
+
+def _at_offsets(signs: Signs) -> list[npt.NDArray[np.uint8]]:
+    """Return signs as bits, eight in a byte, with bytes that begin at each of the first eight signs."""
+    return [np.packbits(signs[offset:] < 0) for offset in range(_STRIDE)]
 
 
 def _at_every_distance(signs: Signs) -> Numbers:
