@@ -83,7 +83,7 @@ class Mistake:
 
     name: str
     found: Callable[[float, Draws], bool]
-    said: Callable[[float], str]
+    message: Callable[[float], str]
     chance: bool = True  # whether it depends on chance
 
 
