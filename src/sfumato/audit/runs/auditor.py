@@ -350,9 +350,8 @@ class Auditor:
             return [Finding(p_value=0.0, message=message, observations=len(self._steps))]
         if self.sampling_rate is None or not self._steps or not step_price.is_precise(self._steps, claim):
             return []
-        return [
-            step_price.compared(self._steps, claim, sampling_rate=self.sampling_rate, relation=self.relation)
-        ]
+        rate, relation = self.sampling_rate, self.relation
+        return [step_price.compared(self._steps, claim, sampling_rate=rate, relation=relation)]
 
     # --- checkpoints -------------------------------------------------------------------------------------
 
