@@ -83,7 +83,7 @@ class Mistake:
 
     name: str
     found: Callable[[float, Draws], bool]
-    said: Callable[[float], str]
+    message: Callable[[float], str]
     chance: bool = True  # whether it depends on chance
 
 
@@ -181,7 +181,7 @@ def mistakes(of: Example) -> list[Mistake]:
             message=lambda x: f"{down(100 * (1 - x))}%",
         ),
         Mistake(
-            name=f"noise too small in a tensor of {size} coordinates of the model, with one trial",
+            name=f"noise too small in a tensor of {size} coordinates of the model",
             found=lambda x, draws: of.failed(trial_of(of, draws, tensor, 1 - x)),
             message=lambda x: f"{down(100 * (1 - x))}% (nearer to 100% in larger tensors and longer runs)",
         ),
@@ -206,7 +206,7 @@ def mistakes(of: Example) -> list[Mistake]:
             message=lambda x: f"{up(1 + 30 * x)} times what clipping allows",
         ),
         Mistake(
-            name="rows too long in the model's own tensors, with one trial",
+            name="rows too long in the model's own tensors",
             found=lambda x, draws: of.failed(pushes_of(of, draws, x)),
             message=lambda x: f"{up(100 * x)}%",
         ),

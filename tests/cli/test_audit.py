@@ -423,6 +423,28 @@ def test_damaged_weights_are_said_to_be_so(said, tmp_path, weights):
     assert code == 2 and out == "" and err.startswith("error:")
 
 
+def test_weights_of_which_a_part_is_missing_are_said_to_be_damaged(said, tmp_path):
+    place = tmp_path / "runs" / "audited" / "model.pt"
+    place.write_bytes(place.read_bytes()[:500])
+    code, out, err = said("audited")
+    assert code == 2 and out == "" and "Restore the file, or train again." in err
+    assert "optimizer" not in err
+
+
+def test_a_file_in_place_of_a_folder_is_said_to_be_so(said, tmp_path):
+    (tmp_path / "runs" / "page.html").write_text("a file")
+    code, out, err = said("page.html")
+    assert code == 2 and out == "" and "is a file, and not the folder of a run" in err
+
+
+def test_a_report_that_cannot_be_opened_is_an_error_in_words(said, tmp_path):
+    place = tmp_path / "runs" / "audited" / "run.json"
+    place.unlink()
+    place.mkdir()
+    code, out, err = said("audited")
+    assert code == 2 and out == "" and "cannot be read: is a directory" in err and "Errno" not in err
+
+
 def test_a_page_that_cannot_be_written_is_an_error(said, tmp_path):
     (tmp_path / "runs" / "taken").write_text("a file")
     code, out, err = said("audited --no-membership --report taken/page.html")

@@ -254,8 +254,21 @@ def _read(run: str) -> Any:
             f"there is no finished run in {run!r}: train one with sfumato train DATA --folder {run} --audit "
             "1000."
         ) from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise InvalidParameterError(f"the file {str(place)!r} cannot be read: {error}.") from error
+    except NotADirectoryError:
+        raise InvalidParameterError(
+            f"{run!r} is a file, and not the folder of a run. Pass the folder that sfumato train "
+            "was given by --folder."
+        ) from None
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise InvalidParameterError(
+            f"the file {str(place)!r} cannot be read: {reason.lower()}. Make it readable, or train again."
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise InvalidParameterError(
+            f"the file {str(place)!r} cannot be read, because it is not JSON: it was changed, or is damaged. "
+            "Restore it, or train again."
+        ) from error
 
 
 def _claim(facts: Any) -> Guarantee:

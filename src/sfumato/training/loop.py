@@ -215,12 +215,7 @@ class TrainingLoop:
     def _observe(self, units: Tensor, bound: float) -> None:
         """Let an audit see the noisy gradient, which is what the run releases."""
         if self._audited is not None:
-            self._audited.observe(
-                units,
-                step=self.step,
-                bound=bound,
-                expected_batch_size=self.private.expected_batch_size,
-            )
+            self._audited.observe(units, self.private, step=self.step, bound=bound)
 
     def _denoise(self) -> None:
         """Replace the noisy gradient by a better one, made of it and of what is public."""

@@ -59,6 +59,7 @@ class TrainingRun:
         finished: When the run ended, in universal time.
         record_note: What must be said of a run that no ledger keeps.
         settings_sha256: Fingerprint of the settings file in the folder.
+        weights_sha256: Fingerprint of the weights that the run ended with.
     """
 
     model: nn.Module
@@ -78,6 +79,7 @@ class TrainingRun:
     finished: str | None = None
     record_note: str | None = None
     settings_sha256: str | None = None
+    weights_sha256: str | None = None
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], model: nn.Module | None = None) -> "TrainingRun":
@@ -124,6 +126,7 @@ class TrainingRun:
             model=model,
             mechanism=mechanism,
             price=price,
+            weights_sha256=facts["weights"],
             history=tuple(Metrics(**row) for row in facts["history"]),
             audit=None if audit is None else LoadedVerdict(audit, facts["audit_statement"]),
             **{name: facts[name] for name in same},
@@ -229,7 +232,7 @@ class TrainingRun:
             "model": self._model_said(),
             "sampling": repr(self.mechanism.sampling),
             "clipping": repr(self.mechanism.step),
-            "weights": fingerprints.fingerprint_of(self.model.state_dict()),
+            "weights": self.weights_sha256 or fingerprints.fingerprint_of(self.model.state_dict()),
             "settings_sha256": self.settings_sha256,
         }
         return json.dumps(fingerprints.sealed(facts), indent=2)

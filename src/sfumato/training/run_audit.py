@@ -27,6 +27,9 @@ from sfumato.training.weight_average import WeightAverage
 __all__ = ["AuditedRun", "RunAudit", "Verdict", "require_audit"]
 
 
+_LEAST = 20  # canaries, the fewest that an audit can show anything with at its default confidence
+
+
 class Verdict(Protocol):
     """What an audit found."""
 
@@ -67,8 +70,11 @@ class AuditedRun(Protocol):
         """Return the sentence that says how canaries count among a public number of units."""
         ...
 
-    def observe(self, units: Tensor, *, step: int, bound: float, expected_batch_size: float) -> None:
-        """Look at the noisy gradient of a step, as it was released; `units` are this rank's of its batch."""
+    def observe(self, units: Tensor, private: PrivateGradients, *, step: int, bound: float) -> None:
+        """Look at the noisy gradient of a step, as it was released.
+
+        `units` are this rank's of the batch; `bound` is the bound on one contribution in this step.
+        """
         ...
 
     def try_out(self, private: PrivateGradients, *, step: int, device: torch.device) -> None:
@@ -111,7 +117,7 @@ def require_audit(audit: object) -> None:
     """
     if audit is None or (callable(getattr(audit, "plant", None)) and not isinstance(audit, type)):
         return
-    count = audit if isinstance(audit, int) and not isinstance(audit, bool) else 1000
+    count = max(audit, _LEAST) if isinstance(audit, int) and not isinstance(audit, bool) else 1000
     raise InvalidParameterError(
         f"audit is of type {type(audit).__name__}, which is no plan of an audit: pass "
         f"audit=Canaries(count={count}), from sfumato.audit, or leave audit=... out."

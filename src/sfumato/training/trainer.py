@@ -43,7 +43,7 @@ from sfumato.training.payment import Payment
 from sfumato.training.privacy import denoising, terms
 from sfumato.training.privacy.dp_sgd import DpSgd
 from sfumato.training.rank_agreement import Agreement
-from sfumato.training.record import run_settings
+from sfumato.training.record import fingerprints, run_settings
 from sfumato.training.record.evaluation import Reports, every
 from sfumato.training.record.progress import ProgressBar
 from sfumato.training.record.run_folder import RunFolder, require_same_run, taken_by_first
@@ -394,6 +394,7 @@ class Trainer:
             release_number=distributed.first_decides(lambda: self._payment.release_number),
             record_note=record_note(self._account),
             settings_sha256=distributed.first_decides(self._settings_fingerprint),
+            weights_sha256=fingerprints.fingerprint_of(loop.model.state_dict()),
         )
 
     def _settings_fingerprint(self) -> str | None:

@@ -8,7 +8,7 @@ import pytest
 from sfumato.accounting.events import dp_sgd
 from sfumato.accounting.guarantee import Guarantee, Relation
 from sfumato.accounting.price import price
-from sfumato.audit.evidence.step_price import is_precise, least_epsilon
+from sfumato.audit.evidence.step_price import compared, is_precise, least_epsilon
 
 RUNS = [(1.0, 0.1, 10), (2.0, 1.0, 4), (8.0, 1.0, 64), (0.3, 0.1, 10), (0.8, 0.02, 200), (50.0, 1.0, 100)]
 
@@ -48,3 +48,10 @@ def test_no_steps_cost_nothing():
 def test_where_float64_has_too_few_digits_nothing_is_said(noise, epsilon, delta, precise):
     claim = Guarantee(epsilon=epsilon, delta=delta, relation=Relation.ADD_REMOVE, privacy_unit="example")
     assert is_precise([noise], claim) is precise
+
+
+@pytest.mark.parametrize(("epsilon", "p_value"), [(1.0, 0.0), (3.0, 1.0)])
+def test_a_claim_below_the_least_cost_is_a_finding(epsilon, p_value):
+    claim = Guarantee(epsilon=epsilon, delta=1e-5, relation=Relation.ADD_REMOVE, privacy_unit="example")
+    found = compared([1.0] * 10, claim, sampling_rate=0.1, relation=Relation.ADD_REMOVE)
+    assert found.p_value == p_value and found.observations == 10

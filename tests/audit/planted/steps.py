@@ -127,6 +127,29 @@ def noise_kept_in_the_model(patch: pytest.MonkeyPatch) -> None:
     noise_by(patch, made)
 
 
+def noise_of_a_slow_stream(patch: pytest.MonkeyPatch) -> None:
+    stream, calls = torch.randn(1 << 16, generator=torch.Generator().manual_seed(5)), []
+
+    def made(source, sums, stddev, step):
+        calls.append(step)
+        (total,) = sums
+        return [stddev * stream[100 * len(calls) :][: len(total)]]
+
+    noise_by(patch, made)
+
+
+def noise_rolled_in_the_model(patch: pytest.MonkeyPatch) -> None:
+    kept = []
+
+    def made(source, sums, stddev, step):
+        (noise,) = drawn(source, sums, stddev, step)
+        kept.append(noise[_MODEL].clone())
+        noise[_MODEL] = kept[0].roll(len(kept))
+        return [noise]
+
+    noise_by(patch, made)
+
+
 def noise_of_halves_that_cancel(patch: pytest.MonkeyPatch) -> None:
     def made(source, sums, stddev, step):
         (noise,) = drawn(source, sums, stddev, step)
@@ -300,6 +323,16 @@ BUGS = (
         "noise-kept-in-the-model",
         "the model's own tensors get the noise of the first step in every step",
         noise_kept_in_the_model,
+    ),
+    _bug(
+        "noise-of-a-slow-stream",
+        "the noise of each step begins 100 coordinates after that of the step before, in one stream",
+        noise_of_a_slow_stream,
+    ),
+    _bug(
+        "noise-rolled-in-the-model",
+        "the model's own tensors get the noise of the step before, moved by one coordinate",
+        noise_rolled_in_the_model,
     ),
     _bug(
         "noise-of-halves-that-cancel",

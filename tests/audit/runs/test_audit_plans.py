@@ -35,8 +35,15 @@ def by_labels(audit):
 
 @pytest.mark.parametrize("begin", [by_trainer, by_train, by_labels])
 @pytest.mark.parametrize(
-    ("audit", "told"), [(2000, 2000), (True, 1000), (False, 1000), ("yes", 1000), (Canaries, 1000)]
+    ("audit", "told"),
+    [(2000, 2000), (10, 20), (0, 20), (-3, 20), (True, 1000), (False, 1000), ("yes", 1000), (Canaries, 1000)],
 )
 def test_what_is_no_plan_is_refused(begin, audit, told):
     with pytest.raises(InvalidParameterError, match=rf"pass audit=Canaries\(count={told}\)"):
         begin(audit)
+
+
+def test_the_least_number_that_is_advised_is_accepted():
+    assert Canaries(count=20).count == 20
+    with pytest.raises(InvalidParameterError, match="at least 20"):
+        Canaries(count=19)

@@ -11,11 +11,9 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from sfumato import Budget, Ledger
-from sfumato.audit.runs import auditor
-from sfumato.audit.runs import canaries
-from sfumato.audit.runs.auditor import least_canaries
-from sfumato.audit.runs.canaries import CanaryRun, Canaries
 from sfumato.audit.evidence.results import CheckName
+from sfumato.audit.runs import canaries
+from sfumato.audit.runs.canaries import Canaries, CanaryRun
 from sfumato.errors import InvalidParameterError, UnsupportedModelError
 from sfumato.testing import seeded
 from sfumato.training import (
@@ -32,12 +30,12 @@ from sfumato.training import (
     Trainer,
     TruncatedPoissonSampling,
 )
-from sfumato.training.record.run_folder import RunFolder
-from sfumato.training.privacy.clipping import CoordinateClipping, Scaling
 from sfumato.training.data.units import Deferred, Units
 from sfumato.training.engine.isolation.isolated_rows import is_row
-from sfumato.training.privacy.noise import IndependentNoise
 from sfumato.training.loop import TrainingLoop
+from sfumato.training.privacy.clipping import CoordinateClipping, Scaling
+from sfumato.training.privacy.noise import IndependentNoise
+from sfumato.training.record.run_folder import RunFolder
 
 torch.set_num_threads(1)  # the tests run in several processes: threads would only wait for one another
 
@@ -182,9 +180,7 @@ def test_half_of_a_claim_is_found_where_batches_follow_a_schedule(sampler):
 
 
 def test_a_batch_of_a_schedule_counts_for_the_canaries_whose_place_is_in_it():
-    audited = Canaries(count=COUNT).plant(
-        Units(rows()), mechanism("zero-out", SAMPLERS["cyclic"]), seeded(1)
-    )
+    audited = Canaries(count=COUNT).plant(Units(rows()), mechanism("zero-out", SAMPLERS["cyclic"]), seeded(1))
     audited.host(nn.Linear(2, 2))
     places = audited.units._places
     others = [unit for unit in range(ALL) if unit not in places.tolist()]
@@ -195,9 +191,9 @@ def test_a_batch_of_a_schedule_counts_for_the_canaries_whose_place_is_in_it():
 def test_contributions_are_measured_by_the_bound_of_their_own_step(monkeypatch):
     seen, observe = [], CanaryRun.observe
 
-    def observed(self, units, **told):
+    def observed(self, units, private, **told):
         seen.append(told["bound"])
-        observe(self, units, **told)
+        observe(self, units, private, **told)
 
     monkeypatch.setattr(CanaryRun, "observe", observed)
     adaptive = Clipping(clip_norm=1.0, adaptive=AdaptiveClip(count_noise_multiplier=4.0))
@@ -241,16 +237,6 @@ def test_a_run_that_died_leaves_no_evidence_to_the_next(monkeypatch):
         patch.setattr(TrainingLoop, "take_step", take_step)
         training.fit()
     assert training.fit().audit.in_scores == pytest.approx(trainer(mechanism()).fit().audit.in_scores)
-
-
-def test_coins_leave_canaries_enough_on_both_sides():
-    fewest = Canaries(count=20)
-    least = least_canaries(fewest.confidence)
-    plain = [int(auditor._coins(20, seeded(seed).fork("canaries", 0)).sum()) for seed in range(300)]
-    assert any(not least <= count <= 20 - least for count in plain)  # so these are thrown again
-    drawn = torch.stack([auditor.halves(20, least, seeded(seed)) for seed in range(300)])
-    assert all(least <= int(count) <= 20 - least for count in drawn.sum(1))
-    assert (drawn.sum(0) - 150).abs().max() < 5 * math.sqrt(300) / 2  # nobody is preferred
 
 
 # --- the self-check ---------------------------------------------------------------------------------------
@@ -410,7 +396,7 @@ def contributions(clipping, *, layers=1):
     )
     batch = audited.units.take(audited.units._places)
     private.backward(*batch.rows)
-    return audited._marks.gradients()[0], batch.rows[-1].sign()
+    return audited._coordinates.gradients()[0], batch.rows[-1].sign()
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is asked of an attack on a finished run, and what is refused."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
-from sfumato.audit.runs.run_attack import attack
-from sfumato.audit.runs.canaries import Canaries
 from sfumato.audit.evidence.results import AuditResult, LowerBound
+from sfumato.audit.runs.canaries import Canaries
+from sfumato.audit.runs.run_attack import attack
 from sfumato.errors import InvalidParameterError
-from sfumato.labels import NoisyGradients, RandomizedLabels, Learner
+from sfumato.labels import Learner, NoisyGradients, RandomizedLabels
 from sfumato.labels import train as train_on_labels
 from sfumato.labels.methods.noisy_gradients import Denoising
 from sfumato.testing import seeded
@@ -106,3 +108,21 @@ def test_a_run_that_released_labels_is_refused_with_what_to_do():
         attack(run)
     with pytest.raises(InvalidParameterError, match="audit_mechanism"):
         attack(run, members=MEMBERS, others=OTHERS)
+
+
+@pytest.mark.parametrize("rows", [{}, {"members": MEMBERS, "others": OTHERS}])
+def test_weights_that_were_changed_after_the_run_are_not_taken_for_those_that_were_audited(rows):
+    run = trained(Canaries(count=400))
+    attack(run, **rows)
+    with torch.no_grad():
+        run.model.weight[0, 0] += 1
+    with pytest.raises(InvalidParameterError, match="weights of the model were changed after the run"):
+        attack(run, **rows)
+
+
+def test_a_refuted_claim_stays_refuted_whatever_became_of_the_weights():
+    run = trained(Canaries(count=400))
+    best = replace(run.audit.bounds[0], epsilon=run.epsilon + 1)
+    run = replace(run, audit=replace(run.audit, bounds=(best,)))
+    nn.init.zeros_(run.model.weight)
+    assert attack(run).refuted

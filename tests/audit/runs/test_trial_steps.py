@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from sfumato.audit.runs.auditor import Auditor
-from sfumato.audit.runs.canaries import CanaryRun, Canaries
+from sfumato.audit.runs.canaries import Canaries, CanaryRun
 from sfumato.errors import InvalidParameterError
 from sfumato.testing import seeded
 from sfumato.training import Clipping, DpSgd, NoisyStep, PoissonSampling, PrivateGradients, Trainer
@@ -21,18 +21,18 @@ def rows():
     return torch.ones(ROWS, 2), torch.zeros(ROWS, dtype=torch.int64)
 
 
-def audited(model, *, sampling_rate=1.0, noise=((1.0, 4),)):
+def audited(model, *, sampling_rate=1.0, noise=((1.0, 4),), clip_norm=1.0, dtype=torch.float32, size=ROWS):
     run = DpSgd(
-        step=NoisyStep(clipping=Clipping(clip_norm=1.0)),
+        step=NoisyStep(clipping=Clipping(clip_norm=clip_norm)),
         sampling=PoissonSampling(sampling_rate=sampling_rate),
         noise=noise,
         relation="add-remove",
     )
     return Trainer(
-        model,
-        rows(),
+        model.to(dtype),
+        (rows()[0].to(dtype), rows()[1]),
         mechanism=run,
-        public_size=ROWS,
+        public_size=size,
         delta=1e-5,
         learning_rate=0.1,
         evaluate_every=run.steps,
@@ -68,7 +68,51 @@ def test_the_first_trials_are_compared_with_each_other(monkeypatch):
     monkeypatch.setattr(Auditor, "observe_noise", observe_noise)
     audited(nn.Linear(2, 2))
     assert set(seen) == {"the model's weight", "the model's bias"}
-    assert all(len(set(noises)) == 3 for noises in seen.values())
+    assert all(len(set(noises)) == 8 for noises in seen.values())
+
+
+def test_noise_is_looked_at_before_it_is_rounded(monkeypatch):
+    """Rounded to bfloat16, more of it lies within 1, 1.5, 2 ... standard deviations than should."""
+    seen, original = [], Auditor.observe_noise
+
+    def observe_noise(self, name, noise):
+        seen.append(tuple(noise))
+        original(self, name, noise)
+
+    monkeypatch.setattr(Auditor, "observe_noise", observe_noise)
+    found = {}
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        seen.clear()
+        assert not audited(nn.Linear(2, 2), dtype=dtype).audit.refuted
+        found[dtype] = list(seen)
+    assert len(found[torch.float32]) == 16  # two tensors in eight trials
+    assert found[torch.float32] == found[torch.bfloat16] == found[torch.float16]
+
+
+@pytest.mark.parametrize(("clip_norm", "size"), [(1e-3, 50_000), (1e7, ROWS)])
+def test_gradients_that_float16_cannot_hold_accuse_nobody(clip_norm, size):
+    """Noise that is rounded to zero, or to infinity, on its way to a parameter was added all the same."""
+    audit = audited(nn.Linear(2, 2), dtype=torch.float16, clip_norm=clip_norm, size=size).audit
+    assert [check.message for check in audit.failures] == []
+
+
+def test_a_number_that_is_not_finite_in_any_coordinate_is_seen(monkeypatch):
+    told, original = [], Auditor.observe_places
+
+    def observe_places(self, noise, *, finite):
+        told.append(finite)
+        original(self, noise, finite=finite)
+
+    def released(self):
+        found = self._sums.released()
+        found["model.weight"][-1, -1] = float("inf")
+        return found
+
+    monkeypatch.setattr(Auditor, "observe_places", observe_places)
+    assert not audited(nn.Linear(2, 2)).audit.refuted
+    monkeypatch.setattr(PrivateGradients, "released", released)
+    assert audited(nn.Linear(2, 2)).audit.refuted
+    assert told == [True] * 8 + [False] * 8
 
 
 def test_a_trial_has_noise_of_its_own_and_is_not_counted():
@@ -93,7 +137,7 @@ def test_made_up_rows_are_not_tried_where_rounding_hides_the_noise():
     run = audited(nn.Linear(2, 2), noise=((1e-6, 4),))
     gaps = {gap.name: gap.why for gap in run.audit.unchecked}
     assert not run.audit.refuted
-    assert "rounding of float32 sums" in gaps["contributions in the model's own tensors"]
+    assert "rounding could look like too much" in gaps["contributions in the model's own tensors"]
 
 
 def test_only_an_audit_may_take_steps_that_do_not_count():

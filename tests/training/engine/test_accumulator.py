@@ -70,3 +70,18 @@ def test_a_sum_without_noise_is_never_seen_in_a_grad():
     model["b"].grad = own
     sums.add_({"w": torch.full((2, 3), 7.0)})
     assert model["w"].grad is None and model["b"].grad is own
+
+
+def test_gradients_are_returned_as_they_were_before_rounding_unless_they_were_changed():
+    kinds = {"fine": torch.float32, "coarse": torch.bfloat16, "changed": torch.float16, "none": torch.float16}
+    parameters = {name: nn.Parameter(torch.zeros(3, dtype=dtype)) for name, dtype in kinds.items()}
+    sums, third = Sums(parameters), torch.full((3,), 1 / 3)
+    assert sums.released() == {}
+    sums.add_(dict.fromkeys(parameters, third))
+    sums.to_grad()
+    parameters["changed"].grad = parameters["changed"].grad * 2
+    parameters["none"].grad = None
+    found = sums.released()
+    assert set(found) == {"fine", "coarse", "changed"}
+    assert torch.equal(found["fine"], third) and torch.equal(found["coarse"], third)
+    assert found["coarse"].dtype == torch.float32 and found["changed"] is parameters["changed"].grad

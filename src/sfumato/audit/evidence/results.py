@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an attack found: a lower bound on epsilon, beside the claim that it attacks.
+"""Results of audits: lower bounds on epsilon, and checks, beside the claim.
 
-Meaning    A lower bound of confidence c exceeds the true epsilon in at most a share 1 - c of audits. A bound
-           above the claim refutes the claim; a bound below proves nothing: another attack may do better.
-Shown      Rounded down, as a claim is rounded up: three digits never say more than the audit found.
-Several    Where several attacks are tried on one claim, each must be asked at `confidence_of_each`, so that
-           all of them hold together.
-Checks     A bound looks at how well canaries can be told apart. A check looks at one thing that the proof of
-           a claim rests on: that noise has the stated size, that batches are drawn as stated. Where one
-           fails, the run is not the mechanism that was priced, and its claim is not proven by anything.
-Gaps       A check that was not made is named with its reason wherever a result is shown: silence would read
-           as "nothing found".
+A check tests one condition of the proof of a claim: that noise has the stated size, that batches are drawn as
+stated. If one fails, the run is not the mechanism that was priced, and nothing proves its claim. A check that
+was not made is named with its reason wherever a result is shown.
+
+Guarantee  A lower bound of confidence c exceeds the true epsilon in at most a share 1 - c of audits. A bound
+           above the claim refutes the claim. A bound below it proves nothing: another attack may be better.
+           If several attacks are made on one claim, each must have `confidence_of_each`, so that all of them
+           hold together. Bounds are shown rounded down.
 """
 
 import math
@@ -38,13 +36,24 @@ _DIGITS = 3  # of a bound, where it is shown
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LowerBound:
-    """Epsilon is at least this, at this delta, unless chance of at most 1 - confidence had it so."""
+    """A lower bound on epsilon, which holds with a confidence.
+
+    Args:
+        epsilon: The bound: the true epsilon is at least this.
+        delta: The delta that the bound is for.
+        confidence: The probability with which the bound holds, over repeated audits.
+        attack: The attack that gave it, in a few words.
+        trials: The number of observations that it uses.
+
+    Raises:
+        InvalidParameterError: If a number is out of range.
+    """
 
     epsilon: float
     delta: float
     confidence: float
-    attack: str  # what was done, in a few words
-    trials: int  # how many observations it rests on
+    attack: str
+    trials: int
 
     def __post_init__(self) -> None:
         _check.non_negative(epsilon=0.0 if self.epsilon == math.inf else self.epsilon, delta=self.delta)
@@ -68,15 +77,21 @@ class LowerBound:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """What one test found: where the code is right, the p-value is at most p with a chance of at most p."""
+    """The result of one test. If the code is right, the p-value is at most p with probability at most p.
+
+    Args:
+        p_value: The p-value.
+        message: What is wrong, in a sentence, if the p-value is small.
+        observations: The number of observations that the test uses.
+    """
 
     p_value: float
-    message: str  # what is wrong, in a sentence, if the p-value is small
+    message: str
     observations: int
 
 
 class CheckName(StrEnum):
-    """All checks of a training run: the result of each audit has every one of them, or why it has not."""
+    """All checks of a training run. The result of an audit has each of them, or the reason why it has not."""
 
     STEPS = "noise of each step"
     TENSORS = "noise of the model's own tensors"
@@ -90,10 +105,18 @@ class CheckName(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Unchecked:
-    """A check that was not made, and why."""
+    """A check that was not made.
+
+    Args:
+        name: The name of the check.
+        why: The reason, which follows "because".
+
+    Raises:
+        InvalidParameterError: If one of the two is missing.
+    """
 
     name: str
-    why: str  # follows "because"
+    why: str
 
     def __post_init__(self) -> None:
         if not all(isinstance(part, str) and part for part in (self.name, self.why)):  # pyright: ignore[reportUnnecessaryIsInstance] - files hold anything
@@ -105,14 +128,26 @@ class Unchecked:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Check:
-    """Tests of one thing that a claim rests on, together; it fails where the p-value is at most `error`."""
+    """Tests of one condition of a claim, together. It fails if the p-value is at most `error`.
+
+    Args:
+        name: The condition, in a few words.
+        p_value: The p-value of all its tests together.
+        error: The probability that right code fails.
+        message: What is wrong, in a sentence, if it fails.
+        observations: The number of observations that it uses.
+        sees: The smallest mistake that it finds nine times in ten.
+
+    Raises:
+        InvalidParameterError: If the p-value or the error is out of range.
+    """
 
     name: str
     p_value: float
-    error: float  # the chance that right code fails
-    message: str  # what is wrong, in a sentence, where it fails
+    error: float
+    message: str
     observations: int
-    sees: str  # how small a mistake it shows nine times in ten
+    sees: str
 
     def __post_init__(self) -> None:
         _check.in_range(0, 1, p_value=self.p_value)  # NaN would never fail
@@ -120,7 +155,16 @@ class Check:
 
     @classmethod
     def of(cls, name: str, findings: Sequence[Finding], *, error: float, sees: str) -> "Check":
-        """Return the worst of some findings, with the chance that any of them is as bad.
+        """Return the worst of some findings, with the probability that any of them is as bad.
+
+        Args:
+            name: The condition that was tested.
+            findings: The results of its tests, at least one.
+            error: The probability that right code may fail.
+            sees: The smallest mistake that is found nine times in ten.
+
+        Returns:
+            The check, whose p-value counts all findings (Bonferroni).
 
         >>> found = [Finding(p_value=p, message="wrong", observations=10) for p in (0.5, 0.001)]
         >>> Check.of("noise", found, error=0.01, sees="little").p_value
@@ -144,20 +188,34 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AuditResult:
-    """A claim, and what attacks could show against it."""
+    """A claim, and the results of attacks on it.
 
-    subject: str  # what was attacked: "Laplace mechanism", "DP-SGD, 100 steps"
-    claim: Guarantee | None  # None for what claims nothing, as plain training
+    Args:
+        subject: What was attacked, such as "Laplace mechanism" or "DP-SGD, 100 steps".
+        claim: The guarantee that is claimed; None if nothing is claimed, as by plain training.
+        bounds: The lower bounds on epsilon, at least one.
+        in_scores: The scores of canaries that took part, if there were any.
+        out_scores: The scores of canaries that did not take part.
+        checks: Tests of conditions of the claim, beside the bounds.
+        unchecked: Checks that were not made.
+        blind: The reason why nothing could be observed, if there is one.
+
+    Raises:
+        InvalidParameterError: If there is no bound, or one at a smaller delta than that of the claim.
+    """
+
+    subject: str
+    claim: Guarantee | None
     bounds: tuple[LowerBound, ...]
-    in_scores: tuple[float, ...] = ()  # of canaries that took part, where there were any: for a ROC curve
+    in_scores: tuple[float, ...] = ()
     out_scores: tuple[float, ...] = ()
-    checks: tuple[Check, ...] = ()  # of what the claim rests on, beside the bounds
-    unchecked: tuple[Unchecked, ...] = ()  # checks that were not made
-    blind: str | None = None  # why nothing could be seen, where that is so
+    checks: tuple[Check, ...] = ()
+    unchecked: tuple[Unchecked, ...] = ()
+    blind: str | None = None
 
     def __post_init__(self) -> None:
         if not self.bounds:
-            raise InvalidParameterError("an audit needs at least one attack: give a lower bound.")
+            raise InvalidParameterError("an audit needs at least one attack: pass a lower bound.")
         if self.claim is not None and any(bound.delta < self.claim.delta for bound in self.bounds):
             raise InvalidParameterError(
                 "a bound at a smaller delta than the claim's says nothing against the claim: a mechanism may "
@@ -187,9 +245,10 @@ class AuditResult:
         return self.claim is None or self.untested() is None
 
     def untested(self) -> str | None:
-        """Return why nothing was tested, as part of a sentence; None where something was.
+        """Return why nothing was tested. A check that failed is a test, whatever else could not be tested.
 
-        A check that failed tested something, whatever else could not be: the claim is then refuted.
+        Returns:
+            The reason, as part of a sentence; None if something was tested.
         """
         if self.refuted:
             return None
@@ -198,14 +257,22 @@ class AuditResult:
         return self.blind
 
     def reasons(self) -> list[str]:
-        """Return why the claim is false, a sentence each; none where it is not refuted."""
-        said = [f"{check.message} (chance {check.p_value:.1g} in right code)." for check in self.failures]
+        """Return why the claim is false.
+
+        Returns:
+            One sentence for each reason; none if the claim is not refuted.
+        """
+        found = [f"{check.message} (chance {check.p_value:.1g} in right code)." for check in self.failures]
         if self.claim is not None and self.best.epsilon > self.claim.epsilon:
-            said.insert(0, "the scores of canaries show a larger epsilon.")
-        return [sentence[0].upper() + sentence[1:] for sentence in said]
+            found.insert(0, "the scores of canaries show a larger epsilon.")
+        return [sentence[0].upper() + sentence[1:] for sentence in found]
 
     def statement(self) -> str:
-        """Return the claim and the best lower bound, as a sentence for people who must judge the claim."""
+        """Return the claim, the best lower bound and the verdict.
+
+        Returns:
+            A sentence or more, for people who must judge the claim.
+        """
         if self.claim is None:
             return f"{self.subject} claims nothing; {self.best}."
         claimed = f"{round_up(self.claim.epsilon):g} at delta {self.claim.delta:g}"
@@ -213,7 +280,11 @@ class AuditResult:
         return " ".join([message, *self.gaps()])
 
     def gaps(self) -> list[str]:
-        """Return the sentence that names the checks that were not made; none where all were."""
+        """Return the checks that were not made.
+
+        Returns:
+            One sentence that names them; none if all were made.
+        """
         return [f"Not checked: {'; '.join(str(each) for each in self.unchecked)}."] if self.unchecked else []
 
     def _verdict(self) -> str:
@@ -227,7 +298,11 @@ class AuditResult:
         return f"the attacks do not contradict the claim{passed}"
 
     def to_dict(self) -> dict[str, object]:
-        """Return all of it as plain values, for a report; what JSON has no number for is text."""
+        """Return the result as plain values, for a report.
+
+        Returns:
+            A dictionary that JSON can hold; numbers that are not finite are text.
+        """
         return {
             "subject": self.subject,
             "claim": None if self.claim is None else str(self.claim),
@@ -243,7 +318,15 @@ class AuditResult:
 
     @classmethod
     def from_dict(cls, found: Mapping[str, Any], claim: Guarantee | None) -> "AuditResult":
-        """Return what `to_dict` was made of, beside a claim."""
+        """Return a result that `to_dict` described.
+
+        Args:
+            found: What `to_dict` returned.
+            claim: The guarantee that is claimed.
+
+        Returns:
+            The result.
+        """
         return cls(
             subject=found["subject"],
             claim=claim,
@@ -266,7 +349,17 @@ def _plain(value: float) -> float | str:
 
 
 def confidence_of_each(confidence: float, attacks: int | Sequence[object]) -> float:
-    """Return the confidence to ask of each of several attacks, so that together they have `confidence`.
+    """Return the confidence that each of several attacks needs, so that together they have `confidence`.
+
+    Args:
+        confidence: The probability with which all of them hold together.
+        attacks: The attacks, or their number.
+
+    Returns:
+        The confidence of each.
+
+    Raises:
+        InvalidParameterError: If the confidence is out of range, or there is no attack.
 
     >>> round(confidence_of_each(0.95, 5), 6)
     0.99

@@ -21,8 +21,9 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy.special import ndtr
 
 from sfumato.accounting.guarantee import Guarantee, Relation
+from sfumato.audit.evidence.results import Finding
 
-__all__ = ["ROUNDING", "is_precise", "least_epsilon"]
+__all__ = ["ROUNDING", "compared", "is_precise", "least_epsilon"]
 
 Numbers = npt.NDArray[np.float64]
 
@@ -57,6 +58,16 @@ def least_epsilon(noise: Sequence[float], *, sampling_rate: float, relation: Rel
         part = _of_one(stddev, sampling_rate, relation, interval).self_compose(steps)
         whole = part if whole is None else whole.compose(part)
     return 0.0 if whole is None else max(0.0, float(whole.get_epsilon_for_delta(delta)))
+
+
+def compared(
+    noise: Sequence[float], claim: Guarantee, *, sampling_rate: float, relation: Relation
+) -> Finding:
+    """Return whether a claim is below the cost of steps with these noise multipliers."""
+    least = least_epsilon(noise, sampling_rate=sampling_rate, relation=relation, delta=claim.delta)
+    false = least > claim.epsilon * (1 + ROUNDING)
+    message = f"the steps that were seen cost an epsilon of at least {least:.3g}"
+    return Finding(p_value=0.0 if false else 1.0, message=message, observations=len(noise))
 
 
 def _loss_span(stddev: float, relation: Relation) -> float:

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Watch a mechanism at work: canaries that take part in it, scores for them, and checks of its noise.
+"""Observation of a mechanism at work: canaries that take part in it, and checks of its noise.
 
-For whom   Whatever adds noise to sums of bounded contributions, step by step: DP-SGD (`audit.runs.canaries` builds
-           on this), votes of teachers, updates of clients. Whoever runs the mechanism lets the canaries that
-           are `present` take part, each in a direction of its own, and tells what was released there.
-Bounds     The ranks of all scores (`one_run.ranks`), and the highest ones (`claims.bound_of_tail`).
-Checks     Of noise (`noise_log`, `place_log`), of contributions (`contribution_log`), of batches
-           (`batch_log`), and of the price: what the steps that were seen cost at least, computed anew
-           (`pricing`).
-Error      1 - confidence is the chance that right code is accused. The ranks get nine tenths of it, and the
-           highest scores all but a thousandth of the rest; the checks share that. They have power to spare:
-           at a confidence of 0.95 right code fails one of them in one audit of 20,000.
-Private    Only noisy sums are looked at, and which canaries are in a batch; canaries are nobody.
+An auditor serves whatever adds noise to sums of bounded contributions, step by step: DP-SGD
+(`audit.runs.canaries` uses it), votes of teachers, updates of clients. The caller lets the canaries that are
+`present` take part, each in a direction of its own, and passes what was released there to the auditor.
+
+The verdict holds two lower bounds (`score_log`) and checks of noise (`noise_log`, `place_log`),
+of contributions (`contribution_log`), of batches (`batch_log`), and of the price: the least that the observed
+steps cost, computed a second time (`evidence.step_price`).
+
+Guarantee  The probability that right code is accused is at most 1 - confidence. The ranks get nine tenths of
+           it, the highest scores get all but a thousandth of the rest, and the checks share that. At a
+           confidence of 0.95 right code fails a check in at most one audit of 20,000. Only noisy sums are
+           looked at, and which canaries are in a batch; canaries are synthetic.
 """
 
 import math
@@ -23,38 +24,46 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from sfumato import _check
 from sfumato.accounting.events import DpEvent
 from sfumato.accounting.guarantee import Guarantee, Relation
-from sfumato.audit.evidence import claim_limits
-from sfumato.audit.evidence import one_run
 from sfumato.audit.evidence import step_price
+from sfumato.audit.evidence.results import AuditResult, Check, CheckName, Finding, Unchecked
 from sfumato.audit.runs.batch_log import BatchLog
 from sfumato.audit.runs.contribution_log import LEAST_NOISE, TOO_LITTLE, ContributionLog
 from sfumato.audit.runs.noise_log import Energies, NoiseLog
-from sfumato.audit.runs.place_log import PlaceLog
-from sfumato.audit.evidence.results import AuditResult, Check, CheckName, Finding, LowerBound, Unchecked
-from sfumato.errors import InvalidParameterError
-from sfumato.mechanisms.random import Generator, resolve, words
+from sfumato.audit.runs.place_log import PlaceLog, ShiftLog
+from sfumato.audit.runs.score_log import RANKS_SHARE, ScoreLog, halves, least_canaries, require_enough
+from sfumato.mechanisms.random import Generator
 
-__all__ = ["ESTIMATED", "Auditor", "least_canaries"]
+__all__ = ["ESTIMATED", "Auditor"]
 
 ESTIMATED = "norms are estimated, and a contribution may exceed its bound"
-_RANKS, _TAIL, _CHECKS = 0.9, 0.099, 0.001  # shares of the error
-_ATTACK = "ranked scores of gradient canaries in one run"
-_HIGHEST = "highest scores of gradient canaries in one run"
-_UNCERTIFIED = "in epsilons of the claim's accountant, which has no lower bound for this event"
+_TAIL_SHARE, _CHECKS_SHARE = 0.099, 0.001  # of the error; the ranks have the rest
+_ENERGIES_SEE = "noise that is missing, or shared by two steps in a row, where the data add little"
 _MOST = 1e12  # what is seen is cut off here: infinite numbers have no mean
+
+_CANARIES = "the canaries' coordinates"
 
 Numbers = npt.NDArray[np.float64]
 _Group = tuple[str, list[Finding], Callable[[float], str]]  # of tests: name, findings, what they see
 
 
 class Auditor:
-    """Canaries of one run, and all that was seen of it.
+    """Canaries of one run, and all that was observed of it.
 
-    Noise and contributions are told in multiples of the bound on one unit's contribution. `sampling_rate` is
-    the chance that a unit is in a step, where each has a coin of its own; None for other batches.
+    Noise and contributions are passed in multiples of the bound on one unit's contribution.
+
+    Args:
+        count: The number of canaries.
+        relation: The neighboring relation of the claim.
+        sampling_rate: The probability that a unit is in a step, if batches are Poisson samples; None for
+            other batches.
+        confidence: The probability with which the verdict is right about right code.
+        present: Which canaries are in, as a tensor of booleans. Unless given, fair coins decide.
+        generator: The source of these coins. None means operating-system entropy.
+
+    Raises:
+        InvalidParameterError: If so few canaries cannot show anything at this confidence.
 
     >>> from sfumato.accounting.events import dp_sgd
     >>> from sfumato.testing import seeded
@@ -82,8 +91,8 @@ class Auditor:
         require_enough(count, confidence)
         self.relation, self.sampling_rate, self.confidence = relation, sampling_rate, confidence
         drawn = halves(count, least_canaries(confidence), generator) if present is None else present
-        self._scores = torch.zeros(count, dtype=torch.float64)
-        self._noise = NoiseLog("the canaries' coordinates")
+        self._noise = NoiseLog(_CANARIES)
+        self._shifts = ShiftLog(_CANARIES)
         self._added = ContributionLog("canaries")
         self._trials: dict[str, NoiseLog] = {}
         self._places = PlaceLog()
@@ -95,27 +104,29 @@ class Auditor:
 
     def _seat(self, present: Tensor) -> None:
         self._present = present
-        self._batches = BatchLog(1.0 if self.sampling_rate is None else self.sampling_rate)
+        rate = 1.0 if self.sampling_rate is None else self.sampling_rate
+        self._batches = BatchLog(rate)
+        self._scores = ScoreLog(present, self.relation, sampling_rate=rate)
 
     @property
     def present(self) -> Tensor:
-        """Which canaries are in; where the relation replaces units, the others are their opposite."""
+        """Which canaries are in. If the relation replaces units, the others contribute the opposite."""
         return self._present
 
     @property
     def count(self) -> int:
-        """How many canaries there are."""
+        """The number of canaries."""
         return len(self._present)
 
     @property
     def seated(self) -> Tensor:
-        """Which canaries are units of the mechanism: those in, or all where a unit is never just left out."""
+        """Which canaries are units of the mechanism: those in, or all if no unit is ever removed."""
         every = torch.ones_like(self._present)
         return self._present if self.relation is Relation.ADD_REMOVE else every
 
     @property
     def signs(self) -> Tensor:
-        """The sign of each canary's contribution: 0 for those that add nothing."""
+        """The sign of each canary's contribution: 0 for those that contribute nothing."""
         absent = -1.0 if self.relation.replaces else 0.0
         return torch.where(self._present, 1.0, absent)
 
@@ -131,17 +142,19 @@ class Auditor:
         counted: Tensor | None = None,
         exact: bool = True,
     ) -> None:
-        """Take in a step: what was released along each canary's direction, and the noise that is stated.
+        """Record a step. Canaries are numbered as they lie in the data.
 
-        `taken` says how often each canary was in the batch: once at most. `idle` is what was released in more
-        directions, which nobody touches. `counted` limits scores to some canaries, such as those whose turn
-        it was. `exact` is False where contributions may exceed the bound, as estimated norms let them.
-        Canaries are numbered as they lie in the data.
+        Args:
+            seen: What was released along each canary's direction.
+            noise: The standard deviation of the noise that is stated for this step.
+            taken: How often each canary was in the batch: once at most, if the code is right.
+            idle: What was released in further directions, to which no unit contributes.
+            counted: 1 for canaries whose score counts this step, and 0 for others. None: all count.
+            exact: False if contributions may exceed the bound, as they may with estimated norms.
         """
         heard = seen.double()
         seen = heard.nan_to_num(_MOST, _MOST, -_MOST).clamp(-_MOST, _MOST)
-        evidence = self._evidence(seen, noise)
-        self._scores += evidence if counted is None else evidence * counted
+        self._scores.add(seen, noise=noise, counted=counted)
         self._steps.append(noise)
         if bool((taken > 1).any()):
             self._twice = self._twice or f"a unit is in the batch of step {len(self._steps)} more than once"
@@ -161,39 +174,61 @@ class Auditor:
         if idle is not None:
             heard.append(idle.double())
             known.append(torch.ones(len(idle), dtype=torch.bool))
-        self._noise.add(torch.cat(heard).numpy() / noise, known=torch.cat(known).numpy())
+        every, alone = torch.cat(heard).numpy() / noise, torch.cat(known).numpy()
+        self._noise.add(every, known=alone)
+        self._shifts.add(np.where(alone & np.isfinite(every), np.where(every < 0, -1, 1), 0).astype(np.int8))
 
     def observe_trial(self, noise: Tensor, *, before: int) -> None:
-        """Take in the coordinates of `observe` in a step that does not count, in stated standard deviations.
+        """Record the coordinates of `observe` in a trial step, which does not count.
 
-        Its noise must have nothing to do with that of any other step.
+        Args:
+            noise: The coordinates, in stated standard deviations. Their noise must be independent of that of
+                any other step.
+            before: The number of the step that follows, counted from 0.
         """
         self._noise.add(
             noise.double().numpy(), step=f"trial {self._noise.beside + 1}, before step {before + 1},"
         )
 
     def observe_noise(self, name: str, noise: Numbers) -> None:
-        """Take in noise alone of a trial, of coordinates that have a name, in stated standard deviations."""
+        """Record coordinates of a trial step that hold noise alone.
+
+        Args:
+            name: What messages call these coordinates, such as the name of a tensor.
+            noise: The coordinates, in stated standard deviations.
+        """
         self._trials.setdefault(name, NoiseLog(name, each="trial")).add(noise)
 
-    def observe_places(self, noise: Numbers) -> None:
-        """Take in noise alone of a trial: all coordinates there are, in the order they have in memory."""
-        self._places.add(noise)
+    def observe_places(self, noise: Numbers, *, finite: bool = True) -> None:
+        """Record all coordinates of a trial step that holds noise alone, in the order of memory.
+
+        Of very many coordinates, the first and the last are enough (`place_log.ends`).
+
+        Args:
+            noise: The coordinates, in any unit.
+            finite: False if a coordinate that is left out is not a finite number.
+        """
+        self._places.add(noise, finite=finite)
 
     def observe_energy(self, name: str, energy: float, size: int) -> None:
-        """Take in the sum of squares of noisy coordinates that data are in, too, in standard deviations."""
+        """Record noisy coordinates to which the data contribute as well.
+
+        Args:
+            name: What messages call these coordinates.
+            energy: The sum of their squares, in stated standard deviations.
+            size: Their number.
+        """
         self._energies.setdefault(name, Energies(name)).add(energy, size)
 
     def observe_push(self, beyond: float, *, noise: float) -> None:
-        """Take in by how much contributions exceeded their bound along one direction."""
+        """Record by how much synthetic contributions exceeded their bound along one direction.
+
+        Args:
+            beyond: The noisy excess, in multiples of the bound.
+            noise: The standard deviation of the noise in it.
+        """
         value = min(max(beyond, -_MOST), _MOST) if math.isfinite(beyond) else _MOST
         self._pushed.add(np.array([value / noise]), np.zeros(0), noise=noise)
-
-    def _evidence(self, seen: Tensor, noise: float) -> Tensor:
-        """Return log likelihood ratios of in over out, for contributions in multiples of the bound."""
-        rate = 1.0 if self.sampling_rate is None else self.sampling_rate
-        there = _log_ratio(seen, noise, rate)
-        return there - _log_ratio(-seen, noise, rate) if self.relation.replaces else there
 
     # --- what it shows -----------------------------------------------------------------------------------
 
@@ -208,26 +243,32 @@ class Auditor:
         why_not: Mapping[str, str] | None = None,
         blind: str | None = None,
     ) -> AuditResult:
-        """Return what was seen, beside a claim.
+        """Return the result of the audit for a claim.
 
-        `event(factor)` is the event that is claimed, with its noise multiplied; `steps` is how many it has.
-        `more` are checks of the caller's own: a name, what was found, and how small a mistake would show.
-        `why_not` says, by name, why checks could not be made, where the caller knows better than the auditor.
-        `blind` says why canaries could not show anything, where that is so.
+        Args:
+            claim: The guarantee that is claimed for the run.
+            event: A function that returns the claimed event with its noise multiplied by a factor.
+            subject: What was audited, in a few words.
+            steps: The number of steps that are claimed. None: not compared.
+            more: Checks that the caller made: a name, the findings, and the smallest mistake that shows.
+            why_not: By the name of a check, the reason why it could not be made, if the caller knows it.
+            blind: The reason why canaries could not show anything, if there is one.
+
+        Returns:
+            The lower bounds, the scores, and each check with its result.
         """
-        inside, outside = self._scores[self._present].numpy(), self._scores[~self._present].numpy()
         error = 1 - self.confidence
-        bounds = [self._ranked(inside, outside, claim, event, 1 - _RANKS * error)]
-        tail = self._highest(claim, event, 1 - _TAIL * error)
+        bounds = [self._scores.ranked(claim, event, 1 - RANKS_SHARE * error)]
+        tail = self._scores.highest(claim, event, 1 - _TAIL_SHARE * error)
         groups = self._groups(claim, steps, more)
         reasons = self._reasons() | dict(why_not or {})
         return AuditResult(
             subject=subject,
             claim=claim,
             bounds=tuple(bounds if tail is None else [*bounds, tail]),
-            in_scores=tuple(inside.tolist()),
-            out_scores=tuple(outside.tolist()),
-            checks=tuple(_checks(groups, _CHECKS * error)),
+            in_scores=tuple(self._scores.inside.tolist()),
+            out_scores=tuple(self._scores.outside.tolist()),
+            checks=tuple(_checks(groups, _CHECKS_SHARE * error)),
             unchecked=tuple(
                 Unchecked(name=name, why=reasons.get(name, "nothing was observed for it"))
                 for name, findings, _ in groups
@@ -236,53 +277,21 @@ class Auditor:
             blind=blind,
         )
 
-    def _ranked(
-        self,
-        inside: Numbers,
-        outside: Numbers,
-        claim: Guarantee,
-        event: Callable[[float], DpEvent],
-        confidence: float,
-    ) -> LowerBound:
-        area = one_run.ranks(inside, outside, confidence=confidence)
-        shown = claim_limits.bound_of_area(area, event, delta=claim.delta, relation=claim.relation)
-        return LowerBound(
-            epsilon=shown.epsilon,
-            delta=claim.delta,
-            confidence=confidence,
-            attack=_ATTACK if shown.certified else f"{_ATTACK}, {_UNCERTIFIED}",
-            trials=self.count,
-        )
-
-    def _highest(
-        self, claim: Guarantee, event: Callable[[float], DpEvent], confidence: float
-    ) -> LowerBound | None:
-        """Choose a threshold by half of the canaries, and count those above it among the others."""
-        found = one_run.highest(self._scores.numpy(), self._present.numpy())
-        if found is None:
-            return None
-        shown = claim_limits.bound_of_tail(
-            found, event, delta=claim.delta, relation=claim.relation, confidence=confidence
-        )
-        return LowerBound(
-            epsilon=shown.epsilon,
-            delta=claim.delta,
-            confidence=confidence,
-            attack=_HIGHEST if shown.certified else f"{_HIGHEST}, {_UNCERTIFIED}",
-            trials=found.positives + found.negatives,
-        )
-
     def _groups(
         self, claim: Guarantee, steps: int | None, more: Sequence[tuple[str, list[Finding], str]]
     ) -> list[_Group]:
         return [
-            (CheckName.STEPS, self._noise.findings(), self._noise.sees),
+            (CheckName.STEPS, [*self._noise.findings(), *self._shifts.findings()], self._noise.sees),
             (CheckName.TENSORS, self._trial_findings(), self._trial_sees),
-            (CheckName.GRADIENTS, self._energy_findings(), self._energy_sees),
+            (CheckName.GRADIENTS, self._energy_findings(), lambda _: _ENERGIES_SEE),
             (CheckName.CANARIES, self._added.findings(), self._added.sees),
             (CheckName.PUSHES, self._pushed.findings(), self._pushed.sees),
             (CheckName.BATCHES, self._batch_findings(), self._batches.sees),
-            (CheckName.PRICE, self._price(claim, steps), self._price_sees),
+            (
+                CheckName.PRICE,
+                self._price(claim, steps),
+                lambda _: "a claim below the cost of the steps seen",
+            ),
             *((name, findings, lambda _, sees=sees: sees) for name, findings, sees in more),
         ]
 
@@ -328,17 +337,11 @@ class Auditor:
     def _energy_findings(self) -> list[Finding]:
         return [finding for energies in self._energies.values() for finding in energies.findings()]
 
-    def _energy_sees(self, error: float) -> str:
-        return "noise that is missing where the data add little"
-
     def _batch_findings(self) -> list[Finding]:
         found = self._batches.findings()
         if self._twice is None:
             return found
         return [Finding(p_value=0.0, message=self._twice, observations=len(self._steps)), *found]
-
-    def _price_sees(self, error: float) -> str:
-        return "a claim below the cost of the steps seen"
 
     def _price(self, claim: Guarantee, steps: int | None) -> list[Finding]:
         """Return whether the claim is below what the steps that were seen cost, computed anew."""
@@ -347,42 +350,40 @@ class Auditor:
             return [Finding(p_value=0.0, message=message, observations=len(self._steps))]
         if self.sampling_rate is None or not self._steps or not step_price.is_precise(self._steps, claim):
             return []
-        least = step_price.least_epsilon(
-            self._steps, sampling_rate=self.sampling_rate, relation=self.relation, delta=claim.delta
-        )
-        false = least > claim.epsilon * (1 + step_price.ROUNDING)
-        message = f"the steps that were seen cost an epsilon of at least {least:.3g}"
-        return [Finding(p_value=0.0 if false else 1.0, message=message, observations=len(self._steps))]
+        rate, relation = self.sampling_rate, self.relation
+        return [step_price.compared(self._steps, claim, sampling_rate=rate, relation=relation)]
 
     # --- checkpoints -------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return who is in, and all that was seen."""
+        """Return all that a checkpoint needs.
+
+        Returns:
+            Which canaries are in, and all that was observed, as plain values and tensors.
+        """
         return {
             "present": self._present,
-            "scores": self._scores.clone(),
             "steps": torch.tensor(self._steps, dtype=torch.float64),
             "twice": self._twice,
-            "noise": self._noise.state_dict(),
-            "added": self._added.state_dict(),
-            "pushed": self._pushed.state_dict(),
-            "batches": self._batches.state_dict(),
-            "places": self._places.state_dict(),
+            "logs": {name: log.state_dict() for name, log in self._logs().items()},
             "trials": {name: log.state_dict() for name, log in self._trials.items()},
             "energies": {name: log.state_dict() for name, log in self._energies.items()},
         }
 
+    def _logs(self) -> dict[str, Any]:
+        own = {"scores": self._scores, "noise": self._noise, "shifts": self._shifts, "added": self._added}
+        return {**own, "pushed": self._pushed, "batches": self._batches, "places": self._places}
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Continue from a checkpoint.
+
+        Args:
+            state: What `state_dict` returned.
+        """
         self._seat(state["present"])
-        self._scores = state["scores"].clone()
-        self._steps = state["steps"].tolist()
-        self._twice = state["twice"]
-        self._noise.load_state_dict(state["noise"])
-        self._added.load_state_dict(state["added"])
-        self._pushed.load_state_dict(state["pushed"])
-        self._batches.load_state_dict(state["batches"])
-        self._places.load_state_dict(state["places"])
+        self._steps, self._twice = state["steps"].tolist(), state["twice"]
+        for name, log in self._logs().items():
+            log.load_state_dict(state["logs"][name])
         self._trials = {name: NoiseLog(name, each="trial") for name in state["trials"]}
         self._energies = {name: Energies(name) for name in state["energies"]}
         for held, logs in (("trials", self._trials), ("energies", self._energies)):
@@ -396,45 +397,3 @@ def _checks(groups: Sequence[_Group], error: float) -> list[Check]:
     return [
         Check.of(name, findings, error=each, sees=sees(each / len(findings))) for name, findings, sees in made
     ]
-
-
-def least_canaries(confidence: float) -> int:
-    """Return the least number of canaries on each side with which an audit can show anything."""
-    return one_run.least_canaries(1 - _RANKS * (1 - confidence))
-
-
-def require_enough(count: int, confidence: float) -> None:
-    """Raise unless so many canaries can show something."""
-    _check.count(count=count)
-    _check.probability(confidence=confidence)
-    least = 4 * least_canaries(confidence)
-    if count < least:
-        raise InvalidParameterError(
-            f"{count} canaries can show nothing at confidence {confidence:g}: use at least {least}, better "
-            "1000."
-        )
-
-
-def halves(count: int, least: int, generator: Generator | None) -> Tensor:
-    """Return who is in: by fair coins, thrown again while fewer than `least` are in or out.
-
-    With 4 * `least` canaries, the fewest there may be, that happens about once in 100 times.
-    """
-    source, attempt = resolve(generator), 0
-    present = _coins(count, source.fork("canaries", attempt))
-    while not least <= int(present.sum()) <= count - least:
-        attempt += 1
-        present = _coins(count, source.fork("canaries", attempt))
-    return present
-
-
-def _coins(count: int, generator: Generator) -> Tensor:
-    return torch.from_numpy((words(count, generator) >> 63).astype(bool))
-
-
-def _log_ratio(seen: Tensor, noise: float, rate: float) -> Tensor:
-    """Return log(1 - rate + rate exp((seen - 1/2) / noise^2)), of a unit that is in with chance `rate`."""
-    present = (seen - 0.5) / noise**2
-    if rate == 1.0:
-        return present
-    return torch.logaddexp(present + math.log(rate), torch.tensor(math.log1p(-rate), dtype=seen.dtype))

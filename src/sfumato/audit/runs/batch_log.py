@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Are batches what they are stated to be? Exact tests of who was in them, for units that are nobody's.
+"""Exact tests of Poisson batches, by the canaries that were in them.
 
-Given      Which canaries were in the batch of each step. Under Poisson sampling these are independent coins
-           of the stated rate.
-Rate       How many canaries were taken in all is binomial.
-Often      How many canaries were taken at least k times is binomial, for each k: too many mean batches that
-           come back, or epochs in which everybody is taken once.
-Again      How many canaries two batches share is binomial, for each pair of steps.
-Together   So is how often two canaries that are neighbors in the data are both taken.
-Guarantee  A p-value is at most p with a chance of at most p, all looks counted (Bonferroni).
+Under Poisson sampling, the canaries in the batch of each step are independent coins of the stated rate. So
+these numbers have binomial distributions:
+
+- the number of canaries that were taken, over all steps,
+- for each k, the number of canaries that were taken at least k times: too many mean batches that come back,
+  or epochs in which every unit is taken once,
+- for each pair of steps, the number of canaries that both batches have,
+- the number of times that two canaries that are neighbors in the data were both taken.
+
+Guarantee  A p-value is at most p with probability at most p; all looks are counted (Bonferroni).
 """
 
 from collections.abc import Mapping

@@ -1,33 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Audit a training run from within: gradient canaries, one run, and a lower bound beside the claim.
+"""Audits of DP-SGD runs by gradient canaries: a lower bound on epsilon from one run, and checks beside it.
 
-Canaries   Units of nobody's, whose gradient is as long as clipping lets it be, each in a coordinate of its
-           own (Dirac gradients: Nasr et al. 2023). They pass through the run's own sampler, clipping, sums
-           and noise, so a mistake in any of these shows. Half of them, drawn at random, are in; where the
-           relation replaces units, those that are out have the opposite gradient; where it zeroes them out,
-           none. They lie at random places among the units, and so of each batch.
-Unharmed   The coordinates are parameters before and after the model's own, which get noise and nothing else
-           from other units. The model sees no canary: what it learns has the distribution it would have had,
-           except where clipping adapts itself or is split among layers. Refused where averages of groups are
-           clipped: a canary would leave nothing of the units that share its group.
-Trials     A few times in a run, steps are taken that do not count (`trials`).
-Checked    The self-check of a run looks at its own rows alone. Canaries' rows are zeros, all alike: they show
-           no mixing, and a batch of canaries only says nothing about the model.
-Guarantee  Of confidence: given who is in, scores of different canaries are independent where sampling takes
-           units independently or on a public schedule (Poisson, shuffled, cyclic; nearly so for batches of a
-           fixed size), so `one_run.ranks` bounds the chance that one who is in outscores one who is not. What
-           that says about epsilon is `claims.bound_of_area`, for the run's own event. The checks beside it
-           (`auditor`) are exact tests of noise, contributions, batches and price, under one confidence.
-Coins      Fair ones, thrown again until there are canaries enough on both sides. The rule looks at sizes
-           alone, so that each subset of a size is still as likely as any other of that size, and that is all
-           that `ranks` asks for, which is stated given the sizes. Bounds that count guesses
-           (`binary_guesses`, `f_dp`) want plain coins; none is used here.
-Scores     The sum over steps of the log likelihood ratio of a canary's noisy coordinate under the claim.
-           Wrong code cannot make the bound invalid, whatever the scores become: it just makes it larger.
-           Where batches follow a schedule that the event takes for known (shuffled, cyclic), only the steps
-           that a canary's place was in count: the schedule does not know who is in.
-One run    Canaries are planted for one run, and what is seen of them is evidence about that run alone.
-Private    Nothing of the data is looked at but noisy gradients. A verdict costs nothing.
+The run is extended with synthetic canary units. The gradient of a canary is as long as clipping permits, in
+a coordinate of its own. Canaries pass through the sampler, the clipping, the sums and the noise of the run,
+so a mistake in any of these shows. A random half of them is in. If the relation replaces units, the others
+have the opposite gradient; if it zeroes units out, they have none. Canaries lie at random places among the
+units.
+
+The coordinates are parameters before and after the model's own, to which other units add nothing. The model
+does not see a canary, so its distribution does not change, unless clipping is adaptive or per layer. Rows of
+canaries are zeros; the self-check of a run leaves them out, because equal rows do not show mixing. A few
+times in a run, trial steps are taken that do not count (`trial_steps`).
+
+The score of a canary is the sum over steps of the log likelihood ratio of its noisy coordinate (`score_log`).
+If batches follow a schedule that the event treats as known (shuffled, cyclic), only the steps count in which
+the canary had its place, because the schedule does not depend on who is in.
+
+Guarantee  The bound holds with its confidence: given who is in, scores of different canaries are independent
+           if sampling takes units independently or on a public schedule (Poisson, shuffled, cyclic; nearly
+           so for batches of a fixed size), so `one_run.ranks` bounds the probability that a canary that is in
+           outscores one that is out. `claim_limits.bound_of_area` turns that into epsilon for the event of
+           the run. The checks beside it (`auditor`) are exact tests under the same confidence. Nothing of the
+           data is looked at but noisy gradients, so an audit costs no privacy.
+Failure    Refused if averages of groups are clipped, where a canary would leave nothing of the units that
+           share its group, and if coordinates or named layers are clipped.
+Source     Dirac gradients as canaries: Nasr et al. 2023, arXiv:2302.07956.
+Not here   Evidence about other runs: canaries are planted for one run.
 """
 
 from collections.abc import Mapping
@@ -40,24 +38,28 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from sfumato.accounting.guarantee import Guarantee
-from sfumato.audit.runs.auditor import Auditor, halves, least_canaries, require_enough
 from sfumato.audit.evidence.results import AuditResult, CheckName
+from sfumato.audit.runs.auditor import Auditor
+from sfumato.audit.runs.canary_coordinates import CanaryCoordinates, ModelWithCanaries
+from sfumato.audit.runs.canary_units import UnitsWithCanaries
+from sfumato.audit.runs.contribution_log import LEAST_NOISE
+from sfumato.audit.runs.gradient_pairs import GradientPairs
+from sfumato.audit.runs.score_log import halves, least_canaries, require_enough
 from sfumato.audit.runs.trial_steps import LONG, Trials, gradients_of, just_below
 from sfumato.audit.runs.update_log import UpdateLog
 from sfumato.errors import InvalidParameterError, UnsupportedModelError
 from sfumato.mechanisms.random import Generator, resolve, words
 from sfumato.training import distributed
-from sfumato.training.data import rows
-from sfumato.training.engine import parameter_values
-from sfumato.training.weight_average import WeightAverage
-from sfumato.training.privacy.clipping import Clipping, CoordinateClipping, Scaling
 from sfumato.training.data.units import Batch, Units
+from sfumato.training.engine import parameter_values
 from sfumato.training.engine.gradients import PrivateGradients
 from sfumato.training.engine.losses import Loss
+from sfumato.training.privacy.clipping import Clipping, CoordinateClipping, Scaling
 from sfumato.training.privacy.dp_sgd import DpSgd
 from sfumato.training.privacy.sampling import PoissonSampling
+from sfumato.training.weight_average import WeightAverage
 
-__all__ = ["CanaryRun", "Canaries"]
+__all__ = ["Canaries", "CanaryRun"]
 
 _LENGTHS = (LONG, 30.0, LONG, 1000.0)  # of canaries in turn: a mistake may depend on the length
 _SHAPELESS = "no canary was in any batch: there was no row whose shape a canary could have"
@@ -66,12 +68,22 @@ _UNSAMPLED = (
 )
 _DENOISED = "a denoiser changes gradients after their release"
 _UPDATES_SEE = "a weight that differs by 0.01% from what was released"
+# Of the noise in the expected batch size: a sum of rows is rounded to about 1e-7 of it, and noise that is not
+# larger would be lost in rounding, which looks as if two steps shared their noise.
+_LEAST_SHARE = 2.0**-20
 _TABLES = 4  # of canary coordinates where layers are clipped on their own, and 2 where they are not
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Canaries:
     """Gradient canaries for `Trainer(audit=...)`.
+
+    Args:
+        count: The number of canaries. About half of them take part in the run.
+        confidence: The probability with which the audit is right about right code.
+
+    Raises:
+        InvalidParameterError: If so few canaries cannot show anything at this confidence.
 
     >>> from sfumato.training import Clipping, DpSgd, NoisyStep, PoissonSampling, Trainer
     >>> mechanism = DpSgd(step=NoisyStep(clipping=Clipping(clip_norm=1.0)), relation="add-remove",
@@ -90,11 +102,23 @@ class Canaries:
         require_enough(self.count, self.confidence)
 
     def plant(self, units: Units, mechanism: DpSgd, generator: Generator | None) -> "CanaryRun":
-        """Put canaries among the units of a run."""
+        """Put canaries among the units of a run.
+
+        Args:
+            units: The units of the run.
+            mechanism: The mechanism of the run.
+            generator: The source that decides which canaries are in, and where they lie.
+
+        Returns:
+            The run's units with canaries, and all that will be observed of them.
+
+        Raises:
+            InvalidParameterError: If runs with this kind of clipping cannot be audited.
+        """
         clipping = mechanism.step.clipping
         if isinstance(clipping, Clipping) and clipping.layer_norms is not None:
             raise InvalidParameterError(
-                "layer_norms name every layer, and canaries are none of them. Say clip_norm and per_layer."
+                "layer_norms name every layer, and canaries are none of them. Pass clip_norm and per_layer."
             )
         if isinstance(clipping, CoordinateClipping):
             raise InvalidParameterError(
@@ -133,13 +157,14 @@ class CanaryRun:
         )
         clipping = mechanism.step.clipping
         self._layered = isinstance(clipping, Clipping) and clipping.per_layer
-        self._marks = _Marks(settings.count, tables=_TABLES if self._layered else 2)
+        self._coordinates = CanaryCoordinates(settings.count, tables=_TABLES if self._layered else 2)
         self._lengths = _lengths(settings.count, clipping)
-        self._units = _UnitsWithCanaries(units)
+        self._units = UnitsWithCanaries(units)
         self._model: nn.Module | None = None
         self._updates: UpdateLog | None = None
         self._moved: str | None = None  # what was wrong with updates before a resume
         self._sampled = False  # whether a canary was in a batch, of any rank
+        self._pairs = GradientPairs()
         self._trials = Trials(mechanism, units, self._auditor)
         self._seat()
 
@@ -159,7 +184,7 @@ class CanaryRun:
         first = next(iter(parameter_values.find(model).parameters.values()))
         self._model = model
         self._trials.prepare(model, self._noise_alone)
-        return _Host(model, self._marks.to(first.device))
+        return ModelWithCanaries(model, self._coordinates.to(first.device))
 
     def loss(self, loss: Loss) -> Loss:
         """Return the loss of rows some of which are canaries, with a gradient in their coordinate alone."""
@@ -167,7 +192,7 @@ class CanaryRun:
         def audited(host: Any, *batch: Any) -> Tensor:
             *given, places, pulls = batch
             others = loss(host.model, *given)
-            return pulls * torch.where(places > 0, host.marks(places), others)
+            return pulls * torch.where(places > 0, host.canaries(places), others)
 
         return audited
 
@@ -196,10 +221,10 @@ class CanaryRun:
 
     # --- what is seen ------------------------------------------------------------------------------------
 
-    def observe(self, units: Tensor, *, step: int, bound: float, expected_batch_size: float) -> None:
+    def observe(self, units: Tensor, private: PrivateGradients, *, step: int, bound: float) -> None:
         """Take in what a step released."""
-        scale, noise = expected_batch_size / bound, self._mechanism.noise_multiplier(step)
-        own, idle = (found.double().cpu() * scale for found in self._marks.gradients())
+        scale, noise = private.expected_batch_size / bound, self._mechanism.noise_multiplier(step)
+        own, idle = (found.double().cpu() * scale for found in self._coordinates.gradients())
         taken = self._in_batch(units)
         self._auditor.observe(
             own,
@@ -209,16 +234,22 @@ class CanaryRun:
             counted=None if self._mechanism.sampling.amplifies else (taken > 0).double(),
             exact=self._mechanism.step.projections is None,
         )
-        assert self._model is not None  # a step was taken
-        for name, (energy, size) in _energies(gradients_of(self._model)).items():
-            self._auditor.observe_energy(name, energy * (scale / noise) ** 2, size)
+        self._observe_model(private, scale, noise)
         if self._updates is not None:
             self._updates.released()
+
+    def _observe_model(self, private: PrivateGradients, scale: float, noise: float) -> None:
+        gradients = gradients_of(private)
+        for name, (energy, size) in _energies(gradients).items():
+            self._auditor.observe_energy(name, energy * (scale / noise) ** 2, size)
+        if noise >= max(LEAST_NOISE, _LEAST_SHARE * private.expected_batch_size):
+            for name, energy, size in self._pairs.add(gradients, scale=scale / noise):
+                self._auditor.observe_energy(name, energy, size)
 
     def _in_batch(self, units: Tensor) -> Tensor:
         """Return how often each canary is in the batch."""
         numbers = self._units.canaries(units) - 1
-        found = torch.bincount(numbers, minlength=self._settings.count).float().to(self._marks.device)
+        found = torch.bincount(numbers, minlength=self._settings.count).float().to(self._coordinates.device)
         placed = torch.tensor([float(self._units.placed)], device=found.device)
         distributed.add_up_([found, placed])  # each rank has units of its own
         self._sampled = self._sampled or bool(found.any())
@@ -241,7 +272,7 @@ class CanaryRun:
 
     def _noise_alone(self) -> Tensor:
         """Return the canaries' coordinates of a step without canaries, where nobody adds to them."""
-        own, idle = self._marks.gradients()
+        own, idle = self._coordinates.gradients()
         return own if self._layered else torch.cat([own, idle])
 
     # --- what it shows -----------------------------------------------------------------------------------
@@ -274,7 +305,14 @@ class CanaryRun:
         if self._updates is not None:
             self._updates.check_kept()
             message = self._updates.message
-        own = {"key": self._key, "sampled": self._sampled, "placed": self._units.placed, "moved": message}
+        pairs = self._pairs.state_dict()
+        own = {
+            "key": self._key,
+            "pairs": pairs,
+            "sampled": self._sampled,
+            "placed": self._units.placed,
+            "moved": message,
+        }
         return {**own, **self._auditor.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -284,6 +322,7 @@ class CanaryRun:
         self._seat()
         self._sampled, self._units.placed = bool(state["sampled"]), bool(state["placed"])
         self._moved = state["moved"]
+        self._pairs.load_state_dict(state["pairs"])
 
 
 def _energies(gradients: Mapping[str, Tensor]) -> dict[str, tuple[float, int]]:
@@ -305,145 +344,3 @@ def _lengths(count: int, clipping: Clipping | CoordinateClipping) -> Tensor:
     fixed = clipping.scaling is Scaling.LOCAL and clipping.adaptive is None
     turns = torch.tensor(_LENGTHS if fixed else (LONG,))
     return turns[torch.arange(count) % len(turns)] * (clipping.clip_norm or 1.0)
-
-
-class _Marks(nn.Module):
-    """Coordinates for canaries, in tables before and after the model's; number 0 is not read.
-
-    In two tables, each canary has its coordinate in one of them, by turns, and nobody uses the other. In
-    four, each canary has a part in all, in equal shares.
-    """
-
-    weights: Tensor
-
-    def __init__(self, count: int, *, tables: int) -> None:
-        super().__init__()
-        self.tables = nn.ModuleList(nn.Embedding(count + 1, 1) for _ in range(tables))
-        for table in self.tables:
-            nn.init.zeros_(table.weight)  # type: ignore[arg-type]  # an embedding's
-        turns = torch.arange(count + 1) % 2
-        shares = (
-            torch.stack([turns, 1 - turns]).float() if tables == 2 else torch.full((tables, count + 1), 0.5)
-        )
-        self.register_buffer("weights", shares, persistent=False)
-
-    def forward(self, places: Tensor) -> Tensor:
-        parts = [
-            w[places] * table(places).squeeze(-1) for w, table in zip(self.weights, self.tables, strict=True)
-        ]
-        return torch.stack(parts).sum(0)
-
-    @property
-    def device(self) -> torch.device:
-        """Where the coordinates are."""
-        return self.weights.device
-
-    def gradients(self) -> tuple[Tensor, Tensor]:
-        """Return the gradient in the direction of each canary, and in its place in the other table."""
-        found = torch.stack([table.weight.grad[1:, 0] for table in self.tables])  # type: ignore[index,union-attr]  # a step was taken
-        weights = self.weights[:, 1:]
-        return (found * weights).sum(0), (found * (1 - weights)).sum(0)
-
-
-class _Host(nn.Module):
-    """The model between two halves of the tables: parameters are in this order in memory, too."""
-
-    def __init__(self, model: nn.Module, marks: _Marks) -> None:
-        super().__init__()
-        half = len(marks.tables) // 2
-        self.before = nn.ModuleList(list(marks.tables)[:half])
-        self.model = model
-        self.marks = marks
-
-    def forward(self, *inputs: Any) -> Any:
-        return self.model(*inputs)
-
-
-class _UnitsWithCanaries(Units):
-    """Units with canaries at random places among them: their rows are zeros and a number."""
-
-    def __init__(self, inner: Units) -> None:
-        self._inner = inner
-        self.placed = False  # whether a canary had a row in a batch
-
-    def seat(self, numbers: Tensor, pulls: Tensor, key: int) -> None:
-        """Say which canaries take part, how long their gradients are, and by what their places are drawn."""
-        self._seats, self._pulls, self._key = numbers, pulls, key
-        self._drawn: tuple[int, Tensor] | None = None
-
-    @property
-    def _places(self) -> Tensor:
-        """The numbers that canaries have among the units, in order."""
-        others = self._inner.num_units  # known only once deferred rows were read
-        if self._drawn is None or self._drawn[0] != others:
-            everybody, draws = others + len(self._seats), np.random.default_rng(self._key)
-            chosen = draws.choice(everybody, len(self._seats), replace=False)
-            self._drawn = others, torch.from_numpy(np.sort(chosen))
-        return self._drawn[1]
-
-    def _split(self, units: Tensor) -> tuple[Tensor, Tensor]:
-        """Return which of some units are canaries, and for each the number of canaries before it."""
-        before = torch.searchsorted(self._places, units.cpu().contiguous())
-        if not len(self._seats):
-            return torch.zeros(len(units), dtype=torch.bool), before
-        return self._places[before.clamp(max=len(self._seats) - 1)] == units.cpu(), before
-
-    def canaries(self, units: Tensor) -> Tensor:
-        """Return the canaries among some units, by number from 1."""
-        mine, before = self._split(units)
-        return self._seats[before[mine]]
-
-    @property
-    def deferred(self) -> bool:
-        return self._inner.deferred
-
-    def open(self) -> None:
-        self._inner.open()
-
-    @property
-    def num_units(self) -> int:
-        return self._inner.num_units + len(self._seats)
-
-    @property
-    def by_owner(self) -> bool:
-        return self._inner.by_owner
-
-    def blank(self, units: int) -> tuple[Any, ...] | None:
-        """Return rows of zeros, each that of a canary: in a rehearsal, their gradients must be finite."""
-        found = self._inner.blank(units)
-        return None if found is None else (*found, torch.arange(1, units + 1), torch.ones(units))
-
-    def take(self, units: Tensor, generator: Generator | None = None) -> Batch:
-        """Return the rows of units and canaries, in the order of their numbers.
-
-        Where nobody knows what a row looks like, as of a data set without rows, canaries have none.
-        """
-        mine, before = self._split(units)
-        others = self._inner.take((units - before)[~mine], generator)
-        given = others.rows or self._inner.blank(0)
-        if not len(units) or given is None:
-            return Batch(())
-        self.placed = self.placed or bool(mine.any())
-        return self._joined(others, given, mine, before[mine])
-
-    def _joined(self, others: Batch, given: tuple[Any, ...], mine: Tensor, seats: Tensor) -> Batch:
-        width = others.rows_per_unit
-        before, more = rows.count(given), len(seats) * width
-        places, pulls = torch.zeros(before + more, dtype=torch.int64), torch.ones(before + more)
-        places[before:] = self._seats[seats].repeat_interleave(width)
-        pulls[before:] = self._pulls[seats].repeat_interleave(width)
-        weights = others.row_weights
-        if weights is not None or width > 1:
-            own = torch.full((more,), 1 / width)  # averaged, as an owner's rows are
-            weights = torch.cat([torch.ones(before) if weights is None else weights, own])
-        order = torch.where(mine, before // width + mine.cumsum(0) - 1, (~mine).cumsum(0) - 1)
-        index = (order[:, None] * width + torch.arange(width)).flatten()
-        real = (index < before).nonzero().flatten()
-
-        def spread(part: Tensor) -> Tensor:
-            found = part.new_zeros((len(index), *part.shape[1:]))
-            found[real] = part
-            return found
-
-        scattered = (*rows.mapped(given, spread), places[index], pulls[index])
-        return Batch(scattered, width, None if weights is None else weights[index], others.numbers)

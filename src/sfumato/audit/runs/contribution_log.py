@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does one unit add at most what clipping allows? Exact tests of noisy contributions of canaries.
+"""Exact tests of the noisy contributions of canaries: does one unit add at most what clipping permits?
 
-Given      For canaries in a batch, what was released along their gradient, less the bound on one unit, in
-           standard deviations of the noise. Where clipping is right this is normal, with a mean of 0 or less.
-Mean       Of each step, and of all: a bound that is exceeded by a little, by many.
-Largest    Of each step: a bound that is exceeded by far, by one.
-Beyond     A canary that is not in a batch moves nothing: its own coordinate is noise alone, which may not be
-           large, either.
-Rounding   Sums are float32 numbers: a contribution is rounded by about 1e-7 of its bound. Steps whose noise
-           is below `LEAST_NOISE` bounds are left out: there, rounding could look like too much.
-Guarantee  A p-value is at most p with a chance of at most p, all looks counted (Bonferroni).
+For canaries in a batch, the value is what was released along their gradient, less the bound on one unit, in
+standard deviations of the noise. If clipping is right it is normal, with a mean of 0 or less.
+
+- The mean of each step, and of all steps, shows a bound that many units exceed by a little.
+- The largest value of each step shows a bound that one unit exceeds by far.
+- A canary that is not in a batch contributes nothing: its coordinate is noise alone and must not be large.
+
+Guarantee  A p-value is at most p with probability at most p; all looks are counted (Bonferroni).
+Edge cases Sums are float32 numbers, so a contribution is rounded by about 1e-7 of its bound. Steps whose
+           noise is below `LEAST_NOISE` bounds are left out, because rounding could look like an excess there.
 """
 
 import math

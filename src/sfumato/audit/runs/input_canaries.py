@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Audit a training procedure from outside: input canaries, one run, and the final model alone.
+"""Audits of a training procedure as a black box: input canaries, one run, and the final model alone.
 
-Canaries   Rows that are unlike the data, such as ones with random labels, which a model learns only by heart.
-           Each is in with chance 1/2, independently. Whoever trains needs no change: a black box.
-Guarantee  All canaries are in one model, so their scores are not independent: the bound is one that holds
-           nevertheless, and for every kind of noise, `one_run.binary_guesses`.
-Gaussian   `gaussian=True` adds `one_run.f_dp`, each bound then with half of the error. It shows more, and
-           holds only for what is mu-GDP for some mu: Gaussian noise in every step, with all units in every
-           step. Of other mechanisms (Laplace, randomized response, a run that samples its batches) it would
-           call true claims false.
-Weak       The final model shows less than every noisy gradient does: expect bounds far below the claim, and
-           below those of `canaries`. Many runs on neighboring data (`audit_mechanism`) show more, dearer.
+Canaries are rows that are unlike the data, such as rows with random labels, which a model can only memorize.
+Each is in with probability 1/2, independently. The training procedure needs no change. The final model shows
+less than every noisy gradient does: expect bounds far below the claim, and below those of `canaries`. Many
+runs on neighboring data (`audit_mechanism`) show more, at a higher cost.
+
+Guarantee  All canaries are in one model, so their scores are not independent. The bound that is used holds
+           nevertheless, for every kind of noise: `one_run.binary_guesses`. `gaussian=True` adds
+           `one_run.f_dp`, and each bound then gets half of the error. It shows more, and holds only for
+           mechanisms that are mu-GDP for some mu: Gaussian noise in every step, with all units in every step.
+           For other mechanisms (Laplace, randomized response, a run that samples its batches) it would
+           refute true claims.
 """
 
 from collections.abc import Callable
@@ -35,7 +36,18 @@ Train = Callable[[Rows], nn.Module]  # canaries that are in -> the model trained
 
 
 def mislabeled(features: Tensor, *, classes: int, generator: Generator | None = None) -> Rows:
-    """Return rows with labels drawn at random: canaries of the simplest kind.
+    """Return rows with labels drawn at random: the simplest canaries.
+
+    Args:
+        features: The features of the rows, one row each.
+        classes: The number of classes that labels are drawn from, at least 2.
+        generator: The source of the labels. None means operating-system entropy.
+
+    Returns:
+        The features and their random labels.
+
+    Raises:
+        InvalidParameterError: If there are fewer than 2 classes.
 
     >>> mislabeled(torch.zeros(3, 2), classes=2)[1].shape
     torch.Size([3])
@@ -59,10 +71,25 @@ def audit_inputs(
     gaussian: bool = False,
     generator: Generator | None = None,
 ) -> AuditResult:
-    """Train once with a random half of the canaries, and return what their losses prove.
+    """Train once with a random half of the canaries, and return the lower bound that their losses give.
 
-    `train` is given the canaries that are in, adds them to its data, and returns the trained model. Say
-    `gaussian` only where the claim is that of Gaussian noise on all units ("Gaussian" above).
+    Args:
+        train: A function that takes the canaries that are in, trains on them and on its data, and returns the
+            trained model.
+        canaries: Features and labels of all canaries.
+        claim: The guarantee that is claimed for the trained model.
+        subject: What is audited, in a few words.
+        loss: The loss by which canaries are scored, one number for each row.
+        confidence: The probability with which the bounds hold together.
+        gaussian: True adds a bound that holds only if Gaussian noise is added to all units in every step.
+        generator: The source that decides which canaries are in. None means operating-system entropy.
+
+    Returns:
+        The claim beside the lower bounds, and the scores of the canaries.
+
+    Raises:
+        InvalidParameterError: If the canaries do not fit together, if there are too few of them, or if
+            `train` does not return a model.
 
     >>> from sfumato.accounting.guarantee import Relation
     >>> claim = Guarantee(epsilon=1.0, delta=1e-5, relation=Relation.ADD_REMOVE, privacy_unit="example")

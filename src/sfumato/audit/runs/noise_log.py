@@ -1,24 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Is the noise what it is stated to be? Exact tests of coordinates that hold noise and nothing else.
+"""Exact tests of noise in coordinates that hold noise and nothing else.
 
-Given      What was released in such coordinates, in standard deviations that are stated: independent standard
-           normal numbers where the code is right, whatever the data are.
-Variance   The sum of squares of each step, and of all, is chi-square; only too little is held against it.
-Shape      How many numbers lie within each of some distances from 0 is binomial; only too many are held
-           against it. Noise that is cut off, uniform or Laplace, with the right variance, shows here.
-Steps      Signs of one coordinate in two steps agree with chance 1/2, and over coordinates these are fair
-           coins: too many or too few mean noise that is used again or taken back. Each pair of steps is
-           tested, and for each distance all pairs of that distance together.
-Places     Signs of two coordinates at a fixed distance in one step are fair coins, too, independent over the
-           places they start at (such pairs form a forest, and products of signs along its edges are
-           independent): repeated or shared draws show.
-Unknown    `Energies` takes coordinates to which the data add as well. Adding a number that was fixed before
-           the noise makes the square of the sum larger, in the sense of laws (a noncentral chi-square), so
-           that too little is still evidence; where the data add much, it shows nothing.
-Broken     A bounded sum with Gaussian noise is always a finite number. A step where it is not fails by
-           itself, and is left out of all sums, where it would hide what the others show.
-Guarantee  A p-value here is at most p with a chance of at most p, for independent Gaussian noise of at least
-           the stated size. It counts all that was looked at, by Bonferroni's inequality.
+Values are what was released in such coordinates, in stated standard deviations. If the code is right they are
+independent standard normal numbers, whatever the data are.
+
+- The sum of squares of each step, and of all steps, has a chi-square distribution. Only too little counts.
+- The number of values within some distances from 0 is binomial. Only too many count. Noise that is cut off,
+  uniform or Laplace, with the right variance, shows here. Values must not have been rounded to a coarse type:
+  the grid of bfloat16 holds 1, 1.5 and 2, and more values lie within these after rounding.
+- Signs of one coordinate in two steps agree with probability 1/2, and are fair coins over coordinates. Too
+  many or too few mean noise that is used again or taken back. Each pair of steps is tested, and for each
+  distance all pairs of steps of that distance together.
+- Signs of two coordinates at a fixed distance in one step are fair coins, too, independent over the places
+  that they start at (such pairs form a forest, and products of signs along its edges are independent).
+  Repeated or shared draws show.
+
+`Energies` takes coordinates to which the data contribute as well. If a number is added that was fixed before
+the noise was drawn, the square of the sum becomes stochastically larger (a noncentral chi-square), so too
+little is still evidence. If the data contribute much, it shows nothing.
+
+Guarantee  A p-value is at most p with probability at most p, for independent Gaussian noise of at least the
+           stated size. All looks are counted (Bonferroni).
+Failure    A bounded sum with Gaussian noise is always a finite number. A step in which it is not is a finding
+           by itself, and is left out of all sums, where it would hide the others.
 """
 
 import math
@@ -34,7 +38,7 @@ from scipy.stats import binom, chi2
 
 from sfumato.audit.evidence.results import Finding
 
-__all__ = ["Energies", "NoiseLog", "least_p", "seen_in_one_step"]
+__all__ = ["Energies", "NoiseLog", "least_p", "packed", "seen_in_one_step", "unpacked"]
 
 Numbers = npt.NDArray[np.float64]
 Signs = npt.NDArray[np.int8]
@@ -175,8 +179,8 @@ class NoiseLog:
         p, at = least_p(self._lag_sums, self._lag_pairs)
         return Finding(
             p_value=p,
-            message=f"the noise in {self.name} is not drawn for each coordinate: coordinates {at + 1} apart are "
-            "related",
+            message=f"the noise in {self.name} is not drawn for each coordinate: coordinates {at + 1} apart "
+            "are related",
             observations=self._count,
         )
 
@@ -207,8 +211,8 @@ class NoiseLog:
             "energies": self._energies.state_dict(),
             "within": self._within.tolist(),
             "count": self._count,
-            "signs": _packed(self._signs),
-            "beside": _packed(beside),
+            "signs": packed(self._signs),
+            "beside": packed(beside),
             "names": [name for name, _ in self._beside],
             "width": max((len(signs) for signs in (*self._signs, *beside)), default=0),
             "lags": torch.from_numpy(lags[:, : len(np.trim_zeros(self._lag_pairs, "b"))]).clone(),
@@ -220,8 +224,8 @@ class NoiseLog:
         self._within = np.array(state["within"], dtype=np.int64)
         self._count = int(state["count"])
         width = int(state["width"])
-        self._signs = _unpacked(state["signs"], width)
-        self._beside = list(zip(state["names"], _unpacked(state["beside"], width), strict=True))
+        self._signs = unpacked(state["signs"], width)
+        self._beside = list(zip(state["names"], unpacked(state["beside"], width), strict=True))
         self._lag_sums, self._lag_pairs = np.zeros((2, _LAGS))
         for total, kept in zip((self._lag_sums, self._lag_pairs), state["lags"].numpy(), strict=True):
             total[: len(kept)] = kept
@@ -301,7 +305,7 @@ class Energies:
         self._least = {int(size): (float(energy), str(step)) for size, energy, step in state["least"]}
 
 
-def _packed(signs: Sequence[Signs]) -> torch.Tensor:
+def packed(signs: Sequence[Signs]) -> torch.Tensor:
     """Return signs of equal length as two bits each: which are above 0, and which are below."""
     if not signs:
         return torch.zeros(2, 0, 0, dtype=torch.uint8)
@@ -309,8 +313,9 @@ def _packed(signs: Sequence[Signs]) -> torch.Tensor:
     return torch.from_numpy(np.packbits(np.stack([stacked > 0, stacked < 0]), axis=2))
 
 
-def _unpacked(packed: torch.Tensor, width: int) -> list[Signs]:
-    above, below = np.unpackbits(packed.numpy(), axis=2, count=width).astype(np.int8)
+def unpacked(bits: torch.Tensor, width: int) -> list[Signs]:
+    """Return the signs that `packed` returned as bits, each of the width given."""
+    above, below = np.unpackbits(bits.numpy(), axis=2, count=width).astype(np.int8)
     return list(above - below)
 
 
@@ -334,7 +339,7 @@ def least_p(sums: Sequence[float] | Any, pairs: Sequence[float] | Any) -> tuple[
     """Return the smallest p-value of many sums of signs, times their number, and where it is."""
     sizes = np.asarray(pairs, dtype=np.float64)
     far = np.abs(np.asarray(sums, dtype=np.float64)) / np.sqrt(np.maximum(sizes, 1))
-    nearest = np.argsort(-far)[:_CANDIDATES]
+    nearest = np.argpartition(-far, min(_CANDIDATES, len(far)) - 1)[:_CANDIDATES]
     p = _p_of_signs(np.asarray(sums)[nearest], sizes[nearest])
     at = int(np.argmin(p))
     return min(1.0, int(np.count_nonzero(sizes)) * float(p[at])), int(nearest[at])

@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attack a finished run: what its canaries prove, and whether its model tells who was in its data.
+"""Attacks on a finished run: the lower bound of its canaries, and membership inference by loss.
 
-Bound      Canaries give a lower bound on epsilon, with a confidence; only a bound can refute a claim.
-Estimate   The loss of rows that were trained on, against rows that were not, tells how much this model gives
-           away about membership. It is exact for these rows and this model, and no bound for others. Where
-           the two groups are not drawn alike, part of the difference is theirs.
-Private    The membership attack reads private rows and shows exact figures about them: it is for public data
-           and for the data's owner, and its page must not be published where rows are secret.
+Canaries give a lower bound on epsilon, with a confidence. Only such a bound, or a failed check beside it, can
+refute a claim.
+
+The membership attack compares the loss of rows that were trained on with the loss of rows that were not. It
+is an estimate: exact for these rows and this model, and not a bound for others. If the two groups have
+different distributions, that is part of the difference.
+
+Guarantee  The canaries' bound reads nothing but noisy gradients, and costs no privacy. The membership attack
+           reads private rows and shows exact figures about them: it is meant for public data and for the
+           owner of the data. Do not publish its page if the rows are secret.
+Failure    A model whose weights changed after the run is refused: they are not those that were audited.
 """
 
 from collections.abc import Sequence
@@ -21,6 +26,7 @@ from sfumato.audit.models.shadow_models import loss_scores
 from sfumato.errors import InvalidParameterError
 from sfumato.labels.label_run import LabelRun
 from sfumato.training.engine.losses import Loss, cross_entropy
+from sfumato.training.record import fingerprints
 from sfumato.training.run import LoadedVerdict, TrainingRun
 
 __all__ = ["NOT_AUDITED", "AttackResult", "attack"]
@@ -35,7 +41,13 @@ Rows = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class AttackResult:
-    """A claim and all that was tried against it."""
+    """A claim and the results of all attacks on it.
+
+    Attributes:
+        claim: The guarantee that the run states.
+        canaries: The result of the audit by canaries; None if the run had none.
+        membership: The curve of membership inference by loss; None if no rows were compared.
+    """
 
     claim: Guarantee
     canaries: AuditResult | None
@@ -43,11 +55,15 @@ class AttackResult:
 
     @property
     def audited(self) -> bool:
-        """Whether anything was tried that could have shown the claim to be false: only canaries could."""
+        """Whether an attack was made that can refute a claim: only canaries can."""
         return self.canaries is not None and self.canaries.tested
 
     def not_audited(self) -> str:
-        """Return the sentence that says why nothing was audited."""
+        """Return the sentence that says why nothing was audited.
+
+        Returns:
+            A sentence.
+        """
         if self.canaries is None:
             return NOT_AUDITED
         return f"The claim was not audited: {self.canaries.untested()}."
@@ -66,14 +82,22 @@ class AttackResult:
         return [Roc(self.canaries.in_scores, self.canaries.out_scores, name="canaries"), *found]
 
     def tried(self) -> list[str]:
-        """Return each attack with what it found, a sentence each."""
-        said = [] if self.canaries is None else [self.canaries.statement()]
+        """Return each attack with its result.
+
+        Returns:
+            One statement for each attack.
+        """
+        results = [] if self.canaries is None else [self.canaries.statement()]
         if self.membership is not None:
-            said.append(f"Membership by loss, an estimate and no bound: {self.membership.describe()}.")
-        return said
+            results.append(f"Membership by loss, an estimate and no bound: {self.membership.describe()}.")
+        return results
 
     def statement(self) -> str:
-        """Return the claim and what was tried, as a paragraph."""
+        """Return the claim and the results of all attacks.
+
+        Returns:
+            A paragraph.
+        """
         missing = [] if self.audited else [self.not_audited()]
         return " ".join([f"The claim is {self.claim}.", *missing, *self.tried()])
 
@@ -85,20 +109,31 @@ def attack(
     others: Rows | None = None,
     loss: Loss = cross_entropy,
 ) -> AttackResult:
-    """Return what canaries of a run prove, and with rows to compare, what its model tells about membership.
+    """Return the lower bound of a run's canaries and, with rows to compare, membership inference by loss.
 
-    `members` are rows that the run was trained on, `others` rows of the same kind that it was not. Of a run
-    on secret labels, its training by noisy gradients is attacked.
+    Args:
+        run: A finished run. Of a run on secret labels, its training by noisy gradients is attacked.
+        members: Features and labels of rows that the run was trained on. None for canaries alone.
+        others: Features and labels of rows with the same distribution that the run was not trained on.
+        loss: The loss that is compared, `loss(model, features, labels)`, one number for each row.
+
+    Returns:
+        The claim beside the result of each attack.
+
+    Raises:
+        InvalidParameterError: If the run has no canaries and no rows are given, if only one group of rows is
+            given, if the run took no noisy steps, or if its weights were changed after the run.
     """
     run = _training(run)
     if (members is None) != (others is None):
-        raise InvalidParameterError("give both members and others, rows to compare, or neither.")
+        raise InvalidParameterError("pass both members and others, rows to compare, or neither.")
     planted = _found(run)
     if planted is None and members is None:
         raise InvalidParameterError(
             "this run has no canaries, and there are no rows to compare. Train with "
-            "Trainer(audit=Canaries(count=1000)), or give members=... and others=..."
+            "Trainer(audit=Canaries(count=1000)), or pass members=... and others=..."
         )
+    _require_weights(run, refuted=planted is not None and planted.refuted and members is None)
     roc = None
     if members is not None and others is not None:
         scores = [loss_scores(run.model, rows, loss=loss) for rows in (members, others)]
@@ -111,6 +146,17 @@ def _found(run: TrainingRun) -> AuditResult | None:
     if isinstance(run.audit, LoadedVerdict):
         return AuditResult.from_dict(run.audit.to_dict(), run.guarantee)
     return run.audit if isinstance(run.audit, AuditResult) else None
+
+
+def _require_weights(run: TrainingRun, *, refuted: bool) -> None:
+    """Refuse a model whose weights are not those of the run, unless the run is refuted all the same."""
+    left = run.weights_sha256
+    if refuted or left is None or fingerprints.fingerprint_of(run.model.state_dict()) == left:
+        return
+    raise InvalidParameterError(
+        "the weights of the model were changed after the run: they are not those that were audited. Restore "
+        "them, or train again."
+    )
 
 
 def _training(run: TrainingRun | LabelRun) -> TrainingRun:

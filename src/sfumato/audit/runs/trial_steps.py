@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps of a training run that do not count: they show noise and clipping in the model's own tensors.
+"""Trial steps of a training run: they do not count, and show noise and clipping in the model's own tensors.
 
-Empty      Steps without rows, in which every tensor of the model holds noise and nothing else. The first
-           time there are several, so that noise which comes back shows also in a short run.
-Pushed     Steps with rows of nobody's whose gradients lie in the model's own tensors, far too long: their
-           clipped sum is known, up to the noise, and may not be longer.
-When       A few times in a run, at steps drawn at random. Their noise is their own, and they are forgotten:
-           the run goes on as if they had not been taken.
-Private    No row of the data takes part.
+- Empty trials have no rows, so every tensor of the model holds noise and nothing else. The first time there
+  are several, so that noise which comes back shows also in a short run.
+- Pushed trials have synthetic rows whose gradients lie in the model's own tensors and are far too long. Their
+  clipped sum is known, up to the noise, and must not be longer.
+
+Trials are taken a few times in a run, before steps that are drawn at random. They have noise of their own.
+The run then continues as if they had not been taken. Gradients are looked at before they are rounded to the
+type of a parameter: noise that was rounded to bfloat16 or float16 is not Gaussian.
+
+Guarantee  No row of the data takes part in a trial.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,14 +24,14 @@ from torch import Tensor, nn
 
 from sfumato.audit.runs.auditor import ESTIMATED, Auditor
 from sfumato.audit.runs.contribution_log import LEAST_NOISE, TOO_LITTLE
+from sfumato.audit.runs.place_log import ends
 from sfumato.errors import SfumatoError
 from sfumato.training import distributed
 from sfumato.training.data import rows
-from sfumato.training.engine import parameter_values
-from sfumato.training.engine.self_check import same_draws
-from sfumato.training.privacy.clipping import Clipping, Scaling
 from sfumato.training.data.units import Units, moved
 from sfumato.training.engine.gradients import PrivateGradients
+from sfumato.training.engine.self_check import same_draws
+from sfumato.training.privacy.clipping import Clipping, Scaling
 from sfumato.training.privacy.dp_sgd import DpSgd
 
 __all__ = ["LONG", "Trials", "gradients_of", "just_below"]
@@ -37,7 +40,7 @@ LONG = 1e6  # times the clip norm: a gradient before it is clipped
 _PUSHES = (LONG, 1.5, 100.0, 3.0, 10.0)  # of rows in turn, in multiples of the threshold
 _PUSHED = 32  # rows in a trial
 _STEPS_PER_TRIAL, _MOST_TRIALS = 100, 16
-_EMPTY = 3  # steps without rows the first time: a tensor of 16 numbers that repeats its noise shows
+_EMPTY = 8  # trials without rows the first time: a tensor of 2 numbers that repeats its noise shows
 _CROWD, _ALONE = 64, 60.0  # rows of a trial in which one is too long, by so much, and the others are short
 _SHORT = 1e-3  # in multiples of the threshold
 _ATTEMPTS = 16  # passes of one row, to see whether they differ
@@ -93,16 +96,22 @@ class Trials:
         scale = private.expected_batch_size / private.bound
         for _ in range(_EMPTY if step == min(self._steps) else 1):
             self._try(private, step, None)
-            for name, gradient in gradients_of(self._model).items():
-                self._auditor.observe_noise(f"the model's {name}", _some(gradient * (scale / noise)))
-            self._auditor.observe_places(_in_order(private.parameters.values()))
+            self._look(private, scale / noise)
         if self._mechanism.step.projections is None and noise >= LEAST_NOISE:
             for pushed, direction in self._pushes(private, device):
                 self._try(private, step, pushed.rows)
-                along = sum(float((g * direction[n]).sum()) for n, g in gradients_of(self._model).items())
+                along = sum(float((g * direction[n]).sum()) for n, g in gradients_of(private).items())
                 excess = along * scale - pushed.allowed
                 self._auditor.observe_push(excess / pushed.allowed, noise=noise / pushed.allowed)
         private.drop()
+
+    def _look(self, private: PrivateGradients, scale: float) -> None:
+        """Look at a trial without rows; `scale` times a gradient is noise in stated standard deviations."""
+        for name, gradient in gradients_of(private).items():
+            self._auditor.observe_noise(f"the model's {name}", _some(gradient) * scale)
+        released = private.released().values()
+        finite = all(bool(gradient.isfinite().all()) for gradient in released)
+        self._auditor.observe_places(ends(released), finite=finite)
 
     def _try(self, private: PrivateGradients, step: int, batch: tuple[Any, ...] | None) -> None:
         """Take a step that does not count, and look at the canaries' coordinates, which are noise alone."""
@@ -130,7 +139,7 @@ class Trials:
                 continue
             if self._draws is None:
                 self._draws = self._has_draws(private, made, direction, device)
-            along = {name: part / norm for name, part in direction.items()}
+            along = {name: part.float() / norm for name, part in direction.items()}  # not in a coarser type
             for lengths in self._lengths():
                 places = torch.zeros(len(lengths), dtype=torch.int64, device=device)
                 pulls = (lengths * (private.bound / norm)).to(device)
@@ -173,9 +182,7 @@ class Trials:
             raise
         except Exception:  # of the model or the loss, which such a row is nothing for
             return None
-        return {
-            name.removeprefix("model."): part for name, part in found.items() if name.startswith("model.")
-        }
+        return _of_model(found)
 
     def _lengths(self) -> list[Tensor]:
         """Return how long the gradients of rows are, in multiples of the bound: many, and one in a crowd."""
@@ -190,10 +197,13 @@ class Trials:
         return [many, one_in_a_crowd]
 
 
-def gradients_of(model: nn.Module) -> dict[str, Tensor]:
-    """Return the gradient of each of the model's tensors that has one."""
-    named = parameter_values.find(model).parameters
-    return {name: p.grad for name, p in named.items() if p.grad is not None}
+def gradients_of(private: PrivateGradients) -> dict[str, Tensor]:
+    """Return the released gradient of each of the model's tensors, without those of canaries."""
+    return _of_model(private.released())
+
+
+def _of_model(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix("model."): part for name, part in named.items() if name.startswith("model.")}
 
 
 def just_below(clipping: Clipping) -> float:
@@ -214,12 +224,6 @@ def _drops(module: nn.Module) -> bool:
     """Whether a module drops values, by the settings that such modules have."""
     chances = (getattr(module, name, 0) for name in ("p", "dropout", "drop_prob", "drop_rate"))
     return module.training and any(isinstance(each, float) and each > 0 for each in chances)
-
-
-def _in_order(parameters: Iterable[Tensor]) -> Any:
-    """Return the gradients of all parameters, of canaries and of the model, one after the other."""
-    gradients = [p.grad.flatten().float() for p in parameters if p.grad is not None]
-    return torch.cat(gradients).cpu().numpy()
 
 
 def _some(gradient: Tensor) -> Any:

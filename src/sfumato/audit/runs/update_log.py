@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Are weights moved by the released gradients, and by nothing else?
+"""Comparison of the weights of a run with those that the released gradients lead to.
 
-Given      A copy of the optimizer, made before the first step, takes every step with the gradients that were
-           released. What the optimizer does is a function of these and of public settings, so the weights of
-           both stay the same; so do their moving averages, and so do those that are handed over at the end.
-Found      Whatever looks at gradients without noise on the way from the release to the weights: steps that
-           are scaled, skipped or averaged by them, and weights that are set at the end.
-Settings   Rates and other settings are read from the run's optimizer before it can see the gradients of a
-           step. What changes them between steps is not looked at.
+A copy of the optimizer, made before the first step, takes every step with the gradients that were released.
+Its steps are a function of these and of public settings, so the weights of both stay equal. The same holds
+for moving averages and for the weights that the run returns. Code that looks at gradients without noise on
+the way from the release to the weights shows: steps that are scaled, skipped or averaged by them, and weights
+that are set at the end.
+
 Guarantee  No chance is involved: right code never fails. Random draws of an optimizer are repeated.
+Edge cases Learning rates and other settings are read from the run's optimizer before it can see the gradients
+           of a step. Code that changes them between steps is not checked. Steps before a resume are not
+           compared again; what was wrong with them, or with the weights of the checkpoint, is kept in it.
 Not here   Runs with a denoiser, which changes gradients after their release, and optimizers that cannot be
-           copied, as those with hooks or attributes of their own: for these nothing is found. Optimizers that
-           are not of torch may read rows by a closure or a global name, and their copies read the same:
-           a difference counts against them, but where there is none they are not called checked.
-           Steps before a resume are not compared again; what was wrong with them, or with the
-           weights of the checkpoint, is kept in it.
+           copied, such as those with hooks or attributes of their own: nothing is found for these. Optimizers
+           that are not from torch may read rows by a closure or a global name, and so may their copies: a
+           difference counts against them, but without one they are not reported as checked.
 """
 
 import copy
@@ -26,8 +26,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from sfumato.audit.evidence.results import Finding
-from sfumato.training.weight_average import WeightAverage
 from sfumato.training.engine.self_check import same_draws
+from sfumato.training.weight_average import WeightAverage
 
 __all__ = ["UpdateLog"]
 
@@ -106,14 +106,18 @@ class UpdateLog:
         Where all steps were taken before a resume, those handed over are compared with the checkpoint's.
         """
         if self._twin is None:
-            return [] if self.message is None else [Finding(p_value=0.0, message=self.message, observations=1)]
+            return (
+                [] if self.message is None else [Finding(p_value=0.0, message=self.message, observations=1)]
+            )
         expected = _weights(self._twin) if self._average is None else self._average
         if not self._same(expected, _weights(self._optimizer)):
             self._fail("the weights that are handed over are not those that the released gradients lead to")
         if self.message is None and not _is_known(self._optimizer):
             return []
         message = self.message or "weights follow from what was released"
-        return [Finding(p_value=1.0 if self.message is None else 0.0, message=message, observations=self._steps)]
+        return [
+            Finding(p_value=1.0 if self.message is None else 0.0, message=message, observations=self._steps)
+        ]
 
     def _fail(self, message: str) -> None:
         self.message = self.message or message  # the first is what matters

@@ -74,6 +74,20 @@ class Sums:
             view = self._views[name]
             parameter.grad = view if view.dtype == parameter.dtype else view.to(parameter.dtype)
 
+    def released(self) -> dict[str, Tensor]:
+        """Return what `to_grad` set every `.grad` to, before it was rounded to the parameter's type.
+
+        A gradient that is not its rounded sum, because something changed it, is returned as it is.
+        """
+        held = {name: p.grad for name, p in self._parameters.items()}
+        return {name: self._unrounded(name, grad) for name, grad in held.items() if grad is not None}
+
+    def _unrounded(self, name: str, gradient: Tensor) -> Tensor:
+        view = self._views.get(name)
+        if view is None or gradient is view or gradient.shape != view.shape:
+            return gradient
+        return view if torch.equal(gradient, view.to(gradient.dtype)) else gradient
+
     def _allocate(self) -> None:
         if all(name in self._views and _fits(self._views[name], p) for name, p in self._parameters.items()):
             return

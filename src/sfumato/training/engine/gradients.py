@@ -330,6 +330,13 @@ class PrivateGradients:
             self._clipper.load_state_dict(clipper)
             self._clear()
 
+    def released(self) -> dict[str, Tensor]:
+        """Return the noisy gradient of every parameter, before it was rounded to the parameter's type.
+
+        An audit tests the noise in these: noise that was rounded to bfloat16 or float16 is not Gaussian.
+        """
+        return self._sums.released()
+
     def drop(self) -> None:
         """Take every gradient away, such as those of a trial."""
         self._sums.hide()

@@ -38,7 +38,7 @@ __all__ = [
     "taken_by_first",
 ]
 
-FORMAT: Final = 3  # of checkpoints: another number for another layout
+FORMAT: Final = 4  # of checkpoints: another number for another layout
 _SHORT: Final = 60  # characters of a setting that an error shows
 
 
@@ -168,7 +168,7 @@ class RunFolder:
         return self._state_in(self.checkpoint)
 
     def _state_in(self, place: Path) -> dict[str, Any]:
-        state = self._read(place)
+        state = self._read(place, "An optimizer or schedule with state of another kind cannot be resumed.")
         if not isinstance(state, dict) or state.get("format") != FORMAT:
             raise CheckpointError(
                 f"{str(place)!r} was written by another version of sfumato. Resume with that one."
@@ -177,16 +177,15 @@ class RunFolder:
 
     def read_weights(self) -> Mapping[str, Tensor]:
         """Return the weights of a finished run."""
-        return self._read(self.weights)
+        return self._read(self.weights, "Restore the file, or train again.")
 
-    def _read(self, place: Path) -> Any:
+    def _read(self, place: Path, advice: str) -> Any:
         try:
             return torch.load(place, weights_only=True, map_location="cpu")
         except Exception as error:  # torch raises many kinds for a file that is not one of its own
             raise CheckpointError(
                 f"{str(place)!r} cannot be read ({type(error).__name__}): it is damaged, or holds "
-                "more than tensors, numbers and text. An optimizer or schedule with state of another kind "
-                "cannot be resumed."
+                f"more than tensors, numbers and text. {advice}"
             ) from error
 
     def write_report(self, text: str) -> None:
