@@ -11,11 +11,10 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from sfumato import Budget, Ledger
-from sfumato.audit.runs import auditor
-from sfumato.audit.runs import canaries
-from sfumato.audit.runs.auditor import least_canaries
-from sfumato.audit.runs.canaries import CanaryRun, Canaries
 from sfumato.audit.evidence.results import CheckName
+from sfumato.audit.runs import auditor, canaries
+from sfumato.audit.runs.auditor import least_canaries
+from sfumato.audit.runs.canaries import Canaries, CanaryRun
 from sfumato.errors import InvalidParameterError, UnsupportedModelError
 from sfumato.testing import seeded
 from sfumato.training import (
@@ -32,12 +31,12 @@ from sfumato.training import (
     Trainer,
     TruncatedPoissonSampling,
 )
-from sfumato.training.record.run_folder import RunFolder
-from sfumato.training.privacy.clipping import CoordinateClipping, Scaling
 from sfumato.training.data.units import Deferred, Units
 from sfumato.training.engine.isolation.isolated_rows import is_row
-from sfumato.training.privacy.noise import IndependentNoise
 from sfumato.training.loop import Session
+from sfumato.training.privacy.clipping import CoordinateClipping, Scaling
+from sfumato.training.privacy.noise import IndependentNoise
+from sfumato.training.record.run_folder import RunFolder
 
 torch.set_num_threads(1)  # the tests run in several processes: threads would only wait for one another
 
@@ -182,9 +181,7 @@ def test_half_of_a_claim_is_found_where_batches_follow_a_schedule(sampler):
 
 
 def test_a_batch_of_a_schedule_counts_for_the_canaries_whose_place_is_in_it():
-    audited = Canaries(count=COUNT).plant(
-        Units(rows()), mechanism("zero-out", SAMPLERS["cyclic"]), seeded(1)
-    )
+    audited = Canaries(count=COUNT).plant(Units(rows()), mechanism("zero-out", SAMPLERS["cyclic"]), seeded(1))
     audited.host(nn.Linear(2, 2))
     places = audited.units._places
     others = [unit for unit in range(ALL) if unit not in places.tolist()]

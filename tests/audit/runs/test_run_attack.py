@@ -5,11 +5,11 @@ import pytest
 import torch
 from torch import nn
 
-from sfumato.audit.runs.run_attack import attack
-from sfumato.audit.runs.canaries import Canaries
 from sfumato.audit.evidence.results import AuditResult, LowerBound
+from sfumato.audit.runs.canaries import Canaries
+from sfumato.audit.runs.run_attack import attack
 from sfumato.errors import InvalidParameterError
-from sfumato.labels import NoisyGradients, RandomizedLabels, Learner
+from sfumato.labels import Learner, NoisyGradients, RandomizedLabels
 from sfumato.labels import train as train_on_labels
 from sfumato.labels.methods.noisy_gradients import Denoising
 from sfumato.testing import seeded

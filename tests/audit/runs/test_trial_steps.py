@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from sfumato.audit.runs.auditor import Auditor
-from sfumato.audit.runs.canaries import CanaryRun, Canaries
+from sfumato.audit.runs.canaries import Canaries, CanaryRun
 from sfumato.errors import InvalidParameterError
 from sfumato.testing import seeded
 from sfumato.training import Clipping, DpSgd, NoisyStep, PoissonSampling, PrivateGradients, Trainer

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Watch a mechanism at work: canaries that take part in it, scores for them, and checks of its noise.
 
-For whom   Whatever adds noise to sums of bounded contributions, step by step: DP-SGD (`audit.runs.canaries` builds
-           on this), votes of teachers, updates of clients. Whoever runs the mechanism lets the canaries that
+For whom   Whatever adds noise to sums of bounded contributions, step by step: DP-SGD (`audit.runs.canaries`
+           builds on this), votes of teachers, updates of clients. Whoever runs the mechanism lets the canaries that
            are `present` take part, each in a direction of its own, and tells what was released there.
 Bounds     The ranks of all scores (`one_run.ranks`), and the highest ones (`claims.bound_of_tail`).
 Checks     Of noise (`noise_log`, `place_log`), of contributions (`contribution_log`), of batches
@@ -26,14 +26,12 @@ from torch import Tensor
 from sfumato import _check
 from sfumato.accounting.events import DpEvent
 from sfumato.accounting.guarantee import Guarantee, Relation
-from sfumato.audit.evidence import claim_limits
-from sfumato.audit.evidence import one_run
-from sfumato.audit.evidence import step_price
+from sfumato.audit.evidence import claim_limits, one_run, step_price
+from sfumato.audit.evidence.results import AuditResult, Check, CheckName, Finding, LowerBound, Unchecked
 from sfumato.audit.runs.batch_log import BatchLog
 from sfumato.audit.runs.contribution_log import LEAST_NOISE, TOO_LITTLE, ContributionLog
 from sfumato.audit.runs.noise_log import Energies, NoiseLog
 from sfumato.audit.runs.place_log import PlaceLog
-from sfumato.audit.evidence.results import AuditResult, Check, CheckName, Finding, LowerBound, Unchecked
 from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms.random import Generator, resolve, words
 

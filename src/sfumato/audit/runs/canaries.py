@@ -40,24 +40,24 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from sfumato.accounting.guarantee import Guarantee
-from sfumato.audit.runs.auditor import Auditor, halves, least_canaries, require_enough
 from sfumato.audit.evidence.results import AuditResult, CheckName
+from sfumato.audit.runs.auditor import Auditor, halves, least_canaries, require_enough
 from sfumato.audit.runs.trial_steps import LONG, Trials, gradients_of, just_below
 from sfumato.audit.runs.update_log import UpdateLog
 from sfumato.errors import InvalidParameterError, UnsupportedModelError
 from sfumato.mechanisms.random import Generator, resolve, words
 from sfumato.training import distributed
 from sfumato.training.data import rows
-from sfumato.training.engine import parameter_values
-from sfumato.training.weight_average import WeightAverage
-from sfumato.training.privacy.clipping import Clipping, CoordinateClipping, Scaling
 from sfumato.training.data.units import Batch, Units
+from sfumato.training.engine import parameter_values
 from sfumato.training.engine.gradients import PrivateGradients
 from sfumato.training.engine.losses import Loss
+from sfumato.training.privacy.clipping import Clipping, CoordinateClipping, Scaling
 from sfumato.training.privacy.dp_sgd import DpSgd
 from sfumato.training.privacy.sampling import PoissonSampling
+from sfumato.training.weight_average import WeightAverage
 
-__all__ = ["CanaryRun", "Canaries"]
+__all__ = ["Canaries", "CanaryRun"]
 
 _LENGTHS = (LONG, 30.0, LONG, 1000.0)  # of canaries in turn: a mistake may depend on the length
 _SHAPELESS = "no canary was in any batch: there was no row whose shape a canary could have"

@@ -175,8 +175,8 @@ class NoiseLog:
         p, at = least_p(self._lag_sums, self._lag_pairs)
         return Finding(
             p_value=p,
-            message=f"the noise in {self.name} is not drawn for each coordinate: coordinates {at + 1} apart are "
-            "related",
+            message=f"the noise in {self.name} is not drawn for each coordinate: coordinates {at + 1} apart "
+            "are related",
             observations=self._count,
         )
 

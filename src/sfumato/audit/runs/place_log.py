@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sfumato.audit.runs.noise_log import least_p
 from sfumato.audit.evidence.results import Finding
+from sfumato.audit.runs.noise_log import least_p
 
 __all__ = ["PlaceLog"]
 

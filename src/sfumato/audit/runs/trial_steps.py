@@ -24,11 +24,11 @@ from sfumato.audit.runs.contribution_log import LEAST_NOISE, TOO_LITTLE
 from sfumato.errors import SfumatoError
 from sfumato.training import distributed
 from sfumato.training.data import rows
+from sfumato.training.data.units import Units, moved
 from sfumato.training.engine import parameter_values
+from sfumato.training.engine.gradients import PrivateGradients
 from sfumato.training.engine.self_check import same_draws
 from sfumato.training.privacy.clipping import Clipping, Scaling
-from sfumato.training.data.units import Units, moved
-from sfumato.training.engine.gradients import PrivateGradients
 from sfumato.training.privacy.dp_sgd import DpSgd
 
 __all__ = ["LONG", "Trials", "gradients_of", "just_below"]

@@ -26,8 +26,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from sfumato.audit.evidence.results import Finding
-from sfumato.training.weight_average import WeightAverage
 from sfumato.training.engine.self_check import same_draws
+from sfumato.training.weight_average import WeightAverage
 
 __all__ = ["UpdateLog"]
 
@@ -106,14 +106,18 @@ class UpdateLog:
         Where all steps were taken before a resume, those handed over are compared with the checkpoint's.
         """
         if self._twin is None:
-            return [] if self.message is None else [Finding(p_value=0.0, message=self.message, observations=1)]
+            return (
+                [] if self.message is None else [Finding(p_value=0.0, message=self.message, observations=1)]
+            )
         expected = _weights(self._twin) if self._average is None else self._average
         if not self._same(expected, _weights(self._optimizer)):
             self._fail("the weights that are handed over are not those that the released gradients lead to")
         if self.message is None and not _is_known(self._optimizer):
             return []
         message = self.message or "weights follow from what was released"
-        return [Finding(p_value=1.0 if self.message is None else 0.0, message=message, observations=self._steps)]
+        return [
+            Finding(p_value=1.0 if self.message is None else 0.0, message=message, observations=self._steps)
+        ]
 
     def _fail(self, message: str) -> None:
         self.message = self.message or message  # the first is what matters
