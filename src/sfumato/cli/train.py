@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from sfumato._torch import require_torch
 from sfumato.cli.options import Json
 
 __all__ = ["command"]
@@ -52,6 +53,7 @@ def command(
     as_json: Json = False,
 ) -> None:
     """Train a network on a public data set to a budget. What is not said comes from a fixed recipe."""
+    require_torch()
     from sfumato.cli import training_run
     from sfumato.cli.settings import TrainSettings
 

@@ -2,8 +2,9 @@
 """Watch a mechanism at work: canaries that take part in it, scores for them, and checks of its noise.
 
 For whom   Whatever adds noise to sums of bounded contributions, step by step: DP-SGD (`audit.runs.canaries`
-           builds on this), votes of teachers, updates of clients. Whoever runs the mechanism lets the canaries that
-           are `present` take part, each in a direction of its own, and tells what was released there.
+           builds on this), votes of teachers, updates of clients. Whoever runs the mechanism lets the
+           canaries that are `present` take part, each in a direction of its own, and tells what was released
+           there.
 Bounds     The ranks of all scores (`one_run.ranks`), and the highest ones (`claims.bound_of_tail`).
 Checks     Of noise (`noise_log`, `place_log`), of contributions (`contribution_log`), of batches
            (`batch_log`), and of the price: what the steps that were seen cost at least, computed anew
