@@ -55,7 +55,6 @@ STARTS = {
         "opendp",
         "pyarrow",
         "scipy",
-        "scipy.optimize",
     },
     "train --help": {"scipy"},
     "audit --help": {"scipy"},
