@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An analyst's install has no torch: statistics, estimators, ledger, accounting and commands work there."""
+"""Installs without torch, and without tables: what works there, and what the rest says is missing."""
 
 import subprocess
 import sys
@@ -10,11 +10,13 @@ import pytest
 HIDDEN = """
 import sys
 
+hidden = {hidden!r}
+
 class Hide:
     @staticmethod
     def find_spec(name, path=None, target=None):
-        if name.partition(".")[0] == "torch":
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        if name.partition(".")[0] in hidden:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 
 sys.meta_path.insert(0, Hide)
 """
@@ -62,13 +64,18 @@ assert audit.replay(lambda data, generator: laplace.release(sum(data), generator
 """
 
 
-def ran_without_torch(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a script in a process where `import torch` fails as it does where torch is not installed."""
-    return subprocess.run([sys.executable, "-c", HIDDEN + script], cwd=folder, capture_output=True, text=True)
+def ran_without(*hidden: str, script: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a script in a process where imports fail as they do where packages are not installed."""
+    return subprocess.run(
+        [sys.executable, "-c", HIDDEN.format(hidden=hidden) + script],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+    )
 
 
 def test_an_analyst_needs_no_torch(tmp_path):
-    ran = ran_without_torch(ANALYST, tmp_path)
+    ran = ran_without("torch", script=ANALYST, folder=tmp_path)
     assert ran.returncode == 0, ran.stderr
 
 
@@ -103,7 +110,7 @@ for line in ("train digits --epsilon 1", "audit ."):
 
 
 def test_the_commands_of_an_analyst_need_no_torch(tmp_path):
-    ran = ran_without_torch(COMMANDS, tmp_path)
+    ran = ran_without("torch", script=COMMANDS, folder=tmp_path)
     assert ran.returncode == 0, ran.stderr
     assert "pip install 'sfumato[torch]'" in " ".join(ran.stderr.split())
     assert "Traceback" not in ran.stderr
@@ -148,11 +155,42 @@ assert sf.datasets.names()[0] == "digits"
 
 
 def test_what_needs_torch_says_what_to_install(tmp_path):
-    ran = ran_without_torch(NEEDED, tmp_path)
+    ran = ran_without("torch", script=NEEDED, folder=tmp_path)
     assert ran.returncode == 0, ran.stderr
 
 
 @pytest.mark.parametrize("script", ["import torch", "import torch.nn"])
 def test_the_process_has_no_torch_indeed(script, tmp_path):
-    ran = ran_without_torch(script, tmp_path)
+    ran = ran_without("torch", script=script, folder=tmp_path)
     assert "No module named 'torch" in ran.stderr
+
+
+CORE = """
+import numpy as np
+import sfumato as sf
+from sfumato import statistics
+from sfumato.errors import MissingDependencyError
+from sfumato.estimators import LogisticRegression
+
+account = sf.Ledger("ledger.db").open("a", privacy_unit="row", budget=sf.Budget(epsilon=100, delta=1e-6))
+found = statistics.mean([20.0, 30.0], bounds=(0, 100), epsilon=1, account=account)
+assert '"value"' in found.to_json()
+LogisticRegression(epsilon=1, delta=0, clip_norm=1, classes=(0, 1)).fit(np.eye(2), [0, 1])
+budget = sf.Budget(epsilon=1, delta=0)
+for extra, use in {
+    "sfumato[tables]": lambda: sf.open("b", "b.csv", privacy_unit="row", budget=budget, ledger="ledger.db"),
+    "pandas": found.to_pandas,
+}.items():
+    try:
+        use()
+    except MissingDependencyError as error:
+        assert "pip install" in str(error) and extra in str(error), error
+    else:
+        raise AssertionError(extra)
+"""
+
+
+def test_the_core_works_without_any_extra(tmp_path):
+    extras = ("torch", "ibis", "duckdb", "pandas", "pyarrow", "sqlglot", "psycopg")
+    ran = ran_without(*extras, script=CORE, folder=tmp_path)
+    assert ran.returncode == 0, ran.stderr
