@@ -8,6 +8,8 @@ import importlib
 from importlib.metadata import version as _version
 from typing import TYPE_CHECKING, Any
 
+from sfumato._lazy import lazy_names
+
 if TYPE_CHECKING:
     from sfumato import (
         accounting,
@@ -108,12 +110,11 @@ _HOMES = {
 }
 
 
+_name = lazy_names(__name__, _HOMES)
+
+
 def __getattr__(name: str) -> Any:
-    if name in _ROOMS:
-        return importlib.import_module(f"sfumato.{name}")
-    if name in _HOMES:
-        return getattr(importlib.import_module(f"sfumato.{_HOMES[name]}"), name)
-    raise AttributeError(f"module 'sfumato' has no attribute {name!r}")
+    return importlib.import_module(f"sfumato.{name}") if name in _ROOMS else _name(name)
 
 
 def __dir__() -> list[str]:

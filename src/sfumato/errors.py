@@ -16,6 +16,7 @@ __all__ = [
     "LedgerError",
     "LedgerReadOnlyError",
     "LedgerVersionError",
+    "MissingDependencyError",
     "NotPrivateError",
     "QueryFailedError",
     "RelationMismatchError",
@@ -61,6 +62,10 @@ class UnsupportedUseError(UnsupportedModelError):
 
 class NotPrivateError(UnsupportedModelError):
     """What a model does cannot be private. No engine changes that, so none is tried in its place."""
+
+
+class MissingDependencyError(SfumatoError, ImportError):
+    """A package that only some installs have is needed. The message names the extra that brings it."""
 
 
 class CalibrationError(SfumatoError, ValueError):

@@ -8,7 +8,7 @@ import torch
 from scipy.stats import kstest, laplace, norm, uniform
 
 from sfumato.errors import InvalidParameterError
-from sfumato.mechanisms import tensors
+from sfumato.mechanisms import arrays, tensors
 from sfumato.mechanisms.random import FastGenerator, SeededGenerator
 from sfumato.testing import seeded
 
@@ -91,9 +91,7 @@ def test_the_secure_default_has_the_stated_law():
     assert kstest(tensors.laplace((SAMPLE,), scale=1.0).numpy(), laplace.cdf).pvalue > ALPHA
 
 
-@pytest.mark.parametrize(
-    ("dtype", "pairs"), [(torch.float32, tensors._PAIRS), (torch.float64, tensors._CHUNK)]
-)
+@pytest.mark.parametrize(("dtype", "pairs"), [(torch.float32, tensors._PAIRS), (torch.float64, arrays.CHUNK)])
 def test_draws_are_independent_along_the_tensor(dtype, pairs):  # partners of one radius lie `pairs` apart
     noise = tensors.gaussian((200_000,), stddev=1.0, generator=seeded(3), dtype=dtype).double()
     for lag in (1, 2, pairs, 2 * pairs):
@@ -191,7 +189,7 @@ def test_a_seed_repeats_the_noise_and_one_generator_does_not():
     assert torch.equal(first, tensors.gaussian((8,), stddev=1.0, generator=seeded(7)))
 
 
-@pytest.mark.parametrize("size", [0, 1, 2, 3, 2 * tensors._CHUNK - 1, 2 * tensors._CHUNK + 1])
+@pytest.mark.parametrize("size", [0, 1, 2, 3, 2 * arrays.CHUNK - 1, 2 * arrays.CHUNK + 1])
 def test_every_element_gets_noise_of_its_own(size):
     noise = tensors.gaussian((size,), stddev=1.0, generator=seeded(8), dtype=torch.float64)
     assert noise.shape == (size,) and noise.unique().numel() == size

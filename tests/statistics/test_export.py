@@ -17,7 +17,7 @@ import pytest
 from sfumato import statistics as s
 from sfumato.accounting.events import PureDpEvent
 from sfumato.accounting.guarantee import Guarantee, Relation
-from sfumato.errors import InvalidParameterError
+from sfumato.errors import InvalidParameterError, MissingDependencyError
 from sfumato.ledger import Account, Ledger
 from sfumato.statistics.release import Covers, Interval, Parts, Release
 
@@ -309,7 +309,7 @@ def test_a_file_that_cannot_be_written_is_our_error(tmp_path: Any) -> None:
 
 def test_a_frame_needs_pandas_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(InvalidParameterError, match="pip install pandas"):
+    with pytest.raises(MissingDependencyError, match="pip install pandas"):
         named("a").to_pandas()
     named("a").to_json(), named("a").to_csv()
 

@@ -11,15 +11,13 @@ import math
 from collections.abc import Callable
 from typing import TypeVar
 
-from dp_accounting import dp_event as dp
-from scipy.optimize import root_scalar
-
 from sfumato import _check
 from sfumato.accounting import events
 from sfumato.accounting.events import DpEvent
 from sfumato.accounting.extremes import in_floats
 from sfumato.accounting.guarantee import Relation
 from sfumato.accounting.price import quick_epsilon
+from sfumato.accounting.upstream import dp_event as dp
 from sfumato.errors import CalibrationError
 
 __all__ = ["calibrate", "calibrate_count", "search"]
@@ -156,6 +154,8 @@ def _meet(cost: Callable[[float], float], epsilon: float, dear: float, affordabl
         return math.log(min(max(cost(math.exp(log_value)) / epsilon, 1e-12), 1e300))
 
     low, high = sorted((math.log(dear), math.log(affordable)))
+    from scipy.optimize import root_scalar  # a quarter of a second to import
+
     root = root_scalar(excess, bracket=(low, high), method="brentq", xtol=TOLERANCE / 4).root
     back = math.copysign(TOLERANCE / 2, math.log(affordable / dear))
     while excess(root) > 0:

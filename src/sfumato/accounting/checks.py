@@ -11,8 +11,6 @@ from functools import singledispatch
 from typing import Any
 
 import attrs
-from dp_accounting import dp_event as dp
-from dp_accounting.dp_event import DpEvent
 
 from sfumato import _check
 from sfumato.accounting.kinds import (
@@ -28,6 +26,8 @@ from sfumato.accounting.kinds import (
     TruncatedPoissonSampledDpEvent,
     UnsampledDpEvent,
 )
+from sfumato.accounting.upstream import DpEvent
+from sfumato.accounting.upstream import dp_event as dp
 from sfumato.errors import InvalidParameterError, UnsupportedEventError
 
 __all__ = ["check", "require_plain_numbers", "walk"]

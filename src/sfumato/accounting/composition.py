@@ -22,7 +22,6 @@ from typing import NoReturn, cast
 
 import numpy as np
 import numpy.typing as npt
-from dp_accounting import dp_event as dp
 from scipy.special import gammaln, logsumexp
 
 from sfumato import _check
@@ -30,6 +29,7 @@ from sfumato.accounting import events
 from sfumato.accounting.events import DpEvent
 from sfumato.accounting.extremes import in_floats
 from sfumato.accounting.guarantee import Relation
+from sfumato.accounting.upstream import dp_event as dp
 from sfumato.errors import UnsupportedEventError
 
 __all__ = [

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from functools import singledispatch
 
 import numpy as np
-from dp_accounting import dp_event as dp
 
 from sfumato.accounting import events, perturbation
 from sfumato.accounting.events import DpEvent
@@ -29,6 +28,7 @@ from sfumato.accounting.pairs import (
     PoissonRemove,
     PoissonReplace,
 )
+from sfumato.accounting.upstream import dp_event as dp
 from sfumato.errors import UnsupportedEventError
 
 __all__ = ["all_symmetric", "dominating"]

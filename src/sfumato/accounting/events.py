@@ -20,8 +20,6 @@ from typing import Any
 
 import attrs
 import numpy as np
-from dp_accounting import dp_event as dp
-from dp_accounting.dp_event import DpEvent
 
 from sfumato import _check
 from sfumato.accounting.checks import check, require_plain_numbers, walk
@@ -39,6 +37,8 @@ from sfumato.accounting.kinds import (
     TruncatedPoissonSampledDpEvent,
     UnsampledDpEvent,
 )
+from sfumato.accounting.upstream import DpEvent
+from sfumato.accounting.upstream import dp_event as dp
 from sfumato.errors import InvalidParameterError, UnsupportedEventError
 
 __all__ = [

@@ -14,14 +14,13 @@ Edge cases delta above what the mechanism has at epsilon 0 gives epsilon 0; NaN,
 """
 
 import math
-from typing import cast
 
 import numpy as np
-from scipy.optimize import brentq
 from scipy.special import erfcx, erfinv, ndtr
 
 from sfumato import _check
 from sfumato.accounting.extremes import in_floats
+from sfumato.accounting.roots import root_between
 from sfumato.errors import InvalidParameterError
 
 __all__ = ["classic_stddev", "delta", "epsilon", "stddev_for"]
@@ -63,7 +62,7 @@ def epsilon(mu: float, delta: float) -> float:
         return _log_delta(mu, x) - target
 
     lowest, highest = _bracket(target)
-    x = cast(float, brentq(excess, max(lowest, -mu / 2), highest, xtol=1e-14))
+    x = root_between(excess, max(lowest, -mu / 2), highest, xtol=1e-14)
     return max(0.0, mu * (x + mu / 2) * (1 + 1e-14) + mu * 1e-13)
 
 
@@ -85,7 +84,7 @@ def stddev_for(epsilon: float, delta: float, sensitivity: float) -> float:
         def excess(x: float) -> float:
             return _log_delta(_mu_at(epsilon, x), x) - target
 
-        mu = _mu_at(epsilon, cast(float, brentq(excess, *_bracket(target), xtol=1e-13)))
+        mu = _mu_at(epsilon, root_between(excess, *_bracket(target), xtol=1e-13))
     return sensitivity / mu * (1 + _SLACK)
 
 

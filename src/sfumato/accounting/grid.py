@@ -11,10 +11,10 @@ Source     Doroshenko, Ghazi, Kamath, Kumar, Manurangsi 2022, "Connect the dots"
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 from scipy import fft
-from scipy.signal import lfilter
 
 from sfumato.accounting.pairs import Floats, Pair
 from sfumato.accounting.saddle import MARGIN, ROUNDING, Saddle
@@ -24,6 +24,7 @@ __all__ = ["Curve", "Discrete", "discretize"]
 LARGE = 600.0  # e^600 is still a float64
 SILENT = -60.0  # log of a Fourier coefficient that is left out
 POWER_ROUNDING = 1.2e-16  # relative error of one factor e^-h
+LONG = 1 << 18  # cells: a sum over more is worth the half second that scipy.signal takes to import
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +128,7 @@ class Curve:
         kept = self.weights[first:] * growth
         above = np.cumsum(kept[::-1])[::-1]
         step = float(self.losses[1] - self.losses[0])
-        discounted = np.asarray(lfilter([1.0], [1.0, -math.exp(-step)], kept[::-1]), dtype=np.float64)[::-1]
+        discounted = _discounted(kept[::-1], math.exp(-step))[::-1]
         return s, growth, above, discounted
 
     @staticmethod
@@ -151,6 +152,19 @@ class Curve:
             return float(s[j])
         crossing = float(s[j]) + math.log(room) - math.log(discounted[j])
         return min(max(crossing, float(s[j - 1])), float(s[j]))
+
+
+def _discounted(masses: Floats, factor: float) -> Floats:
+    """Return y, where y[i] = masses[i] + factor * y[i - 1]; in either way to the same last bit."""
+    if len(masses) > LONG:
+        from scipy.signal import lfilter
+
+        return np.asarray(lfilter([1.0], [1.0, -factor], masses), dtype=np.float64)
+
+    def following(total: float, mass: float) -> float:
+        return mass + factor * total
+
+    return np.fromiter(accumulate(masses.tolist(), following), np.float64, count=len(masses))
 
 
 class _Spectrum:

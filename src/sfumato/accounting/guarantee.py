@@ -10,11 +10,13 @@ Rounding   `str()` rounds epsilon up in the last digit: what is printed is never
 import enum
 import math
 from dataclasses import dataclass, replace
-
-import dp_accounting
+from typing import TYPE_CHECKING
 
 from sfumato import _check
 from sfumato.errors import InvalidParameterError
+
+if TYPE_CHECKING:
+    import dp_accounting
 
 __all__ = ["Guarantee", "Relation", "round_up"]
 
@@ -52,8 +54,10 @@ class Relation(enum.Enum):
             raise InvalidParameterError(f"unknown relation {value!r}. Use one of: {', '.join(names)}.")
         return cls(wanted)
 
-    def to_dp_accounting(self) -> dp_accounting.NeighboringRelation:
+    def to_dp_accounting(self) -> "dp_accounting.NeighboringRelation":
         """Translate for dp_accounting's accountants, which know no label relation."""
+        import dp_accounting  # a second to import, and only its own accountants need it
+
         relations = dp_accounting.NeighboringRelation
         return {
             Relation.ADD_REMOVE: relations.ADD_OR_REMOVE_ONE,

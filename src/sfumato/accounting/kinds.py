@@ -8,7 +8,8 @@ What makes one well-formed is in `accounting.checks`; what it costs, in the acco
 from collections.abc import Sequence
 
 import attrs
-from dp_accounting.dp_event import DpEvent
+
+from sfumato.accounting.upstream import DpEvent
 
 __all__ = [
     "ApproximateDpEvent",

@@ -34,14 +34,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
-from dp_accounting import dp_event as dp
 from scipy.special import ndtr
-from scipy.stats import binom, chi2, norm
 
 from sfumato.accounting import events
 from sfumato.accounting.events import DpEvent, JohnsonLindenstraussDpEvent
 from sfumato.accounting.guarantee import Relation
 from sfumato.accounting.pairs import Floats, Pair
+from sfumato.accounting.upstream import dp_event as dp
 from sfumato.errors import UnsupportedEventError
 
 __all__ = ["Knots", "Mixture", "projected_shifts", "projection_knots", "truncation_chance"]
@@ -133,6 +132,8 @@ def truncation_chance(sampling_rate: float, batch_size: int, public_size: int) -
     """
     if public_size - 1 < batch_size:
         return 0.0
+    from scipy.stats import binom  # half a second to import: only where a batch is cut
+
     chance = float(binom.sf(batch_size - 1, public_size - 1, sampling_rate))
     return min(1.0, max(chance * (1 + 1e-9), 1e-300))
 
@@ -148,6 +149,8 @@ def projection_knots(projections: int, distance: float, other: float = 0.0, *, u
     >>> round(sum(f * w for f, w in zip(knots.values, knots.weights)), 3)
     1.008
     """
+    from scipy.stats import chi2, norm  # half a second to import: only where norms are estimated
+
     scores = _scores(float(norm.isf(TAIL / units)))
     index = np.arange((len(scores) - 1) * FINER + 1) / FINER
     fine = np.interp(index, np.arange(len(scores)), scores)

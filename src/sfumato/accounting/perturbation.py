@@ -27,12 +27,12 @@ from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
-from scipy.optimize import brentq
 from scipy.special import logsumexp, ndtr, ndtri
 
 from sfumato.accounting.guarantee import Relation
 from sfumato.accounting.kinds import ObjectivePerturbationDpEvent
 from sfumato.accounting.pairs import Floats, Gaussian, Pair
+from sfumato.accounting.roots import root_between
 
 __all__ = ["LargestOfGaussians", "pair", "renyi"]
 
@@ -99,7 +99,7 @@ class LargestOfGaussians:
         if excess(0.0) <= 0:
             return 0.0
         farthest = max(m for _, m in self.distances)
-        return float(cast(float, brentq(excess, 0.0, 40 * farthest + 40 * farthest**2)))
+        return root_between(excess, 0.0, 40 * farthest + 40 * farthest**2)
 
     def masses(self, edges: Floats) -> tuple[Floats, Floats]:
         """Return the masses of the cells between `edges` (see `Pair`)."""

@@ -22,7 +22,6 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from dp_accounting import dp_event as dp
 
 from sfumato import _check
 from sfumato.accounting import events
@@ -42,6 +41,7 @@ from sfumato.accounting.saddle import (
     find_saddle,
     window_at,
 )
+from sfumato.accounting.upstream import dp_event as dp
 
 __all__ = ["interval", "is_tight", "upper_epsilon"]
 

@@ -26,13 +26,13 @@ from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
-from dp_accounting import dp_event as dp
 
 from sfumato import _check
 from sfumato.accounting import composition, events, mixtures, perturbation, renyi, selection
 from sfumato.accounting.events import DpEvent
 from sfumato.accounting.extremes import in_floats
 from sfumato.accounting.guarantee import Relation
+from sfumato.accounting.upstream import dp_event as dp
 from sfumato.errors import InvalidParameterError, UnsupportedEventError
 
 __all__ = ["ORDERS", "RdpCurve", "curve", "epsilon", "epsilon_of", "largest_rdp"]

@@ -15,16 +15,14 @@ Not here   Sampled Gaussians and (epsilon, delta) statements are not zCDP: `acco
 
 import math
 from functools import singledispatch
-from typing import cast
-
-from dp_accounting import dp_event as dp
-from scipy.optimize import brentq
 
 from sfumato import _check
 from sfumato.accounting import composition, events
 from sfumato.accounting.events import DpEvent
 from sfumato.accounting.extremes import in_floats
 from sfumato.accounting.guarantee import Relation
+from sfumato.accounting.roots import root_between
+from sfumato.accounting.upstream import dp_event as dp
 from sfumato.errors import InvalidParameterError, UnsupportedEventError
 
 __all__ = ["epsilon", "epsilon_of", "rho"]
@@ -82,7 +80,7 @@ def _best_order_minus_one(rho: float, delta: float) -> float:
     def slope(excess: float) -> float:
         return rho * excess * excess + math.log1p(excess) + math.log(delta)
 
-    return cast(float, brentq(slope, 0.0, limit, xtol=1e-12 * limit))
+    return root_between(slope, 0.0, limit, xtol=1e-12 * limit)
 
 
 @singledispatch

@@ -4,28 +4,33 @@
 `Canaries` audit a training run from within, an `Auditor` any mechanism of noisy sums, `attack` a finished
 one, `audit_inputs` one that cannot be changed, `audit_mechanism` any mechanism, `replay` whatever computes
 statistics, and `check_paid_first` the order of charge and data. `Lira` and `Rmia` ask who was in the training
-data; `train_with_secrets`, `invert` and `infer_attribute` what else a model gives away. What attacks models
-is loaded when it is first used.
+data; `train_with_secrets`, `invert` and `infer_attribute` what else a model gives away. Each is
+loaded when it is first used; what attacks runs and networks needs `sfumato[torch]`.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from sfumato.audit.evidence.one_run import binary_guesses, f_dp, gaussian_scores
-from sfumato.audit.evidence.results import AuditResult, Check, LowerBound
-from sfumato.audit.evidence.roc import Roc
-from sfumato.audit.mechanisms.exact_discrete import audit_discrete, audit_laws, exact_epsilon
-from sfumato.audit.mechanisms.ledger_records import check_marked, check_one_result
-from sfumato.audit.mechanisms.mechanism_attack import Vectorized, audit_mechanism, audit_outputs, runs_needed
-from sfumato.audit.mechanisms.neighbor_distances import LeakError
-from sfumato.audit.mechanisms.payment_order import check_never_exceeds, check_paid_first, check_stays_spent
-from sfumato.audit.mechanisms.replay import check_sensitivity, replay
-from sfumato.audit.runs.auditor import Auditor
-from sfumato.audit.runs.canaries import Canaries
-from sfumato.audit.runs.input_canaries import audit_inputs, mislabeled
-from sfumato.audit.runs.run_attack import AttackResult, attack
+from sfumato._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from sfumato.audit.evidence.one_run import binary_guesses, f_dp, gaussian_scores
+    from sfumato.audit.evidence.results import AuditResult, Check, LowerBound
+    from sfumato.audit.evidence.roc import Roc
+    from sfumato.audit.mechanisms.exact_discrete import audit_discrete, audit_laws, exact_epsilon
+    from sfumato.audit.mechanisms.ledger_records import check_marked, check_one_result
+    from sfumato.audit.mechanisms.mechanism_attack import (
+        Vectorized,
+        audit_mechanism,
+        audit_outputs,
+        runs_needed,
+    )
+    from sfumato.audit.mechanisms.neighbor_distances import LeakError
+    from sfumato.audit.mechanisms.payment_order import (
+        check_never_exceeds,
+        check_paid_first,
+        check_stays_spent,
+    )
+    from sfumato.audit.mechanisms.replay import check_sensitivity, replay
     from sfumato.audit.models.attribute_inference import Attribute, infer_attribute
     from sfumato.audit.models.inversion import invert, score_inversion
     from sfumato.audit.models.membership import Lira, Rmia, loss_from_confidences
@@ -33,6 +38,10 @@ if TYPE_CHECKING:
     from sfumato.audit.models.pictures import gallery
     from sfumato.audit.models.planted_text import train_with_secrets
     from sfumato.audit.models.shadow_models import coin_flips, confidences, select, shadow_models
+    from sfumato.audit.runs.auditor import Auditor
+    from sfumato.audit.runs.canaries import Canaries
+    from sfumato.audit.runs.input_canaries import audit_inputs, mislabeled
+    from sfumato.audit.runs.run_attack import AttackResult, attack
 
 __all__ = [
     "AttackResult",
@@ -80,27 +89,50 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Attribute": "attribute_inference",
-    "Lira": "membership",
-    "Rmia": "membership",
-    "SecretFormat": "memorization",
-    "coin_flips": "shadow_models",
-    "confidences": "shadow_models",
-    "gallery": "pictures",
-    "infer_attribute": "attribute_inference",
-    "invert": "inversion",
-    "loss_from_confidences": "membership",
-    "score_inversion": "inversion",
-    "select": "shadow_models",
-    "shadow_models": "shadow_models",
-    "train_with_secrets": "planted_text",
+    "AttackResult": "runs.run_attack",
+    "Attribute": "models.attribute_inference",
+    "AuditResult": "evidence.results",
+    "Auditor": "runs.auditor",
+    "Canaries": "runs.canaries",
+    "Check": "evidence.results",
+    "LeakError": "mechanisms.neighbor_distances",
+    "Lira": "models.membership",
+    "LowerBound": "evidence.results",
+    "Rmia": "models.membership",
+    "Roc": "evidence.roc",
+    "SecretFormat": "models.memorization",
+    "Vectorized": "mechanisms.mechanism_attack",
+    "attack": "runs.run_attack",
+    "audit_discrete": "mechanisms.exact_discrete",
+    "audit_inputs": "runs.input_canaries",
+    "audit_laws": "mechanisms.exact_discrete",
+    "audit_mechanism": "mechanisms.mechanism_attack",
+    "audit_outputs": "mechanisms.mechanism_attack",
+    "binary_guesses": "evidence.one_run",
+    "check_marked": "mechanisms.ledger_records",
+    "check_never_exceeds": "mechanisms.payment_order",
+    "check_one_result": "mechanisms.ledger_records",
+    "check_paid_first": "mechanisms.payment_order",
+    "check_sensitivity": "mechanisms.replay",
+    "check_stays_spent": "mechanisms.payment_order",
+    "coin_flips": "models.shadow_models",
+    "confidences": "models.shadow_models",
+    "exact_epsilon": "mechanisms.exact_discrete",
+    "f_dp": "evidence.one_run",
+    "gallery": "models.pictures",
+    "gaussian_scores": "evidence.one_run",
+    "infer_attribute": "models.attribute_inference",
+    "invert": "models.inversion",
+    "loss_from_confidences": "models.membership",
+    "mislabeled": "runs.input_canaries",
+    "replay": "mechanisms.replay",
+    "runs_needed": "mechanisms.mechanism_attack",
+    "score_inversion": "models.inversion",
+    "select": "models.shadow_models",
+    "shadow_models": "models.shadow_models",
+    "train_with_secrets": "models.planted_text",
 }
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(f"sfumato.audit.models.{_HOMES[name]}"), name)
-    raise AttributeError(f"module 'sfumato.audit' has no attribute {name!r}")
+__getattr__ = lazy_names(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

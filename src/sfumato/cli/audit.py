@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from sfumato._torch import require_torch
 from sfumato.accounting import Guarantee, Relation
 from sfumato.cli.options import Json
 from sfumato.cli.show import show_facts, show_text, waiting
@@ -50,6 +51,7 @@ def command(
 ) -> None:
     """Attack a run: its claim beside what attacks prove, as a page. Exits with 1 if the claim is false, and
     with 3 if the run has no canaries, so that nothing was audited."""
+    require_torch()
     facts, claim, planted = _finished(run)
     from sfumato.audit.audit_page import audit_report
     from sfumato.audit.runs.run_attack import AttackResult

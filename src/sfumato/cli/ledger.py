@@ -3,7 +3,7 @@
 
 import json
 import os
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,7 +13,10 @@ from sfumato.accounting.default_delta import delta_note
 from sfumato.cli.options import DEFAULT_LEDGER, Json, LedgerAt, Name, Relations
 from sfumato.cli.show import show_facts, show_table, show_text, waiting
 from sfumato.errors import InvalidParameterError
-from sfumato.ledger import Account, Budget, Ledger, ReleaseRecord
+from sfumato.ledger import Account, Budget, ReleaseRecord
+
+if TYPE_CHECKING:
+    from sfumato.ledger import Ledger
 
 __all__ = ["app", "plan_within"]
 
@@ -34,6 +37,8 @@ def init(
     as_json: Json = False,
 ) -> None:
     """Open an account with a budget, in a new ledger or one that exists."""
+    from sfumato.ledger import Ledger  # brings the database
+
     account = Ledger(ledger).open(
         name,
         privacy_unit=privacy_unit,
@@ -142,8 +147,10 @@ def plan_within(
     )
 
 
-def _existing(location: str) -> Ledger:
+def _existing(location: str) -> "Ledger":
     """Open a ledger that exists: asking about one must not make one."""
+    from sfumato.ledger import Ledger
+
     return Ledger(os.fspath(location), create=False)
 
 
@@ -162,7 +169,7 @@ def _account_facts(account: Account) -> dict[str, Any]:
     }
 
 
-def _show_accounts(book: Ledger, *, as_json: bool) -> None:
+def _show_accounts(book: "Ledger", *, as_json: bool) -> None:
     accounts = [_account_facts(account) for account in book.accounts()]
     if as_json:
         show_text(_json.dumps(accounts))

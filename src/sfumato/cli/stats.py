@@ -131,11 +131,13 @@ def named_values(table: Any, column: str, texts: tuple[str, ...]) -> tuple[Any, 
 
 def charged(ledger: str | None, account: str | None) -> Any:
     """Return the account to charge, if one is named."""
-    from sfumato.ledger import Ledger
-
     if (ledger is None) != (account is None):
         raise InvalidParameterError("give both --ledger and --account to charge an account, or neither.")
-    return None if ledger is None or account is None else Ledger(ledger, create=False).account(account)
+    if ledger is None or account is None:
+        return None
+    from sfumato.ledger import Ledger  # brings the database
+
+    return Ledger(ledger, create=False).account(account)
 
 
 _NEEDED = {

@@ -11,6 +11,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from sfumato._torch import require_torch
 from sfumato.cli.options import Json
 from sfumato.cli.settings import PUBLIC_SETS, TrainSettings
 
@@ -24,6 +25,7 @@ def command(**given: Any) -> None:
 
     Options that you leave out use the defaults for that data set.
     """
+    require_torch()
     from sfumato.cli import training_run
 
     resume, config, as_json = given.pop("resume"), given.pop("config"), given.pop("as_json")

@@ -1,30 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """The sets that can be loaded, by name."""
 
-from collections.abc import Callable
+import importlib
+from typing import TYPE_CHECKING
 
-from sfumato.datasets.adult import adult
-from sfumato.datasets.cifar import cifar10
-from sfumato.datasets.credit import credit_default
-from sfumato.datasets.dataset import Dataset
-from sfumato.datasets.embedded import breast_cancer, digits
-from sfumato.datasets.idx import fashion_mnist, mnist
+from sfumato._torch import require_torch
 from sfumato.datasets.places import Folder
-from sfumato.datasets.shakespeare import shakespeare
 from sfumato.errors import InvalidParameterError
+
+if TYPE_CHECKING:
+    from sfumato.datasets.dataset import Dataset
 
 __all__ = ["load", "names"]
 
-_LOADERS: dict[str, Callable[[Folder], Dataset]] = {
-    "digits": lambda folder: digits(),  # these two are always at hand
-    "breast-cancer": lambda folder: breast_cancer(),
-    "mnist": lambda folder: mnist(folder=folder),
-    "fashion-mnist": lambda folder: fashion_mnist(folder=folder),
-    "cifar10": lambda folder: cifar10(folder=folder),
-    "credit-default": lambda folder: credit_default(folder=folder),
-    "adult": lambda folder: adult(folder=folder),
-    "shakespeare": lambda folder: shakespeare(folder=folder),
+_INSIDE = {"digits": "embedded", "breast-cancer": "embedded"}  # these two are always at hand
+_FILES = {
+    "mnist": "idx",
+    "fashion-mnist": "idx",
+    "cifar10": "cifar",
+    "credit-default": "credit",
+    "adult": "adult",
+    "shakespeare": "shakespeare",
 }
+_HOMES = _INSIDE | _FILES  # the module that has a function of the same name
 
 
 def names() -> tuple[str, ...]:
@@ -33,10 +31,10 @@ def names() -> tuple[str, ...]:
     >>> names()[:2]
     ('digits', 'breast-cancer')
     """
-    return tuple(_LOADERS)
+    return tuple(_HOMES)
 
 
-def load(name: str, *, folder: Folder = None) -> Dataset:
+def load(name: str, *, folder: Folder = None) -> "Dataset":
     """Load a public benchmark set.
 
     Its files are looked for in `folder` (else where SFUMATO_DATA points), then in the cache, and then
@@ -46,6 +44,9 @@ def load(name: str, *, folder: Folder = None) -> Dataset:
     >>> digits.public_size, digits.bounds, digits.classes[:3]
     (1437, (0.0, 1.0), ('0', '1', '2'))
     """
-    if name not in _LOADERS:
+    if name not in _HOMES:
         raise InvalidParameterError(f"unknown data set {name!r}. Use one of: {', '.join(names())}.")
-    return _LOADERS[name](folder)
+    require_torch()
+    module = importlib.import_module(f"sfumato.datasets.{_HOMES[name]}")
+    loader = getattr(module, name.replace("-", "_"))
+    return loader() if name in _INSIDE else loader(folder=folder)

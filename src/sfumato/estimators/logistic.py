@@ -15,7 +15,7 @@ Source     R2, Section IV.A.
 """
 
 import math
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -24,11 +24,11 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
 from sfumato import _check
+from sfumato._torch import require_torch
 from sfumato.accounting.events import DpEvent, compose
 from sfumato.accounting.gaussian import stddev_for
 from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError
-from sfumato.estimators import descent
 from sfumato.estimators.base import Floats, PrivateEstimator
 from sfumato.estimators.minimum import LEAST_REGULARIZATION
 from sfumato.estimators.objective_perturbation import (
@@ -40,7 +40,9 @@ from sfumato.estimators.output_perturbation import OutputPerturbation
 from sfumato.estimators.rows import INTERCEPT, augmented, clipped, codes, row_norm
 from sfumato.ledger.account import Account
 from sfumato.mechanisms.random import Generator
-from sfumato.training.privacy.dp_sgd import DpSgd
+
+if TYPE_CHECKING:
+    from sfumato.training.privacy.dp_sgd import DpSgd
 
 __all__ = ["LogisticRegression"]
 
@@ -144,6 +146,7 @@ class LogisticRegression(ClassifierMixin, PrivateEstimator):
             self._check_descent()
 
     def _check_descent(self) -> None:
+        require_torch()
         _check.probability(delta=self.delta)
         if self.regularization is not None:
             raise InvalidParameterError(
@@ -170,7 +173,9 @@ class LogisticRegression(ClassifierMixin, PrivateEstimator):
         classes = len(self.public_classes())
         return 1 if classes == 2 else classes
 
-    def _run(self) -> DpSgd:
+    def _run(self) -> "DpSgd":
+        from sfumato.estimators import descent  # brings torch, which the other methods do not need
+
         return descent.planned(
             epsilon=self.epsilon,
             delta=self.delta,
@@ -260,6 +265,8 @@ class LogisticRegression(ClassifierMixin, PrivateEstimator):
         )
 
     def _descended(self, rows: Floats, known: npt.NDArray[np.int64], generator: Generator) -> Floats:
+        from sfumato.estimators import descent
+
         weights = descent.descend(
             rows / self._row_norm(),
             np.maximum(known, 0),

@@ -21,8 +21,6 @@ Source     R2, Algorithm 2; Chaudhuri, Monteleoni, Sarwate 2011, arXiv:0912.0071
 import math
 from dataclasses import dataclass
 
-from dp_accounting import dp_event as dp
-
 from sfumato import _check
 from sfumato.accounting.calibrate import calibrate
 from sfumato.accounting.events import (
@@ -33,6 +31,7 @@ from sfumato.accounting.events import (
     compose,
 )
 from sfumato.accounting.guarantee import Relation
+from sfumato.accounting.upstream import dp_event as dp
 from sfumato.estimators.base import Floats
 from sfumato.estimators.minimum import LEAST_REGULARIZATION, minimize, require_solvable
 from sfumato.estimators.output_perturbation import SOLVER_TOLERANCE

@@ -16,12 +16,12 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from dp_accounting import dp_event as dp
 
 from sfumato import _check
 from sfumato.accounting.events import DpEvent, PureDpEvent, UnsampledDpEvent
 from sfumato.accounting.gaussian import stddev_for
 from sfumato.accounting.guarantee import Relation
+from sfumato.accounting.upstream import dp_event as dp
 from sfumato.estimators.base import Floats
 from sfumato.estimators.minimum import minimize, require_solvable
 from sfumato.estimators.spherical import gaussian_vector, on_grid, spherical_laplace

@@ -21,7 +21,6 @@ import math
 from typing import Any
 
 import numpy as np
-from dp_accounting import dp_event as dp
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
@@ -29,6 +28,7 @@ from sfumato import _check
 from sfumato.accounting.events import DpEvent, PureDpEvent, UnsampledDpEvent
 from sfumato.accounting.gaussian import stddev_for
 from sfumato.accounting.guarantee import Relation
+from sfumato.accounting.upstream import dp_event as dp
 from sfumato.errors import InvalidParameterError
 from sfumato.estimators.base import Floats, PrivateEstimator
 from sfumato.estimators.linear import exact_gram, finite_rows

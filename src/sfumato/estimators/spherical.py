@@ -5,7 +5,7 @@ Guarantee  Added to a vector that neighbors move by at most `sensitivity` in L2 
            proportion to exp(-|b| / scale) costs sensitivity / scale, with delta 0. In one dimension it is
            Laplace noise.
 Drawn      A direction, uniform on the sphere: Gaussians over their norm; and a norm with the gamma law of
-           `dimension` stages: a sum of exponentials. Both come from `mechanisms.tensors`, so the bytes are
+           `dimension` stages: a sum of exponentials. Both come from `mechanisms.arrays`, so the bytes are
            secure by default. Float64: up to rounding; callers round what they release (`on_grid`).
 Source     Chaudhuri, Monteleoni and Sarwate 2011, arXiv:0912.0071, Section 3.
 """
@@ -13,11 +13,10 @@ Source     Chaudhuri, Monteleoni and Sarwate 2011, arXiv:0912.0071, Section 3.
 import math
 
 import numpy as np
-import torch
 
 from sfumato import _check
 from sfumato.estimators.base import Floats
-from sfumato.mechanisms import tensors
+from sfumato.mechanisms import arrays
 from sfumato.mechanisms.random import Generator
 
 __all__ = ["gaussian_vector", "on_grid", "spherical_laplace"]
@@ -33,14 +32,14 @@ def spherical_laplace(dimension: int, *, scale: float, generator: Generator | No
     """
     _check.count(dimension=dimension)
     _check.positive(scale=scale)
-    stages = tensors.laplace((dimension,), scale=1.0, generator=generator, dtype=torch.float64).abs()
+    stages = np.abs(arrays.laplace(dimension, scale=1.0, generator=generator))
     direction = gaussian_vector(dimension, stddev=1.0, generator=generator)
     return scale * float(stages.sum()) * direction / np.linalg.norm(direction)
 
 
 def gaussian_vector(dimension: int, *, stddev: float, generator: Generator | None = None) -> Floats:
     """Return a vector of independent Gaussians, as float64."""
-    return tensors.gaussian((dimension,), stddev=stddev, generator=generator, dtype=torch.float64).numpy()
+    return arrays.gaussian(dimension, stddev=stddev, generator=generator)
 
 
 def on_grid(vector: Floats, *, noise: float) -> Floats:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Only labels are secret: LabelDP-Pro, noisy labels, clusters. Features are public, and not protected."""
 
+from sfumato import _needs_torch  # noqa: F401  # pyright: ignore[reportUnusedImport] - an error where torch is missing
 from sfumato.labels.choose import Choice, choose
 from sfumato.labels.label_run import LabelRun
 from sfumato.labels.learner import Learner

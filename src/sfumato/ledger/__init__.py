@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """What was spent? Budgets, accounts and releases, recorded so that they can be proven later."""
 
+from typing import TYPE_CHECKING
+
+from sfumato._lazy import lazy_names
 from sfumato.ledger.account import Account, Remaining, Reservation
-from sfumato.ledger.book import Verification
 from sfumato.ledger.budget import Budget
 from sfumato.ledger.charge import Mechanism
 from sfumato.ledger.journal import Head
-from sfumato.ledger.ledger import Ledger
 from sfumato.ledger.state import Grant, Progress, ReleaseRecord
 from sfumato.ledger.statement import Statement
+
+if TYPE_CHECKING:
+    from sfumato.ledger.book import Verification
+    from sfumato.ledger.ledger import Ledger
 
 __all__ = [
     "Account",
@@ -24,3 +29,10 @@ __all__ = [
     "Statement",
     "Verification",
 ]
+
+# What opens a database; SQLAlchemy is imported when one of these is used.
+__getattr__ = lazy_names(__name__, {"Ledger": "ledger", "Verification": "book"})
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

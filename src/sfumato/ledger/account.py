@@ -19,7 +19,7 @@ import math
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from sfumato import _check
 from sfumato.accounting import gaussian
@@ -29,10 +29,12 @@ from sfumato.accounting.guarantee import Guarantee, Relation, round_up
 from sfumato.errors import BudgetExceededError, ClaimedElsewhereError, LedgerError, RelationMismatchError
 from sfumato.ledger import charge, filters, statement
 from sfumato.ledger._words import line
-from sfumato.ledger.book import Accounts, Book
 from sfumato.ledger.budget import Budget, as_floats
 from sfumato.ledger.charge import Charge, Mechanism, Randomness
 from sfumato.ledger.state import AccountState, Grant, Progress, ReleaseRecord
+
+if TYPE_CHECKING:
+    from sfumato.ledger.book import Accounts, Book  # brings the database, which a type does not need
 
 __all__ = ["Account", "Remaining", "Reservation"]
 
@@ -54,7 +56,7 @@ class Remaining:
 class Account:
     """The account of a data set in a ledger; get one with `Ledger.open` or `Ledger.account`."""
 
-    def __init__(self, book: Book, name: str) -> None:
+    def __init__(self, book: "Book", name: str) -> None:
         self._book = book
         self.name = name
 
@@ -105,7 +107,7 @@ class Account:
         # Prices are remembered: this one refuses what has none before anything is locked or written.
         self._ask(lambda state: state.admits(asked.event_json))
 
-        def admit(accounts: Accounts) -> None:
+        def admit(accounts: "Accounts") -> None:
             if not accounts[self.name].admits(asked.event_json):
                 raise _exceeded(purpose, asked, accounts[self.name])
 
@@ -153,7 +155,7 @@ class Account:
         epsilon, delta = as_floats(epsilon=epsilon, delta=delta)
         terms = json.dumps({"epsilon": epsilon, "delta": delta}, sort_keys=True)
 
-        def admit(accounts: Accounts) -> None:
+        def admit(accounts: "Accounts") -> None:
             # Both refuse what makes no sense.
             raised = accounts[self.name].budget.raised(epsilon=epsilon, delta=delta)
             if delta > 0:
@@ -262,7 +264,7 @@ class _Terms:
 class Reservation:
     """A release that is charged. `begin` before touching data, `commit` when the result leaves."""
 
-    def __init__(self, book: Book, account: str, number: int) -> None:
+    def __init__(self, book: "Book", account: str, number: int) -> None:
         self._book = book
         self._account = account
         self.number = number
@@ -307,7 +309,7 @@ class Reservation:
     def _step(
         self, kind: str, needed: Progress, advice: str, *, known: str | None = None, terms: str = ""
     ) -> None:
-        def admit(accounts: Accounts) -> None:
+        def admit(accounts: "Accounts") -> None:
             release = accounts[self._account].releases[self.number]
             if release.progress is not needed:
                 raise (ClaimedElsewhereError if kind == "claim" else LedgerError)(

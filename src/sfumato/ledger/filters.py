@@ -33,11 +33,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from dp_accounting import dp_event
 
 from sfumato.accounting import composition, events, gaussian, rdp
 from sfumato.accounting.guarantee import Relation
 from sfumato.accounting.price import quick_epsilon
+from sfumato.accounting.upstream import dp_event
 from sfumato.errors import InvalidParameterError, UnsupportedEventError
 from sfumato.ledger.budget import Budget
 from sfumato.ledger.shares import CURRENT_RULE, SHARES, Shares, budget_square, gaussian_share

@@ -9,7 +9,7 @@ Sampling   That half is no bound on a contribution where a unit is replaced: one
            move the value by all of `sensitivity`. So under replacement the event must not be sampled.
 Noise      Secure noise is OpenDP's, on the grid of 2^-1074: its privacy map is compared with the ideal loss,
            and the event is charged for whichever is larger. OpenDP cannot be seeded; a generator that is not
-           secure draws from `mechanisms.tensors` or `mechanisms.exact` instead, and is for study only.
+           secure draws from `mechanisms.arrays` or `mechanisms.exact` instead, and is for study only.
 Edges      A value that is NaN or infinite cannot have the stated sensitivity: it is refused, unseen in the
            message, and nothing is released. Clamp before. Parameters that are NaN, infinite, zero or
            negative are refused, and noise of less than 1e-100 or more than 1e100 times the sensitivity.
@@ -24,15 +24,14 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from dp_accounting import dp_event as dp
-from dp_accounting.dp_event import DpEvent
-
 from sfumato import _check
 from sfumato.accounting.events import DiscreteGaussianDpEvent, UnsampledDpEvent
 from sfumato.accounting.gaussian import classic_stddev, stddev_for
 from sfumato.accounting.guarantee import Relation
+from sfumato.accounting.upstream import DpEvent
+from sfumato.accounting.upstream import dp_event as dp
 from sfumato.errors import InvalidParameterError
-from sfumato.mechanisms import exact, inputs, tensors
+from sfumato.mechanisms import arrays, exact, inputs
 from sfumato.mechanisms.random import Generator, resolve
 
 __all__ = ["DiscreteGaussian", "DiscreteLaplace", "Gaussian", "Laplace"]
@@ -69,7 +68,7 @@ class Laplace:
         value = inputs.number(value)
         if resolve(generator).secure:
             return _opendp_laplace("f64", self.scale)(value)
-        return value + tensors.laplace((1,), scale=self.scale, generator=generator, dtype=_F64).item()
+        return value + float(arrays.laplace(1, scale=self.scale, generator=generator)[0])
 
     def event(self) -> DpEvent:
         """Return what one release costs."""
@@ -112,7 +111,7 @@ class Gaussian:
         value = inputs.number(value)
         if resolve(generator).secure:
             return _opendp_gaussian("f64", self.stddev)(value)
-        return value + tensors.gaussian((1,), stddev=self.stddev, generator=generator, dtype=_F64).item()
+        return value + float(arrays.gaussian(1, stddev=self.stddev, generator=generator)[0])
 
     def event(self) -> DpEvent:
         """Return what one release costs."""
@@ -150,9 +149,7 @@ class DiscreteLaplace:
         value = inputs.whole_number(value)
         if resolve(generator).secure:
             return _opendp_laplace("i64", self.scale)(value)
-        return value + int(
-            exact.integers(1, power=1, spread=Fraction(float(self.scale)), generator=generator)[0]
-        )
+        return value + int(exact.laplace_integers(1, scale=self.scale, generator=generator)[0])
 
     def event(self) -> DpEvent:
         """Return what one release costs. Under replacement an odd sensitivity is charged as the next even."""
@@ -188,16 +185,12 @@ class DiscreteGaussian:
         value = inputs.whole_number(value)
         if resolve(generator).secure:
             return _opendp_gaussian("i64", self.stddev)(value)
-        spread = 2 * Fraction(float(self.stddev)) ** 2
-        return value + int(exact.integers(1, power=2, spread=spread, generator=generator)[0])
+        return value + int(exact.gaussian_integers(1, stddev=self.stddev, generator=generator)[0])
 
     def event(self) -> DpEvent:
         """Return what one release costs. OpenDP draws this very law, so there is nothing to compare."""
         event = DiscreteGaussianDpEvent(self.stddev, self.sensitivity / self.relation.diameter, 1)
         return _of_relation(self.relation, event)
-
-
-_F64 = tensors.torch.float64
 
 
 def _of_relation(relation: Relation, event: DpEvent) -> DpEvent:

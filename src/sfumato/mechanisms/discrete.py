@@ -27,12 +27,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import torch
-from dp_accounting.dp_event import DpEvent
 from torch import Tensor
 
 from sfumato import _check
 from sfumato.accounting.events import DiscreteGaussianDpEvent, UnsampledDpEvent
 from sfumato.accounting.guarantee import Relation
+from sfumato.accounting.upstream import DpEvent
 from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms import exact, inputs
 from sfumato.mechanisms.random import Generator
@@ -55,9 +55,8 @@ def discrete_gaussian(
     >>> discrete_gaussian((2, 2), stddev=3.0).dtype
     torch.int64
     """
-    _check.positive(stddev=float(stddev))
-    _check.in_range(0, exact.MAX_SCALE, stddev=float(stddev))
-    return _integers(shape, 2, 2 * _fraction(stddev) ** 2, generator)
+    drawn = exact.gaussian_integers(math.prod(shape), stddev=stddev, generator=generator)
+    return torch.from_numpy(drawn).view(tuple(shape))
 
 
 def discrete_laplace(
@@ -68,19 +67,8 @@ def discrete_laplace(
     >>> discrete_laplace((3,), scale=0.5).shape
     torch.Size([3])
     """
-    _check.positive(scale=float(scale))
-    _check.in_range(0, exact.MAX_SCALE, scale=float(scale))
-    return _integers(shape, 1, _fraction(scale), generator)
-
-
-def _fraction(value: float | Fraction) -> Fraction:
-    return value if isinstance(value, Fraction) else Fraction(float(value))
-
-
-def _integers(shape: Sequence[int], power: int, spread: Fraction, generator: Generator | None) -> Tensor:
-    shape = tuple(shape)
-    drawn = exact.integers(math.prod(shape), power=power, spread=spread, generator=generator)
-    return torch.from_numpy(drawn).view(shape)
+    drawn = exact.laplace_integers(math.prod(shape), scale=scale, generator=generator)
+    return torch.from_numpy(drawn).view(tuple(shape))
 
 
 def quantize(tensor: Tensor, *, granularity: float) -> Tensor:

@@ -24,9 +24,18 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from sfumato import _check
 from sfumato.mechanisms.random import Generator, Words, uniform_below, words
 
-__all__ = ["MAX_SCALE", "bernoulli_exp", "categorical", "categorical_floats", "integers"]
+__all__ = [
+    "MAX_SCALE",
+    "bernoulli_exp",
+    "categorical",
+    "categorical_floats",
+    "gaussian_integers",
+    "integers",
+    "laplace_integers",
+]
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -38,6 +47,38 @@ _MARGIN = 2.0**-40  # a float64 filter leaves what is closer than this to the ex
 _SMALLEST_TOTAL = 2.0**-900  # float64 loses digits of weights far below
 _UNDECIDED = np.iinfo(np.int32).min
 _WORD = 64
+
+
+def gaussian_integers(
+    count: int, *, stddev: float | Fraction, generator: Generator | None = None
+) -> npt.NDArray[np.int64]:
+    """Return integers x with probability exactly proportional to exp(-x^2 / (2 stddev^2)).
+
+    A float is a fraction, and is taken as exactly that.
+
+    >>> gaussian_integers(3, stddev=2.0).dtype
+    dtype('int64')
+    """
+    _check.positive(stddev=float(stddev))
+    _check.in_range(0, MAX_SCALE, stddev=float(stddev))
+    return integers(count, power=2, spread=2 * _fraction(stddev) ** 2, generator=generator)
+
+
+def laplace_integers(
+    count: int, *, scale: float | Fraction, generator: Generator | None = None
+) -> npt.NDArray[np.int64]:
+    """Return integers x with probability exactly proportional to exp(-|x| / scale).
+
+    >>> laplace_integers(3, scale=0.5).shape
+    (3,)
+    """
+    _check.positive(scale=float(scale))
+    _check.in_range(0, MAX_SCALE, scale=float(scale))
+    return integers(count, power=1, spread=_fraction(scale), generator=generator)
+
+
+def _fraction(value: float | Fraction) -> Fraction:
+    return value if isinstance(value, Fraction) else Fraction(float(value))
 
 
 def integers(

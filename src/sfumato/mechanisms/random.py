@@ -25,15 +25,19 @@ import hashlib
 import numbers
 import os
 import threading
-from typing import Any, Final, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 
 from sfumato import _check
+from sfumato._torch import require_torch
 from sfumato.errors import InvalidParameterError
+
+if TYPE_CHECKING:
+    from torch import Generator as TorchGenerator
+    from torch import device as TorchDevice
 
 __all__ = [
     "FastGenerator",
@@ -232,7 +236,10 @@ class FastGenerator:
     secure = False
     __reduce_ex__ = refuse_copy  # type: ignore[assignment]  # refuses, so its result type does not matter
 
-    def __init__(self, seed: int | None = None, *, device: str | torch.device = "cpu") -> None:
+    def __init__(self, seed: int | None = None, *, device: "str | TorchDevice" = "cpu") -> None:
+        require_torch()
+        import torch
+
         if seed is not None:
             _check.in_range(0, 2**63 - 1, seed=seed)
         self.seeded = seed is not None
@@ -241,12 +248,14 @@ class FastGenerator:
         self._start()
 
     def _start(self) -> None:
+        import torch
+
         self._torch = torch.Generator(self._device)
         self._torch.manual_seed(int.from_bytes(os.urandom(7), "little") if self._seed is None else self._seed)
         self._process = process_token()
 
     @property
-    def torch(self) -> torch.Generator:
+    def torch(self) -> "TorchGenerator":
         """Torch's generator, of this process."""
         if self._process != process_token():
             if self._seed is not None:
@@ -256,6 +265,8 @@ class FastGenerator:
 
     def fill(self, out: memoryview) -> None:
         """Overwrite every byte of `out`."""
+        import torch
+
         values = torch.empty(-(-len(out) // 8), dtype=torch.int64, device=self._device)
         values.random_(-(2**63), None, generator=self.torch)
         out[:] = values.cpu().numpy().data.cast("B")[: len(out)]

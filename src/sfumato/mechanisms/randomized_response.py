@@ -20,12 +20,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from dp_accounting import dp_event as dp
-from dp_accounting.dp_event import DpEvent
 
 from sfumato import _check
 from sfumato.accounting.events import PureDpEvent
 from sfumato.accounting.guarantee import Relation
+from sfumato.accounting.upstream import DpEvent
+from sfumato.accounting.upstream import dp_event as dp
 from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms import inputs
 from sfumato.mechanisms.random import Generator, uniform_below, words

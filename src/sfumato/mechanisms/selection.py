@@ -21,11 +21,11 @@ from math import frexp, ldexp
 
 import numpy as np
 import numpy.typing as npt
-from dp_accounting.dp_event import DpEvent
 
 from sfumato import _check
 from sfumato.accounting.events import ExponentialDpEvent, PureDpEvent
 from sfumato.accounting.guarantee import Relation
+from sfumato.accounting.upstream import DpEvent
 from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms import exact, inputs
 from sfumato.mechanisms.grid import Grid

@@ -19,11 +19,10 @@ Source     Lyu, Su and Li 2017, arXiv:1603.01699, Algorithm 7, Theorems 4 and 5.
 
 import threading
 
-from dp_accounting.dp_event import DpEvent
-
 from sfumato import _check
 from sfumato.accounting.events import SparseVectorDpEvent
 from sfumato.accounting.guarantee import Relation
+from sfumato.accounting.upstream import DpEvent
 from sfumato.errors import InvalidParameterError, SfumatoError
 from sfumato.mechanisms import inputs
 from sfumato.mechanisms.grid import Grid

@@ -46,18 +46,15 @@ from torch import Tensor
 
 from sfumato import _check
 from sfumato.errors import InvalidParameterError
+from sfumato.mechanisms.arrays import CHUNK, HALF_STEP, OVERFLOW, TO_UNIT
 from sfumato.mechanisms.random import FastGenerator, Generator, resolve
 
 __all__ = ["add_gaussian_", "add_gaussian_many_", "add_laplace_", "gaussian", "laplace"]
 
-_CHUNK = 1 << 14  # pairs; the four float64 buffers of a chunk (512 KiB) stay in a second-level cache
 _PAIRS = 1 << 16  # float32 pairs: 1.25 MiB, for the same cache, and enough for torch to use two threads
-_HALF_STEP = 2.0**-64  # stands for the uniform 0, whose logarithm is not finite
 _SMALLEST = 2.0**-65  # the same for float32, where the step is 2^-64
-_OVERFLOW = 64.0  # no draw is this many stddevs or scales from zero
-_TO_UNIT = 2.0**-63  # from a signed 64-bit word to (-1, 1)
 _SIZES = {  # the least and the largest noise that a type can hold
-    dtype: (torch.finfo(dtype).tiny, torch.finfo(dtype).max / _OVERFLOW)
+    dtype: (torch.finfo(dtype).tiny, torch.finfo(dtype).max / OVERFLOW)
     for dtype in (torch.float32, torch.float64)
 }
 _WORD_SCALES = (2.0**-32, 2.0**-64, math.pi * 2.0**-31)  # of a, b and c
@@ -281,29 +278,29 @@ def _single_chunks(count: int, generator: Generator) -> Iterator[Tensor]:
 
 def _gaussian_chunks(count: int, stddev: float, generator: Generator) -> Iterator[Tensor]:
     """Yield float64 buffers that together hold `count` draws; each is overwritten by the next."""
-    size = min(2 * _CHUNK, count + count % 2)
+    size = min(2 * CHUNK, count + count % 2)
     words = np.empty(size, dtype="<i8")
     uniform, out = (torch.empty(size, dtype=torch.float64, device="cpu") for _ in range(2))
-    for begin in range(0, count, 2 * _CHUNK):
-        wanted = min(2 * _CHUNK, count - begin)
+    for begin in range(0, count, 2 * CHUNK):
+        wanted = min(2 * CHUNK, count - begin)
         pairs = -(-wanted // 2)
         _signed_uniform(words[: 2 * pairs], uniform[: 2 * pairs], generator)
         radius, angle = uniform[:pairs], uniform[pairs : 2 * pairs].mul_(math.pi)
         # |word| 2^-63 is at most 1, so its logarithm is never positive and the root never NaN.
-        radius.abs_().clamp_(min=_HALF_STEP).log_().mul_(-2.0).sqrt_().mul_(stddev)
+        radius.abs_().clamp_(min=HALF_STEP).log_().mul_(-2.0).sqrt_().mul_(stddev)
         torch.cos(angle, out=out[:pairs]).mul_(radius)
         torch.sin(angle, out=out[pairs : 2 * pairs]).mul_(radius)
         yield out[:wanted]
 
 
 def _laplace_chunks(count: int, scale: float, generator: Generator) -> Iterator[Tensor]:
-    size = min(2 * _CHUNK, count)
+    size = min(2 * CHUNK, count)
     words = np.empty(size, dtype="<i8")
     uniform = torch.empty(size, dtype=torch.float64, device="cpu")
-    for begin in range(0, count, 2 * _CHUNK):
-        wanted = min(2 * _CHUNK, count - begin)
+    for begin in range(0, count, 2 * CHUNK):
+        wanted = min(2 * CHUNK, count - begin)
         signed = _signed_uniform(words[:wanted], uniform[:wanted], generator)
-        magnitude = signed.abs().clamp_(min=_HALF_STEP).log_().mul_(-scale)
+        magnitude = signed.abs().clamp_(min=HALF_STEP).log_().mul_(-scale)
         yield torch.copysign(magnitude, signed)
 
 
@@ -311,4 +308,4 @@ def _signed_uniform(words: np.ndarray, out: Tensor, generator: Generator) -> Ten
     """Fill `out` with uniforms of (-1, 1): 63 bits of magnitude, and a sign that is independent of it."""
     generator.fill(words.data.cast("B"))
     native = torch.from_numpy(words.astype(np.int64, copy=False))
-    return out.copy_(native).mul_(_TO_UNIT)
+    return out.copy_(native).mul_(TO_UNIT)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sfumato import _json
-from sfumato.errors import InvalidParameterError
+from sfumato.errors import InvalidParameterError, MissingDependencyError
 
 if TYPE_CHECKING:
     from sfumato.statistics.release import Interval, Release
@@ -70,11 +70,11 @@ def to_pandas(release: "Release[Any]") -> Any:
     """Return a release as a pandas frame."""
     try:
         import pandas as pd
-    except ImportError:
-        raise InvalidParameterError(
+    except ImportError as error:
+        raise MissingDependencyError(
             "to_pandas() needs pandas, which is not installed. Run: pip install pandas. to_json() and "
             "to_csv() work without it."
-        ) from None
+        ) from error
     frame: Any = pd.DataFrame(_rows(release))
     for name in ("value", "lower", "upper", "level"):
         frame[name] = pd.to_numeric(frame[name])  # a column without any number is one of numbers, too

@@ -23,14 +23,13 @@ from typing import cast
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from sfumato import _check
 from sfumato.accounting.events import DpEvent
 from sfumato.accounting.gaussian import stddev_for
 from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError
-from sfumato.mechanisms import Gaussian, Generator, inputs, tensors
+from sfumato.mechanisms import Gaussian, Generator, arrays, inputs
 from sfumato.mechanisms.random import resolve
 from sfumato.statistics.columns.columns import Bounds, Rows
 
@@ -78,10 +77,8 @@ class VectorGaussian:
     def add(self, numbers: Integers, *, generator: Generator | None = None) -> Floats:
         """Return whole numbers with noise."""
         if not resolve(generator).secure:  # for study: one draw for all, as `Gaussian` draws for one
-            drawn = tensors.gaussian(
-                numbers.shape, stddev=self.stddev, generator=generator, dtype=torch.float64
-            )
-            return numbers.astype(np.float64) + drawn.numpy()
+            drawn = arrays.gaussian(numbers.size, stddev=self.stddev, generator=generator)
+            return numbers.astype(np.float64) + drawn.reshape(numbers.shape)
         noise = self._each()
         flat = [noise.release(int(number), generator=generator) for number in numbers.ravel()]
         return np.array(flat, dtype=np.float64).reshape(numbers.shape)

@@ -17,13 +17,13 @@ Whole      On the integers, `whole_half_width` is the least that covers at least
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Protocol
 
 import numpy as np
-from scipy.optimize import brentq
 from scipy.special import erfcx, ndtr
 
 from sfumato import _check
+from sfumato.accounting.roots import root_between
 from sfumato.statistics.release import Covers, Interval
 
 __all__ = [
@@ -130,7 +130,7 @@ def half_width(law: Law, *, level: float, weights: Sequence[float] = (1.0,), std
     far = 4 * spread
     while excess(far) > 0:
         far *= 2
-    return cast(float, brentq(excess, 0.0, far, xtol=1e-9 * spread))
+    return root_between(excess, 0.0, far, xtol=1e-9 * spread)
 
 
 def whole_half_width(law: Law, *, level: float) -> int:
@@ -192,7 +192,7 @@ def _edge(p_value: Callable[[float], float], inside: float, end: float, level: f
         return p_value(value) - (1 - level)
 
     tight = 1e-9 * abs(end - inside)
-    return cast(float, brentq(excess, inside, end, xtol=tight))
+    return root_between(excess, inside, end, xtol=tight)
 
 
 def _separated(scales: list[float]) -> list[float]:

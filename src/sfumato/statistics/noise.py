@@ -32,9 +32,8 @@ from sfumato import _check
 from sfumato.accounting.calibrate import calibrate
 from sfumato.accounting.events import DiscreteGaussianDpEvent, DpEvent, UnsampledDpEvent
 from sfumato.accounting.guarantee import Relation
-from sfumato.mechanisms import inputs
+from sfumato.mechanisms import exact, inputs
 from sfumato.mechanisms.additive import DiscreteLaplace, Gaussian
-from sfumato.mechanisms.discrete import discrete_gaussian, discrete_laplace
 from sfumato.mechanisms.random import Generator
 from sfumato.statistics.intervals import GaussianLaw, LaplaceLaw, Law
 
@@ -101,10 +100,10 @@ class WholeNoise:
             mechanism = self._gaussian()
             return np.array([mechanism.release(int(number), generator=generator) for number in known])
         if self.delta > 0:
-            noise = discrete_gaussian(known.shape, stddev=self._stddev(), generator=generator)
+            noise = exact.gaussian_integers(known.size, stddev=self._stddev(), generator=generator)
         else:
-            noise = discrete_laplace(known.shape, scale=self._laplace().scale, generator=generator)
-        return (known + noise.numpy()).astype(np.float64)
+            noise = exact.laplace_integers(known.size, scale=self._laplace().scale, generator=generator)
+        return (known + noise.reshape(known.shape)).astype(np.float64)
 
     def _laplace(self) -> DiscreteLaplace:
         step = self.relation.diameter

@@ -22,7 +22,6 @@ from sfumato.mechanisms import (
     DiscreteLaplace,
     Exponential,
     Gaussian,
-    GridGaussian,
     IntervalExponential,
     Laplace,
     NoisyMax,
@@ -146,12 +145,24 @@ def _answers(mechanism: Any, one: Given, two: Given) -> None:
 
 _ADDITIVE = (Laplace, Gaussian, DiscreteLaplace, DiscreteGaussian)
 _CHOOSING = (Exponential, NoisyMax, PermuteAndFlip)
-_BY_UNIT = (SmoothMedian, GridGaussian)
+
+
+def _by_unit() -> tuple[type, ...]:
+    """Return the mechanisms that take a row for each unit: one of them is for tensors, and needs torch."""
+    try:
+        from sfumato.mechanisms.discrete import GridGaussian
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        return (SmoothMedian,)
+    return SmoothMedian, GridGaussian
+
+
 _LOCAL = (RandomizedResponse, UnaryEncoding)
 WATCHED: tuple[Watch, ...] = (
     *(Watch(kind, "release", _number) for kind in _ADDITIVE),
     *(Watch(kind, "release", _scores) for kind in _CHOOSING),
-    *(Watch(kind, "release", _units) for kind in _BY_UNIT),
+    *(Watch(kind, "release", _units) for kind in _by_unit()),
     *(Watch(kind, "release", _answers) for kind in _LOCAL),
     Watch(IntervalExponential, "release", _interval_scores),
     Watch(ProposeTestRelease, "release", _tested),

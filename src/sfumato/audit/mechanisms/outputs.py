@@ -19,10 +19,10 @@ from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
-from torch import Tensor
 
+from sfumato._containers import parts
+from sfumato._torch import is_tensor
 from sfumato.errors import InvalidParameterError
-from sfumato.training.data import tree
 
 __all__ = ["Outputs", "commonest_kind", "read"]
 
@@ -109,7 +109,7 @@ def _taken_apart(output: Any) -> tuple[Kind, Iterable[float]]:
         return output, ()
     if isinstance(output, Mapping):
         return _joined(cast("Mapping[Any, Any]", output).items())
-    inner = tree.parts(output)
+    inner = parts(output)
     if inner is not None:
         return _joined(inner)
     if hasattr(output, "__array__"):
@@ -132,8 +132,8 @@ def _number(output: Real) -> float:
         ) from None
 
 
-def _joined(parts: Iterable[Any]) -> tuple[Kind, Iterable[float]]:
-    found = [_taken_apart(part) for part in parts]
+def _joined(members: Iterable[Any]) -> tuple[Kind, Iterable[float]]:
+    found = [_taken_apart(part) for part in members]
     return tuple(kind for kind, _ in found), [value for _, row in found for value in row]
 
 
@@ -149,7 +149,7 @@ def _array(output: Any) -> tuple[Kind, Iterable[float]]:
 
 
 def _as_numpy(output: Any) -> npt.NDArray[Any]:
-    if not isinstance(output, Tensor):
+    if not is_tensor(output):
         return np.asarray(output)
     known = output.detach().cpu().to_dense().resolve_conj()
     return (known.double() if known.is_floating_point() else known).numpy()  # exact: no type has more digits

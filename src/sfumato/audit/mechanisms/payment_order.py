@@ -23,13 +23,13 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import numpy as np
-from dp_accounting.dp_event import SelfComposedDpEvent
 
 from sfumato import _check
 from sfumato.accounting import composition
 from sfumato.accounting.events import DpEvent, compose
 from sfumato.accounting.guarantee import Relation
 from sfumato.accounting.price import price
+from sfumato.accounting.upstream import dp_event as dp
 from sfumato.audit.mechanisms.neighbor_distances import LeakError
 from sfumato.errors import BudgetExceededError, InvalidParameterError, UnsupportedEventError
 from sfumato.ledger.account import Account
@@ -192,7 +192,7 @@ def check_never_exceeds(
                 reservation.begin()
             if admitted % 3 == 2:
                 reservation.commit()
-            _require_within(compose(*before, SelfComposedDpEvent(event, admitted)), account)
+            _require_within(compose(*before, dp.SelfComposedDpEvent(event, admitted)), account)
     except BudgetExceededError:
         if admitted:
             return admitted

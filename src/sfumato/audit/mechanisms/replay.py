@@ -36,9 +36,10 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from sfumato import _check
+from sfumato._containers import parts
+from sfumato._torch import is_tensor
 from sfumato.accounting import composition
 from sfumato.accounting.events import compose
 from sfumato.accounting.guarantee import Guarantee
@@ -48,7 +49,6 @@ from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms import AboveThreshold, FastGenerator, SecureGenerator, SparseVector
 from sfumato.mechanisms.random import Generator, SeededGenerator
 from sfumato.testing import seeded
-from sfumato.training.data import tree
 
 __all__ = ["Call", "LeakError", "Tape", "Watch", "check_call", "check_sensitivity", "replay", "watched"]
 
@@ -127,7 +127,7 @@ def _copied(value: Any) -> Any:
     """Return what stays as it is, whatever is done to the value afterwards."""
     if isinstance(value, SecureGenerator | SeededGenerator | FastGenerator):
         return value  # no data, and it refuses to be copied
-    if isinstance(value, torch.Tensor):
+    if is_tensor(value):
         return value.detach().clone()
     if type(value) in (tuple, list):
         return type(value)(_copied(part) for part in value)
@@ -332,15 +332,18 @@ def _norm(numbers: npt.NDArray[np.float64], order: float) -> float:
 
 def _unit(output: Any) -> float:
     """Return what is lost of 1 in an output, in the coarsest type of numbers that it has."""
-    parts = tree.parts(output)
-    if parts:
-        return max(_unit(part) for part in parts)
-    return _ROUNDED * _epsilon(getattr(output, "dtype", None))
+    inner = parts(output)
+    if inner:
+        return max(_unit(part) for part in inner)
+    return _ROUNDED * _epsilon(output)
 
 
-def _epsilon(kind: Any) -> float:
-    """Return the distance from 1 to the next number of a type: float64's for all that are not floating."""
-    if isinstance(kind, torch.dtype) and kind.is_floating_point:
+def _epsilon(output: Any) -> float:
+    """Return the distance from 1 to the next number of its type: float64's for all that are not floating."""
+    kind: Any = getattr(output, "dtype", None)
+    if is_tensor(output) and kind.is_floating_point:
+        import torch
+
         return float(torch.finfo(kind).eps)
     floating = kind if getattr(kind, "kind", None) == "f" else np.float64
     return float(np.finfo(cast("Any", floating)).eps)

@@ -19,12 +19,12 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from dp_accounting import dp_event as dp
-from dp_accounting.dp_event import DpEvent
 from torch import Tensor
 
 from sfumato import _check
 from sfumato.accounting.guarantee import Relation
+from sfumato.accounting.upstream import DpEvent
+from sfumato.accounting.upstream import dp_event as dp
 from sfumato.errors import InvalidParameterError
 from sfumato.labels.input_checks import Given, check_classes, checked_labels
 from sfumato.mechanisms import inputs

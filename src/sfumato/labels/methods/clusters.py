@@ -24,11 +24,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from dp_accounting.dp_event import DpEvent
 from torch import Tensor
 
 from sfumato import _check
 from sfumato.accounting.guarantee import Relation
+from sfumato.accounting.upstream import DpEvent
 from sfumato.errors import InvalidParameterError
 from sfumato.labels.features import Spectrum
 from sfumato.labels.input_checks import Given, check_classes, checked_labels

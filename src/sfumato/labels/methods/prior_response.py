@@ -22,12 +22,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import torch
-from dp_accounting.dp_event import DpEvent
 from torch import Tensor
 
 from sfumato import _check
 from sfumato.accounting.events import PureDpEvent
 from sfumato.accounting.guarantee import Relation
+from sfumato.accounting.upstream import DpEvent
 from sfumato.labels.input_checks import Given, check_classes, checked_labels, checked_prior
 from sfumato.labels.methods.randomized_response import response
 from sfumato.mechanisms import inputs

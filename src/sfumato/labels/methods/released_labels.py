@@ -17,12 +17,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Protocol
 
-from dp_accounting import dp_event as dp
-from dp_accounting.dp_event import DpEvent
-
 from sfumato import _check
 from sfumato.accounting.events import compose
 from sfumato.accounting.guarantee import Relation
+from sfumato.accounting.upstream import DpEvent
+from sfumato.accounting.upstream import dp_event as dp
 from sfumato.errors import InvalidParameterError
 from sfumato.labels.input_checks import Given, check_classes, checked_labels, checked_prior
 from sfumato.labels.learning import Released, Teach, soft_cross_entropy

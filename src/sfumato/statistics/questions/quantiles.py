@@ -33,12 +33,12 @@ from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
-from dp_accounting import dp_event as dp
 
 from sfumato import _check
 from sfumato.accounting import calibrate
 from sfumato.accounting.events import DpEvent, ExponentialDpEvent, compose
 from sfumato.accounting.guarantee import Relation
+from sfumato.accounting.upstream import dp_event as dp
 from sfumato.errors import InvalidParameterError
 from sfumato.ledger.account import Account
 from sfumato.mechanisms import DiscreteLaplace, Generator, inputs

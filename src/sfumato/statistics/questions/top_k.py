@@ -18,12 +18,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from dp_accounting import dp_event as dp
-
 from sfumato import _check
 from sfumato.accounting.calibrate import calibrate
 from sfumato.accounting.events import DpEvent, ExponentialDpEvent
 from sfumato.accounting.guarantee import Relation
+from sfumato.accounting.upstream import dp_event as dp
 from sfumato.errors import InvalidParameterError
 from sfumato.ledger.account import Account
 from sfumato.mechanisms.random import Generator

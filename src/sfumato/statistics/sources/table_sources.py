@@ -28,7 +28,6 @@ import csv
 import glob
 import gzip
 import importlib
-import importlib.util
 import os
 import tempfile
 import uuid
@@ -36,7 +35,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sfumato.errors import InvalidParameterError, SfumatoError
+from sfumato.errors import InvalidParameterError, MissingDependencyError, SfumatoError
 from sfumato.statistics.sources.arrow_frames import readable
 from sfumato.statistics.sources.schema import declared
 
@@ -79,8 +78,12 @@ def is_lines(source: Any) -> bool:
 
 
 def _require_ibis() -> None:
-    if importlib.util.find_spec("ibis") is None:
-        raise InvalidParameterError("private tables need Ibis and DuckDB: pip install sfumato[tables]")
+    try:
+        importlib.import_module("ibis")
+    except ImportError as error:
+        raise MissingDependencyError(
+            "private tables need Ibis and DuckDB, which are not installed. Run: pip install 'sfumato[tables]'"
+        ) from error
 
 
 def _opened(source: Any, engine: Any, table: str | None) -> Opened:

@@ -13,39 +13,14 @@ Failure    None here: what a batch may hold besides tensors is decided by the ca
 import copy
 from collections import UserDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import fields, is_dataclass
-from functools import cache
+from dataclasses import fields
 from typing import Any, cast
 
 from torch import Tensor
 
+from sfumato._containers import parts
+
 __all__ = ["leaves", "mapped", "parts", "rebuilt", "refilled", "structure", "tensors", "zipped"]
-
-
-def parts(value: Any) -> list[Any] | None:
-    """Return what a container holds, in order; None where the value is a leaf.
-
-    >>> parts({"a": 1, "b": [2]}), parts((1, None)), parts("text")
-    ([1, [2]], [1, None], None)
-    """
-    kind = _kind(type(value))
-    if kind is None:
-        return None
-    if kind is Mapping:
-        return list(value.values())
-    return list(value) if kind is Sequence else [getattr(value, field.name) for field in fields(value)]
-
-
-@cache
-def _kind(of: type) -> Any:
-    """Return what values of a type are: `Mapping`, `Sequence`, `object` for a dataclass; None for a leaf."""
-    if issubclass(of, Tensor):
-        return None
-    if issubclass(of, Mapping):  # first: a ModelOutput is a dataclass too, whose absent fields are no keys
-        return Mapping
-    if issubclass(of, tuple | list):
-        return Sequence
-    return object if is_dataclass(of) else None
 
 
 def rebuilt(value: Any, new: Iterable[Any]) -> Any:

@@ -29,11 +29,11 @@ from enum import Enum
 from typing import Any, NoReturn, Protocol
 
 import torch
-from dp_accounting import dp_event as dp
 from torch import Tensor
 
 from sfumato import _check
 from sfumato.accounting.events import DpEvent
+from sfumato.accounting.upstream import dp_event as dp
 from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms import tensors
 from sfumato.mechanisms.random import Generator

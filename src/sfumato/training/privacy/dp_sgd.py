@@ -18,13 +18,12 @@ Failure    A run is what it was made as: `noise` is copied into a tuple, and no 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from dp_accounting import dp_event as dp
-
 from sfumato import _check
 from sfumato.accounting.calibrate import calibrate, calibrate_count
 from sfumato.accounting.events import DpEvent, JohnsonLindenstraussDpEvent
 from sfumato.accounting.guarantee import Relation
 from sfumato.accounting.price import Price, price
+from sfumato.accounting.upstream import dp_event as dp
 from sfumato.errors import InvalidParameterError
 from sfumato.training.privacy.clipping import Clipping, CoordinateClipping
 from sfumato.training.privacy.sampling import Sampling

@@ -24,12 +24,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
-from dp_accounting import dp_event as dp
-
 from sfumato import _check
 from sfumato.accounting import events
 from sfumato.accounting.events import DpEvent
 from sfumato.accounting.guarantee import Relation
+from sfumato.accounting.upstream import dp_event as dp
 from sfumato.errors import InvalidParameterError, UnsupportedEventError
 from sfumato.mechanisms.random import Generator
 from sfumato.training.privacy.batch_draws import (
