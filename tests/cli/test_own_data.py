@@ -14,7 +14,7 @@ from sfumato.training.models.recipes import models_of
 
 Image = pytest.importorskip("PIL.Image")
 RNG = np.random.default_rng(0)
-TABLE = {"target": "paid", "features": "age,income", "classes": "no,yes", "public_size": 400}
+TABLE = {"target": "paid", "feature": ["age", "income"], "label": ["no", "yes"], "public_size": 400}
 SHORT = "--epsilon 5 --epochs 3 --seed 0 --json"
 
 
@@ -50,11 +50,11 @@ def test_public_names_are_those_with_recipes():
 def test_a_file_with_a_target_is_learned_from(kind, frame, tmp_path, told):
     place = tmp_path / f"people.{kind}"
     frame.to_csv(place, index=False) if kind == "csv" else frame.to_parquet(place)
-    types = " --types age=number,income=number" if kind == "csv" else ""
+    types = " --type age=number --type income=number" if kind == "csv" else ""
     found = told(
-        f"train {place} --target paid --features age,income --classes no,yes --public-size 400{types} "
-        f"--bounds age=0:100,income=0:100000 --evaluation {place} --learning-rate 1 --epsilon 30 --epochs 60 "
-        "--seed 0 --json --expected-batch-size 100"
+        f"train {place} --target paid --feature age --feature income --label no --label yes{types} "
+        f"--public-size 400 --bounds age=0:100 --bounds income=0:100000 --evaluation {place} --seed 0 --json "
+        "--learning-rate 1 --epsilon 30 --epochs 60 --expected-batch-size 100"
     )
     assert found["accuracy"] > 0.75 and found["privacy_unit"] == "example"
 
@@ -62,7 +62,7 @@ def test_a_file_with_a_target_is_learned_from(kind, frame, tmp_path, told):
 def test_a_column_names_the_owner_of_rows(frame, tmp_path, told):
     frame.to_parquet(tmp_path / "p.parquet")
     found = told(
-        f"train {tmp_path / 'p.parquet'} --target paid --features age,income --classes no,yes "
+        f"train {tmp_path / 'p.parquet'} --target paid --feature age --feature income --label no --label yes "
         f"--public-size 200 --privacy-unit who --contribution-bound 2 {SHORT}"
     )
     assert found["privacy_unit"] == "who"
@@ -71,7 +71,7 @@ def test_a_column_names_the_owner_of_rows(frame, tmp_path, told):
 def test_arrays_are_learned_from_and_rows_are_read_late(tmp_path, told):
     x = RNG.integers(0, 255, (300, 6, 6), dtype=np.uint8)
     np.savez(tmp_path / "a.npz", x=x, y=(x[:, :3].mean((1, 2)) > x[:, 3:].mean((1, 2))).astype(int))
-    data = open_own(TrainSettings(data=str(tmp_path / "a.npz"), classes="2", public_size=300))
+    data = open_own(TrainSettings(data=str(tmp_path / "a.npz"), classes=2, public_size=300))
     assert data.shape == (1, 6, 6) and len(data.rows.blank[0]) == 0
     (features, labels), owners = data.rows.read()
     assert features.shape == (300, 1, 6, 6) and features.max() <= 1 and owners is None and len(labels) == 300
@@ -86,7 +86,7 @@ def test_poisoned_rows_of_arrays_are_left_out(tmp_path):
     np.savez(
         tmp_path / "a.npz", x=x, y=np.array([0, 0, -1, 7, np.nan, 1]), owners=np.array([5, 5, 5, 9, 9, 9])
     )
-    data = open_own(TrainSettings(data=str(tmp_path / "a.npz"), classes="2", public_size=6))
+    data = open_own(TrainSettings(data=str(tmp_path / "a.npz"), classes=2, public_size=6))
     (features, labels), owners = data.rows.read()
     assert features.tolist() == [[0.0, 0.0, 0.0]] and labels.tolist() == [1] and len(owners) == 1
     assert data.by_owner
@@ -95,7 +95,7 @@ def test_poisoned_rows_of_arrays_are_left_out(tmp_path):
 def test_a_file_that_is_damaged_behind_its_header_is_not_quoted(tmp_path):
     place = tmp_path / "a.npz"
     np.savez(place, x=np.zeros((100, 3)), y=np.zeros(100))
-    data = open_own(TrainSettings(data=str(place), classes="2", public_size=6))
+    data = open_own(TrainSettings(data=str(place), classes=2, public_size=6))
     place.write_bytes(place.read_bytes()[:900])
     with pytest.raises(QueryFailedError, match="stays spent"):
         data.rows.read()
@@ -109,12 +109,12 @@ def test_a_folder_of_images_is_learned_from_and_a_damaged_one_is_black(tmp_path,
             Image.fromarray(pixels).save(tmp_path / "img" / name / f"{number}.png")
     (tmp_path / "img" / "cat" / "bad.png").write_text("no image")
     data = open_own(
-        TrainSettings(data=str(tmp_path / "img"), classes="cat,dog", public_size=40, image_size=8)
+        TrainSettings(data=str(tmp_path / "img"), label=["cat", "dog"], public_size=40, image_size=8)
     )
     black = [image for image, _ in (data.rows[i] for i in range(len(data.rows))) if not image.any()]
     assert len(black) == 1 and black[0].shape == (3, 8, 8)
     found = told(
-        f"train {tmp_path / 'img'} --classes cat,dog --image-size 8 --public-size 40 --evaluation "
+        f"train {tmp_path / 'img'} --label cat --label dog --image-size 8 --public-size 40 --evaluation "
         f"{tmp_path / 'img'} {SHORT}"
     )
     assert found["accuracy"] > 0.9
@@ -124,15 +124,16 @@ def test_a_folder_of_images_is_learned_from_and_a_damaged_one_is_black(tmp_path,
     ("change", "says"),
     [
         ({"public_size": None}, "--public-size"),
-        ({"classes": None}, "--classes"),
-        ({"classes": "one"}, "--classes"),
+        ({"label": None}, "--label"),
+        ({"classes": 2}, "either --classes"),
+        ({"label": ["one"]}, "two or more"),
         ({"target": None}, "--target"),
-        ({"features": None}, "--features"),
-        ({"bounds": "age=0:100"}, "lacks income"),
-        ({"bounds": "age=9:1,income=0:1"}, "bounds age"),
-        ({"bounds": "age:1"}, "COLUMN=VALUE"),
-        ({"bounds": "age=x:1,income=0:1"}, "LOW:HIGH"),
-        ({"bounds": "height=0:1"}, "not in --features"),
+        ({"feature": None}, "--feature"),
+        ({"bounds": ["age=0:100"]}, "lacks income"),
+        ({"bounds": ["age=9:1", "income=0:1"]}, "bounds age"),
+        ({"bounds": ["age:1"]}, "COLUMN=LOW"),
+        ({"bounds": ["age=x:1", "income=0:1"]}, "LOW:HIGH"),
+        ({"bounds": ["height=0:1"]}, "not a --feature"),
         ({"data": "nowhere.csv"}, "no file or folder"),
     ],
 )
@@ -153,7 +154,7 @@ def test_what_is_missing_is_named_before_anything_is_spent(change, says, frame, 
 def test_arrays_that_do_not_fit_are_refused_before_anything_is_spent(arrays, says, tmp_path):
     np.savez(tmp_path / "a.npz", **arrays)
     with pytest.raises(InvalidParameterError, match=says):
-        open_own(TrainSettings(data=str(tmp_path / "a.npz"), classes="2", public_size=4))
+        open_own(TrainSettings(data=str(tmp_path / "a.npz"), classes=2, public_size=4))
 
 
 def test_columns_are_clipped_to_their_bounds_and_scaled():

@@ -3,10 +3,10 @@
 
 What is public of it (columns, classes, bounds, size) comes from flags and never from rows.
 
-- CSV, Parquet: `--target`, `--features`, `--classes`, `--public-size`; `--types` for CSV; `--bounds` scale a
-  column to [0, 1].
+- CSV, Parquet: `--target`, `--feature`, `--label` or `--classes`, `--public-size`; `--type` for CSV;
+  `--bounds` scale a column to [0, 1].
 - .npz: arrays `x` and `y`, and `owners` if one owner has several rows. Bytes are scaled to [0, 1].
-- A folder: one folder of images for each class in `--classes`, scaled to `--image-size` pixels a side.
+- A folder: one folder of images for each `--label`, scaled to `--image-size` pixels a side.
 
 Guarantee  Rows of files are read after the run is charged. A row or an image that cannot be read, or has a
            label that is not one of the classes, is left out or counts as zeros: it never stops a run.
@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset as TorchDataset
 
 from sfumato import _check
+from sfumato.cli.column_types import column_types
 from sfumato.cli.settings import TrainSettings
 from sfumato.errors import InvalidParameterError, QueryFailedError
 from sfumato.training.data.units import Deferred
@@ -80,10 +81,10 @@ def open_own(settings: TrainSettings) -> OwnData:
     place = Path(settings.data)
     if not place.exists():
         raise InvalidParameterError(f"there is no file or folder {settings.data!r}.")
-    if settings.public_size is None or settings.classes is None:
+    if settings.public_size is None or (settings.classes is None) == (settings.label is None):
         raise InvalidParameterError(
-            "pass --public-size and --classes with your own data: the number of units and the names of the "
-            "classes (or how many there are) are public, so they cannot be read from private rows."
+            "pass --public-size, and either --classes or one --label for each class, with your own data: the "
+            "number of units and the classes are public, so they are never read from private rows."
         )
     _check.count(public_size=settings.public_size)
     if place.is_dir():
@@ -98,14 +99,13 @@ def _table(settings: TrainSettings) -> OwnData:
     from sfumato.private.training_rows import training_rows
     from sfumato.statistics.sources.tables import private_table
 
-    target, names = settings.target, _listed(settings.features)
+    target, names = settings.target, tuple(settings.feature or ())
     if target is None or not names:
         raise InvalidParameterError(
-            "pass --target, the column of labels, and --features, the columns to learn from, as "
-            "--features age,income."
+            "pass --target, the column of labels, and --feature for each column to learn from."
         )
-    types = {name: kind for name, kind in _pairs(settings.types, "types", "age=number")}
-    classes = _classes(settings.classes)
+    types = column_types(settings.type or [])
+    classes = _classes(settings)
     bound = settings.contribution_bound or 1
     table = private_table(
         settings.data, privacy_unit=settings.privacy_unit, contribution_bound=bound, types=types or None
@@ -131,19 +131,20 @@ def _table(settings: TrainSettings) -> OwnData:
     )
 
 
-def _scaling(given: str | None, names: Sequence[str]) -> tuple[Tensor, Tensor] | None:
+def _scaling(given: Sequence[str] | None, names: Sequence[str]) -> tuple[Tensor, Tensor] | None:
     if given is None:
         return None
     low, high = torch.full((len(names),), -torch.inf), torch.full((len(names),), torch.inf)
-    for name, ends in _pairs(given, "bounds", "age=0:100"):
+    for each in given:
+        name, _, ends = each.partition("=")
         try:
             least, _, most = ends.partition(":")
             bounds = float(least), float(most)
         except ValueError:
-            raise InvalidParameterError(f"--bounds of {name} must be LOW:HIGH, as {name}=0:100.") from None
+            raise InvalidParameterError(f"--bounds {each} must be COLUMN=LOW:HIGH, as age=0:100.") from None
         _check.bounds(**{f"--bounds {name}": bounds})
         if name not in names:
-            raise InvalidParameterError(f"--bounds names {name!r}, which is not in --features.")
+            raise InvalidParameterError(f"--bounds names {name!r}, which is not a --feature.")
         low[names.index(name)], high[names.index(name)] = bounds
     missing = [name for name, end in zip(names, high, strict=True) if not torch.isfinite(end)]
     if missing:
@@ -151,24 +152,14 @@ def _scaling(given: str | None, names: Sequence[str]) -> tuple[Tensor, Tensor] |
     return low, high
 
 
-def _listed(given: str | None) -> tuple[str, ...]:
-    return tuple(part.strip() for part in (given or "").split(",") if part.strip())
-
-
-def _pairs(given: str | None, flag: str, example: str) -> list[tuple[str, str]]:
-    pairs = [part.partition("=") for part in _listed(given)]
-    if any(not equals or not name for name, equals, _ in pairs):
-        raise InvalidParameterError(f"--{flag} must be COLUMN=VALUE, as {example}, separated by commas.")
-    return [(name.strip(), value.strip()) for name, _, value in pairs]
-
-
-def _classes(given: str | None) -> int | list[str]:
-    names = list(_listed(given))
-    if len(names) == 1 and names[0].isdigit():
-        _check.in_range(2, 10**6, classes=int(names[0]))
-        return int(names[0])
+def _classes(settings: TrainSettings) -> int | list[str]:
+    """Return the number of classes, or their names."""
+    if settings.classes is not None:
+        _check.in_range(2, 10**6, classes=settings.classes)
+        return settings.classes
+    names = settings.label or []
     if len(names) < 2 or len(set(names)) < len(names):
-        raise InvalidParameterError("--classes must be a number, as 10, or different names, as no,yes.")
+        raise InvalidParameterError("pass --label for each class: two or more different names.")
     return names
 
 
@@ -176,7 +167,7 @@ def _classes(given: str | None) -> int | list[str]:
 
 
 def _arrays(settings: TrainSettings, place: Path) -> OwnData:
-    classes = _classes(settings.classes)
+    classes = _classes(settings)
     if not isinstance(classes, int):
         raise InvalidParameterError("the labels of an .npz file are numbers: pass --classes as a number.")
     by_owner = "owners.npy" in _members(place)
@@ -298,15 +289,15 @@ class ImageFolder(TorchDataset[tuple[Tensor, Tensor]]):
 def _images(settings: TrainSettings, place: Path) -> OwnData:
     if importlib.util.find_spec("PIL") is None:
         raise InvalidParameterError("a folder of images needs Pillow: pip install 'sfumato[images]'.")
-    classes, side = _classes(settings.classes), settings.image_size
+    classes, side = _classes(settings), settings.image_size
     if isinstance(classes, int):
-        raise InvalidParameterError("pass the names of the folders as --classes cat,dog.")
+        raise InvalidParameterError("pass the name of each folder as --label.")
     if side is None:
         raise InvalidParameterError("pass --image-size, the side in pixels to which images are scaled.")
     _check.count(image_size=side)
     missing = [name for name in classes if not (place / name).is_dir()]
     if missing:
-        raise InvalidParameterError(f"{str(place)!r} has no folder {missing[0]!r}, which --classes names.")
+        raise InvalidParameterError(f"{str(place)!r} has no folder {missing[0]!r}, which --label names.")
     shown = None if settings.evaluation is None else ImageFolder(Path(settings.evaluation), classes, side)
     return OwnData(
         name=place.name,

@@ -51,10 +51,11 @@ class TrainSettings:
     model: str | None = _flag("linear, mlp or cnn; lstm or transformer for text.")
     width: int | None = None
     target: str | None = _flag("Of a CSV or Parquet file: the column of labels.")
-    features: str | None = _flag("Of such a file: the columns to learn from, as age,income,city_code.")
-    classes: str | None = _flag("Of your own data: the number of classes, or their names, as no,yes.")
-    bounds: str | None = _flag("Of such a file: public bounds that scale columns, as age=0:100,income=0:1e5.")
-    types: str | None = _flag("Of a CSV file: the types of columns, as age=number; other columns are text.")
+    feature: list[str] | None = _flag("Of such a file: a column to learn from; repeat.")  # noqa: RUF009
+    label: list[str] | None = _flag("Of your own data: a class, by name; repeat for each.")  # noqa: RUF009
+    classes: int | None = _flag("Of your own data: the number of classes, if labels are 0, 1, 2 ...")
+    bounds: list[str] | None = _flag("Public bounds of a column, as age=0:100; repeat for each.")  # noqa: RUF009
+    type: list[str] | None = _flag("Of a CSV file: a column's type, as age=number; repeat.")  # noqa: RUF009
     public_size: int | None = _flag("Of your own data: the number of units, or a rounded one, made public.")
     privacy_unit: str | None = _flag("Of such a file: the column that names the owner of each row.")
     evaluation: str | None = _flag("Data of the same kind that is NOT protected, to show the accuracy on.")
@@ -133,6 +134,7 @@ _KINDS: Mapping[str, tuple[tuple[type, ...], str]] = {
     "int": ((int,), "a whole number"),
     "float": ((int, float), "a number"),
     "bool": ((bool,), "true or false"),
+    "list[str]": ((list,), "a list of texts"),
 }
 
 
@@ -154,7 +156,8 @@ def _checked(found: object, where: str) -> TrainSettings:
         if key not in _ANNOTATIONS:
             raise InvalidParameterError(f"unknown key {key!r} in {where!r}. {_nearest(key)}")
         kinds, told = _KINDS[_ANNOTATIONS[key]]
-        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+        wrong = isinstance(value, list) and not all(isinstance(each, str) for each in value)  # pyright: ignore[reportUnknownVariableType]
+        if wrong or not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
             raise InvalidParameterError(f"{key} in {where!r} must be {told}, but {value!r} was given.")
     return TrainSettings(**found)
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from sfumato.accounting import Relation
+from sfumato.cli.column_types import column_types
 from sfumato.cli.options import AccountName, ChargedTo, Json, PrivacyUnit, Relations, Source, Typed
 from sfumato.cli.releases import require_place, show_release, write_release
 from sfumato.cli.show import show_facts, waiting
@@ -100,25 +101,9 @@ def opened(source: str, privacy_unit: str | None, contribution_bound: int, type_
         where,
         privacy_unit=privacy_unit,
         contribution_bound=contribution_bound,
-        types=_types(type_of or []),
+        types=column_types(type_of or []),
         table=table or None,
     )
-
-
-def _types(given: list[str]) -> dict[str, str]:
-    """Return types by column, from COLUMN=TYPE and from TOML files; what is said later holds."""
-    from sfumato.statistics.sources.schema import read_types
-
-    found: dict[str, str] = {}
-    for each in given:
-        name, equals, kind = each.rpartition("=")
-        if not equals and not each.endswith(".toml"):
-            raise InvalidParameterError(
-                f"--type {each} declares nothing: give COLUMN=TYPE, such as --type age=number, or a file of "
-                "types that ends in .toml."
-            )
-        found |= {name: kind} if equals else read_types(each)
-    return found
 
 
 def named_values(table: Any, column: str, texts: tuple[str, ...]) -> tuple[Any, ...]:
