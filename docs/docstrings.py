@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prepare docstrings for the reference pages. mkdocs.yml names this extension of griffe.
 
-Docstrings of sfumato end with doctests and may open with labelled paragraphs ("Guarantee  ..."). Markdown would
-render doctests as quotations and join the labelled paragraphs. Here they become an `Examples:` section and a list.
+Docstrings of sfumato end with doctests and may open with labelled paragraphs ("Guarantee  ..."). Markdown
+would render doctests as quotations and join the labelled paragraphs. Here they become an `Examples:` section
+and a list.
 """
 
 import re

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Composition of (epsilon, delta) statements: basic, parallel, advanced and optimal; and their amplification.
+"""Composition of (epsilon, delta) statements: basic, parallel, advanced, optimal; and amplification.
+
+Sums are plain float64; `optimal` errs upwards by about 1e-9 relative in delta.
 
 Guarantee  Each function returns an (epsilon, delta) that the whole composition has when each part has its
            own. Parts may be chosen after seeing the answers of earlier ones, as long as their epsilons and
@@ -12,7 +14,6 @@ Source     Basic: Dwork and Roth 2014, Theorem 3.16. Parallel: McSherry 2009. Ad
            which is sharper than the original (mean loss epsilon tanh(epsilon / 2) in place of
            epsilon (e^epsilon - 1)). Optimal: the same paper, Theorem 3.3. Amplification: Balle, Barthe and
            Gaboardi 2018, arXiv:1807.01647, Theorems 8 (Poisson) and 9 (fixed size).
-Rounding   Sums are plain float64; `optimal` errs upwards by about 1e-9 relative in delta.
 Not here   Gaussian noise, which has no single (epsilon, delta): `accounting.gaussian`, `rdp` and `pld`.
 """
 
