@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from sfumato import _files
 from sfumato.errors import InvalidParameterError
 from sfumato.training.models.recipes import models_of, recipe
 
@@ -132,7 +133,7 @@ def keep(settings: TrainSettings, folder: str | Path) -> None:
     """Write the settings of a run into its folder."""
     place = _place(folder)
     place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text(json.dumps(settings.given(), indent=2) + "\n", encoding="utf-8")
+    _files.write_whole(place, (json.dumps(settings.given(), indent=2) + "\n").encode())
 
 
 def kept(folder: str | Path) -> TrainSettings:

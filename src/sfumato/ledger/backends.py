@@ -1,20 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two places a ledger can live: a SQLite file, or a PostgreSQL database for a team.
+"""The two places of a ledger: a SQLite file, or a PostgreSQL database for a team.
+
+SQLite: writers of one machine queue (`_queue`), so that none of many starves. BEGIN IMMEDIATE takes the only
+write lock before anything is read. The journal mode is the rollback journal, not WAL: the ledger is one file,
+which can be copied whole between transactions, and it works where shared memory does not. In that mode
+synchronous=FULL does not sync the folder after a commit, so a power failure could bring the rollback journal
+back and undo a reservation; EXTRA does sync it.
+
+PostgreSQL: transactions are SERIALIZABLE, after an exclusive lock on the one-row head table, so the snapshot
+is taken when the lock is held. Members of a team need SELECT and INSERT on the journal and UPDATE on the
+head, nothing more.
+
+Every transaction has a connection of its own (no pool), and no fork interrupts one (`_forks`).
+
+`location`, which messages, statements and `repr` show, has no password and no query. A location that cannot
+be parsed is never shown, because it may contain a password.
 
 Guarantee  What a `writing` block did is either all there or not at all, and it is on disk when the block
            ends: a kill -9 or a power cut later loses nothing. Two `writing` blocks on one ledger never
            overlap, in any number of processes, so what is read inside one is still true when it commits.
-SQLite     Writers of one machine queue (`_queue`), so that none of many starves. BEGIN IMMEDIATE takes the
-           only write lock before anything is read. Rollback journal, not WAL: the
-           ledger is one file, which can be copied whole between transactions, and it works where shared
-           memory does not. In that mode synchronous=FULL does not sync the folder after a commit, so a power
-           cut could bring the rollback journal back and undo a reservation; EXTRA does.
-PostgreSQL SERIALIZABLE, after an exclusive lock on the one-row head table: the snapshot is taken when the
-           lock is held. Members of a team need SELECT and INSERT on the journal and UPDATE on the head,
-           nothing more.
-Processes  Every block has a connection of its own (no pool), and no fork cuts through one (`_forks`).
-Passwords  `location`, which messages, statements and `repr` show, has no password and no query; a location
-           that cannot be read is never echoed, because there may be a password in it.
 """
 
 import os
@@ -32,6 +36,7 @@ from sqlalchemy import Connection, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
+from sfumato import _files
 from sfumato.errors import InvalidParameterError, LedgerCorruptError, LedgerError, LedgerReadOnlyError
 from sfumato.ledger import _forks, _queue
 from sfumato.ledger._failures import busy, explained
@@ -224,18 +229,8 @@ def _place(draft: Path, path: Path) -> bool:
                 os.fsync(target.fileno())
         except FileExistsError:
             return False
-    _sync_folder(path.parent)
+    _files.sync_folder(path.parent)
     return True
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name == "nt":  # Windows cannot open a folder, and does not need it
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 class PostgresqlDatabase:

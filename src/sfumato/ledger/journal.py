@@ -63,7 +63,11 @@ _canonical = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), allow_na
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """How many rows a ledger has, and the hash of the last: enough to notice any later change.
+    """The number of rows of a ledger and the hash of the last: enough to detect any later change.
+
+    Args:
+        count: How many rows there are.
+        hash: The hash of the last row, as 64 hexadecimal digits.
 
     >>> Head.parse("2:" + "ab" * 32).count
     2
@@ -77,7 +81,17 @@ class Head:
 
     @classmethod
     def parse(cls, text: str) -> "Head":
-        """Read a head as `str()` writes it and statements print it."""
+        """Return the head that statements print as text.
+
+        Args:
+            text: The number of rows and the hash, as "2:ab...".
+
+        Returns:
+            The head.
+
+        Raises:
+            InvalidParameterError: If the text is not a head.
+        """
         count, _, digest = text.strip().partition(":")
         if not (re.fullmatch("[0-9]+", count) and re.fullmatch("[0-9a-f]{64}", digest)):
             raise InvalidParameterError(

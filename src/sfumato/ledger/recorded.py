@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a ledger keeps a release, and what a release must say where none does.
+"""Notes about releases that no ledger records.
 
-Promise    Whatever spends says which it is: releases, estimators, training runs and the command line ask
-           here.
-Why        Costs add up, and only a ledger adds them up. Ten releases of epsilon 1 that nobody recorded cost
-           epsilon 10, and nobody knows.
+Everything that spends says whether it was recorded: releases, estimators, training runs and the command line
+use this module.
+
+Costs add up, and only a ledger adds them up. Ten unrecorded releases of epsilon 1 cost epsilon 10, and nobody
+knows.
 """
 
 from sfumato.ledger.account import Account

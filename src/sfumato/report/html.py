@@ -11,6 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from sfumato import _files
+
 __all__ = ["escape", "facts_table", "page", "rows_table", "section", "write_report"]
 
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
@@ -134,6 +136,5 @@ def write_report(path: str | os.PathLike[str], html: str) -> Path:
     """Write a page to a file, whole or not at all, and return where it is."""
     place = Path(path)
     place.parent.mkdir(parents=True, exist_ok=True)
-    part = place.with_name(place.name + ".part")
-    part.write_text(html, encoding="utf-8")
-    return part.replace(place)
+    _files.write_whole(place, html.encode())
+    return place
