@@ -7,7 +7,7 @@ __all__ = ["DataCorruptError", "DataNotFoundError"]
 
 
 class DataNotFoundError(SfumatoError, FileNotFoundError):
-    """A file of a data set is in none of the places we look, and could not be downloaded."""
+    """A file of a data set was found in none of the places, and could not be downloaded."""
 
 
 class DataCorruptError(SfumatoError, ValueError):

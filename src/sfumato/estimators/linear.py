@@ -78,7 +78,17 @@ class LinearRegressor(RegressorMixin, PrivateEstimator):
     failed_: bool = False
 
     def predict(self, X: Any) -> Floats:
-        """Return the predictions of the fitted line, or plane; raise where the fit had failed."""
+        """Return the predictions of the fitted line or plane.
+
+        Args:
+            X: The rows, [rows, features]. An entry that is not a number counts as missing.
+
+        Returns:
+            The predictions, one for each row.
+
+        Raises:
+            QueryFailedError: If the fit had failed and there is no fallback.
+        """
         check_is_fitted(self)
         rows = self._matrix(X, reset=False)
         if self.failed_ and math.isnan(self.intercept_):

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows as a linear model sees them: clipped to a public norm, with a constant for the intercept.
+"""Rows of a linear model: clipped to a public norm, with a constant for the intercept.
+
+A constant of half the clip norm is appended as one more feature, so that the intercept is regularized and
+protected like any other coefficient. Rows of zeros get none: in a sum of gradients they count as absent.
 
 Guarantee  Every row that `clipped` returns has L2 norm at most `clip_norm` (up to 1e-12 of it), whatever was
            in it: huge numbers are scaled down without overflow, and a row with a NaN or an infinity becomes
            a row of zeros. One row depends on no other. `clipped_steps` puts finite rows on a public grid, of
            `STEPS` to the clip norm, and no norm is then above `STEPS`: not even by rounding.
-Intercept  A constant of half the clip norm is appended as one more feature, so that the intercept is
-           regularized and protected like any other coefficient. Rows of zeros have none: in a sum of
-           gradients they are as good as absent.
 """
 
 import contextlib

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of an audit: which run it is, the claim, the lower bound beside it, checks, and ROC curves.
+"""The page of an audit: the run, the claim, the lower bound beside it, checks, and ROC curves.
 
-Promise    A refuted claim is said to be false above everything else, and a claim that was not audited is
-           said not to have been. So is a check that was not made.
-Shown      Exact figures of a membership attack tell about the rows it compared: the page says so.
+Exact figures of a membership attack reveal facts about the rows it compared: the page says so.
+
+Guarantee  A refuted claim is shown as false above everything else, and a claim that was not audited is shown
+           as such. So is a check that was not made.
 """
 
 import math
