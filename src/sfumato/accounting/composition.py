@@ -64,7 +64,7 @@ def basic(event: DpEvent, relation: Relation) -> Statement:
 
 @in_floats
 def basic_epsilon(event: DpEvent, *, delta: float, relation: Relation) -> float:
-    """Return the epsilon of basic composition, infinite where the parts' deltas exceed `delta`."""
+    """Return the epsilon of basic composition, infinite if the parts' deltas exceed `delta`."""
     _check.in_range(0, 1, delta=delta)
     epsilon, spent = basic(event, relation)
     return epsilon if spent <= delta else math.inf
@@ -256,7 +256,7 @@ def _(event: dp.SampledWithoutReplacementDpEvent, relation: Relation) -> Stateme
 
 
 def require_replacement(event: DpEvent, relation: Relation) -> None:
-    """Refuse randomized response where a unit may be absent: no report at all gives the unit away."""
+    """Refuse randomized response if a unit may be absent: a missing report reveals its absence."""
     if not relation.replaces:
         raise UnsupportedEventError(
             f"{type(event).__name__} cannot be priced under {relation.value}: a unit that is absent sends no "
@@ -265,7 +265,7 @@ def require_replacement(event: DpEvent, relation: Relation) -> None:
 
 
 def require_disjoint_parts(event: DpEvent, relation: Relation) -> None:
-    """Refuse parallel composition where one neighbor may touch two parts."""
+    """Refuse parallel composition if one neighbor may touch two parts."""
     if relation is Relation.REPLACE_ONE:
         raise UnsupportedEventError(
             f"{type(event).__name__} cannot be priced under replace-one: a replaced unit may leave one part "

@@ -17,7 +17,7 @@ from sfumato.errors import InvalidParameterError
 
 __all__ = ["default_delta", "delta_note", "delta_or_default"]
 
-_LARGE = 1e-3  # where the number of units is not known: hardly anybody protects fewer than a thousand
+_LARGE = 1e-3  # if the number of units is not known: data of fewer than a thousand units is rare
 
 
 def default_delta(public_size: int) -> float:

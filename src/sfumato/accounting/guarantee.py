@@ -186,7 +186,7 @@ class Guarantee:
 
 
 def _geometric_sum(epsilon: float, size: int) -> float:
-    """Return sum of e^{i epsilon} for i below size, infinity where it overflows."""
+    """Return sum of e^{i epsilon} for i below size, infinity if it overflows."""
     if epsilon == 0:
         return float(size)
     if size * epsilon > 700:

@@ -129,7 +129,7 @@ def projected_shifts(event: DpEvent, relation: Relation) -> Knots:
 
 
 def truncation_chance(sampling_rate: float, batch_size: int, public_size: int) -> float:
-    """Bound the chance that the units other than one fill a batch; 0 only where they cannot.
+    """Bound the chance that the units other than one fill a batch; 0 only if they cannot.
 
     >>> truncation_chance(0.5, batch_size=2, public_size=3)  # both of two
     0.25000000025

@@ -178,7 +178,7 @@ def quick_epsilon(event: DpEvent, *, delta: float, relation: Relation) -> float:
     return _tightest(event, delta, relation, upper_only)[1]
 
 
-COARSE = 1000.0  # an epsilon that promises nothing, and where losses are too large for a fine grid
+COARSE = 1000.0  # an epsilon without any protection, at which losses are too large for a fine grid
 
 
 def _tightest(

@@ -108,7 +108,7 @@ def curve(event: DpEvent, relation: Relation, orders: Array = ORDERS) -> RdpCurv
 
 @in_floats
 def epsilon_of(curve: RdpCurve, delta: float) -> float:
-    """Return the best epsilon that a curve gives at `delta`; infinite where the curve's own delta is no less.
+    """Return the best epsilon that a curve gives at `delta`; infinite if the curve's own delta is no less.
 
     >>> round(epsilon_of(curve(dp.GaussianDpEvent(1.0), Relation.ADD_REMOVE), 1e-5), 3)
     4.729
@@ -155,7 +155,7 @@ def epsilon_at(value: float, *, order: float, delta: float) -> float:
 
 @in_floats
 def largest_rdp(*, epsilon: float, delta: float, order: float) -> float:
-    """Return the most Rényi divergence at one order that still gives (epsilon, delta); 0 where none does.
+    """Return the most Rényi divergence at one order that still gives (epsilon, delta); 0 if none does.
 
     >>> round(largest_rdp(epsilon=4.7285, delta=1e-5, order=5.4), 3)
     2.7

@@ -198,7 +198,7 @@ def mixed(orders: Array, values: Sequence[Array], weights: Sequence[float]) -> A
 def _octaves(orders: Array) -> Iterator[tuple[npt.NDArray[np.bool_], float]]:
     """Yield masks of the orders between powers of two, with the upper one: how far their grid must reach.
 
-    The grid of an order does not depend on which other orders are asked for, and so neither does its bound.
+    The grid of an order does not depend on the other orders that are computed, and so neither does its bound.
     """
     exponents = np.floor(np.log2(orders))
     for exponent in np.unique(exponents):
@@ -291,7 +291,7 @@ def _interpolated(
 
 
 def _log_sum_exp(terms: Array) -> Array:
-    """Return log sum exp over the last axis; infinite where a term is."""
+    """Return log sum exp over the last axis; infinite if a term is."""
     largest = terms.max(axis=-1)
     shift = np.where(np.isfinite(largest), largest, 0.0)
     with np.errstate(divide="ignore", over="ignore"):
@@ -301,7 +301,7 @@ def _log_sum_exp(terms: Array) -> Array:
 def _quadrature(
     orders: Array, top: float, mu: float, sampling_rate: float, *, replaced: bool
 ) -> Array | None:
-    """Integrate the excess by the trapezoidal rule, or return None where that would take too many nodes.
+    """Integrate the excess by the trapezoidal rule, or return None if that would take too many nodes.
 
     The rule converges exponentially for functions analytic in a strip. The mixtures vanish at an imaginary
     part of pi / mu^2 (unit: one contribution); within half of that strip the integrand stays bounded by its

@@ -60,7 +60,7 @@ class Examples(TensorDataset):
 
     @property
     def num_units(self) -> int:
-        """How many are protected: users where there are any, else examples."""
+        """How many are protected: users if there are any, else examples."""
         return len(self) if self.user_ids is None else int(self.user_ids.unique().numel())
 
     def __repr__(self) -> str:

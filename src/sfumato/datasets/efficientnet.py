@@ -89,7 +89,7 @@ class _Convolution(nn.Conv2d):
 
 
 class _Block(nn.Module):
-    """Expand, filter each channel, project; add the input where shapes allow."""
+    """Expand, filter each channel, project; add the input if shapes allow."""
 
     def __init__(self, kernel: int, stride: int, expansion: int, channels_in: int, channels_out: int) -> None:
         super().__init__()

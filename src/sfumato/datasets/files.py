@@ -41,7 +41,7 @@ class Form:
     """One form in which a content is published, and how it becomes that content."""
 
     path: str  # below the data folder or the cache
-    sha256: str | None  # of the file; None where only the content has a known checksum
+    sha256: str | None  # of the file; None if only the content has a known checksum
     urls: tuple[str, ...] = ()
     decode: Callable[[Path], bytes] = Path.read_bytes
 

@@ -121,7 +121,7 @@ class PrivateEstimator(BaseEstimator):
         raise NotImplementedError
 
     def _name(self) -> str:
-        """Return what the ledger is told where no purpose is given."""
+        """Return the purpose for the ledger if none is given."""
         return f"fit of {type(self).__name__}"
 
     # --- fitting ------------------------------------------------------------------------------------------
@@ -154,9 +154,9 @@ class PrivateEstimator(BaseEstimator):
             purpose, relation = self.purpose or self._name(), promised.relation
             with self.account.spend(event, purpose=purpose, relation=relation, generator=generator):
                 self._learn_quietly(X, y, generator)
-        said = (study_note(generator), record_note(self.account), delta_note(self.delta))
+        notes = (study_note(generator), record_note(self.account), delta_note(self.delta))
         self.event_, self.guarantee_ = event, promised
-        self.notes_ = tuple(note for note in said if note is not None)
+        self.notes_ = tuple(note for note in notes if note is not None)
         return self
 
     def _check_common(self) -> None:
@@ -170,7 +170,7 @@ class PrivateEstimator(BaseEstimator):
             self.account.refuse()
         if self.account is None and self.purpose is not None:
             raise InvalidParameterError(
-                "a purpose is written into an account, but none was given: say account=..."
+                "a purpose is written into an account, but none was given: pass account=..."
             )
 
     def _relation(self) -> Relation:
@@ -185,7 +185,7 @@ class PrivateEstimator(BaseEstimator):
         if account.privacy_unit != self.privacy_unit:
             raise InvalidParameterError(
                 f"account {account.name!r} protects one {account.privacy_unit!r}, but privacy_unit="
-                f"{self.privacy_unit!r} was given. Say the account's unit, if each row is one."
+                f"{self.privacy_unit!r} was given. Pass the account's unit, if each row is one."
             )
 
     def _learn_quietly(self, X: Any, y: Any, generator: Generator) -> None:
@@ -220,8 +220,8 @@ class PrivateEstimator(BaseEstimator):
             )
         column = entries_of(y)
         if column.ndim == 2 and column.shape[1] == 1:
-            said = "A column-vector y was passed when a 1d array was expected: give it one axis."
-            warnings.warn(said, DataConversionWarning, stacklevel=2)
+            message = "A column-vector y was passed when a 1d array was expected: give it one axis."
+            warnings.warn(message, DataConversionWarning, stacklevel=2)
             column = column[:, 0]
         if column.ndim != 1:
             raise InvalidParameterError("y should be a 1d array: one entry for each row of X.")
@@ -230,7 +230,7 @@ class PrivateEstimator(BaseEstimator):
         return column
 
     def __sklearn_tags__(self) -> Any:
-        """Say what scikit-learn may expect: rows that are not finite are fine, and secure noise is new."""
+        """Return the tags for scikit-learn: rows need not be finite, and secure noise is not repeatable."""
         tags: Any = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         tags.non_deterministic = self.random_state is None
@@ -262,10 +262,10 @@ class PrivateEstimator(BaseEstimator):
 
 
 class _LostAccount:
-    """Stands where an account was before an estimator was pickled."""
+    """Takes the place of the account of an estimator that was pickled."""
 
     def refuse(self) -> NoReturn:
         raise InvalidParameterError(
             "this estimator was charged to an account before it was pickled, and an account cannot be. Give "
-            "it one with set_params(account=...), or say set_params(account=None) to record nothing."
+            "it one with set_params(account=...), or call set_params(account=None) to record nothing."
         )

@@ -94,7 +94,7 @@ class LinearRegressor(RegressorMixin, PrivateEstimator):
         if self.failed_ and math.isnan(self.intercept_):
             raise QueryFailedError(
                 f"{self._name()} had failed, so there is nothing to predict with (`failed_` is True); what "
-                "it cost is spent. Fit again with a larger epsilon or more rows, or say fallback=... for a "
+                "it cost is spent. Fit again with a larger epsilon or more rows, or pass fallback=... for a "
                 "public number to predict then."
             )
         with np.errstate(all="ignore"):  # a warning would tell of a row

@@ -174,7 +174,7 @@ class LogisticRegression(ClassifierMixin, PrivateEstimator):
         if self.public_size is None and not self._relation().replaces:
             raise InvalidParameterError(
                 "dp-sgd scales its steps by the number of rows, which is private under "
-                f"{self._relation().value} neighbors: say public_size, such as a rounded one."
+                f"{self._relation().value} neighbors: pass public_size, such as a rounded one."
             )
 
     def public_classes(self) -> npt.NDArray[Any]:
@@ -291,7 +291,7 @@ class LogisticRegression(ClassifierMixin, PrivateEstimator):
         if self._relation().replaces and self.public_size not in (None, rows):
             raise InvalidParameterError(
                 f"public_size={self.public_size} is not the number of rows, which is public under "
-                f"{self._relation().value} neighbors. Say the right one, or leave it out."
+                f"{self._relation().value} neighbors. Pass the right one, or leave it out."
             )
 
     def _minimized(self, rows: Floats, known: npt.NDArray[np.int64], generator: Generator) -> Floats:

@@ -120,7 +120,7 @@ class _Objective:
 
 
 def _solved(hessian: Floats, slope: Floats) -> Floats | None:
-    """Return hessian^-1 slope; None where rounding left the Hessian not positive, or not finite."""
+    """Return hessian^-1 slope; None if rounding left the Hessian not positive, or not finite."""
     try:
         return cho_solve(cho_factor(hessian), slope)
     except (np.linalg.LinAlgError, ValueError):  # scipy's own for what is not finite

@@ -138,7 +138,7 @@ class NoisyStats(OneFeatureRegressor):
         )
 
     def _line(self, sums: "Sums", relation: Relation, generator: Generator) -> tuple[float, float] | None:
-        """Return the slope and the value at the middle in units of half the bounds; None where it fails."""
+        """Return the slope and the value at the middle in units of half the bounds; None if it fails."""
         shares = [self.epsilon * share for share in self._shares(relation)]
         bound = sums.sensitivity(relation)
         variance = _laplace(shares[0], bound, relation).release(sums.variance, generator=generator)

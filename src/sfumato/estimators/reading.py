@@ -76,7 +76,7 @@ def require_matrix(X: Any) -> None:
 
 
 def numbers_of(values: Any, *, what: str) -> Floats:
-    """Return private values as float64, NaN where an entry is no number."""
+    """Return private values as float64, NaN if an entry is no number."""
     given = _array(values)
     if given is None or given.ndim == 0 or given.dtype.kind not in _NUMBERS + "O" or _typed(values):
         raise _no_numbers(what)
@@ -105,7 +105,7 @@ def entries_of(y: Any) -> npt.NDArray[Any]:
 
 
 def _array(values: Any) -> npt.NDArray[Any] | None:
-    """Return values as an array; None where that fails, in whatever way: the error may quote them."""
+    """Return values as an array; None if that fails, in whatever way: the error may quote them."""
     found: npt.NDArray[Any] | None = None
     with contextlib.suppress(Exception), np.errstate(all="ignore"):
         found = np.asarray(values)

@@ -68,7 +68,7 @@ class RowStep(_FitUnread, OneToOneFeatureMixin, TransformerMixin, BaseEstimator)
         require_matrix(X)
         for name in ("n_features_in_", "feature_names_in_"):  # of an earlier fit
             vars(self).pop(name, None)
-        if hasattr(X, "shape"):  # rows that nobody has read have none
+        if hasattr(X, "shape"):  # rows that were not read have none
             same_features(self, X, X, reset=True)
         return self
 
@@ -98,7 +98,7 @@ class RowStep(_FitUnread, OneToOneFeatureMixin, TransformerMixin, BaseEstimator)
         return True
 
     def __sklearn_tags__(self) -> Any:
-        """Say what scikit-learn may expect: there is nothing to fit, and rows need not be finite."""
+        """Return the tags for scikit-learn: there is nothing to fit, and rows need not be finite."""
         tags: Any = super().__sklearn_tags__()
         tags.requires_fit = False
         tags.input_tags.allow_nan = True
@@ -106,7 +106,7 @@ class RowStep(_FitUnread, OneToOneFeatureMixin, TransformerMixin, BaseEstimator)
 
 
 class Unread:
-    """Rows of a step that nobody has read."""
+    """The rows of a step that were not read yet."""
 
     def __init__(self, step: Any, given: Any) -> None:
         self._step, self._given = step, given

@@ -36,7 +36,7 @@ def row_norm(clip_norm: float, *, fit_intercept: bool) -> float:
 
 
 def clipped(rows: Floats, *, clip_norm: float) -> Floats:
-    """Return the rows, scaled down to the clip norm where they are longer; zeros where one is not finite.
+    """Return the rows, scaled down to the clip norm if they are longer; zeros if one is not finite.
 
     >>> clipped(np.array([[3.0, 4.0], [0.25, 0.5], [np.nan, 1.0]]), clip_norm=1.0).round(3).tolist()
     [[0.6, 0.8], [0.25, 0.5], [0.0, 0.0]]
@@ -94,7 +94,7 @@ def _same(entry: Any, label: Any) -> bool:
 
 
 def codes(labels: npt.NDArray[np.generic], classes: npt.NDArray[np.generic]) -> npt.NDArray[np.int64]:
-    """Return each label's place among the public classes, -1 where it is none of them.
+    """Return each label's place among the public classes, -1 if it is none of them.
 
     >>> codes(np.array(["no", "yes", "maybe"]), np.array(["no", "yes"])).tolist()
     [0, 1, -1]

@@ -12,8 +12,8 @@ A score is a number in [0, 1] for each row, clipped. The score of a model is the
 at most. The default is whether the prediction is right.
 
 Guarantee  One trial draws a candidate uniformly, fits it privately on some rows, and scores it on the others
-           with Laplace noise. Only the best trial's model and its noisy score are kept, and how many trials
-           there were is not told; it has the truncated negative binomial distribution. What that costs is a
+           with Laplace noise. Only the model of the best trial and its noisy score are kept. The number of
+           trials is not released; it has the truncated negative binomial distribution. The cost is a
            `SelectionDpEvent` (Papernot and Steinke 2022, Theorem 2; with delta 0 it is (2 + shape) times a
            trial, 3 for the geometric law of Liu and Talwar 2019).
 Not here   Grids: every candidate is listed, and a trial may draw any of them, some more than once.
@@ -283,7 +283,7 @@ class Search(MetaEstimatorMixin, PrivateEstimator):
         rows = self._matrix(X, reset=True)
         labels = self._column(y, rows=len(rows))
         held = words(len(rows), generator) < np.uint64(int(self.validation * 2.0**64))
-        factor, best, found = self._found, -math.inf, None  # `fit` has asked for the event
+        factor, best, found = self._found, -math.inf, None  # `fit` has computed the event
         stop = stop_for(self.shape, self.mean_trials)
         for trial in range(draw_trials(self.shape, stop, generator=generator)):
             candidate = self.candidates[int(uniform_below(len(self.candidates), 1, generator)[0])]
@@ -340,7 +340,7 @@ class Search(MetaEstimatorMixin, PrivateEstimator):
         return self.best_estimator_.predict_proba(X)
 
     def __sklearn_tags__(self) -> Any:
-        """Say what scikit-learn may expect: what it may of the estimator."""
+        """Return the tags for scikit-learn: those of the estimator."""
         tags: Any = super().__sklearn_tags__()
         own: Any = get_tags(self.estimator)
         tags.estimator_type, tags.classifier_tags = own.estimator_type, own.classifier_tags

@@ -54,7 +54,7 @@ from sfumato.mechanisms.random import Generator, uniform_below, words
 __all__ = ["TukeyEM"]
 
 Box = list[tuple[Fraction, Fraction]]  # (lower, upper) for each coefficient
-Volume = Fraction | float  # infinity where it is a float
+Volume = Fraction | float  # infinity if it is a float
 
 _DOWN = 1 - 1e-12  # towards a smaller threshold, whatever float64 rounded
 _OUTPUT_BITS = 40
@@ -188,7 +188,7 @@ def least_squares(rows: Floats, target: Floats, parts: npt.NDArray[np.int64], co
 
 
 def _least_squares(rows: Floats, target: Floats) -> Floats | None:
-    """Return the least squares model, of least norm where there are several; None where there is none."""
+    """Return the least squares model, of least norm if there are several; None if there is none."""
     if len(rows) < rows.shape[1]:
         return None
     try:
@@ -291,7 +291,7 @@ class DeepPoint:
         return 2 * max(2 * (self.bar + 2), 2 * (self.bar + gap + 1) - 1) - 1
 
     def release(self, boxes: Boxes, generator: Generator | None) -> list[float] | None:
-        """Return a point, or None where the test is not passed."""
+        """Return a point, or None if the test is not passed."""
         margin = self.margin(boxes.volumes)
         if self._noise().release(margin, generator=generator) < self.bar:
             return None

@@ -49,7 +49,7 @@ def _full(location: str, cause: str) -> LedgerError:
 
 def _unusable(location: str, cause: str) -> LedgerError:
     return LedgerError(
-        f"the ledger {location} could not be used ({cause}). What it was being asked to record may or may "
+        f"the ledger {location} could not be used ({cause}). The record that was being written may or may "
         "not have been recorded. Check that the file or the server is there, and look at the account's "
         "releases before you try again."
     )

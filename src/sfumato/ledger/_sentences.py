@@ -55,7 +55,7 @@ def in_words(guarantee: Guarantee) -> str:
 
 
 def described(release: ReleaseRecord, cost: Guarantee) -> str:
-    """Return the sentences that say what a release was, and what it costs on its own."""
+    """Return the sentences that describe a release and what it costs on its own."""
     seeded = f" {STUDY_ONLY.capitalize()}." if release.seeded else ""
     return f"{_TOLD[release.progress].format(**_words(release, cost))}{seeded}"
 

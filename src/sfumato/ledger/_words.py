@@ -31,7 +31,7 @@ _INVISIBLE = re.compile(
 
 
 def line(**values: str) -> str:
-    """Return the one value given, cleaned; raise where it is empty, too long or has invisible characters.
+    """Return the one value given, cleaned; raise if it is empty, too long or has invisible characters.
 
     >>> line(purpose=" mean of x² ")
     'mean of x²'
@@ -60,7 +60,7 @@ def _cleaned(what: str, value: str, form: Literal["NFC", "NFKC"]) -> str:
     cleaned = unicodedata.normalize(form, value).strip()
     if len(cleaned) > _LONGEST:
         raise InvalidParameterError(
-            f"{what} must have at most {_LONGEST} characters, but it has {len(cleaned)}. Say it shorter."
+            f"{what} must have at most {_LONGEST} characters, but it has {len(cleaned)}. Shorten it."
         )
     if not cleaned.isprintable() or _INVISIBLE.search(cleaned):
         raise InvalidParameterError(

@@ -53,11 +53,11 @@ class Backend(Protocol):
     location: str
 
     def exists(self) -> bool:
-        """Whether a ledger is there; raise where something else is."""
+        """Whether a ledger is there; raise if another file is."""
         ...
 
     def create(self) -> bool:
-        """Make an empty ledger unless one is there; say whether it was made."""
+        """Make an empty ledger unless one is there; return whether it was made."""
         ...
 
     def reading(self) -> AbstractContextManager[Connection]:
@@ -65,7 +65,7 @@ class Backend(Protocol):
         ...
 
     def writing(self) -> AbstractContextManager[Connection]:
-        """Give a connection that nobody else writes beside, and make its work durable at the end."""
+        """Give a connection with the only write lock, and make its work durable at the end."""
         ...
 
     def upgrading(self) -> AbstractContextManager[Connection]:
@@ -215,7 +215,7 @@ def _begin(connection: Connection) -> None:
 
 
 def _place(draft: Path, path: Path) -> bool:
-    """Give a finished file its name, never over another; say whether it was placed."""
+    """Give a finished file its name, never over another; return whether it was placed."""
     try:
         os.link(draft, path)
     except FileExistsError:

@@ -52,7 +52,7 @@ class Book:
     def __init__(self, store: Store, person: str) -> None:
         self._store = store
         self._person = person
-        self.temporary = False  # whether it is removed when nobody holds it any more
+        self.temporary = False  # whether it is deleted when no object refers to it any more
         self.renew()
         _forks.renewed_in_child(self)
 
@@ -78,7 +78,7 @@ class Book:
         with self._lock:
             with self._store.reading() as connection:
                 self._catch_up(connection)
-            # Pricing may take a while the first time: nobody else's writing should wait for it.
+            # Pricing may take a while the first time: other writers should not wait for it.
             return question(self._known(name))
 
     def recall(self, name: str, question: Callable[[AccountState], Answer]) -> Answer:

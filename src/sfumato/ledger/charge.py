@@ -8,7 +8,7 @@ An event has numbers that float64 can hold, and is at most `DEEPEST` levels deep
 can be priced again, however deep the caller's own stack is.
 
 Guarantee  An event reaches an account only with its relation. A mechanism states its own; a bare event does
-           not know it, so whoever charges one must say. The same event can be half as private under
+           not state it, so the caller must pass it. The same event can be half as private under
            replace-one neighbors as it reads under add-remove.
 """
 

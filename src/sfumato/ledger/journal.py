@@ -5,7 +5,7 @@ Guarantee  Row n carries the SHA-256 of all its fields and of row n - 1's hash. 
            inserted, moved or taken out of the middle breaks the chain at that place. Rows cut off the end
            show against a head (count and hash) remembered elsewhere: in the store, and in any printed
            statement.
-Not here   Whoever can write the file and recompute every hash can forge a whole ledger; a head that was
+Not here   Someone who can write the file and recompute every hash can forge a whole ledger; a head that was
            printed or mailed before is the defense. Storage: `store`. What rows mean: `state`.
 """
 
@@ -114,7 +114,7 @@ def seal(entry: Entry, head: Head) -> Row:
 
 
 def chain(rows: Iterable[Row], start: Head = EMPTY) -> Iterator[tuple[Row, Head]]:
-    """Yield each row with the head it makes; raise `LedgerCorruptError` where the chain does not hold."""
+    """Yield each row with the head it makes; raise `LedgerCorruptError` if the chain does not hold."""
     head = start
     for row in rows:
         if row.sequence != head.count + 1:

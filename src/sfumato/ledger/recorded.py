@@ -19,7 +19,7 @@ def is_recorded(account: Account | None) -> bool:
 
 
 def record_note(account: Account | None) -> str | None:
-    """Return what must be said of a release that no ledger keeps; None where one does.
+    """Return the note about a release that no ledger records, or None if one does.
 
     >>> record_note(None)
     'not recorded in a ledger: nothing adds its cost to that of other releases'

@@ -311,7 +311,7 @@ def _open(row: Row, accounts: dict[str, AccountState]) -> None:
 
 
 def _rule(row: Row, terms: dict[str, object]) -> int:
-    rule = terms.get("rule", 1)  # accounts opened by early versions say none
+    rule = terms.get("rule", 1)  # accounts opened by early versions have none
     if not isinstance(rule, int) or rule < 1:
         raise _senseless(row, "it names no rule")
     if rule not in SHARES:

@@ -131,7 +131,7 @@ class Statement:
         if self.recorded:
             return ""
         return (
-            "Not recorded: the ledger of this account is temporary and ends with its process, so nobody can "
+            "Not recorded: the ledger of this account is temporary and ends with its process, so no one can "
             "check this statement later."
         )
 
@@ -142,7 +142,7 @@ class Statement:
 
     def _claim(self) -> str:
         return (
-            f"All releases from this account, past and future, together satisfy {self.guarantee}, also where "
+            f"All releases from this account, past and future, together satisfy {self.guarantee}, also if "
             f"a release was chosen after seeing earlier ones. {in_words(self.guarantee)}"
         )
 
@@ -189,11 +189,11 @@ class Statement:
     def _list(self) -> str:
         if not self.releases:
             return "Nothing was released."
-        told = [
+        sentences = [
             filled(described(release, cost), number=number)
             for number, (release, cost) in enumerate(zip(self.releases, self.costs, strict=True), start=1)
         ]
-        return "\n".join(["The releases, and what each costs on its own. Times are in UTC.", *told])
+        return "\n".join(["The releases, and what each costs on its own. Times are in UTC.", *sentences])
 
     def _others(self) -> str:
         outside = "Releases that are in no ledger, or in another one, are not covered by this statement."
@@ -232,11 +232,13 @@ class Statement:
         )
 
     def _end(self) -> str:
-        told = filled(
+        closing = filled(
             "Keep the last line: `sfumato ledger verify --head` with it shows whether anything that was "
             "written until now was changed or cut off."
         )
-        return f"{told}\n\nLedger {self.location}, {many(self.head.count, 'row', 'rows')}, head\n{self.head}"
+        return (
+            f"{closing}\n\nLedger {self.location}, {many(self.head.count, 'row', 'rows')}, head\n{self.head}"
+        )
 
     # --- the JSON ------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ is refused, and so is drawing inside a function that torch compiles.
 A seed gives the same noise on every GPU, up to rounding, but not the noise it gives on the CPU.
 
 Guarantee  Noise for a CUDA tensor comes from the ChaCha20 keystream (RFC 8439, section 2.3), which a Triton
-           kernel makes on the device: without the key its words cannot be told from uniform ones.
+           kernel makes on the device: without the key its words cannot be distinguished from uniform ones.
            In float32, that of `mechanisms.tensors`: the same words make the same draw, up to rounding, and a
            block of sixteen makes five pairs. In float64 the radius is made in the same way and the angle has
            two words, a block makes four pairs, and a draw is within 2^-46 r of an ideal one, or the step of
@@ -55,7 +55,7 @@ def available() -> bool:
 
 
 def refuse_replay(tensor: Tensor) -> None:
-    """Raise an error where noise for `tensor` would be recorded, to be repeated later."""
+    """Raise an error if noise for `tensor` would be recorded and repeated later."""
     with _on(tensor):
         captured = tensor.is_cuda and torch.cuda.is_current_stream_capturing()
     if captured or torch.compiler.is_compiling():

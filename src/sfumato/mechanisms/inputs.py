@@ -68,7 +68,7 @@ def numbers(values: npt.ArrayLike, *, what: str) -> npt.NDArray[np.float64]:
 
 
 def clippable(values: npt.ArrayLike, *, what: str) -> npt.NDArray[np.float64]:
-    """Return private values as float64, those beyond it as infinities: for whoever clips or leaves those out.
+    """Return private values as float64, those beyond it as infinities, for callers that clip or drop them.
 
     >>> clippable([1, -(10**400)], what="ages")
     array([  1., -inf])
@@ -148,7 +148,7 @@ def _in_range(value: Any) -> Any:
 
 
 def _quietly(convert: Callable[[], _T]) -> _T | None:
-    """Return what `convert` returns; None where it fails, in whatever way: any error may quote the value.
+    """Return what `convert` returns; None if it fails, in whatever way: any error may quote the value.
 
     Callers raise after this returned, not while the error is handled, so that theirs does not carry it along.
     """

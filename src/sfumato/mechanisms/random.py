@@ -19,10 +19,10 @@ before it; other labels or indices give unrelated streams. The fork of a secure 
 itself, whose stream never repeats.
 
 Guarantee  `SecureGenerator` is the AES-256-CTR keystream of a key taken from the operating system: without
-           the key its bytes cannot be told from uniform ones. Two generators, two threads and two processes
-           never share a stream: a forked child takes a key of its own, and a generator cannot be pickled or
-           copied. No generator of any kind gives a forked child the stream of its parent: one without a seed
-           starts anew there, and one with a seed refuses to work.
+           the key its bytes cannot be distinguished from uniform ones. Two generators, two threads and two
+           processes never share a stream: a forked child takes a key of its own, and a generator cannot be
+           pickled or copied. No generator of any kind gives a forked child the stream of its parent: one
+           without a seed starts anew there, and one with a seed refuses to work.
 """
 
 import hashlib

@@ -5,7 +5,7 @@ Coins compare 64-bit words with a threshold that is rounded towards more noise: 
 up to 2^-64 noisier. Uniform buckets are exact.
 
 Guarantee  Whatever one person's true answer is, each report is at most e^epsilon times likelier than under
-           any other answer (local differential privacy; nobody needs to be trusted).
+           any other answer (local differential privacy; no party needs to be trusted).
 Neighbors  Replace-one: one person's answer is replaced by another; replace-label where the answer is a label.
            A list holds one answer for each person; a person who answers twice is charged twice. Whether a
            person answers at all is not hidden, so no other relation is offered.

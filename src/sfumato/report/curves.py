@@ -140,7 +140,7 @@ def line_chart(
 
 @dataclass(frozen=True, slots=True)
 class _Plane:
-    """Which values are where in the picture."""
+    """The mapping of values to places in the picture."""
 
     x: tuple[float, float]
     y: tuple[float, float]
@@ -260,19 +260,19 @@ def _percent(value: float) -> str:
 
 def _in_words(lines: Sequence[Series], x_label: str, y_label: str, number: Callable[[float], str]) -> str:
     """Return what the picture shows, for those who read it aloud."""
-    told: list[str] = []
+    sentences: list[str] = []
     for line in lines:
         finite = line.finite
         if not finite:
-            told.append(f"{line.name}: no values.")
+            sentences.append(f"{line.name}: no values.")
             continue
         (x0, y0), (x1, y1) = finite[0], finite[-1]
         if len(finite) == 1:
-            told.append(f"{line.name}: {number(y0)} at {x_label} {_number(x0)}.")
+            sentences.append(f"{line.name}: {number(y0)} at {x_label} {_number(x0)}.")
             continue
         least, most = min(y for _, y in finite), max(y for _, y in finite)
-        told.append(
+        sentences.append(
             f"{line.name}: from {number(y0)} at {x_label} {_number(x0)} to {number(y1)} at {x_label} "
             f"{_number(x1)}, between {number(least)} and {number(most)}."
         )
-    return f"{y_label} against {x_label}. " + " ".join(told)
+    return f"{y_label} against {x_label}. " + " ".join(sentences)

@@ -109,9 +109,8 @@ def _header(run: TrainingFacts, title: str) -> str:
 def _warning(note: str | None) -> str:
     if note is None:
         return ""
-    return (
-        f'<p class="warning" role="note">{escape(note[:1].upper() + note[1:])}. This run protects nobody.</p>'
-    )
+    text = f"{note[:1].upper()}{note[1:]}. This run does not protect anyone."
+    return f'<p class="warning" role="note">{escape(text)}</p>'
 
 
 def _cards(run: TrainingFacts) -> str:
@@ -143,7 +142,7 @@ def _in_plain_words(guarantee: Guarantee) -> str:
     """Return what epsilon and delta mean for one who is protected; both figures err upwards."""
     compared = _NEIGHBORS[guarantee.relation].format(unit=guarantee.privacy_unit)
     if not guarantee.epsilon <= _MEANINGLESS:
-        return "Nothing to be relied on: an epsilon as large as this one protects nobody."
+        return "No useful protection: an epsilon as large as this one does not protect anyone."
     factor = f"{round_up(math.exp(guarantee.epsilon), 3):g}"
     sure = f"{round_up(100 / (1 + math.exp(-guarantee.epsilon)), 3):g}%"
     apart = f", apart from a probability of {round_up(guarantee.delta):g}" if guarantee.delta > 0 else ""
@@ -175,7 +174,7 @@ def _figure(
     from_zero: bool = False,
     percent: bool = False,
 ) -> str:
-    """Return one curve over the steps; nothing where no value was measured at all."""
+    """Return one curve over the steps; nothing if no value was measured at all."""
     points = [(float(m.step), found) for m in run.history if (found := value(m)) is not None]
     if not points:
         return ""
