@@ -219,6 +219,12 @@ def test_every_room_has_a_page_in_the_navigation(room: str):
     assert f"\n::: {shown}\n" in (ROOT / "docs" / page_of(room)).read_text()
 
 
+def test_every_shortcut_is_listed():
+    page = (ROOT / "docs" / "reference" / "sfumato.md").read_text()
+    shortcuts = [name for name in sfumato.__all__ if name not in (*ROOMS, "PrivateData", "open")]
+    assert [name for name in shortcuts if f"`sf.{name}`" not in page] == []
+
+
 def shown_names(room: str) -> list[str]:
     """Return the public names of a room that sfumato wrote, as the pages spell them."""
     if room == "private":

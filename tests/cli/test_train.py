@@ -15,7 +15,7 @@ from sfumato.cli.before_run import begin
 from sfumato.cli.settings import TrainSettings
 from sfumato.datasets import names
 from sfumato.ledger import Budget, Ledger
-from sfumato.training.loop import Session
+from sfumato.training.loop import TrainingLoop
 from sfumato.training.models.recipes import models_of, recipe
 from sfumato.training.record.run_folder import RunFolder
 
@@ -172,17 +172,17 @@ def test_a_killed_run_goes_on_with_the_settings_it_was_started_with(
         "a", privacy_unit="example", budget=Budget(epsilon=2, delta=1e-5)
     )
     run = f"digits --model linear --noise-multiplier 4 --seed 3 --delta 1e-5 {FAST}"
-    take_step = Session.take_step
+    take_step = TrainingLoop.take_step
 
     def dies(session):
         if session.step == 7:
             raise Killed
         take_step(session)
 
-    monkeypatch.setattr(Session, "take_step", dies)
+    monkeypatch.setattr(TrainingLoop, "take_step", dies)
     with pytest.raises(Killed):
         cli_train(monkeypatch, f"{run} --ledger l.db --account a --folder killed")
-    monkeypatch.setattr(Session, "take_step", take_step)
+    monkeypatch.setattr(TrainingLoop, "take_step", take_step)
     resumed = trained("--resume --folder killed")
     whole = trained(f"{run} --folder whole")
     assert [row["loss"] for row in resumed["history"]] == [row["loss"] for row in whole["history"]]

@@ -14,8 +14,8 @@ Guarantee  `fit` charges the estimator's event before any row is read; what is r
 Unit       One row of X, with its label or target, is one privacy unit.
 Edge cases A row with a NaN or an infinity in it, or with an entry that is not a number, contributes nothing.
            The number of such rows is not reported.
-Not here   What a fitted model says of private rows (`score`, `predict`, `transform`) is no release: it is
-           computed from those rows without noise. Publish none of it; use rows that may be seen.
+Not here   Results of a fitted model on private rows (`score`, `predict`, `transform`) are not private
+           releases: they are computed from those rows without noise. Do not publish them; use public rows.
 """
 
 import copy
