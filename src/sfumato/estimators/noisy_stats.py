@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """A line through one feature, from noisy sums: NoisyStats.
 
-The sensitivity of the covariance is below 4 for this reason. The other rows have n of them with means (a, b).
-One more row adds n / (n + 1) (u - a)(v - b) to the covariance, and (u - a)(v - b) lies in an interval of
-length at most 4, which holds 0: so does n / (n + 1) times it, and 4 (1 - 1/n) bounds what a replacement of
-one of n rows moves.
+The bound of 4 has this reason. Let the other rows be n rows with means (a, b). One more row adds n / (n + 1)
+(u - a)(v - b) to the covariance, and (u - a)(v - b) lies in an interval of length at most 4, which holds 0:
+so does n / (n + 1) times it, and 4 (1 - 1/n) bounds what a replacement of one of n rows moves.
 
-Under replace-one, variance, covariance and intercept get a third of epsilon each. Under add-or-remove, where
-the number of rows is private, too, the last third is halved between the sum and a noisy count.
+Under replace-one, the variance, the covariance and the sum get a third of epsilon each. Under add-or-remove,
+where the number of rows is private, too, the last third is halved between the sum and a noisy count.
 
 Guarantee  Pure epsilon. With u and v the feature and the target clipped to their bounds and mapped to
            [-1, 1], one row moves the n-fold variance of u and the n-fold covariance of u and v by at most 4,

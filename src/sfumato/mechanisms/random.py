@@ -273,7 +273,7 @@ class FastGenerator:
         device: The device that numbers are drawn on.
 
     Raises:
-        InvalidParameterError: If the seed is not a whole number that fits 64 bits.
+        InvalidParameterError: If the seed is not a number from 0 to 2^63 - 1.
 
     >>> FastGenerator(7).secure, FastGenerator(7).seeded, FastGenerator().seeded
     (False, True, False)

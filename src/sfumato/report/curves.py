@@ -110,7 +110,7 @@ def line_chart(
         The SVG text.
 
     Raises:
-        InvalidParameterError: If there is no line, a text is empty or bounds are not in order.
+        InvalidParameterError: If the ends of an axis are not finite or not in order.
 
     >>> picture = line_chart(Series(name="loss", points=[(1, 2.3), (2, 1.1)]), title="Loss",
     ...                      x_label="step", y_label="loss")
