@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers that arithmetic in float64 cannot answer for: an error that says so, never a traceback.
+"""Numbers that are too large or too small for float64: a clear error instead of a traceback.
 
 Guarantee  A function marked `in_floats` takes fractions and every other real number as the nearest float, and
            raises `InvalidParameterError` where a number is too large or too small to compute with. What it

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the private linear regressions share: exact sums, a line to predict with, and an honest failure.
+"""The base of private linear regressions: exact sums, predictions, and failed fits.
 
 Guarantee  `exact_gram` adds up products of whole numbers without rounding, in whatever order, so what one row
            moves is exactly its own products and no more.
 Neighbors  Add-or-remove and replace-one. The other relations are refused: what a unit that contributes
            nothing, or a public feature, would mean is not worked out for these methods.
-Failure    Some methods answer "failed", by a test that is private itself and paid for. Then `failed_` is
+Failure    Some methods may fail, by a test that is itself private and charged. Then `failed_` is
            True, `coef_` and `intercept_` are NaN, and `predict` raises; with `fallback` given, a number that
            is public, it is predicted for every row instead, and is the `intercept_`.
 """

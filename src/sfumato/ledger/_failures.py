@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a database's error means for the person who uses the ledger.
+"""Errors of the database, explained as errors of the ledger.
 
 Guarantee  Whatever the database raises inside `explained` comes out as a `LedgerError` that says what
            happened and what to do, and does not say more about what was spent than is known. The transaction

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text that people give and a ledger keeps: names, purposes, persons.
+"""Validation of the texts in a ledger: names, purposes, persons.
 
-Guarantee  What comes out is one line of visible characters, of limited length, without space at the ends and
+Guarantee  The result is one line of visible characters, of limited length, without space at the ends and
            in one Unicode form. Names are in the compatibility form (NFKC), and `spelling` tells which of them
            differ only in upper and lower case.
 Not here   Letters of different alphabets that look alike stay different names.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stop rule: may one more event be admitted, when it was chosen after seeing all results before it?
+"""The stop rule: whether one more event is admitted, if it was chosen after seeing all earlier results.
 
 Guarantee  Everything an account ever admits is together (epsilon, delta)-DP for its budget, whoever chooses
            each event, in whatever order the events run, also when the choice depends on all earlier results.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How an account divides its delta, and the share of the account that one event takes.
+"""The shares of an account: of its delta, and of its budget that one event takes.
 
 Guarantee  `gaussian_share` returns a c such that, for some slack s, the event is dominated by a Gaussian of
            mu with slack s (`accounting.domination`), where mu^2 is at most c times that of the budget's
