@@ -26,7 +26,7 @@ SPDX = "# SPDX-License-Identifier: Apache-2.0"
 FORBIDDEN = re.compile(r"/wor[k]/|/tmp/[w]/|/(?:home|Users)/[A-Za-z]")
 TEXT = {".py", ".md", ".toml", ".yml", ".txt", ".cfg", ".sh", ".html", ".css", ".js", ".json", ".sql", ""}
 NOT_OURS = re.compile(
-    r"\.venv.*|\.git|\.hypothesis|htmlcov|runs|site|build|dist|__pycache__|.*_cache|.*\.egg-info"
+    r"\.venv.*|\.git|\.hypothesis|htmlcov|site|build|dist|__pycache__|.*_cache|.*\.egg-info"
 )
 
 
@@ -37,7 +37,7 @@ def relative(path: Path) -> str:
 def texts(folder: Path = ROOT) -> Iterator[Path]:
     """Yield every text file that belongs to the project."""
     for path in sorted(folder.iterdir()):
-        if NOT_OURS.fullmatch(path.name):
+        if NOT_OURS.fullmatch(path.name) or path == ROOT / "runs":
             continue
         if path.is_dir():
             yield from texts(path)
@@ -82,6 +82,11 @@ def test_a_source_file_opens_with_its_license_and_says_what_it_is(path: Path):
     text = path.read_text()
     assert text.splitlines()[:1] == [SPDX]
     assert ast.get_docstring(ast.parse(text))
+
+
+def test_every_folder_of_modules_is_a_package():
+    """One without `__init__.py` would be missing from the wheel, and from every rule about modules."""
+    assert sorted({relative(p.parent) for p in SOURCES if not (p.parent / "__init__.py").exists()}) == []
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """sfumato: learn from private data with differential privacy, under one ledger that proves what was spent.
 
-Importing this package is light: a room, and what it stands on, is loaded when one of its names is first used.
+Subpackages are imported lazily: each is loaded when one of its names is first used.
 """
 
 import importlib

@@ -5,7 +5,7 @@ Each takes keyword arguments and raises `InvalidParameterError` that names the p
 what is allowed. All comparisons are written so that NaN fails.
 """
 
-# Annotations say what callers should pass; these functions are here for callers who pass something else.
+# Annotations state what callers should pass; these functions check callers that pass something else.
 # pyright: reportUnnecessaryIsInstance=false
 
 import math
@@ -62,11 +62,11 @@ def probability(**values: float) -> None:
             raise _fail(name, value, "a number strictly between 0 and 1")
 
 
-LARGEST_DELTA = 0.1  # the default for a handful of units; above it a guarantee promises next to nothing
+LARGEST_DELTA = 0.1  # the default for a handful of units; above it a guarantee is nearly worthless
 
 
 def delta(**values: float) -> None:
-    """Require the delta of a guarantee to buy: above 0, and small enough to promise something.
+    """Require a delta of a new guarantee: above 0, and small enough to be useful.
 
     >>> delta(delta=0.5)
     Traceback (most recent call last):
@@ -90,7 +90,7 @@ def rate(**values: float) -> None:
 
 
 def count(**values: int) -> None:
-    """Require whole numbers of at least 1 (an integral float is refused: say what you mean)."""
+    """Require whole numbers of at least 1 (an integral float is refused)."""
     for name, value in values.items():
         if not (isinstance(value, numbers.Integral) and not isinstance(value, bool) and value >= 1):
             raise _fail(name, value, "a whole number, 1 or more")
@@ -108,7 +108,7 @@ def scale(**values: float) -> None:
 
 
 def bounds(**values: tuple[float, float]) -> None:
-    """Require `(lower, upper)` with finite `lower < upper`, and a width that one can divide by."""
+    """Require `(lower, upper)` with finite `lower < upper`, and a width that is safe to divide by."""
     for name, value in values.items():
         ok = (
             isinstance(value, tuple | list)
@@ -156,14 +156,14 @@ def squarable(**values: tuple[float, float]) -> None:
 
 
 def resolvable(value: float, *, within: tuple[float, float], name: str = "stddev") -> None:
-    """Require a standard deviation that float64 can tell from zero beside any number within bounds."""
+    """Require a standard deviation that is not lost in float64 beside any number within bounds."""
     largest = max(abs(bound) for bound in within)
     if not value >= largest * _FINEST:
         raise _fail(name, value, f"at least {largest * _FINEST:g}: float64 has no finer steps there")
 
 
 def text(**values: str) -> None:
-    """Require a string with something in it."""
+    """Require a string that is not empty."""
     for name, value in values.items():
         if not (isinstance(value, str) and value.strip()):
             raise _fail(name, value, "a non-empty string")

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How values are written as JSON: by releases, statements and the command line alike.
+"""JSON as releases, statements and the command line write it.
 
-Promise    What comes out is JSON as RFC 8259 has it: a number that is not finite becomes null, because JSON
-           cannot say it. Text, whole numbers, true and false stay what they are. Dates and times become text
-           in ISO 8601; anything else becomes its own text. Half of a surrogate pair, which no UTF-8 can hold,
-           is written as its escape, such as \\ud800.
+The output is JSON as in RFC 8259: a number that is not finite becomes null, because JSON has no such number.
+Text, whole numbers, true and false are unchanged. Dates and times become text in ISO 8601; anything else
+becomes its own text. Half of a surrogate pair, which no UTF-8 can hold, is written as its escape, such as
+\\ud800.
 """
 
 import json

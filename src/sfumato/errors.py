@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every error sfumato raises on purpose.
+"""The errors of sfumato.
 
-Each is a `SfumatoError` and also the builtin error a caller would expect, so that both `except SfumatoError`
-and `except ValueError` work. Messages say what was wrong, what was given and what to do next; they echo
-parameters, never data.
+Each is a `SfumatoError` and also the builtin error that a caller would expect, so that both `except
+SfumatoError` and `except ValueError` work. Messages say what is wrong and what to do. They show parameters,
+never data.
 """
 
 __all__ = [
@@ -28,28 +28,28 @@ __all__ = [
 
 
 class SfumatoError(Exception):
-    """Base class of all errors raised on purpose by sfumato."""
+    """Base class of all errors that sfumato raises on purpose."""
 
 
 class InvalidParameterError(SfumatoError, ValueError):
-    """A parameter is outside the values that make sense; nothing was computed or spent."""
+    """A parameter is out of range. Nothing was computed or spent."""
 
 
 class ColumnTypeError(InvalidParameterError):
-    """A question does not fit the type of a column; nothing was computed or spent.
+    """A statistic does not fit the type of a column. Nothing was computed or spent.
 
-    `in_options` is the same message in the words of the command line, where they differ.
+    `in_options` is the same message with the names of command-line options, if they differ.
     """
 
     in_options: str | None = None
 
 
 class RelationMismatchError(InvalidParameterError):
-    """A release is stated for another neighboring relation than the account it should be charged to."""
+    """A release is stated for another neighboring relation than that of the account it is charged to."""
 
 
 class UnsupportedEventError(SfumatoError, TypeError):
-    """An accountant was given an event that it cannot price; its state is unchanged."""
+    """An accountant cannot price an event. Its state is unchanged."""
 
 
 class UnsupportedModelError(SfumatoError, TypeError):
@@ -61,7 +61,7 @@ class UnsupportedUseError(UnsupportedModelError):
 
 
 class NotPrivateError(UnsupportedModelError):
-    """What a model does cannot be private. No engine changes that, so none is tried in its place."""
+    """A model does something that cannot be private with any engine, so no other engine is tried."""
 
 
 class MissingDependencyError(SfumatoError, ImportError):
@@ -73,19 +73,19 @@ class CalibrationError(SfumatoError, ValueError):
 
 
 class QueryFailedError(SfumatoError, RuntimeError):
-    """Private data could not be read or computed on; what the release cost stays spent."""
+    """Private data could not be read or computed on. The cost of the release stays spent."""
 
 
 class BudgetExceededError(SfumatoError, RuntimeError):
-    """A release would cost more than the budget has left; the data was not touched."""
+    """A release would cost more than the remaining budget. The data was not read."""
 
 
 class LedgerError(SfumatoError, RuntimeError):
-    """A ledger cannot be used as asked."""
+    """A ledger cannot do what was requested."""
 
 
 class ClaimedElsewhereError(LedgerError):
-    """A release that was begun here goes on elsewhere: one charge has one result."""
+    """A release that was begun here continues elsewhere: one charge has one result."""
 
 
 class LedgerCorruptError(LedgerError):
@@ -97,4 +97,4 @@ class LedgerVersionError(LedgerError):
 
 
 class LedgerReadOnlyError(LedgerError, PermissionError):
-    """A ledger lies where it cannot be written."""
+    """A ledger is in a place that cannot be written."""

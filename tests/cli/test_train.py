@@ -142,7 +142,7 @@ def test_a_page_is_written(trained, tmp_path):
     trained(f"digits --epsilon 2 {FAST} --report pages/digits.html")
     text = (tmp_path / "pages" / "digits.html").read_text()
     assert "<svg" in text and "digits, learned privately" in text and "expected batch size" in text
-    assert "protects nobody" not in text
+    assert "not protect anyone" not in text
 
 
 def test_a_page_of_a_charged_run_has_the_ledgers_statement(trained, tmp_path):

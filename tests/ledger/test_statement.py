@@ -60,7 +60,7 @@ def test_the_text_has_guarantee_theorem_releases_and_head(new_account: New, path
     head = Ledger(path).head()
     for part in (
         "(3, 1e-06)-differential privacy for one client_id, add-remove neighbors",
-        "also where a release was chosen after seeing earlier ones",
+        "also if a release was chosen after seeing earlier ones",
         "Feldman and Zrnic 2021",
         "Smith and Thakurta 2022",
         "order 11",

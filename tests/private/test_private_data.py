@@ -19,6 +19,7 @@ from sfumato.audit.mechanisms.replay import replay
 from sfumato.errors import BudgetExceededError, InvalidParameterError, QueryFailedError
 from sfumato.estimators import LogisticRegression
 from sfumato.ledger.state import Progress
+from sfumato.ledger.store import Store
 from sfumato.private import PrivateData, fit
 from sfumato.statistics.columns import table_columns
 from sfumato.statistics.contributions import owned_rows
@@ -401,3 +402,13 @@ def test_nothing_of_the_rows_is_in_the_repr(clients):
     assert isinstance(clients, PrivateData)
     said = repr(clients)
     assert "clients" in said and "4000" not in said and "Rome" not in said
+
+
+def test_one_statistic_through_the_door_takes_three_transactions(clients, monkeypatch):
+    """To reserve, begin and commit: each is a write that must be on disk before the next step."""
+    opened = []
+    for kind in ("reading", "writing"):
+        whole = getattr(Store, kind)
+        monkeypatch.setattr(Store, kind, lambda store, k=kind, w=whole: opened.append(k) or w(store))
+    clients.mean("age", bounds=(0, 100), epsilon=0.1)
+    assert opened == ["writing"] * 3

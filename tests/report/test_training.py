@@ -86,7 +86,7 @@ def test_the_promise_is_told_with_figures_that_err_upwards():
     assert "at most 73.2% sure" in text  # e / (1 + e) is 0.7310...
     assert "apart from a probability of 1e-06" in text
     assert "apart from" not in report(guarantee=guarantee(delta=0.0))
-    assert "protects nobody" in report(guarantee=guarantee(epsilon=math.inf))
+    assert "not protect anyone" in report(guarantee=guarantee(epsilon=math.inf))
 
 
 @pytest.mark.parametrize("relation", list(Relation), ids=lambda r: r.value)
@@ -123,9 +123,9 @@ def test_values_that_are_not_finite_make_a_page():
 
 def test_noise_that_protects_nobody_is_said_first():
     text = report(study_note="for study only: the noise was seeded")
-    assert "For study only: the noise was seeded. This run protects nobody." in text
-    assert text.index("protects nobody") < text.index("<h2>")
-    assert "protects nobody" not in report()
+    assert "For study only: the noise was seeded. This run does not protect anyone." in text
+    assert text.index("not protect anyone") < text.index("<h2>")
+    assert "not protect anyone" not in report()
 
 
 def test_the_ledgers_statement_is_shown_if_there_is_one():

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What does it cost? Events in, guarantee out; pure functions, no I/O, no randomness.
+"""Privacy accounting: what an event costs, and how much noise a budget needs.
 
-`price` an event, `calibrate` a mechanism to a budget, `plan` a training run. The accountants themselves are
-modules: `composition` (basic, parallel, advanced, optimal), `zcdp`, `rdp`, `pld`, `gaussian`.
+`price` an event, `calibrate` a mechanism to a budget, `plan` a training run. All are pure functions, without
+input, output or randomness. Each accountant is a module: `composition` (basic, parallel, advanced, optimal),
+`zcdp`, `rdp`, `pld`, `gaussian`.
 """
 
 from sfumato.accounting.calibrate import calibrate, calibrate_count

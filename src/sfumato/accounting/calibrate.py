@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calibration: find the parameter that just meets a budget.
 
+The cost must fall with the value, or rise with it if `cost_rises` is true. The cost of every mechanism is
+monotone in its noise, its steps and its sampling rate.
+
 Guarantee  The value returned meets the budget: its event, with `given`, was priced at most `epsilon`. It is
            within `TOLERANCE` (relative) of the best one, or the best whole number.
-Monotone   The cost must fall, or with `cost_rises` rise, with the value; every mechanism's noise, steps and
-           sampling rate does.
 """
 
 import math
@@ -38,9 +39,23 @@ def calibrate(
     cost_rises: bool = False,
     given: DpEvent | None = None,
 ) -> float:
-    """Return the least value in `bracket` (the largest, if `cost_rises`) whose event meets the budget.
+    """Return the smallest value whose event meets a budget.
 
-    `given` is what was spent already: the budget then covers both.
+    Args:
+        make_event: Returns the event for a value, such as `lambda s: GaussianDpEvent(s)`.
+        epsilon: The privacy budget.
+        delta: The delta of the guarantee, above 0 and below 1.
+        relation: Which data sets are neighbors.
+        bracket: The smallest and the largest value to try.
+        cost_rises: Whether the cost rises with the value. The largest value is returned then.
+        given: What was spent before: the budget then covers both. None for nothing.
+
+    Returns:
+        The value.
+
+    Raises:
+        CalibrationError: If no value in the bracket meets the budget.
+        InvalidParameterError: If a parameter is out of range.
 
     >>> noise = calibrate(lambda s: dp.LaplaceDpEvent(s), epsilon=0.5, delta=1e-9)
     >>> round(noise, 3)
@@ -81,7 +96,22 @@ def calibrate_count(
     most: int = 10**8,
     given: DpEvent | None = None,
 ) -> int:
-    """Return the largest whole number up to `most` whose event meets the budget.
+    """Return the largest whole number whose event meets a budget.
+
+    Args:
+        make_event: Returns the event for a whole number, such as the number of steps.
+        epsilon: The privacy budget.
+        delta: The delta of the guarantee, above 0 and below 1.
+        relation: Which data sets are neighbors.
+        most: The largest number to try.
+        given: What was spent before: the budget then covers both. None for nothing.
+
+    Returns:
+        The number, from 1 to `most`.
+
+    Raises:
+        CalibrationError: If even 1 exceeds the budget.
+        InvalidParameterError: If a parameter is out of range.
 
     >>> calibrate_count(lambda n: dp.SelfComposedDpEvent(dp.GaussianDpEvent(10.0), n), epsilon=1, delta=1e-5)
     7

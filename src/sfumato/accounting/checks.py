@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Is an event well-formed? One small function for each kind.
+"""Checks that an event is well-formed, one small function for each kind.
 
 `accounting.events` re-exports `check` and `walk`.
 """

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Composition of (epsilon, delta) statements: basic, parallel, advanced and optimal; and their amplification.
+"""Composition of (epsilon, delta) statements: basic, parallel, advanced, optimal; and amplification.
+
+Sums are plain float64; `optimal` errs upwards by about 1e-9 relative in delta.
 
 Guarantee  Each function returns an (epsilon, delta) that the whole composition has when each part has its
            own. Parts may be chosen after seeing the answers of earlier ones, as long as their epsilons and
@@ -12,7 +14,6 @@ Source     Basic: Dwork and Roth 2014, Theorem 3.16. Parallel: McSherry 2009. Ad
            which is sharper than the original (mean loss epsilon tanh(epsilon / 2) in place of
            epsilon (e^epsilon - 1)). Optimal: the same paper, Theorem 3.3. Amplification: Balle, Barthe and
            Gaboardi 2018, arXiv:1807.01647, Theorems 8 (Poisson) and 9 (fixed size).
-Rounding   Sums are plain float64; `optimal` errs upwards by about 1e-9 relative in delta.
 Not here   Gaussian noise, which has no single (epsilon, delta): `accounting.gaussian`, `rdp` and `pld`.
 """
 
@@ -63,7 +64,7 @@ def basic(event: DpEvent, relation: Relation) -> Statement:
 
 @in_floats
 def basic_epsilon(event: DpEvent, *, delta: float, relation: Relation) -> float:
-    """Return the epsilon of basic composition, infinite where the parts' deltas exceed `delta`."""
+    """Return the epsilon of basic composition, infinite if the parts' deltas exceed `delta`."""
     _check.in_range(0, 1, delta=delta)
     epsilon, spent = basic(event, relation)
     return epsilon if spent <= delta else math.inf
@@ -255,7 +256,7 @@ def _(event: dp.SampledWithoutReplacementDpEvent, relation: Relation) -> Stateme
 
 
 def require_replacement(event: DpEvent, relation: Relation) -> None:
-    """Refuse randomized response where a unit may be absent: no report at all gives the unit away."""
+    """Refuse randomized response if a unit may be absent: a missing report reveals its absence."""
     if not relation.replaces:
         raise UnsupportedEventError(
             f"{type(event).__name__} cannot be priced under {relation.value}: a unit that is absent sends no "
@@ -264,7 +265,7 @@ def require_replacement(event: DpEvent, relation: Relation) -> None:
 
 
 def require_disjoint_parts(event: DpEvent, relation: Relation) -> None:
-    """Refuse parallel composition where one neighbor may touch two parts."""
+    """Refuse parallel composition if one neighbor may touch two parts."""
     if relation is Relation.REPLACE_ONE:
         raise UnsupportedEventError(
             f"{type(event).__name__} cannot be priced under replace-one: a replaced unit may leave one part "

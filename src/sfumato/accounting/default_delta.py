@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The delta of a guarantee for which none was given: one rule for plans, training, labels and the command
-line.
+"""The default delta: one rule for plans, training, labels, estimators and the command line.
+
+A delta above 0.1 is refused when a guarantee is bought (`_check.delta`). One that is not below one over the
+number of units is noted (`delta_note`).
 
 Guarantee  `default_delta(public_size)` is the largest power of ten below one over the number of units. It is
-           never guessed from data: without a public size there is no default, and the caller must give a
+           never derived from data: without a public size there is no default, and the caller must pass a
            delta.
-Unit       The number of units that may be known. A delta near 1 / size would allow a mechanism that publishes
+Unit       The number of units must be public. A delta near 1 / size would allow a mechanism that publishes
            one unit at random, so size times the default is always below 1.
-Large      A delta above 0.1 is refused where a guarantee is bought (`_check.delta`). One that is not below
-           one over the number of units is noted (`delta_note`).
-Not here   The delta of an account: a run that is charged to one uses the account's.
+Not here   The delta of an account: a run that is charged to an account uses that account's delta.
 """
 
 from sfumato import _check
@@ -17,11 +17,20 @@ from sfumato.errors import InvalidParameterError
 
 __all__ = ["default_delta", "delta_note", "delta_or_default"]
 
-_LARGE = 1e-3  # where the number of units is not known: hardly anybody protects fewer than a thousand
+_LARGE = 1e-3  # if the number of units is not known: data of fewer than a thousand units is rare
 
 
 def default_delta(public_size: int) -> float:
     """Return the largest power of ten below one over the number of units.
+
+    Args:
+        public_size: The number of units, which must be public.
+
+    Returns:
+        The delta.
+
+    Raises:
+        InvalidParameterError: If the size is not a whole number from 1 to 1e300.
 
     >>> default_delta(1437), default_delta(1000), default_delta(1)
     (0.0001, 0.0001, 0.1)
@@ -34,7 +43,7 @@ def default_delta(public_size: int) -> float:
 
 
 def delta_note(delta: float, public_size: int | None = None) -> str | None:
-    """Return what must be said of a delta that is too large to protect every unit; None where it is not.
+    """Return a warning about a delta that is too large to protect every unit, or None.
 
     >>> delta_note(1e-6), delta_note(0.05)
     (None, 'delta 0.05 is large: it allows a release that reveals this share of all units')
@@ -48,7 +57,7 @@ def delta_note(delta: float, public_size: int | None = None) -> str | None:
 
 
 def delta_or_default(delta: float | None, public_size: int | None) -> float:
-    """Return the delta that was given, or the default for a public size; raise where there is neither.
+    """Return the delta that was given, or the default for a public size; raise if there is neither.
 
     >>> delta_or_default(None, 60_000), delta_or_default(1e-6, 60_000)
     (1e-05, 1e-06)

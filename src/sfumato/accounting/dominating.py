@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From events to dominating pairs: which two distributions stand for a mechanism under a relation.
+"""Dominating pairs of events: two distributions that stand for a mechanism under a relation.
 
 Guarantee  The pair dominates every mechanism that the event describes, under the relation (`pairs`).
 Neighbors  One pair for each direction: (M(D), M(D')) and (M(D'), M(D)), D being the data set with the unit in
            it. Both are the same object where the pair is symmetric.
-Refused    Where no such pair is known, `UnsupportedEventError`; other accountants may know a bound.
+Failure    If no such pair is known, `UnsupportedEventError` is raised. Another accountant may have a bound.
 """
 
 import math

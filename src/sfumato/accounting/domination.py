@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which Gaussian mechanism is at least as revealing as an event: a number whose squares add up.
+"""The Gaussian mechanism that dominates an event: a number whose squares add up.
 
 Guarantee  Let `mu = gaussian_mu(proven, slack)`, where an event satisfies every (epsilon, delta) in `proven`.
            Then for all neighbors D, D' and all x >= 0, sup_S P[M(D) in S] - x P[M(D') in S] is at most

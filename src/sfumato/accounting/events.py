@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Events: what a computation does, in privacy terms.
+"""Events: what a computation does, in terms of privacy.
 
-The language is `dp_accounting.DpEvent`; this module adds the events it lacks, and the three things every
-accountant and the ledger need of any event: `check` it, flatten it to `leaves`, write it as JSON.
+The language is `dp_accounting.DpEvent`. This module adds the events it lacks, and three functions that every
+accountant and the ledger need: `check` an event, flatten it to `leaves`, and write it as JSON.
 
-Scale      Noise in an event is relative to the norm bound of ONE unit's contribution, as in dp_accounting's
-           docstrings, whatever the relation. Under replace-one and replace-label neighbors the accountants
-           let the sum move by twice that bound.
-Epsilon    Events that carry an epsilon of their own (pure, approximate, exponential, sparse vector) state it
-           under the relation they are accounted with.
+Noise in an event is relative to the norm bound of ONE unit's contribution, as in dp_accounting's docstrings,
+whatever the relation. Under replace-one and replace-label neighbors the accountants let the sum move by twice
+that bound. Events that carry an epsilon of their own (pure, approximate, exponential, sparse vector) state it
+under the relation they are accounted with.
 """
 
 import json
@@ -70,7 +69,16 @@ __all__ = [
 
 
 def compose(*parts: DpEvent) -> DpEvent:
-    """Return one event for all `parts`, run one after the other.
+    """Return one event for several that are run one after the other.
+
+    Args:
+        parts: The events.
+
+    Returns:
+        The composition; equal events are counted together.
+
+    Raises:
+        InvalidParameterError: If an event is malformed.
 
     >>> compose(PureDpEvent(1.0), PureDpEvent(1.0))
     SelfComposedDpEvent(event=PureDpEvent(epsilon=1.0), count=2)
@@ -84,7 +92,18 @@ def compose(*parts: DpEvent) -> DpEvent:
 
 @in_floats
 def dp_sgd(*, noise_multiplier: float, sampling_rate: float, steps: int) -> DpEvent:
-    """Return the event of `steps` Poisson-sampled Gaussian sums, as DP-SGD takes them.
+    """Return the event of a DP-SGD run: Gaussian sums over Poisson samples.
+
+    Args:
+        noise_multiplier: Standard deviation of the noise over the clip norm.
+        sampling_rate: The chance that a unit is in one batch, above 0 and at most 1.
+        steps: The number of noisy updates.
+
+    Returns:
+        The event of the whole run.
+
+    Raises:
+        InvalidParameterError: If a parameter is out of range.
 
     >>> dp_sgd(noise_multiplier=1.1, sampling_rate=1.0, steps=3)
     SelfComposedDpEvent(event=GaussianDpEvent(noise_multiplier=1.1), count=3)
@@ -97,10 +116,20 @@ def dp_sgd(*, noise_multiplier: float, sampling_rate: float, steps: int) -> DpEv
 
 @in_floats
 def dp_sgd_schedule(schedule: Sequence[tuple[float, int]], *, sampling_rate: float) -> DpEvent:
-    """Return the event of a run whose noise changes: `schedule` lists (noise_multiplier, steps).
+    """Return the event of a DP-SGD run whose noise changes.
 
-    Equal noises are counted together, wherever they stand: the cost does not depend on the order. Of more
-    than a hundred, near ones are (see `coarsen`).
+    Equal noises are counted together, wherever they stand: the cost does not depend on the order. If there
+    are more than a hundred different noises, similar ones are merged (see `coarsen`).
+
+    Args:
+        schedule: Pairs of (noise_multiplier, steps).
+        sampling_rate: The chance that a unit is in one batch, above 0 and at most 1.
+
+    Returns:
+        The event of the whole run.
+
+    Raises:
+        InvalidParameterError: If a parameter is out of range.
 
     >>> dp_sgd_schedule([(2.0, 100), (1.0, 50), (2.0, 1)], sampling_rate=1.0).events[0]
     SelfComposedDpEvent(event=GaussianDpEvent(noise_multiplier=2.0), count=101)
@@ -111,10 +140,20 @@ def dp_sgd_schedule(schedule: Sequence[tuple[float, int]], *, sampling_rate: flo
 
 @in_floats
 def coarsen(schedule: Sequence[tuple[float, int]], *, levels: int = 100) -> list[tuple[float, int]]:
-    """Return a schedule of (noise_multiplier, steps) with at most `levels` noises, none above what it was.
+    """Return a schedule with fewer different noises, none above what it was.
 
-    What has a little less noise costs a little more, so its price holds; and is found in seconds. Equal
-    neighbors become one entry; the order stays.
+    Less noise costs more, so the price of the result is valid for the original, and is found in seconds.
+    Equal neighbors become one entry; the order stays.
+
+    Args:
+        schedule: Pairs of (noise_multiplier, steps).
+        levels: The largest number of different noises.
+
+    Returns:
+        The new schedule.
+
+    Raises:
+        InvalidParameterError: If a parameter is out of range.
 
     >>> coarsen([(3.0, 1), (2.9, 1), (1.0, 5)], levels=2)
     [(3.0, 1), (1.0, 6)]
@@ -133,7 +172,7 @@ def coarsen(schedule: Sequence[tuple[float, int]], *, levels: int = 100) -> list
 
 
 def poisson_sampled(event: DpEvent, *, sampling_rate: float) -> DpEvent:
-    """Return `event` on a Poisson sample; at rate 1, where everybody is in it, the event itself."""
+    """Return an event on a Poisson sample; at rate 1, when every unit is in it, the event itself."""
     _check.rate(sampling_rate=sampling_rate)
     return event if sampling_rate == 1 else dp.PoissonSampledDpEvent(sampling_rate, event)
 
@@ -277,7 +316,7 @@ def _no_constant(name: str) -> float:
 
 
 def is_private(event: DpEvent) -> bool:
-    """Whether the event gives any protection at all (False once a `NonPrivateDpEvent` is in it)."""
+    """Return whether the event gives any protection (False once a `NonPrivateDpEvent` is in it)."""
     return not any(isinstance(part, dp.NonPrivateDpEvent) for part in walk(event))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers that arithmetic in float64 cannot answer for: an error that says so, never a traceback.
+"""Numbers that are too large or too small for float64: a clear error instead of a traceback.
 
 Guarantee  A function marked `in_floats` takes fractions and every other real number as the nearest float, and
            raises `InvalidParameterError` where a number is too large or too small to compute with. What it
@@ -19,8 +19,8 @@ from sfumato.errors import InvalidParameterError, SfumatoError
 
 __all__ = ["in_floats", "too_extreme"]
 
-# What Python, numpy and scipy say where a number is out of their reach.
-_SAID_OF_EXTREMES = (
+# What the errors of Python, numpy and scipy contain if a number is too large or too small.
+_MESSAGES_OF_EXTREMES = (
     "math domain",
     "different signs",
     "Maximum allowed size",
@@ -66,7 +66,7 @@ def in_floats(function: Callable[Arguments, Answer]) -> Callable[Arguments, Answ
         except (ArithmeticError, MemoryError) as error:
             raise too_extreme(error) from error
         except ValueError as error:
-            if not any(said in str(error) for said in _SAID_OF_EXTREMES):
+            if not any(message in str(error) for message in _MESSAGES_OF_EXTREMES):
                 raise  # a mistake in a function that the caller gave
             raise too_extreme(error) from error
 

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Gaussian mechanism in closed form.
 
+`delta` and `epsilon` err upwards, `stddev_for` errs towards more noise, each by about 1e-10 relative. Valid
+for any finite mu, and tested from 1e-8 to 1e4 with delta down to 1e-300.
+
 Guarantee  A Gaussian mechanism whose output moves by at most `mu` standard deviations between neighbors is
            (epsilon(mu, delta), delta)-DP for every delta at once, and no smaller epsilon is true (mu-GDP).
 Neighbors  Whatever relation `mu` was computed for: mu = sensitivity / stddev. For events,
            mu = relation.diameter * sqrt(steps) / noise_multiplier.
 Source     Balle and Wang 2018, arXiv:1805.06530, Theorem 8 (the exact curve) and Algorithm 1 (calibration);
            Dwork and Roth 2014, Theorem A.1 (the classic formula, epsilon below 1 only).
-Rounding   `delta` and `epsilon` err upwards, `stddev_for` errs towards more noise, each by about 1e-10
-           relative. Valid for any finite mu, and tested from 1e-8 to 1e4 with delta down to 1e-300.
 Edge cases delta above what the mechanism has at epsilon 0 gives epsilon 0; NaN, infinite and negative
            parameters are errors.
 """

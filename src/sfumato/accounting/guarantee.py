@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The statement that a release makes: epsilon, delta, relation and privacy unit, never fewer.
+"""Guarantees: epsilon, delta, relation and privacy unit, always together.
+
+`str()` rounds epsilon up in the last digit: what is printed is never below what was computed.
 
 Guarantee  For every set of outputs and every pair of data sets that are neighbors under `relation`,
            P[M(D) in S] <= exp(epsilon) P[M(D') in S] + delta.
 Unit       `privacy_unit` names what one neighbor adds, removes or changes: "example", "user", a column name.
-Rounding   `str()` rounds epsilon up in the last digit: what is printed is never below what was computed.
 """
 
 import enum
@@ -22,12 +23,19 @@ __all__ = ["Guarantee", "Relation", "round_up"]
 
 
 class Relation(enum.Enum):
-    """Which pairs of data sets are neighbors."""
+    """The neighboring relation: which pairs of data sets a guarantee compares.
 
-    ADD_REMOVE = "add-remove"  # one unit is added or removed
-    REPLACE_ONE = "replace-one"  # one unit is replaced by another; the number of units is public
-    ZERO_OUT = "zero-out"  # one unit is replaced by one that contributes nothing
-    REPLACE_LABEL = "replace-label"  # one unit's label is replaced; its features are public
+    Attributes:
+        ADD_REMOVE: One unit is added or removed.
+        REPLACE_ONE: One unit is replaced by another; the number of units is public.
+        ZERO_OUT: One unit is replaced by one that contributes nothing.
+        REPLACE_LABEL: The label of one unit is replaced; its features are public.
+    """
+
+    ADD_REMOVE = "add-remove"
+    REPLACE_ONE = "replace-one"
+    ZERO_OUT = "zero-out"
+    REPLACE_LABEL = "replace-label"
 
     @property
     def replaces(self) -> bool:
@@ -41,7 +49,16 @@ class Relation(enum.Enum):
 
     @classmethod
     def parse(cls, value: "str | Relation") -> "Relation":
-        """Read a relation from its name, as flags and ledgers spell it.
+        """Return the relation that has a name, as command-line flags and ledgers spell it.
+
+        Args:
+            value: The name, such as "replace-one", or a relation, which is returned as it is.
+
+        Returns:
+            The relation.
+
+        Raises:
+            InvalidParameterError: If no relation has this name.
 
         >>> Relation.parse("replace-one")
         <Relation.REPLACE_ONE: 'replace-one'>
@@ -55,7 +72,11 @@ class Relation(enum.Enum):
         return cls(wanted)
 
     def to_dp_accounting(self) -> "dp_accounting.NeighboringRelation":
-        """Translate for dp_accounting's accountants, which know no label relation."""
+        """Return the relation for the accountants of dp_accounting, which have no label relation.
+
+        Returns:
+            The enum member of dp_accounting; replace-one for a replaced label.
+        """
         import dp_accounting  # a second to import, and only its own accountants need it
 
         relations = dp_accounting.NeighboringRelation
@@ -68,7 +89,14 @@ class Relation(enum.Enum):
 
 
 def round_up(value: float, digits: int = 4) -> float:
-    """Round up to `digits` significant digits, so that a report never understates.
+    """Round up to a number of significant digits, so that a report never understates a cost.
+
+    Args:
+        value: The number. Zero, infinity and NaN are returned as they are.
+        digits: How many significant digits are kept.
+
+    Returns:
+        A number that is not below `value`.
 
     >>> round_up(2.38201), round_up(0.000123456, 3), round_up(7.0)
     (2.383, 0.000124, 7.0)
@@ -84,7 +112,16 @@ def round_up(value: float, digits: int = 4) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Guarantee:
-    """What a release promises. The numbers mean nothing without the relation and the unit.
+    """The privacy guarantee of a release: two numbers, the relation and the unit they are stated for.
+
+    Args:
+        epsilon: The epsilon, 0 or more; infinite for a release without protection.
+        delta: The delta, from 0 to 1.
+        relation: Which data sets are neighbors.
+        privacy_unit: Who is protected, such as "example", "user" or the name of a column.
+
+    Raises:
+        InvalidParameterError: If a number is out of range, or the relation or the unit is not one.
 
     >>> print(Guarantee(epsilon=2.38201, delta=1e-5, relation=Relation.ADD_REMOVE, privacy_unit="user"))
     (2.383, 1e-05)-differential privacy for one user, add-remove neighbors
@@ -107,10 +144,19 @@ class Guarantee:
             )
 
     def for_group(self, size: int) -> "Guarantee":
-        """Return what the same release promises to `size` units together.
+        """Return the guarantee of the same release for a group of units.
 
         (k epsilon, delta (e^{k epsilon} - 1) / (e^epsilon - 1)): Vadhan 2017, Lemma 2.2, with the geometric
         sum written out. It errs upwards: an accountant that knows the mechanism can do better.
+
+        Args:
+            size: How many units the group has, 1 or more.
+
+        Returns:
+            The guarantee, whose unit is the group.
+
+        Raises:
+            InvalidParameterError: If the size is not a whole number above 0.
         """
         _check.count(size=size)
         delta = self.delta
@@ -120,7 +166,10 @@ class Guarantee:
         return replace(self, epsilon=size * self.epsilon, delta=delta, privacy_unit=unit)
 
     def to_dict(self) -> dict[str, float | str]:
-        """Return the four facts as plain values, not rounded, and the sentence that says them.
+        """Return the four facts as plain values, not rounded, and the sentence that states them.
+
+        Returns:
+            A dictionary with epsilon, delta, relation, privacy_unit and text.
 
         >>> promise = Guarantee(epsilon=0.5, delta=0.0, relation=Relation.ADD_REMOVE, privacy_unit="user")
         >>> promise.to_dict()["epsilon"], promise.to_dict()["text"]
@@ -141,7 +190,7 @@ class Guarantee:
 
 
 def _geometric_sum(epsilon: float, size: int) -> float:
-    """Return sum of e^{i epsilon} for i below size, infinity where it overflows."""
+    """Return sum of e^{i epsilon} for i below size, infinity if it overflows."""
     if epsilon == 0:
         return float(size)
     if size * epsilon > 700:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The kinds of events that `dp_accounting` lacks: plain values, one class each.
 
-What makes one well-formed is in `accounting.checks`; what it costs, in the accountants. Scale: see
-`accounting.events`.
+`accounting.checks` checks that an event is well-formed, and the accountants price it. Noise is relative to
+the norm bound of one unit's contribution: see `accounting.events`.
 """
 
 from collections.abc import Sequence
@@ -28,14 +28,23 @@ __all__ = [
 
 @attrs.frozen(slots=True)
 class PureDpEvent(DpEvent):
-    """Any epsilon-differentially private mechanism, nothing else being known of it."""
+    """Any epsilon-differentially private mechanism of which nothing else is known.
+
+    Args:
+        epsilon: The epsilon of the mechanism.
+    """
 
     epsilon: float
 
 
 @attrs.frozen(slots=True)
 class ApproximateDpEvent(DpEvent):
-    """Any (epsilon, delta)-differentially private mechanism, nothing else being known of it."""
+    """Any (epsilon, delta)-differentially private mechanism of which nothing else is known.
+
+    Args:
+        epsilon: The epsilon of the mechanism.
+        delta: The delta of the mechanism.
+    """
 
     epsilon: float
     delta: float
@@ -47,6 +56,9 @@ class ExponentialDpEvent(DpEvent):
 
     Bounded range: the privacy losses of two neighbors lie in one interval of length epsilon (Durfee and
     Rogers 2019). It is stronger than epsilon-DP and composes better.
+
+    Args:
+        epsilon: The length of the range of privacy losses.
     """
 
     epsilon: float
@@ -54,10 +66,15 @@ class ExponentialDpEvent(DpEvent):
 
 @attrs.frozen(slots=True)
 class SparseVectorDpEvent(DpEvent):
-    """A sparse vector run: noisy threshold, noisy comparisons, and numeric answers where they are given.
+    """A sparse vector run: a noisy threshold, noisy comparisons and, if wanted, numeric answers.
 
-    Each part is pure DP and the parts add up, whatever the number of queries below the threshold (Lyu, Su
-    and Li 2017, Theorems 4 and 5).
+    Each part is pure DP and the parts add up, whatever the number of queries below the threshold (Lyu, Su and
+    Li 2017, Theorems 4 and 5).
+
+    Args:
+        threshold_epsilon: The epsilon of the noisy threshold.
+        comparison_epsilon: The epsilon of all comparisons together.
+        answer_epsilon: The epsilon of all numeric answers together; 0 without them.
     """
 
     threshold_epsilon: float
@@ -76,6 +93,11 @@ class DiscreteGaussianDpEvent(DpEvent):
 
     Noise is drawn per coordinate with probability proportional to exp(-x^2 / (2 stddev^2)) on the integers;
     one unit contributes an integer vector of L2 norm at most `sensitivity` (Canonne, Kamath, Steinke 2020).
+
+    Args:
+        stddev: The parameter of the noise, about its standard deviation.
+        sensitivity: The largest L2 norm of one unit's contribution.
+        dimension: How many coordinates the sum has.
     """
 
     stddev: float
@@ -87,9 +109,12 @@ class DiscreteGaussianDpEvent(DpEvent):
 class ParallelDpEvent(DpEvent):
     """Mechanisms on disjoint parts of the data: each unit is in exactly one part, fixed by public rules.
 
-    Adding, removing or zeroing a unit touches one part, so the cost is the dearest part's. Replacing a unit
-    may touch two parts, so accountants refuse this event under replace-one. Under replace-label the rule that
-    makes the parts must not look at labels: they are what is private there.
+    Adding, removing or zeroing a unit touches one part, so the cost is that of the most expensive part.
+    Replacing a unit may touch two parts, so accountants refuse this event under replace-one. Under
+    replace-label the rule that makes the parts must not look at labels, which are private there.
+
+    Args:
+        events: The event of each part.
     """
 
     events: Sequence[DpEvent]
@@ -97,11 +122,14 @@ class ParallelDpEvent(DpEvent):
 
 @attrs.frozen(slots=True)
 class UnsampledDpEvent(DpEvent):
-    """A mechanism on all of the data, whose bound says how far neighbors are apart and nothing more.
+    """A mechanism on all of the data, whose bound is the distance of neighbors and nothing more.
 
     Values in [0, 1] move a sum by at most 1 when one is replaced, so half of that is stated as the bound of
-    one contribution. It is not: a unit that is absent from a sample moves the sum by up to 1. So this event
-    costs what `event` costs, and must not stand inside a sampling event.
+    one contribution. It is not the bound of a contribution: a unit that is absent from a sample moves the sum
+    by up to 1. So this event costs what `event` costs, and must not stand inside a sampling event.
+
+    Args:
+        event: The event whose cost this is.
     """
 
     event: DpEvent
@@ -109,11 +137,16 @@ class UnsampledDpEvent(DpEvent):
 
 @attrs.frozen(slots=True)
 class TruncatedPoissonSampledDpEvent(DpEvent):
-    """A mechanism on a Poisson sample, cut to a uniformly random `batch_size` of it where it is larger.
+    """A mechanism on a Poisson sample that is cut to a uniformly random `batch_size` of it if it is larger.
 
-    Each of at most `public_size` units is taken with `sampling_probability`. What it costs is monotone in
-    `public_size`, so the price holds for every smaller data set. Only noise on sums of bounded contributions
-    is priced inside: Gaussians, of which several may share one sample.
+    The cost is monotone in `public_size`, so the price holds for every smaller data set. Only noise on sums
+    of bounded contributions is priced inside: Gaussians, of which several may share one sample.
+
+    Args:
+        sampling_probability: The chance that a unit is drawn, before the sample is cut.
+        batch_size: The largest size of a sample.
+        public_size: The largest number of units, which must be public.
+        event: The event on one sample.
     """
 
     sampling_probability: float
@@ -130,6 +163,10 @@ class JohnsonLindenstraussDpEvent(DpEvent):
     fresh for each event, shared by all units and independent of the data. A clipped contribution may then be
     longer than its bound, by a factor distributed as sqrt(projections / chi2(projections)), whatever the
     contribution (Bu et al. 2021, arXiv:2102.03013).
+
+    Args:
+        noise_multiplier: Standard deviation of the noise over the clip norm.
+        projections: How many random vectors the norm is estimated from.
     """
 
     noise_multiplier: float
@@ -141,9 +178,12 @@ class ObjectivePerturbationDpEvent(DpEvent):
     """The exact minimum of a convex objective to which a random linear term was added.
 
     The objective is a sum over rows of losses f(w . x), plus regularization * |w|^2 / 2, plus b . w with b a
-    Gaussian vector. Each f is convex and never rises, with slopes in [-1, 0] and curvature up to c;
-    `noise_multiplier` is the standard deviation of b over the bound on |x|, and `curvature` is
-    c |x|^2 / regularization. What it costs, and why: `accounting.perturbation`.
+    Gaussian vector. Each f is convex and never rises, with slopes in [-1, 0] and curvature up to c.
+    `accounting.perturbation` derives the cost.
+
+    Args:
+        noise_multiplier: Standard deviation of b over the bound on |x|.
+        curvature: c |x|^2 / regularization, with the bound on |x|.
     """
 
     noise_multiplier: float
@@ -152,12 +192,16 @@ class ObjectivePerturbationDpEvent(DpEvent):
 
 @attrs.frozen(slots=True)
 class SelectionDpEvent(DpEvent):
-    """The best of a random number of runs, each of one of `events`, chosen independently of the data.
+    """The best of a random number of runs, each of one of several events, chosen independently of the data.
 
-    The number has the truncated negative binomial distribution with parameters `shape` > -1 and `stop` in
-    (0, 1): the geometric one with success probability `stop` at shape 1, the logarithmic one at shape 0. All
-    that is released is the best run's output, scores being part of the outputs (Papernot and Steinke 2022,
-    arXiv:2110.03620).
+    The number of runs has the truncated negative binomial distribution: the geometric one with success
+    probability `stop` at shape 1, the logarithmic one at shape 0. Only the output of the best run is
+    released; scores are part of the outputs (Papernot and Steinke 2022, arXiv:2110.03620).
+
+    Args:
+        events: The events of the candidates.
+        shape: The shape of the distribution, above -1.
+        stop: The second parameter of the distribution, between 0 and 1.
     """
 
     events: Sequence[DpEvent]

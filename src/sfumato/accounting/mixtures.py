@@ -1,32 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mixtures of pairs: a step whose sensitivity is itself random, in a way that everybody may know.
+"""Mixtures of pairs: a step whose sensitivity is random, with a distribution that is public.
+
+Truncated sampling is Poisson sampling cut at `batch_size`. The public fact (see Guarantee) is whether the
+OTHER units alone fill the batch, of at most public_size - 1 units. If not, the unit is present or absent as
+in Poisson sampling. If so, the batch has `batch_size` units, and a unit that is kept takes the place of
+another one, chosen uniformly: the sum moves by up to 2 contributions, from a batch that is the same on both
+neighbors. That happens at most at the sampling rate. Both the chance of the fact and its pair are taken at
+their worst over all smaller data sets, so that the price is monotone in public_size. (The bound of
+arXiv:2508.15089, which dp_accounting uses, is tighter if most batches are cut.)
+
+Projected clipping is clipping by an estimated norm (DP-SGD-JL). The public fact is the projection vectors.
+Given them, the contribution of a unit is fixed, of norm at most s = sqrt(r / chi2(r)) bounds; whatever its
+gradient, s has this distribution. If two units differ (replace-one, replace-label), how their two s depend on
+each other is not known. Both are below the larger one, which exceeds any x with at most twice the chance that
+one does. Bu et al. 2021, arXiv:2102.03013, argue with trade-off functions for a unit that is present or
+absent. Here the vectors count as published, since one set of them serves the whole batch; replaced units are
+covered too; and everything is rounded towards a larger epsilon.
+
+The distribution of s is moved to finitely many points. The divergence of Gaussians at distance d has the
+derivative phi(x/d - d/2) in d at loss x, which is exp(-d^2/8) times a function that grows with d. So as a
+function of t = Phi(d/2) it is convex: moving the mass between two knots to both so that the mean of t stays,
+or grows, gives an upper bound at every loss. The same holds for Poisson-sampled Gaussians: of one unit,
+because their divergence is one of these at another loss, times a constant; of two, because exp(d^2/8) times
+the derivative has a logarithm whose own derivative is (a^2 - a b + b^2) / m >= 0: m is d/2, a the output of
+loss x, b = m tanh(m a - x/2).
+
+An s above the last knot, of probability below 1e-20 for each step, counts as no privacy at all.
 
 Guarantee  If a mechanism, given some fact that has the same distribution on both neighbors, is dominated by
            one of several pairs, then with the fact published beside its output it is dominated by their
            mixture, and without it no less (hockey-stick divergences are jointly convex).
-Truncated  Poisson sampling cut at `batch_size`. The fact is whether the OTHER units alone fill the batch, of
-           at most public_size - 1 units. If not, the unit comes and goes as in Poisson sampling. If so, the
-           batch has `batch_size` units, and where the unit is kept it takes the place of another one, chosen
-           uniformly: the sum moves by up to 2 contributions, from a batch that is the same on both
-           neighbors. That happens at most at the sampling rate. Both the chance of the fact and its pair are
-           taken at their worst over all smaller data sets, so that the price is monotone in public_size.
-           (Tighter where most batches are cut: arXiv:2508.15089, which is dp_accounting's.)
-Projected  Clipping by an estimated norm (DP-SGD-JL). The fact is the projection vectors. Given them the
-           contribution of a unit is fixed, of norm at most s = sqrt(r / chi2(r)) bounds; whatever its
-           gradient, s has this distribution. Where two units differ (replace-one, replace-label) their two s
-           depend on each other in ways unknown, and both are below the larger, which exceeds any x with at
-           most twice the chance that one does.
-           Bu et al. 2021, arXiv:2102.03013, argue with trade-off functions for a unit that is there or not.
-           Here the vectors count as published, since one set of them serves the whole batch; replaced units
-           are covered too; and everything is rounded towards a larger epsilon.
-Knots      The distribution of s is moved to finitely many points. The divergence of Gaussians at distance d
-           has the derivative phi(x/d - d/2) in d at loss x, which is exp(-d^2/8) times a function that grows
-           with d. So as a function of t = Phi(d/2) it is convex: moving the mass between two knots to both so
-           that the mean of t stays, or grows, gives an upper bound at every loss. The same holds for
-           Poisson-sampled Gaussians: of one unit, because their divergence is one of these at another loss,
-           times a constant; of two, because exp(d^2/8) times the derivative has a logarithm whose own
-           derivative is (a^2 - a b + b^2) / m >= 0: m is d/2, a the output of loss x, b = m tanh(m a - x/2).
-Tail       s above the last knot, of probability below 1e-20 for each step, counts as no privacy at all.
 """
 
 import math
@@ -125,7 +128,7 @@ def projected_shifts(event: DpEvent, relation: Relation) -> Knots:
 
 
 def truncation_chance(sampling_rate: float, batch_size: int, public_size: int) -> float:
-    """Bound the chance that the units other than one fill a batch; 0 only where they cannot.
+    """Bound the chance that the units other than one fill a batch; 0 only if they cannot.
 
     >>> truncation_chance(0.5, batch_size=2, public_size=3)  # both of two
     0.25000000025

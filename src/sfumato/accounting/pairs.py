@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pairs of distributions (P, Q) that are at least as easy to tell apart as any two neighbors' outputs.
+"""Pairs of distributions (P, Q) that are at least as easy to distinguish as the outputs on any two neighbors.
+
+`pair.attained` is true if some data sets reach the pair, however often it is repeated. Then the pair also
+gives a lower bound.
+
+A composition needs only how P and Q spread over the privacy loss log P/Q. `masses(edges)` returns both masses
+of the cells (-inf, e0], (e0, e1], ..., (e_last, inf), exact up to rounding.
 
 Guarantee  For all neighbors D, D' and all x >= 0: sup_S P[M(D) in S] - x P[M(D') in S] is at most the same
            for (P, Q). Pairs of single events compose by products (Zhu, Dong, Wang 2022, Theorem 10).
 Neighbors  `dominating` says which pairs stand for which event under which relation.
-Attained   `pair.attained` says that some data sets really reach the pair, however often it is repeated, so
-           that it also yields a lower bound.
-Losses     All a composition needs of a pair is how P and Q spread over the privacy loss log P/Q.
-           `masses(edges)` returns both masses of the cells (-inf, e0], (e0, e1], ..., (e_last, inf), exact up
-           to rounding.
-Sources    Gaussian: Balle and Wang 2018. Poisson sampling: Zhu et al. 2022, Theorem 11. Fixed size without
-           replacement: Balle, Barthe, Gaboardi 2018, Theorem 9, both branches of the profile joined.
-           Bounded range: see `BoundedRange`.
+Source     Gaussian: Balle and Wang 2018. Poisson sampling: Zhu et al. 2022, Theorem 11. Fixed size without
+           replacement: Balle, Barthe, Gaboardi 2018, Theorem 9, both branches of the profile joined. Bounded
+           range: see `BoundedRange`.
 """
 
 import math

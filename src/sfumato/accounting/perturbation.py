@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What objective perturbation costs: the exact minimum of a convex objective with a random linear term.
+"""The cost of objective perturbation: the exact minimum of a convex objective with a random linear term.
 
-Setting    w minimizes F(w) = sum_i f_i(w . x_i) + r |w|^2 / 2 + b . w, with b ~ N(0, s^2 I), |x| <= X, f_i
-           convex with slopes in [-1, 0] and curvatures in [0, c]. Logistic losses are so, with c = 1/4.
-           m = X / s is 1 / noise_multiplier; curvature = c X^2 / r.
+w minimizes F(w) = sum_i f_i(w . x_i) + r |w|^2 / 2 + b . w, with b ~ N(0, s^2 I), |x| <= X, f_i convex with
+slopes in [-1, 0] and curvatures in [0, c]. Logistic losses are so, with c = 1/4. m = X / s is 1 /
+noise_multiplier; curvature = c X^2 / r.
+
+The minimum must be exact. The error that a solver leaves is covered by additional noise, which is composed
+with this cost (Iyengar et al. 2019, "approximate minima").
+
 Guarantee  Each w belongs to one b, the negative gradient of the rest, so its density is that of b times the
            determinant of the Hessian. Between neighbors the privacy loss at w has two parts.
            Hessians differ by one row's rank-one terms, and those without the row are at least r: the ratio
@@ -16,10 +20,8 @@ Guarantee  Each w belongs to one b, the negative gradient of the rest, so its de
            0, m, m and at most 2 m.
            All this holds at every w, so the whole loss is at most k + max(0, G_1, ..., G_j), whose chance of
            exceeding k + t is at most the sum of the chances that G_i exceeds t.
-Compared   Redberg, Koskela and Wang 2023, arXiv:2401.00583, Theorem 3.1, has twice this delta for add-remove
+Source     Redberg, Koskela and Wang 2023, arXiv:2401.00583, Theorem 3.1, has twice this delta for add-remove
            neighbors, since slopes there may change their sign. Kifer, Smith and Thakurta 2012 is looser.
-Exact      The minimum must be exact. What a solver leaves is covered by noise of its own on top, composed
-           with this (Iyengar et al. 2019, "approximate minima").
 """
 
 import math

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plan: all that decides the guarantee of a DP-SGD run, fixed before the data is touched.
+"""Plans: everything that decides the guarantee of a DP-SGD run, fixed before the data is read.
+
+`public_size` and `expected_batch_size` are constants that the user chooses. They are never read from data.
 
 Guarantee  `steps` Gaussian sums of noise `noise_multiplier * clip_norm`, each over a Poisson sample at
-           `sampling_rate`, are (`epsilon`, `delta`)-DP under `relation`; with `given`, they and what was
-           spent before together.
-Sampling   Poisson: each unit is in each batch independently. Shuffled or fixed-size batches are other events.
-Sizes      `public_size` and `expected_batch_size` are constants the user chooses, never read from data.
+           `sampling_rate`, are (`epsilon`, `delta`)-DP under `relation`. With `given`, this is the cost of
+           the run together with what was spent before.
+Unit       Sampling is Poisson: each unit is in each batch independently. Shuffled batches and batches of a
+           fixed size are other events.
 """
 
 from dataclasses import dataclass
@@ -25,7 +27,15 @@ __all__ = ["Plan", "plan"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """Noise, sampling and length of a run, with what they cost."""
+    """The noise, the sampling and the length of a run, with its cost.
+
+    Attributes:
+        noise_multiplier: Standard deviation of the noise over the clip norm.
+        sampling_rate: The chance that a unit is in one batch.
+        steps: The number of noisy updates.
+        price: The cost of the run and of `given` together.
+        given: What was spent before and is covered by the same budget, or None.
+    """
 
     noise_multiplier: float
     sampling_rate: float
@@ -50,13 +60,24 @@ class Plan:
         return self.price.relation
 
     def event(self) -> DpEvent:
-        """Return what the run does, for an accountant or a ledger; without `given`."""
+        """Return the event of the run, for an accountant or a ledger; `given` is not in it.
+
+        Returns:
+            The event.
+        """
         return events.dp_sgd(
             noise_multiplier=self.noise_multiplier, sampling_rate=self.sampling_rate, steps=self.steps
         )
 
     def guarantee(self, privacy_unit: str = "example") -> Guarantee:
-        """Return the statement this plan allows for a given unit."""
+        """Return the guarantee of this plan.
+
+        Args:
+            privacy_unit: Who is protected: what one row that is clipped belongs to.
+
+        Returns:
+            The guarantee.
+        """
         return self.price.guarantee(privacy_unit)
 
 
@@ -74,10 +95,29 @@ def plan(
     relation: Relation = Relation.ADD_REMOVE,
     given: DpEvent | None = None,
 ) -> Plan:
-    """Find the one of epsilon, noise, sampling rate and steps that is not given; spend nothing.
+    """Find the one of epsilon, noise, sampling rate and steps that is not given. Nothing is spent.
 
-    The sampling rate may be told as `expected_batch_size / public_size`, the steps as `epochs`. Without a
-    `delta`, `public_size` gives one (`default_delta`).
+    Pass three of the four. The sampling rate can be given as `expected_batch_size / public_size`, the steps
+    as `epochs`.
+
+    Args:
+        delta: The delta of the guarantee. Without one, `public_size` gives a default (`default_delta`).
+        epsilon: The privacy budget of the run.
+        noise_multiplier: Standard deviation of the noise over the clip norm.
+        sampling_rate: The chance that a unit is in one batch, above 0 and at most 1.
+        steps: The number of noisy updates.
+        public_size: The number of units, which must be public.
+        expected_batch_size: The mean size of a batch, a public constant; needs `public_size`.
+        epochs: How often each unit is used on average; needs a sampling rate.
+        relation: Which data sets are neighbors.
+        given: What was spent before: epsilon then covers both. None for nothing.
+
+    Returns:
+        The plan, with its cost.
+
+    Raises:
+        InvalidParameterError: If a parameter is out of range, or not exactly one of the four is missing.
+        CalibrationError: If no value of the missing parameter meets the budget.
 
     >>> found = plan(epsilon=2, delta=1e-6, public_size=30_000, expected_batch_size=1024, epochs=20)
     >>> found.steps, round(found.noise_multiplier, 2)

@@ -1,21 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """The privacy loss accountant: the tightest epsilon of a fixed plan, with a certified interval.
 
+The bounds are computed in three steps.
+
+1. Each leaf's dominating pair (`pairs`) is put on a grid of losses by connecting the dots of its
+   profile: within a cell both masses move to the two ends so that P and Q are kept. The result
+   dominates the pair (Doroshenko, Ghazi, Kamath, Kumar, Manurangsi 2022).
+2. Before the Fourier transform the losses are tilted by e^{theta loss}, theta chosen where the
+   answer lies (a saddle point). So the tail that decides delta is computed with relative, not
+   absolute, accuracy, and the window need only cover the neighborhood of the answer.
+3. Merging each cell to one outcome, instead, is post-processing: a pair that is dominated. The
+   split pair is the merged one plus one independent error per step, of range h, with
+   E[e^-error] = 1. By Hoeffding their sum exceeds T h^2/8 + h sqrt(T/2 log(1/eta)) with chance at
+   most eta, which turns the upper curve into a lower bound.
+
+The step h comes from the composition: by (3) it shrinks as 1/sqrt(T) for a given gap. Windows are at most
+`MOST_CELLS` long in all; beyond that the grid is coarser and the gap wider.
+
 Guarantee  `interval(event, delta, relation)` returns (lower, upper). The plan is (upper, delta)-DP. Where all
            pairs are attained, it is not (lower', delta)-DP for any lower' < lower. Both hold up to
            floating-point rounding, for which a margin is added (`grid`).
-Method     1. Each leaf's dominating pair (`pairs`) is put on a grid of losses by connecting the dots of its
-              profile: within a cell both masses move to the two ends so that P and Q are kept. The result
-              dominates the pair (Doroshenko, Ghazi, Kamath, Kumar, Manurangsi 2022).
-           2. Before the Fourier transform the losses are tilted by e^{theta loss}, theta chosen where the
-              answer lies (a saddle point). So the tail that decides delta is computed with relative, not
-              absolute, accuracy, and the window need only cover the neighborhood of the answer.
-           3. Merging each cell to one outcome, instead, is post-processing: a pair that is dominated. The
-              split pair is the merged one plus one independent error per step, of range h, with
-              E[e^-error] = 1. By Hoeffding their sum exceeds T h^2/8 + h sqrt(T/2 log(1/eta)) with chance at
-              most eta, which turns the upper curve into a lower bound.
-Grid       The step h comes from the composition: by (3) it shrinks as 1/sqrt(T) for a given gap.
-           Windows are at most `MOST_CELLS` long in all; beyond that the grid is coarser and the gap wider.
 """
 
 import math

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an event costs: one answer, from the tightest accountant that can give it.
+"""The cost of an event, from the tightest accountant that can price it.
 
-Guarantee  The event, run as a plan fixed beforehand, is (`upper`, delta)-DP under the relation. Where `lower`
-           is above 0 the event is not (e, delta)-DP for any e below it, however it is accounted.
-Adaptive   A plan is fixed when each event in it was chosen before any of its results was seen. Releases that
+Compositions of Gaussians have a closed form. Other events are priced by their privacy loss distribution,
+which is tight. An event without a dominating pair is priced by the smallest of the other accountants. If its
+pair is not attained, as that of an exponential mechanism, or epsilon is very large, the smallest of all
+counts.
+
+Guarantee  The event, run as a plan fixed beforehand, is (`upper`, delta)-DP under the relation. If `lower`
+           is above 0, the event is not (e, delta)-DP for any e below it, however it is accounted.
+           A plan is fixed if each event in it was chosen before any of its results was seen. Releases that
            were chosen one after the other belong in a ledger, whose filter is valid for them.
-Choice     Gaussians alone have a closed form. Else the privacy loss distribution, which is tight. What it has
-           no dominating pair for goes to the least of the others; where its pair is not attained, as that of
-           an exponential mechanism, or epsilon is very large, the least of all counts.
 """
 
 import enum
@@ -26,7 +28,17 @@ __all__ = ["Accountant", "Price", "price", "quick_epsilon"]
 
 
 class Accountant(enum.Enum):
-    """The ways to price an event, from the loosest to the tightest."""
+    """The methods that price an event, from the loosest to the tightest.
+
+    Attributes:
+        BASIC: Epsilons and deltas are added.
+        ADVANCED: Advanced composition.
+        OPTIMAL: Optimal composition of (epsilon, delta) statements.
+        ZCDP: Zero-concentrated differential privacy.
+        RDP: Renyi differential privacy.
+        PLD: Privacy loss distributions.
+        GAUSSIAN: The closed form, for Gaussian noise alone.
+    """
 
     BASIC = "basic"
     ADVANCED = "advanced"
@@ -38,12 +50,21 @@ class Accountant(enum.Enum):
 
     @property
     def theorem(self) -> str:
-        """What makes this accountant's number true."""
+        """The theorem that the cost rests on."""
         return _THEOREMS[self]
 
     @classmethod
     def parse(cls, value: "str | Accountant") -> "Accountant":
-        """Read an accountant from its name, as flags spell it.
+        """Return the accountant that has a name, as command-line flags spell it.
+
+        Args:
+            value: The name, such as "rdp", or an accountant, which is returned as it is.
+
+        Returns:
+            The accountant.
+
+        Raises:
+            InvalidParameterError: If no accountant has this name.
 
         >>> Accountant.parse("rdp")
         <Accountant.RDP: 'rdp'>
@@ -67,7 +88,15 @@ _THEOREMS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Price:
-    """What an event costs at a delta, as a certified interval; `epsilon` is its upper end."""
+    """The cost of an event at a delta, as a certified interval; `epsilon` is its upper end.
+
+    Attributes:
+        lower: Below this epsilon the event is not private at this delta; 0 if no such bound is known.
+        upper: The event is (upper, delta)-differentially private.
+        delta: The delta.
+        relation: Which data sets are neighbors.
+        accountant: Which accountant gave the upper end.
+    """
 
     lower: float
     upper: float
@@ -82,11 +111,18 @@ class Price:
 
     @property
     def theorem(self) -> str:
-        """What makes the number true."""
+        """The theorem that the cost rests on."""
         return self.accountant.theorem
 
     def guarantee(self, privacy_unit: str = "example") -> Guarantee:
-        """Return the statement this price allows for a given unit."""
+        """Return the guarantee at this price.
+
+        Args:
+            privacy_unit: Who is protected.
+
+        Returns:
+            The guarantee, with the upper end as its epsilon.
+        """
         return Guarantee(
             epsilon=self.upper, delta=self.delta, relation=self.relation, privacy_unit=privacy_unit
         )
@@ -103,7 +139,20 @@ def price(
     relation: Relation = Relation.ADD_REMOVE,
     accountant: Accountant | None = None,
 ) -> Price:
-    """Return what `event` costs at `delta`; by the tightest accountant unless one is named.
+    """Return what an event costs at a delta.
+
+    Args:
+        event: The event, run as a plan fixed beforehand.
+        delta: The delta of the guarantee, above 0 and below 1.
+        relation: Which data sets are neighbors.
+        accountant: Which accountant to use. None takes the tightest.
+
+    Returns:
+        The price.
+
+    Raises:
+        InvalidParameterError: If a parameter is out of range, or the event is malformed.
+        UnsupportedEventError: If no accountant can price the event under this relation.
 
     >>> print(price(events.dp_sgd(noise_multiplier=1.1, sampling_rate=256 / 60000, steps=14063), delta=1e-5))
     epsilon 2.382 at delta 1e-05 (pld)
@@ -121,7 +170,7 @@ def price(
 
 @in_floats
 def quick_epsilon(event: DpEvent, *, delta: float, relation: Relation) -> float:
-    """Return an upper bound on epsilon, good to about 1 part in 10,000, for searches that ask many times."""
+    """Return an upper bound on epsilon, good to about 1 in 10,000, for searches that price many events."""
 
     def upper_only(event: DpEvent, *, delta: float, relation: Relation) -> tuple[float, float]:
         return 0.0, pld.upper_epsilon(event, delta=delta, relation=relation)
@@ -129,7 +178,7 @@ def quick_epsilon(event: DpEvent, *, delta: float, relation: Relation) -> float:
     return _tightest(event, delta, relation, upper_only)[1]
 
 
-COARSE = 1000.0  # an epsilon that promises nothing, and where losses are too large for a fine grid
+COARSE = 1000.0  # an epsilon without any protection, at which losses are too large for a fine grid
 
 
 def _tightest(

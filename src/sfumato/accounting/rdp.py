@@ -1,21 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rényi differential privacy: the accountant whose costs add up, and on which privacy filters are proven.
 
+Parts known only by an (epsilon, delta) cost their epsilon as Rényi divergence and leave their delta outside
+(delta-approximate RDP: the divergence holds but for an event of that probability). Every (epsilon, delta)-DP
+pair splits so (Kairouz, Oh and Viswanath 2015). These deltas add up.
+
+Clipping by an estimated norm has no finite divergence: an estimate may be wrong by any factor. The rarest
+projections of a step, of probability `SET_ASIDE`, are left outside as its delta. So is the truncation of a
+Poisson sample if it is as rare.
+
+The conversion to epsilon is that of Canonne, Kamath and Steinke 2020, arXiv:2004.00010, Proposition 12, at
+the best order; and epsilon is 0 if the total variation is below delta (Bretagnolle and Huber 1979: TV^2 <= 1
+- e^-KL).
+
+Rounding is always towards a larger epsilon. A `NonPrivateDpEvent` costs infinity.
+
 Guarantee  `epsilon` is an upper bound: the event is (epsilon, delta)-DP under the relation. At each order the
            costs of parts chosen one after another add up (Mironov 2017, arXiv:1702.07476, Proposition 1).
-Delta      Parts known only by an (epsilon, delta) cost their epsilon as Rényi divergence and leave their
-           delta outside (delta-approximate RDP: the divergence holds but for an event of that probability).
-           Every (epsilon, delta)-DP pair splits so (Kairouz, Oh and Viswanath 2015). These deltas add up.
 Neighbors  All four relations; an event that is not priced under one is refused with the reason.
            Under replace-one and replace-label a contribution to a noisy sum turns into any other.
            Randomized response is refused where a unit may be absent. Parallel parts are refused under
            replace-one, which moves a unit between parts; a label does not.
-Rare       Clipping by an estimated norm has no finite divergence: an estimate may be wrong by any factor. The
-           rarest projections of a step, of probability `SET_ASIDE`, are left outside as its delta. So is the
-           truncation of a Poisson sample where it is as rare.
-Conversion Canonne, Kamath and Steinke 2020, arXiv:2004.00010, Proposition 12, at the best order; and
-           epsilon 0 where the total variation is below delta (Bretagnolle and Huber 1979: TV^2 <= 1 - e^-KL).
-Rounding   Always towards larger epsilon. A `NonPrivateDpEvent` costs infinity.
 Not here   The divergences themselves: `accounting.renyi`.
 """
 
@@ -103,7 +108,7 @@ def curve(event: DpEvent, relation: Relation, orders: Array = ORDERS) -> RdpCurv
 
 @in_floats
 def epsilon_of(curve: RdpCurve, delta: float) -> float:
-    """Return the best epsilon that a curve gives at `delta`; infinite where the curve's own delta is no less.
+    """Return the best epsilon that a curve gives at `delta`; infinite if the curve's own delta is no less.
 
     >>> round(epsilon_of(curve(dp.GaussianDpEvent(1.0), Relation.ADD_REMOVE), 1e-5), 3)
     4.729
@@ -150,7 +155,7 @@ def epsilon_at(value: float, *, order: float, delta: float) -> float:
 
 @in_floats
 def largest_rdp(*, epsilon: float, delta: float, order: float) -> float:
-    """Return the most Rényi divergence at one order that still gives (epsilon, delta); 0 where none does.
+    """Return the most Rényi divergence at one order that still gives (epsilon, delta); 0 if none does.
 
     >>> round(largest_rdp(epsilon=4.7285, delta=1e-5, order=5.4), 3)
     2.7

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rényi divergences of the pairs of distributions that mechanisms leave for an attacker to tell apart.
+"""Rényi divergences of the pairs of distributions that an attacker on a mechanism has to distinguish.
+
+Divergences are computed as log(1 + excess) / (order - 1), where excess = E_Q[(P/Q)^order] - 1 is a sum of
+positive terms in log space, so that tiny divergences keep their digits. What rounding and quadrature may lose
+is below 1e-10 relative; `_SLACK`, ten times that, is added.
+
+`mu` is a shift in standard deviations. For sampled Gaussians it is the shift of ONE contribution; the
+functions for replaced units let two contributions of that size differ.
 
 Guarantee  Each function returns, for an array of orders above 1, an upper bound on the Rényi divergence of
            the worst pair of neighbors, in both directions. Infinity is a bound; NaN is never returned.
-Numbers    Divergences are computed as log(1 + excess) / (order - 1), where excess = E_Q[(P/Q)^order] - 1 is a
-           sum of positive terms in log space, so that tiny divergences keep their digits. What rounding and
-           quadrature may lose is below 1e-10 relative; `_SLACK`, ten times that, is added.
-Units      `mu` is a shift in standard deviations. For sampled Gaussians it is the shift of ONE contribution;
-           the functions for replaced units let two contributions of that size differ.
 Not here   Which function an event under a relation calls for: `accounting.rdp`.
 """
 
@@ -35,7 +37,7 @@ __all__ = [
 
 Array = npt.NDArray[np.float64]
 
-_SLACK = 1e-9  # relative; see Numbers above
+_SLACK = 1e-9  # relative; see the module docstring
 _MAX_NODES = 6_000  # of one quadrature: 0.5 ms for each order. Beyond, a looser bound is used
 _MAX_DOUBLED_ORDER = 4096.0  # above, the sums of twice as many terms cost more than they bring
 _MAX_SUMMED_ORDER = 2.0**20  # terms of one sum, 8 MB each; callers have a bound without sampling as well
@@ -196,7 +198,7 @@ def mixed(orders: Array, values: Sequence[Array], weights: Sequence[float]) -> A
 def _octaves(orders: Array) -> Iterator[tuple[npt.NDArray[np.bool_], float]]:
     """Yield masks of the orders between powers of two, with the upper one: how far their grid must reach.
 
-    The grid of an order does not depend on which other orders are asked for, and so neither does its bound.
+    The grid of an order does not depend on the other orders that are computed, and so neither does its bound.
     """
     exponents = np.floor(np.log2(orders))
     for exponent in np.unique(exponents):
@@ -289,7 +291,7 @@ def _interpolated(
 
 
 def _log_sum_exp(terms: Array) -> Array:
-    """Return log sum exp over the last axis; infinite where a term is."""
+    """Return log sum exp over the last axis; infinite if a term is."""
     largest = terms.max(axis=-1)
     shift = np.where(np.isfinite(largest), largest, 0.0)
     with np.errstate(divide="ignore", over="ignore"):
@@ -299,7 +301,7 @@ def _log_sum_exp(terms: Array) -> Array:
 def _quadrature(
     orders: Array, top: float, mu: float, sampling_rate: float, *, replaced: bool
 ) -> Array | None:
-    """Integrate the excess by the trapezoidal rule, or return None where that would take too many nodes.
+    """Integrate the excess by the trapezoidal rule, or return None if that would take too many nodes.
 
     The rule converges exponentially for functions analytic in a strip. The mixtures vanish at an imaginary
     part of pi / mu^2 (unit: one contribution); within half of that strip the integrand stays bounded by its

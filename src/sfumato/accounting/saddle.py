@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the answer of a composition lies: the tilt, the window and the grid step, from a rough picture.
+"""The region of the answer of a composition: the tilt, the window and the grid step, from a rough estimate.
 
 Nothing here is a claim: a poor choice makes `pld` slow or loose, never wrong.
 
-Saddle     Under the tilt e^{theta loss} the sum of losses has its mean where the epsilon for delta is, if
-           log E[e^{theta S}] - theta mean, with its Gaussian correction, is log delta.
-Window     Outside of it little tilted mass is left, by Chernoff. `grid` bounds it again, on the grid.
-Step       See `pld`: from the wanted gap and the number of steps, or from the variance that splitting adds.
+Under the tilt e^{theta loss} the sum of losses has its mean where the epsilon for delta is, if log E[e^{theta
+S}] - theta mean, with its Gaussian correction, is log delta.
+
+Outside of the window little tilted mass is left, by Chernoff. `grid` bounds it again, on the grid.
+
+The grid step follows from the wanted gap and the number of steps, or from the variance that splitting adds
+(see `pld`).
 """
 
 import math

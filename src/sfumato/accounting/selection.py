@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What it costs to keep the best of a random number of private runs.
+"""The cost of keeping the best of a random number of private runs.
 
 Guarantee  Runs of a mechanism with Rényi divergence e(a) at each order a; their number K has the truncated
            negative binomial distribution. Publishing the best output, scores included, has at order a the

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Zero-concentrated differential privacy: one number, rho, for a whole Rényi curve.
 
+A pure epsilon-DP mechanism has rho = epsilon tanh(epsilon / 2), sharper than the usual epsilon^2 / 2, and
+tight. With x = order - 1/2, randomized response diverges by (log cosh(epsilon x) - log cosh(epsilon / 2)) /
+(order - 1); log cosh(epsilon sqrt(y)) is concave in y = x^2, and its tangent at y = 1/4 is the claim.
+
+`epsilon_of` errs upwards; the best order is searched, and any order gives a valid bound.
+
 Guarantee  `rho` bounds the Rényi divergence of every order a > 1 by rho * a, so rhos of parts add up, also
            when parts are chosen one after another; `epsilon_of` turns the sum into an (epsilon, delta).
 Neighbors  All four relations; noisy sums move twice as far under replace-one and replace-label.
 Source     Bun and Steinke 2016, arXiv:1605.02065 (definition, composition, Gaussian noise). Conversion:
            Canonne, Kamath and Steinke 2020, arXiv:2004.00010, Proposition 12, at the best real order.
-Pure DP    epsilon tanh(epsilon / 2), sharper than the usual epsilon^2 / 2, and tight. With x = order - 1/2,
-           randomized response diverges by (log cosh(epsilon x) - log cosh(epsilon / 2)) / (order - 1);
-           log cosh(epsilon sqrt(y)) is concave in y = x^2, and its tangent at y = 1/4 is the claim.
-Rounding   `epsilon_of` errs upwards; the best order is searched, and any order gives a valid bound.
 Not here   Sampled Gaussians and (epsilon, delta) statements are not zCDP: `accounting.rdp`, `accounting.pld`.
 """
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of an audit: which run it is, the claim, the lower bound beside it, checks, and ROC curves.
+"""The page of an audit: the run, the claim, the lower bound beside it, checks, and ROC curves.
 
-Promise    A refuted claim is said to be false above everything else, and a claim that was not audited is
-           said not to have been. So is a check that was not made.
-Shown      Exact figures of a membership attack tell about the rows it compared: the page says so.
+Exact figures of a membership attack reveal facts about the rows it compared: the page says so.
+
+Guarantee  A refuted claim is shown as false above everything else, and a claim that was not audited is shown
+           as such. So is a check that was not made.
 """
 
 import math
@@ -33,25 +34,25 @@ def audit_report(found: AttackResult, *, title: str, about: Mapping[str, object]
         if _checks(found)
         else "",
         section("Who was in? ROC curves", _curves(found)) if found.rocs else "",
-        section("What was tried", *(f"<p>{escape(said)}</p>" for said in found.tried())),
+        section("What was tried", *(f"<p>{escape(sentence)}</p>" for sentence in found.tried())),
         _warning(found),
         "<footer><p>Written by sfumato. This page loads nothing and runs nothing.</p></footer>",
     )
 
 
 def _verdict(found: AttackResult) -> str:
-    said = ["The attacks do not contradict the claim. That proves nothing: another attack may do better."]
+    sentences = ["The attacks do not contradict the claim. That is no proof: another attack may do better."]
     if not found.audited:
-        said = [
+        sentences = [
             found.not_audited(),
             *(["Train with canaries to audit it."] if found.canaries is None else []),
         ]
     if found.refuted:
-        said = [_false(found), *(found.canaries.reasons() if found.canaries is not None else [])]
+        sentences = [_false(found), *(found.canaries.reasons() if found.canaries is not None else [])]
     if found.canaries is not None:
-        said += found.canaries.gaps()
+        sentences += found.canaries.gaps()
     kind = "promise" if found.audited and not found.refuted else "warning"
-    return f'<div class="{kind}">{"".join(f"<p>{escape(sentence)}</p>" for sentence in said)}</div>'
+    return f'<div class="{kind}">{"".join(f"<p>{escape(sentence)}</p>" for sentence in sentences)}</div>'
 
 
 def _false(found: AttackResult) -> str:
@@ -75,7 +76,7 @@ def _bounds(found: AttackResult) -> str:
 
 
 def _checks(found: AttackResult) -> str:
-    """Return a row for each check, those that were not made included; empty where there is none."""
+    """Return a row for each check, those that were not made included; empty if there is none."""
     if found.canaries is None or not (found.canaries.checks or found.canaries.unchecked):
         return ""
     rows = [

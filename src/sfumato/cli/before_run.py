@@ -11,6 +11,7 @@ Untouched  A folder is looked at before anything is written, the page included: 
 from contextlib import nullcontext
 from pathlib import Path
 
+from sfumato import _files
 from sfumato.accounting.default_delta import default_delta
 from sfumato.cli.own_data import OwnData
 from sfumato.cli.settings import TrainSettings, keep, kept, read_config
@@ -79,7 +80,7 @@ def _keep(settings: TrainSettings, folder: RunFolder) -> None:
 def _begin_page(report: str) -> None:
     try:
         if Path(report).is_file():
-            part = Path(f"{report}.part")  # where it will be written to first
+            part = _files.part_of(Path(report))  # where it will be written to first
             part.touch()
             part.unlink(missing_ok=True)
         else:

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from sfumato import _files
 from sfumato.errors import InvalidParameterError
 
 __all__ = ["PUBLIC_SETS", "TrainSettings", "keep", "kept", "read_config"]
@@ -179,7 +180,7 @@ def keep(settings: TrainSettings, folder: str | Path) -> None:
     """Write the settings of a run into its folder."""
     place = _place(folder)
     place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text(json.dumps(settings.given(), indent=2) + "\n", encoding="utf-8")
+    _files.write_whole(place, (json.dumps(settings.given(), indent=2) + "\n").encode())
 
 
 def kept(folder: str | Path) -> TrainSettings:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What do we learn from? The public benchmark sets, as tensors, with the facts about them that are public.
+"""Public benchmark data sets, as tensors, with the public facts about them.
 
 `load("digits")` and `load("breast-cancer")` work anywhere. The others are read from the folder that
 SFUMATO_DATA names, else from the cache, else downloaded; every file must have its published checksum.

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adult (census income): does a person earn more than 50,000 dollars a year?
+"""Adult (census income): predict whether a person earns more than 50,000 dollars a year.
 
-Split      The published one: 32,561 rows for training (`adult.data`), 16,281 for testing (`adult.test`).
-Columns    Categories as `adult.names` lists them; a `?` goes to the catch-all. Ranges are declared: ages from
-           the 16 that the survey asks of, 16 levels of education, two-digit hours, five-digit dollars.
-Left out   `fnlwgt`, which describes the survey (how many people a row stands for), not the person.
+The split is the published one: 32,561 rows for training (`adult.data`), 16,281 for testing (`adult.test`).
+
+Categories are those that `adult.names` lists; a `?` goes to the catch-all category. Ranges are declared: ages
+from 16, the youngest in the survey, 16 levels of education, two-digit hours, five-digit dollars.
+
+`fnlwgt` is left out: it describes the survey (how many people a row stands for), not the person.
 """
 
 import csv

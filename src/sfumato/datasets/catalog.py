@@ -26,7 +26,10 @@ _HOMES = _INSIDE | _FILES  # the module that has a function of the same name
 
 
 def names() -> tuple[str, ...]:
-    """Return the names that `load` knows; the first two need no files.
+    """Return the names that `load` accepts; the first two need no files.
+
+    Returns:
+        The names.
 
     >>> names()[:2]
     ('digits', 'breast-cancer')
@@ -37,8 +40,20 @@ def names() -> tuple[str, ...]:
 def load(name: str, *, folder: Folder = None) -> "Dataset":
     """Load a public benchmark set.
 
-    Its files are looked for in `folder` (else where SFUMATO_DATA points), then in the cache, and then
+    Files are searched in `folder` (else in the folder that SFUMATO_DATA names), then in the cache, and then
     downloaded from the public source. Every file must have its published checksum.
+
+    Args:
+        name: The name of the set, one of `names()`.
+        folder: Where to look for files first. None uses the folder that SFUMATO_DATA names.
+
+    Returns:
+        The data set.
+
+    Raises:
+        InvalidParameterError: If no set has this name.
+        DataNotFoundError: If a file is in none of the places and cannot be downloaded.
+        DataCorruptError: If a file does not have its published checksum.
 
     >>> digits = load("digits")
     >>> digits.public_size, digits.bounds, digits.classes[:3]

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """CIFAR-10: 32 x 32 color photographs in ten classes.
 
-Split      The published one: five batches of 10,000 for training, one for testing, in the published order.
-Forms      The authors' binary files (each record is a label and 3 x 32 x 32 bytes), alone or inside their
-           archive, and a compact form (`.bin.xz`) that is decoded once and then kept in the cache as the
-           authors' file. Whatever the form, the decoded batch has the checksum of the authors' file.
+The split is the published one: five batches of 10,000 for training, one for testing, in the published order.
+
+Two forms are read: the authors' binary files (each record is a label and 3 x 32 x 32 bytes), alone or inside
+their archive, and a compact form (`.bin.xz`) that is decoded once and then kept in the cache as the authors'
+file. In every form, the decoded batch has the checksum of the authors' file.
 """
 
 import lzma

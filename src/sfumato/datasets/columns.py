@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the columns of a table become numbers between 0 and 1, by rules fixed before any row is seen.
+"""Table columns as numbers between 0 and 1, by rules fixed before any row is read.
 
-Promise    One row's features depend on that row alone. Ranges and categories are declared here in the code; a
-           value outside its range is moved to the nearer end, and an unknown category has a place of its own.
-Norm       A row's L2 norm is at most the square root of the number of columns before encoding.
-Edges      A number that is missing, unreadable or NaN becomes 0; infinities go to the ends of the range.
+The L2 norm of a row is at most the square root of the number of columns before encoding.
+
+Guarantee  The features of one row depend on that row alone. Ranges and categories are declared here in the
+           code. A value outside its range is moved to the nearer end, and an unknown category has a place of
+           its own.
+Edge cases A number that is missing, unreadable or NaN becomes 0; infinities go to the ends of the range.
 """
 
 from collections.abc import Sequence

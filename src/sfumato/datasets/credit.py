@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Default of credit card clients: will a client miss next month's payment? 30,000 clients in Taiwan, 2005.
+"""Credit card clients in Taiwan, 2005: predict whether a client misses the next payment.
 
-Split      Every client whose ID is divisible by 5 is for testing: 24,000 and 6,000. A client's side depends
-           on that client alone, so that adding or removing another changes nothing else.
-Columns    Codes as the set's description lists them; others (they occur) go to the catch-all. The description
-           gives no ranges for amounts: those declared here are round numbers, and what lies outside is moved
-           in.
+Every client whose ID is divisible by 5 is for testing: 24,000 and 6,000. The side of a client depends on that
+client alone, so adding or removing another changes nothing else.
+
+Codes are those that the description of the set lists; others (they occur) go to the catch-all category. The
+description gives no ranges for amounts: those declared here are round numbers, and amounts outside are moved
+in.
 """
 
 import gzip

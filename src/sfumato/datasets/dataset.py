@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a loader returns: examples as tensors, and the facts about them that are public.
+"""Data sets in memory: examples as tensors, and the public facts about them.
 
-Promise    Everything in a `Dataset` beside `train` and `test` is a published fact about a published set.
+`public_size` is public because these sets are published with their size. The size of your own data is private
+until you decide otherwise.
+
+Guarantee  Everything in a `Dataset` beside `train` and `test` is a published fact about a published set.
            Nothing is computed from the rows when they are loaded: neither a mean nor a range nor a list of
            classes.
-Size       `public_size` is public because these sets are published with their size. A data set of your own
-           has a private size until you decide otherwise.
 Unit       `privacy_unit` says whom one neighbor adds or removes: one example, or one user with all their
            examples.
 """
@@ -25,7 +26,15 @@ _LEVELS = 255  # the largest value of a pixel stored in a byte
 
 
 class Examples(TensorDataset):
-    """Features and labels, row by row; a torch `TensorDataset` of the two.
+    """Examples as tensors.
+
+    Attributes:
+        features: The features, [N, ...].
+        labels: The labels, [N].
+        user_ids: Whose each example is, [N]; None if each is its own unit.
+
+    Raises:
+        InvalidParameterError: If the tensors do not have the same number of rows.
 
     >>> examples = Examples(torch.zeros(5, 2), torch.arange(5))
     >>> len(examples), examples[torch.tensor([1, 3])][1]
@@ -51,7 +60,7 @@ class Examples(TensorDataset):
 
     @property
     def num_units(self) -> int:
-        """How many are protected: users where there are any, else examples."""
+        """How many are protected: users if there are any, else examples."""
         return len(self) if self.user_ids is None else int(self.user_ids.unique().numel())
 
     def __repr__(self) -> str:
@@ -60,9 +69,14 @@ class Examples(TensorDataset):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Normalization:
-    """Published mean and standard deviation of the pixels, one each a channel, on a scale of 0 to 1.
+    """The mean and the standard deviation that pixels are scaled by: public constants.
 
-    They come with the set, like its class names. Do not compute such numbers from rows that you must protect.
+    Attributes:
+        mean: The mean of each channel.
+        std: The standard deviation of each channel.
+
+    Raises:
+        InvalidParameterError: If a mean is not between 0 and 1, or a deviation is not above 0.
 
     >>> digits = Normalization(mean=(0.1307,), std=(0.3081,))
     >>> white = torch.full((1, 1, 28, 28), 255, dtype=torch.uint8)
@@ -82,12 +96,26 @@ class Normalization:
         return torch.tensor(self.mean).view(-1, 1, 1), torch.tensor(self.std).view(-1, 1, 1)  # [C, 1, 1]
 
     def apply(self, pixels: Tensor) -> Tensor:
-        """Return float32 features of bytes in [N, C, H, W]."""
+        """Scale pixels.
+
+        Args:
+            pixels: Bytes, [N, channels, H, W].
+
+        Returns:
+            Float32 features of the same shape.
+        """
         mean, std = self._constants()
         return pixels.to(torch.float32).div_(_LEVELS).sub_(mean).div_(std)
 
     def pixels(self, features: Tensor) -> Tensor:
-        """Return the bytes that `apply` was given, exactly."""
+        """Return the pixels that features were made from.
+
+        Args:
+            features: Scaled features, [N, channels, H, W].
+
+        Returns:
+            Bytes of the same shape.
+        """
         mean, std = self._constants()
         return torch.mul(features, std).add_(mean).mul_(_LEVELS).round_().to(torch.uint8)
 
@@ -100,18 +128,34 @@ class Normalization:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Dataset:
-    """A public benchmark set, split for training and testing, with its public facts."""
+    """A public benchmark set, split for training and testing, with its public facts.
+
+    Attributes:
+        name: The name of the set.
+        train: The examples for training.
+        test: The examples for testing.
+        classes: The names of the labels, in order.
+        bounds: Lower and upper bound of every feature, whatever the rows.
+        source: Where the set was published.
+        license: The license of the set.
+        privacy_unit: Who is protected: "example", or "user" if a user has several.
+        feature_names: The names of a table's columns, after encoding; empty otherwise.
+        normalization: How pixels were scaled; None if they were not.
+
+    Raises:
+        InvalidParameterError: If a text is empty or the bounds are not in order.
+    """
 
     name: str
     train: Examples
     test: Examples
     classes: tuple[str, ...]
-    bounds: tuple[float, float]  # of every feature, whatever the rows
+    bounds: tuple[float, float]
     source: str
     license: str
     privacy_unit: str = "example"
-    feature_names: tuple[str, ...] = ()  # of a table's columns, after encoding
-    normalization: Normalization | None = None  # of images that have one
+    feature_names: tuple[str, ...] = ()
+    normalization: Normalization | None = None
 
     def __post_init__(self) -> None:
         _check.text(name=self.name, source=self.source, license=self.license, privacy_unit=self.privacy_unit)

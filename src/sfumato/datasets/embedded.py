@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two small sets that ship inside scikit-learn, so that everything works without a download.
+"""Two small data sets that ship with scikit-learn and need no download.
 
-Split      Rows in order of class (and of the set within a class), every fifth for testing: each class is
-           split alike. Published sets may be split so; the rule looks at all labels, which a private set must
-           not do.
-Facts      Digits: 16 grey levels a pixel. Breast cancer: the ranges in the set's description, rounded
-           outwards.
+Rows are taken in order of class (and of the set within a class), every fifth for testing: each class is split
+in the same way. Published sets may be split so; the rule looks at all labels, which is not allowed for a
+private set.
+
+Digits have 16 grey levels a pixel. Breast cancer has the ranges of the set's description, rounded outwards.
 """
 
 from typing import Any

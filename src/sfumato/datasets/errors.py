@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can go wrong on the way to a data set: it is nowhere to be found, or it is not what it should be."""
+"""Errors of data sets: a file was not found, or does not have its checksum."""
 
 from sfumato.errors import SfumatoError
 
@@ -7,7 +7,7 @@ __all__ = ["DataCorruptError", "DataNotFoundError"]
 
 
 class DataNotFoundError(SfumatoError, FileNotFoundError):
-    """A file of a data set is in none of the places we look, and could not be downloaded."""
+    """A file of a data set was found in none of the places, and could not be downloaded."""
 
 
 class DataCorruptError(SfumatoError, ValueError):

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Features of images from a frozen network, computed once and kept on disk.
 
-Promise    One row depends on one image and on public weights only, so a private model trained on features has
+The name of a cache file is a hash of the weights, the images and the size: features are never returned for
+other images or other weights. The features of private images are as private as the images: store the cache
+where the images may be stored.
+
+Guarantee  One row depends on one image and on public weights only, so a private model trained on features has
            the same guarantee as one trained on images.
-Cache      The file's name is a hash of the weights, the images and the size: other images or other weights
-           can never be answered with these features. The features of private images are as private as the
-           images: the cache must lie where the images may.
 """
 
 import hashlib
@@ -27,7 +28,19 @@ _VERSION = b"sfumato features 1"  # change it when the same inputs would give ot
 
 
 def features(model: EfficientNetLite0, images: Tensor, *, batch_size: int = 16, resize: int = 160) -> Tensor:
-    """Return float32 features [N, 1280] of images given as bytes [N, 3, H, W].
+    """Return the features of images from a frozen network; they are kept in the cache.
+
+    Args:
+        model: The network.
+        images: Bytes, [N, 3, H, W].
+        batch_size: How many images are computed at once.
+        resize: The height and width in pixels that images are enlarged to.
+
+    Returns:
+        Float32 features, [N, 1280].
+
+    Raises:
+        InvalidParameterError: If the images have another shape or type.
 
     >>> features(EfficientNetLite0(), torch.zeros(2, 3, 32, 32))
     Traceback (most recent call last):

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the bytes of a data set are found: the user's folder, else the cache, else the public source.
+"""The files of a data set: from the user's folder, else the cache, else the public source.
 
-Promise    What `read` returns has the checksum written beside it in this package, wherever it came from. A
-           file with another checksum is an error: it is not used, and nothing else is tried in its place.
-Forms      The same content is published in several forms (compressed, inside an archive). Each form knows how
-           to become the content, so one checksum covers all of them.
-Downloads  Go through pooch, which writes to a temporary file, checks, and only then gives it its name: a
-           broken download leaves nothing behind. Archives are read, never unpacked to disk.
+The same content is published in several forms (compressed, inside an archive). Each form can be turned into
+the content, so one checksum covers all of them.
+
+Downloads go through pooch, which writes to a temporary file, checks it, and only then gives it its name: a
+broken download leaves nothing behind. Archives are read, never unpacked to disk.
+
+Guarantee  The result of `read` has the checksum that is listed beside it in this package, wherever it came
+           from. A file with another checksum is an error: it is not used, and no other source is tried.
 """
 
 import hashlib
@@ -39,7 +41,7 @@ class Form:
     """One form in which a content is published, and how it becomes that content."""
 
     path: str  # below the data folder or the cache
-    sha256: str | None  # of the file; None where only the content has a known checksum
+    sha256: str | None  # of the file; None if only the content has a known checksum
     urls: tuple[str, ...] = ()
     decode: Callable[[Path], bytes] = Path.read_bytes
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """MNIST and Fashion-MNIST: 28 x 28 grey images in ten classes, in the idx format of MNIST's authors.
 
-Split      The published one: 60,000 for training, 10,000 for testing, in the published order.
-Facts      Mean and standard deviation of the pixels are the constants that everyone uses for these sets.
+The split is the published one: 60,000 for training, 10,000 for testing, in the published order.
+
+Mean and standard deviation of the pixels are the constants that everyone uses for these sets.
 """
 
 import gzip

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where files lie: the folder that the user keeps, and the cache that we keep.
+"""The folders of data files: the folder of the user, and the cache.
 
 SFUMATO_DATA   A folder of data sets, one subfolder each. We only read it. It must exist once it is named: a
                misspelled folder is an error, not a silent download.

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shakespeare by role: predict the next character; one speaking role of one play is one user.
+"""Shakespeare by role: predict the next character. One speaking role of one play is one user.
 
-Users      Windows of 80 characters, one after another, never across two roles; `user_ids` beside them says
-           whose they are. Protecting a role means protecting all of its windows: user-level privacy.
-Split      By role: about one in five roles is for testing, chosen by a hash of the play's and the role's
-           names. A role's side depends on that role alone, and no role is on both sides.
-Alphabet   Printable ASCII and the newline, fixed here; any other character has one id of its own.
-Edges      What is left after the last whole window is dropped; a role too short for one window has no
+Examples are windows of 80 characters, one after another, never across two roles. `user_ids` beside them tells
+whose they are. Protecting a role means protecting all of its windows: user-level privacy.
+
+The split is by role: about one in five roles is for testing, chosen by a hash of the names of the play and
+the role. The side of a role depends on that role alone, and no role is on both sides.
+
+The alphabet is printable ASCII and the newline, fixed here; any other character has one id of its own.
+
+Edge cases Characters after the last whole window are dropped. A role too short for one window has no
            examples.
 Source     The construction of LEAF's Shakespeare task (Caldas et al. 2018, arXiv:1812.01097), from another
            edition.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How do I fit a small model? Private estimators with scikit-learn's API."""
+"""Private estimators with the API of scikit-learn."""
 
 from sfumato.estimators.ada_ssp import AdaSSP
 from sfumato.estimators.base import PrivateEstimator

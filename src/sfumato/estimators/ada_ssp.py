@@ -1,6 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Linear regression over several features, from noisy sums: AdaSSP.
 
+Rows are put on a public grid, and their sums are whole numbers, added without rounding. They are rounded down
+once, which adds a step for each entry to the sensitivities. The eigenvalue is computed in float64; its
+sensitivity leaves room for a relative 2^-10 of one row's contribution, which covers up to 2^37 rows times
+features.
+
+The ridge is lambda = max(0, bound on the norm of the noise - a lower bound on the least eigenvalue), from
+noisy numbers alone. It is raised if the noisy matrix would still not be positive.
+
 Guarantee  (epsilon, delta). With z a row's features, scaled by `clip_norm` to norm at most 1, and a constant
            1 where there is an intercept, and v its target, clipped and mapped to [-1, 1], Gaussian noise is
            added to the sum of z z', to the sum of z v, and to the least eigenvalue of the first. Their events
@@ -11,13 +19,7 @@ Neighbors  With |z|^2 <= N (1, or 2 with an intercept). Add or remove: z z' has 
            sqrt(N), and the least eigenvalue moves by at most N (Weyl). Replace-one: z z' - y y' has norm at
            most sqrt(2) N, as both have a nonnegative product; z v twice its norm; the eigenvalue N still, as
            what is added and what is taken away move it in opposite directions.
-Exact      Rows are put on a public grid, and their sums are whole numbers, added without rounding. They are
-           rounded down once, which adds a step for each entry to the sensitivities. The eigenvalue is
-           computed in float64; its sensitivity leaves room for a relative 2^-10 of one row's contribution,
-           which covers up to 2^37 rows times features.
-Ridge      lambda = max(0, bound on the norm of the noise - a lower bound on the least eigenvalue), from noisy
-           numbers alone; raised where the noisy matrix would still not be positive.
-Missing    A row with a NaN or an infinity contributes nothing.
+Edge cases A row with a NaN or an infinity contributes nothing.
 Source     Wang 2018, arXiv:1803.02596, Algorithm 2 (AdaSSP). The size of symmetric Gaussian noise: Boucheron,
            Lugosi, Massart 2013, Theorem 5.8 and Section 13.
 """
@@ -52,8 +54,19 @@ _ROUNDING = 1 + 1e-12  # a stddev of so much more covers the rounding of a produ
 class AdaSSP(LinearRegressor):
     """Linear regression by noisy sufficient statistics with an adaptive ridge.
 
-    clip_norm: the L2 norm to which each row of features is clipped, public.
-    target_bounds: (lower, upper), public; targets outside are moved in. Predictions start from their middle.
+    Args:
+        epsilon: The privacy budget of a fit, from 1e-9 to 1e9.
+        delta: The delta of the guarantee, above 0.
+        clip_norm: The L2 norm to which each row of features is clipped, public.
+        target_bounds: Lower and upper bound of the target, public. Targets outside are clipped. Predictions
+            start from their middle.
+        fit_intercept: Whether to fit an intercept.
+        relation: Which data sets are neighbors: a `Relation` or its name.
+        privacy_unit: What one row stands for. An account must protect the same unit.
+        account: The account that is charged. None records nothing, and `notes_` says so.
+        purpose: What the release is for, as the ledger shows it. None uses a description of the estimator.
+        random_state: None for secure noise, a whole number for seeded noise (for study only), or a sfumato
+            generator.
 
     >>> x = np.linspace(-1, 1, 4000)[:, None]
     >>> model = AdaSSP(epsilon=1.0, delta=1e-6, clip_norm=1.0, target_bounds=(-3, 3)).fit(x, 2 * x[:, 0])
@@ -91,7 +104,14 @@ class AdaSSP(LinearRegressor):
         self.fit_intercept = fit_intercept
 
     def event(self) -> DpEvent:
-        """Return what one fit costs."""
+        """Return the event of one fit, from the parameters alone.
+
+        Returns:
+            The event.
+
+        Raises:
+            InvalidParameterError: If a parameter is out of range.
+        """
         _check.scale(clip_norm=self.clip_norm)
         public_bounds("target_bounds", self.target_bounds)
         relation = self._supported_relation()

@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all private estimators share: pay first, read after, promise exactly what was paid for.
+"""The base of all private estimators: a fit is charged before it reads the data.
+
+Parameters are public: the size of the noise, and so `event`, is known before a fit. Only the shape and the
+type of the data are ever checked (`reading`), and no message contains what was found.
+
+`fit` takes no `sample_weight`: a weight multiplies the sensitivity of its row.
+
+`sklearn.base.clone` keeps the account and the generator: a clone spends from the same budget. A pickled
+estimator keeps neither, and must be given an account again before it can fit.
 
 Guarantee  `fit` charges the estimator's event before any row is read; what is refused has touched nothing.
            From then on it is spent, whatever fails. `guarantee_` is the price of that event, `event_`.
-Public     Parameters are public: what they make of the noise, and so `event`, is known before a fit. Only
-           the shape and the type of the data are ever checked (`reading`), and what is found is not in any
-           message.
 Unit       One row of X, with its label or target, is one privacy unit.
-Missing    A row with a NaN or an infinity in it, or what is no number at all, contributes nothing. Nobody is
-           told how many there were.
-Not here   What a fitted model says of private rows (`score`, `predict`, `transform`) is no release: it is
-           computed from those rows without noise. Publish none of it; use rows that may be seen.
-Weights    `fit` takes no `sample_weight`: a weight multiplies the sensitivity of its row.
-Copies     `sklearn.base.clone` keeps the account and the generator: a clone spends from the same budget.
-           A pickled estimator leaves both behind, and must be given an account again before it can fit.
+Edge cases A row with a NaN or an infinity in it, or with an entry that is not a number, contributes nothing.
+           The number of such rows is not reported.
+Not here   Results of a fitted model on private rows (`score`, `predict`, `transform`) are not private
+           releases: they are computed from those rows without noise. Do not publish them; use public rows.
 """
 
 import copy
@@ -53,20 +55,23 @@ def guarantee_of(event: DpEvent, *, delta: float, relation: Relation, privacy_un
 
 
 class PrivateEstimator(BaseEstimator):
-    """An estimator in scikit-learn's manner that pays before it reads.
+    """The base class of private estimators: scikit-learn's API, with a charge before the data is read.
 
     A subclass lists all parameters in its own `__init__` (scikit-learn reads their names there) and passes
-    the common ones on, unchanged; says what a fit costs in `event`; and computes in `_learn`.
+    the common ones on, unchanged. It returns the cost of a fit in `event`, and computes in `_learn`.
 
-    Only `fit` is private: `score` and `predict` of private rows, those it was fitted on too, are no release.
+    Only `fit` is private: `score` and `predict` of private rows, including those it was fitted on, are not
+    private releases.
 
-    epsilon       what a fit may cost, from 1e-9 to 1e9
-    delta         at which it is stated; 0: pure differential privacy
-    relation      which data sets are neighbors: a `Relation` or its name
-    privacy_unit  what one row stands for; an account must protect the same
-    account       the ledger's account that is charged; None: nothing is recorded, and `notes_` says so
-    purpose       what the ledger is told; None: the estimator's own words
-    random_state  None: secure noise. A whole number: seeded noise, for study only. Or a sfumato generator.
+    Args:
+        epsilon: The privacy budget of a fit, from 1e-9 to 1e9.
+        delta: The delta of the guarantee; 0 for pure differential privacy.
+        relation: Which data sets are neighbors: a `Relation` or its name.
+        privacy_unit: What one row stands for. An account must protect the same unit.
+        account: The account that is charged. None records nothing, and `notes_` says so.
+        purpose: What the release is for, as the ledger shows it. None uses a description of the estimator.
+        random_state: None for secure noise, a whole number for seeded noise (for study only), or a sfumato
+            generator.
     """
 
     _FLAT: ClassVar[bool] = False  # whether X may be one feature without an axis of its own
@@ -93,11 +98,22 @@ class PrivateEstimator(BaseEstimator):
     # --- what a subclass says of itself -------------------------------------------------------------------
 
     def event(self) -> DpEvent:
-        """Return what one fit costs, from the parameters alone; raises where one of them makes no sense."""
+        """Return the event of one fit, from the parameters alone.
+
+        Returns:
+            The event.
+
+        Raises:
+            InvalidParameterError: If a parameter is out of range.
+        """
         raise NotImplementedError
 
     def public_classes(self) -> npt.NDArray[Any] | None:
-        """Return the labels that y may have, in order; None where y is a number, or there is none."""
+        """Return the labels that y may have, in order.
+
+        Returns:
+            The labels, or None if y is a number or there is none.
+        """
         return None
 
     def _learn(self, X: Any, y: Any, *, generator: Generator) -> None:
@@ -105,13 +121,27 @@ class PrivateEstimator(BaseEstimator):
         raise NotImplementedError
 
     def _name(self) -> str:
-        """Return what the ledger is told where no purpose is given."""
+        """Return the purpose for the ledger if none is given."""
         return f"fit of {type(self).__name__}"
 
     # --- fitting ------------------------------------------------------------------------------------------
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Pay, learn from the rows with noise, and return the estimator itself."""
+        """Charge the fit, then learn from the rows with noise.
+
+        Args:
+            X: The rows, [rows, features]. An entry that is not a number counts as missing.
+            y: The targets or labels, one for each row. None if there are none.
+
+        Returns:
+            The estimator itself, with its results in attributes that end in an underscore.
+
+        Raises:
+            InvalidParameterError: If a parameter is out of range, or X or y has a wrong shape or type.
+                Nothing is spent.
+            BudgetExceededError: If the account does not cover the fit. Nothing is spent.
+            QueryFailedError: If the data could not be read or computed on. The fit stays spent.
+        """
         self._check_common()
         event, generator = self.event(), self._generator()
         promised = guarantee_of(
@@ -124,9 +154,9 @@ class PrivateEstimator(BaseEstimator):
             purpose, relation = self.purpose or self._name(), promised.relation
             with self.account.spend(event, purpose=purpose, relation=relation, generator=generator):
                 self._learn_quietly(X, y, generator)
-        said = (study_note(generator), record_note(self.account), delta_note(self.delta))
+        notes = (study_note(generator), record_note(self.account), delta_note(self.delta))
         self.event_, self.guarantee_ = event, promised
-        self.notes_ = tuple(note for note in said if note is not None)
+        self.notes_ = tuple(note for note in notes if note is not None)
         return self
 
     def _check_common(self) -> None:
@@ -140,7 +170,7 @@ class PrivateEstimator(BaseEstimator):
             self.account.refuse()
         if self.account is None and self.purpose is not None:
             raise InvalidParameterError(
-                "a purpose is written into an account, but none was given: say account=..."
+                "a purpose is written into an account, but none was given: pass account=..."
             )
 
     def _relation(self) -> Relation:
@@ -155,7 +185,7 @@ class PrivateEstimator(BaseEstimator):
         if account.privacy_unit != self.privacy_unit:
             raise InvalidParameterError(
                 f"account {account.name!r} protects one {account.privacy_unit!r}, but privacy_unit="
-                f"{self.privacy_unit!r} was given. Say the account's unit, if each row is one."
+                f"{self.privacy_unit!r} was given. Pass the account's unit, if each row is one."
             )
 
     def _learn_quietly(self, X: Any, y: Any, generator: Generator) -> None:
@@ -190,8 +220,8 @@ class PrivateEstimator(BaseEstimator):
             )
         column = entries_of(y)
         if column.ndim == 2 and column.shape[1] == 1:
-            said = "A column-vector y was passed when a 1d array was expected: give it one axis."
-            warnings.warn(said, DataConversionWarning, stacklevel=2)
+            message = "A column-vector y was passed when a 1d array was expected: give it one axis."
+            warnings.warn(message, DataConversionWarning, stacklevel=2)
             column = column[:, 0]
         if column.ndim != 1:
             raise InvalidParameterError("y should be a 1d array: one entry for each row of X.")
@@ -200,7 +230,7 @@ class PrivateEstimator(BaseEstimator):
         return column
 
     def __sklearn_tags__(self) -> Any:
-        """Say what scikit-learn may expect: rows that are not finite are fine, and secure noise is new."""
+        """Return the tags for scikit-learn: rows need not be finite, and secure noise is not repeatable."""
         tags: Any = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         tags.non_deterministic = self.random_state is None
@@ -232,10 +262,10 @@ class PrivateEstimator(BaseEstimator):
 
 
 class _LostAccount:
-    """Stands where an account was before an estimator was pickled."""
+    """Takes the place of the account of an estimator that was pickled."""
 
     def refuse(self) -> NoReturn:
         raise InvalidParameterError(
             "this estimator was charged to an account before it was pickled, and an account cannot be. Give "
-            "it one with set_params(account=...), or say set_params(account=None) to record nothing."
+            "it one with set_params(account=...), or call set_params(account=None) to record nothing."
         )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What scikit-learn's checks ask of an estimator that these do not do, each for a reason of privacy.
+"""The checks of scikit-learn that private estimators fail, each for a reason of privacy.
 
-Promise    `sklearn.utils.estimator_checks.check_estimator` passes but for what is listed here, and each of
-           these fails. The tests hold to the list, and the page on estimators shows it.
+`sklearn.utils.estimator_checks.check_estimator` passes except for the checks listed here, and each of these
+fails. The tests compare with this list, and the page on estimators shows it.
 """
 
 from collections.abc import Callable
@@ -95,8 +95,13 @@ UNMET = (
 def expected_failed_checks(estimator: Any) -> dict[str, str]:
     """Return the checks of scikit-learn that fail by design, and why.
 
-    Pass it on: `check_estimator(model, expected_failed_checks=expected_failed_checks(model))`, or to
-    `parametrize_with_checks`.
+    Pass the result to `check_estimator(model, expected_failed_checks=...)` or to `parametrize_with_checks`.
+
+    Args:
+        estimator: A private estimator.
+
+    Returns:
+        The reason for each check, by its name.
 
     >>> from sfumato.estimators import AdaSSP
     >>> model = AdaSSP(epsilon=1.0, delta=1e-6, clip_norm=1.0, target_bounds=(0, 1))

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Softmax regression by DP-SGD: noisy gradient steps of `sfumato.training`.
 
+Rows are divided by their public norm bound, so that the curvature of the objective is at most 1/2, whatever
+the data: steps and learning rate need no tuning on private data. Their defaults were chosen on data sets that
+are public (docs/estimators.md).
+
+Gradients of rows of norm 1 are below sqrt(2); they are clipped to 1.
+
 Guarantee  That of the `DpSgd` mechanism: Poisson batches at a public rate (all rows, where it is 1), clipped
            gradients, Gaussian noise. Nothing else is computed from the rows.
-Scale      Rows are divided by their public norm bound, so that the curvature of the objective is at most 1/2,
-           whatever the data: steps and learning rate need no tuning on private data. Their defaults were
-           chosen on data sets that are public (docs/estimators.md).
-Clipping   Gradients of rows of norm 1 are below sqrt(2); they are clipped to 1.
 """
 
 from typing import cast

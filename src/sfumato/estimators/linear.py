@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the private linear regressions share: exact sums, a line to predict with, and an honest failure.
+"""The base of private linear regressions: exact sums, predictions, and failed fits.
 
 Guarantee  `exact_gram` adds up products of whole numbers without rounding, in whatever order, so what one row
            moves is exactly its own products and no more.
 Neighbors  Add-or-remove and replace-one. The other relations are refused: what a unit that contributes
            nothing, or a public feature, would mean is not worked out for these methods.
-Failure    Some methods answer "failed", by a test that is private itself and paid for. Then `failed_` is
+Failure    Some methods may fail, by a test that is itself private and charged. Then `failed_` is
            True, `coef_` and `intercept_` are NaN, and `predict` raises; with `fallback` given, a number that
            is public, it is predicted for every row instead, and is the `intercept_`.
 """
@@ -78,13 +78,23 @@ class LinearRegressor(RegressorMixin, PrivateEstimator):
     failed_: bool = False
 
     def predict(self, X: Any) -> Floats:
-        """Return the predictions of the fitted line, or plane; raise where the fit had failed."""
+        """Return the predictions of the fitted line or plane.
+
+        Args:
+            X: The rows, [rows, features]. An entry that is not a number counts as missing.
+
+        Returns:
+            The predictions, one for each row.
+
+        Raises:
+            QueryFailedError: If the fit had failed and there is no fallback.
+        """
         check_is_fitted(self)
         rows = self._matrix(X, reset=False)
         if self.failed_ and math.isnan(self.intercept_):
             raise QueryFailedError(
                 f"{self._name()} had failed, so there is nothing to predict with (`failed_` is True); what "
-                "it cost is spent. Fit again with a larger epsilon or more rows, or say fallback=... for a "
+                "it cost is spent. Fit again with a larger epsilon or more rows, or pass fallback=... for a "
                 "public number to predict then."
             )
         with np.errstate(all="ignore"):  # a warning would tell of a row

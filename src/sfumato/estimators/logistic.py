@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Private logistic regression: output perturbation, objective perturbation and DP-SGD behind one estimator.
 
+The parameters are public: `clip_norm` (rows are scaled down to it), `classes` and all others. A row whose
+label is not one of the classes contributes nothing, like a row that is not finite.
+
+Two classes give one model. More classes give one softmax model for "dp-sgd"; for the other methods one model
+for each class against the rest, which together cost epsilon.
+
+The regularization of papers that average over n rows is regularization / n; scikit-learn's C is 1 /
+regularization. Unless given, it is chosen from epsilon, delta and clip_norm alone.
+
 Guarantee  (epsilon, delta) for one row with its label, as the chosen mechanism proves it
            (`output_perturbation`, `objective_perturbation`, `descent`). The objective is a SUM over rows plus
            regularization * |w|^2 / 2, so nothing is divided by the number of rows, and add-remove neighbors
            are covered as well as replace-one ones, for which the noise is twice as large.
-Public     `clip_norm` (rows are scaled down to it), `classes`, and whatever else is a parameter. A row whose
-           label is none of the classes contributes nothing, like a row that is not finite.
-Classes    Two: one model. More: for "dp-sgd" one softmax model; for the others one model a class against the
-           rest, which together cost epsilon.
-Weights    The regularization of papers that average over n rows is regularization / n; scikit-learn's C is
-           1 / regularization. Left out, it is chosen from epsilon, delta and clip_norm alone.
 Source     R2, Section IV.A.
 """
 
@@ -57,16 +60,28 @@ Minimizer = OutputPerturbation | PureObjectivePerturbation | GaussianObjectivePe
 
 
 class LogisticRegression(ClassifierMixin, PrivateEstimator):
-    """Logistic regression with a guarantee.
+    """Logistic regression with differential privacy.
 
-    clip_norm       public bound on the L2 norm of a row; longer ones are scaled down
-    classes         the labels that there are, in the order of `classes_`; never read from y
-    method          "objective" (the most accurate, as a rule), "output", or "dp-sgd" (needs delta > 0)
-    regularization  of the sum over rows, above 0; None: chosen from public numbers. Not for "dp-sgd"
-    public_size     a number of rows that may be known; "dp-sgd" scales its steps by it. Under replace-one
-                    neighbors the size is public, and what is given must be it
-    steps, sampling_rate, learning_rate
-                    of "dp-sgd"
+    Args:
+        epsilon: The privacy budget of a fit, from 1e-9 to 1e9.
+        clip_norm: Public bound on the L2 norm of a row. Longer rows are scaled down to it.
+        classes: The labels, in the order of `classes_`. They are never read from y.
+        delta: The delta of the guarantee; 0 for pure differential privacy.
+        method: "objective" (usually the most accurate), "output", or "dp-sgd" (needs delta > 0).
+        regularization: The weight of |w|^2 / 2 beside the sum over rows, above 0. None chooses it from public
+            numbers. Not for "dp-sgd".
+        fit_intercept: Whether to fit an intercept.
+        relation: Which data sets are neighbors: a `Relation` or its name.
+        public_size: The number of rows, if it is public; "dp-sgd" scales its steps by it. Under replace-one
+            neighbors the size is public, and this must be it.
+        steps: The number of steps of "dp-sgd".
+        sampling_rate: The chance that a row is in one batch of "dp-sgd".
+        learning_rate: The learning rate of "dp-sgd".
+        privacy_unit: What one row stands for. An account must protect the same unit.
+        account: The account that is charged. None records nothing, and `notes_` says so.
+        purpose: What the release is for, as the ledger shows it. None uses a description of the estimator.
+        random_state: None for secure noise, a whole number for seeded noise (for study only), or a sfumato
+            generator.
 
     >>> X, y = np.array([[1.0, 0.2], [-1.0, 0.1]] * 500), np.array(["up", "down"] * 500)
     >>> model = LogisticRegression(epsilon=1.0, clip_norm=1.0, classes=("down", "up")).fit(X, y)
@@ -118,7 +133,14 @@ class LogisticRegression(ClassifierMixin, PrivateEstimator):
     # --- what it costs ------------------------------------------------------------------------------------
 
     def event(self) -> DpEvent:
-        """Return what one fit costs."""
+        """Return the event of one fit, from the parameters alone.
+
+        Returns:
+            The event.
+
+        Raises:
+            InvalidParameterError: If a parameter is out of range.
+        """
         self._check_parameters()
         if self.method == "dp-sgd":
             return self._run().event()
@@ -155,11 +177,18 @@ class LogisticRegression(ClassifierMixin, PrivateEstimator):
         if self.public_size is None and not self._relation().replaces:
             raise InvalidParameterError(
                 "dp-sgd scales its steps by the number of rows, which is private under "
-                f"{self._relation().value} neighbors: say public_size, such as a rounded one."
+                f"{self._relation().value} neighbors: pass public_size, such as a rounded one."
             )
 
     def public_classes(self) -> npt.NDArray[Any]:
-        """Return `classes` as an array; raises where they make no sense."""
+        """Return `classes` as an array.
+
+        Returns:
+            The labels, in order.
+
+        Raises:
+            InvalidParameterError: If there are fewer than two different labels, or they are of mixed types.
+        """
         classes = np.asarray(self.classes)
         if not (classes.ndim == 1 and len(classes) >= 2 and _are_alike(self.classes)):
             raise InvalidParameterError(
@@ -232,7 +261,21 @@ class LogisticRegression(ClassifierMixin, PrivateEstimator):
     # --- learning -----------------------------------------------------------------------------------------
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Pay, learn from the rows with noise, and return the estimator itself."""
+        """Charge the fit, then learn from the rows with noise.
+
+        Args:
+            X: The rows, [rows, features]. An entry that is not a number counts as missing.
+            y: The targets or labels, one for each row. None if there are none.
+
+        Returns:
+            The estimator itself, with its results in attributes that end in an underscore.
+
+        Raises:
+            InvalidParameterError: If a parameter is out of range, or X or y has a wrong shape or type.
+                Nothing is spent.
+            BudgetExceededError: If the account does not cover the fit. Nothing is spent.
+            QueryFailedError: If the data could not be read or computed on. The fit stays spent.
+        """
         return super().fit(X, y)
 
     def _learn(self, X: Any, y: Any, *, generator: Generator) -> None:
@@ -253,7 +296,7 @@ class LogisticRegression(ClassifierMixin, PrivateEstimator):
         if self._relation().replaces and self.public_size not in (None, rows):
             raise InvalidParameterError(
                 f"public_size={self.public_size} is not the number of rows, which is public under "
-                f"{self._relation().value} neighbors. Say the right one, or leave it out."
+                f"{self._relation().value} neighbors. Pass the right one, or leave it out."
             )
 
     def _minimized(self, rows: Floats, known: npt.NDArray[np.int64], generator: Generator) -> Floats:
@@ -283,7 +326,14 @@ class LogisticRegression(ClassifierMixin, PrivateEstimator):
     # --- using it -----------------------------------------------------------------------------------------
 
     def decision_function(self, X: Any) -> Floats:
-        """Return the score of each row, clipped as in `fit`: one for two classes, else one for each."""
+        """Return the score of each row, clipped as in `fit`.
+
+        Args:
+            X: The rows, [rows, features]. An entry that is not a number counts as missing.
+
+        Returns:
+            One score for each row if there are two classes, else one for each row and class.
+        """
         check_is_fitted(self, "coef_")
         with np.errstate(all="ignore"):  # a warning would tell of a row
             scores = clipped(self._matrix(X, reset=False), clip_norm=self.clip_norm) @ self.coef_.T
@@ -291,12 +341,26 @@ class LogisticRegression(ClassifierMixin, PrivateEstimator):
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
     def predict(self, X: Any) -> npt.NDArray[Any]:
-        """Return the likeliest class of each row."""
+        """Return the most likely class of each row.
+
+        Args:
+            X: The rows, [rows, features]. An entry that is not a number counts as missing.
+
+        Returns:
+            The classes.
+        """
         scores = self.decision_function(X)
         return self.classes_[(scores > 0).astype(np.int64) if scores.ndim == 1 else scores.argmax(axis=1)]
 
     def predict_proba(self, X: Any) -> Floats:
-        """Return the probability of each class, in the order of `classes_`."""
+        """Return the probability of each class.
+
+        Args:
+            X: The rows, [rows, features]. An entry that is not a number counts as missing.
+
+        Returns:
+            The probabilities, [rows, classes], in the order of `classes_`.
+        """
         scores = self.decision_function(X)
         if scores.ndim == 1:
             return np.stack([expit(-scores), expit(scores)], axis=1)
@@ -305,7 +369,14 @@ class LogisticRegression(ClassifierMixin, PrivateEstimator):
         return softmax(log_expit(scores), axis=1)  # each model's own chance, over their sum
 
     def predict_log_proba(self, X: Any) -> Floats:
-        """Return the logarithms of `predict_proba`."""
+        """Return the logarithms of `predict_proba`.
+
+        Args:
+            X: The rows, [rows, features]. An entry that is not a number counts as missing.
+
+        Returns:
+            The logarithms, [rows, classes].
+        """
         with np.errstate(all="ignore"):
             return np.log(self.predict_proba(X))
 

@@ -1,23 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The minimum of a regularized logistic objective, with a certificate of how near it is.
+"""The minimum of a regularized logistic objective, with a certified distance from it.
 
-Objective  F(w) = sum_i log(1 + exp(-s_i w . x_i)) + r |w|^2 / 2 + tilt . w, with signs s_i, r the
-           regularization and rows x_i of norm at most `row_norm`, X.
-Promise    `minimize` returns a w within tolerance / r of the one exact minimum. (A gradient norm of at most
-           `tolerance` would say as much; float64 cannot always reach that, as a crowd of rows makes the
-           gradient stiff. It can reach a w that is near.)
-Proof      Third derivatives are at most X times second ones, so between w and the minimum, s / X away, the
+The objective is F(w) = sum_i log(1 + exp(-s_i w . x_i)) + r |w|^2 / 2 + tilt . w, with signs s_i, r the
+regularization and rows x_i of norm at most `row_norm`, X.
+
+Guarantee  `minimize` returns a w within tolerance / r of the one exact minimum. (A gradient norm of at most
+           `tolerance` would imply that. float64 cannot always reach it, because many rows make the gradient
+           stiff; it can reach a w that is near.)
+           Third derivatives are at most X times second ones, so between w and the minimum, s / X away, the
            Hessian is at least (1 - e^-s) / s times H(w) on average. With t = X sqrt(g . H^-1 g / r) for the
            gradient g at w, that gives 1 - e^-s <= t, hence s <= -log(1 - t): the certificate. Half of what it
            may be is left for rounding, which takes less for up to 2^24 rows and 2^32 numbers, whatever they
            are, given r >= `LEAST_REGULARIZATION` X^2 (`require_solvable` says why, and refuses others).
-Always     Nothing is raised: an error for some data and none for a neighbor would tell them apart. Should
-           steps run out, or beyond these limits the Hessian not be positive in float64, which is not known to
-           happen, the last w is returned: what it costs grows with its distance, by 2e-5 of epsilon for each
-           tolerance; an error would cost all.
-           Newton's steps of size log(1 + d) / d, d = X times their length, provably lead to the minimum (Sun
-           and Tran-Dinh 2019, arXiv:1703.04599, Section 4); longer ones are taken while F still falls.
-Rows       None at all is fine: the minimum is then -tilt / r.
+Failure    Nothing is raised: an error for some data and none for a neighbor would distinguish them. If the
+           steps run out, or beyond these limits the Hessian is not positive in float64, which is not known to
+           happen, the last w is returned: its cost grows with its distance, by 2e-5 of epsilon for each
+           tolerance; an error would cost everything. Newton's steps of size log(1 + d) / d, d = X times their
+           length, provably lead to the minimum (Sun and Tran-Dinh 2019, arXiv:1703.04599, Section 4); longer
+           ones are taken while F still falls.
+Edge cases Without any row the minimum is -tilt / r.
 """
 
 import math
@@ -119,7 +120,7 @@ class _Objective:
 
 
 def _solved(hessian: Floats, slope: Floats) -> Floats | None:
-    """Return hessian^-1 slope; None where rounding left the Hessian not positive, or not finite."""
+    """Return hessian^-1 slope; None if rounding left the Hessian not positive, or not finite."""
     try:
         return cho_solve(cho_factor(hessian), slope)
     except (np.linalg.LinAlgError, ValueError):  # scipy's own for what is not finite

@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """A line through one feature, from noisy sums: NoisyStats.
 
+The bound of 4 has this reason. Let the other rows be n rows with means (a, b). One more row adds n / (n + 1)
+(u - a)(v - b) to the covariance, and (u - a)(v - b) lies in an interval of length at most 4, which holds 0:
+so does n / (n + 1) times it, and 4 (1 - 1/n) bounds what a replacement of one of n rows moves.
+
+Under replace-one, the variance, the covariance and the sum get a third of epsilon each. Under add-or-remove,
+where the number of rows is private, too, the last third is halved between the sum and a noisy count.
+
 Guarantee  Pure epsilon. With u and v the feature and the target clipped to their bounds and mapped to
            [-1, 1], one row moves the n-fold variance of u and the n-fold covariance of u and v by at most 4,
            and the sum of (v - slope u) / (1 + |slope|), once the slope is public, by 2 (replaced) or 1 (added
            or removed). Each gets Laplace noise, in whole steps of a public grid: no float is rounded before.
-Why 4      The other rows have n of them with means (a, b). One more row adds n / (n + 1) (u - a)(v - b) to
-           the covariance, and (u - a)(v - b) lies in an interval of length at most 4, which holds 0:
-           so does n / (n + 1) times it, and 4 (1 - 1/n) bounds what a replacement of one of n rows moves.
-Split      Replace-one: a third of epsilon for each. Add-or-remove, where the number of rows is private, too:
-           the last third is halved between the sum and a noisy count.
 Failure    A noisy variance that is not positive: "failed", as a constant feature gives half of the time
            (`linear`, Failure). The budget is spent.
-Missing    A row with a NaN or an infinity contributes nothing. Under replace-one, where the number of rows is
+Edge cases A row with a NaN or an infinity contributes nothing. Under replace-one, where the number of rows is
            public, it counts as a row in the middle of both bounds instead.
 Source     Alabi, McMillan, Sarathy, Smith, Vadhan 2020, arXiv:2007.05157, Algorithm 1. It is for a public
            number of rows; the version for add-or-remove is ours.
@@ -44,10 +46,19 @@ __all__ = ["NoisyStats"]
 
 
 class NoisyStats(OneFeatureRegressor):
-    """Simple linear regression by noisy variance and covariance, pure differential privacy.
+    """Simple linear regression by noisy variance and covariance, with pure differential privacy.
 
-    feature_bounds, target_bounds: (lower, upper), public; values outside are moved in.
-    fallback: what to predict where the fit fails, a public number; None: `predict` raises.
+    Args:
+        epsilon: The privacy budget of a fit, from 1e-9 to 1e9.
+        feature_bounds: Lower and upper bound of the feature, public. Values outside are clipped.
+        target_bounds: Lower and upper bound of the target, public. Values outside are clipped.
+        fallback: A public number to predict if the fit fails. None: `predict` raises.
+        relation: Which data sets are neighbors: a `Relation` or its name.
+        privacy_unit: What one row stands for. An account must protect the same unit.
+        account: The account that is charged. None records nothing, and `notes_` says so.
+        purpose: What the release is for, as the ledger shows it. None uses a description of the estimator.
+        random_state: None for secure noise, a whole number for seeded noise (for study only), or a sfumato
+            generator.
 
     >>> x = np.linspace(0, 10, 5000)
     >>> line = NoisyStats(epsilon=1.0, feature_bounds=(0, 10), target_bounds=(0, 30)).fit(x, 2 * x + 3)
@@ -83,7 +94,14 @@ class NoisyStats(OneFeatureRegressor):
         self.fallback = fallback
 
     def event(self) -> DpEvent:
-        """Return what one fit costs."""
+        """Return the event of one fit, from the parameters alone.
+
+        Returns:
+            The event.
+
+        Raises:
+            InvalidParameterError: If a parameter is out of range.
+        """
         public_bounds("feature_bounds", self.feature_bounds)
         public_bounds("target_bounds", self.target_bounds)
         check_fallback(self.fallback)
@@ -119,7 +137,7 @@ class NoisyStats(OneFeatureRegressor):
         )
 
     def _line(self, sums: "Sums", relation: Relation, generator: Generator) -> tuple[float, float] | None:
-        """Return the slope and the value at the middle in units of half the bounds; None where it fails."""
+        """Return the slope and the value at the middle in units of half the bounds; None if it fails."""
         shares = [self.epsilon * share for share in self._shares(relation)]
         bound = sums.sensitivity(relation)
         variance = _laplace(shares[0], bound, relation).release(sums.variance, generator=generator)

@@ -1,20 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Objective perturbation: add a random linear term to the objective, then minimize.
 
+Both bounds hold for the exact minimum w*. The solver's w is within tolerance / r of it. Given w*, the
+difference w - w* is a function of the data that neighbors move by at most 2 tolerance / r, so w + noise is
+the adaptive composition of w* and a release of that difference (Iyengar et al. 2019, "approximate minima").
+Its cost is part of the event.
+
+The determinant may take at most half of epsilon: a smaller regularization is raised to X^2 / (4 (e^{epsilon /
+2} - 1)). (Chaudhuri et al. raise theirs if nothing would be left.) A regularization below what the solver
+needs is raised, too (`minimum`).
+
 Guarantee  delta = 0: noise b with density in proportion to exp(-|b| / scale), scale = G / e, where G is how
            far neighbors move the gradient (X under add-remove, 2 X under replace-one). The minimum then costs
            e + log(1 + X^2 / (4 r)); the second part pays for the change of the Hessian's determinant.
            delta > 0: Gaussian b; see `accounting.perturbation` for the proof of its event.
-Exact      Both hold for the exact minimum w*. The solver's w is within tolerance / r of it. Given w*, the
-           difference w - w* is a function of the data that neighbors move by at most 2 tolerance / r, so
-           w + noise is the adaptive composition of w* and a release of that difference (Iyengar et al. 2019,
-           "approximate minima"); what that costs is part of the event.
-Small r    The determinant may take at most half of epsilon: a smaller regularization is raised to
-           X^2 / (4 (e^{epsilon / 2} - 1)). (Chaudhuri et al. raise theirs where nothing would be left.) So is
-           one below what the solver needs (`minimum`).
-Sharper    Chaudhuri et al. pay 2 log(1 + X^2 / (4 r)) for the determinants under replace-one. Half of it is
+Source     Chaudhuri et al. pay 2 log(1 + X^2 / (4 r)) for the determinants under replace-one. Half of it is
            enough: the Hessian with the other row in it is at least the one without either.
-Source     R2, Algorithm 2; Chaudhuri, Monteleoni, Sarwate 2011, arXiv:0912.0071, Algorithm 2 and Theorem 9;
+           R2, Algorithm 2; Chaudhuri, Monteleoni, Sarwate 2011, arXiv:0912.0071, Algorithm 2 and Theorem 9;
            Kifer, Smith, Thakurta 2012; Redberg, Koskela, Wang 2023, arXiv:2401.00583.
 """
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Output perturbation: minimize, then add noise to the minimum.
 
+At delta 0 the noise is `spherical_laplace`; otherwise it is Gaussian, calibrated analytically.
+
 Guarantee  The exact minimum of sum_i f_i(w) + r |w|^2 / 2 moves by at most G / r in L2 norm, where G is how
            far neighbors move the gradient of the sum: X under add-remove, 2 X under replace-one, for rows of
            norm at most X and slopes in [-1, 1] (Chaudhuri et al. 2011, Lemma 7 and Corollary 8: there it is
@@ -8,7 +10,6 @@ Guarantee  The exact minimum of sum_i f_i(w) + r |w|^2 / 2 moves by at most G / 
            (`minimum`), for each neighbor: so 2 tolerance / r is added.
            Nothing is divided by the number of rows: r is a public number. One that is too small for the
            solver is refused before anything is spent.
-Noise      delta = 0: `spherical_laplace`; else Gaussian, calibrated analytically.
 Source     R2, Algorithm 1; Chaudhuri, Monteleoni, Sarwate 2011, arXiv:0912.0071, Algorithm 1.
 """
 

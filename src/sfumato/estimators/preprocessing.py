@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Preprocessing that pays: a standard scaler and principal components, for pipelines.
+"""Private preprocessing for pipelines: a standard scaler and principal components.
+
+`transform` uses only what was released. Rows that are not finite, or become so, stay so: the next private
+step leaves them out. No row causes a warning.
 
 Guarantee  `StandardScaler`: the number of rows, and for each feature the sum and the sum of squares of values
            clipped to public bounds, each with noise of its own. Sums are exact: values are put on the grid of
@@ -10,8 +13,6 @@ Guarantee  `StandardScaler`: the number of rows, and for each feature the sum an
            grid, products are added up as whole numbers and rounded down once, for which a step an entry is
            added to the sensitivity. Everything else is computed from these.
 Neighbors  Under replace-one the number of rows is public.
-Transform  `transform` uses what was released only. Rows that are not finite, or become so, stay so: the next
-           private step leaves them out. No row makes it warn.
 Failure    Where the noisy number of rows is not above 0, the scaler falls back to the middle and half the
            width of the bounds; the components are those of the noisy matrix, whatever it is.
 Source     Dwork, Talwar, Thakurta, Zhang 2014, "Analyze Gauss" (PCA).
@@ -49,9 +50,19 @@ _LEAST_SPREAD = 0.01  # of half the width of the bounds: a feature is never scal
 class StandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstimator):
     """Subtract a private mean and divide by a private standard deviation, feature by feature.
 
-    bounds     (lower, upper) of all features, or a list of one pair for each; public
-    with_mean  False: nothing is subtracted
-    with_std   False: nothing is divided, and all of epsilon is the mean's; `scale_` is then None
+    Args:
+        epsilon: The privacy budget of a fit, from 1e-9 to 1e9.
+        bounds: Lower and upper bound of all features, or a list with one pair for each; public.
+        with_mean: Whether to subtract the mean.
+        with_std: Whether to divide by the standard deviation. If not, all of epsilon is spent on the mean,
+            and `scale_` is None.
+        delta: The delta of the guarantee; 0 for pure differential privacy.
+        relation: Which data sets are neighbors: a `Relation` or its name.
+        privacy_unit: What one row stands for. An account must protect the same unit.
+        account: The account that is charged. None records nothing, and `notes_` says so.
+        purpose: What the release is for, as the ledger shows it. None uses a description of the estimator.
+        random_state: None for secure noise, a whole number for seeded noise (for study only), or a sfumato
+            generator.
 
     >>> scaler = StandardScaler(epsilon=1.0, bounds=(0.0, 100.0)).fit(np.full((1000, 1), 30.0))
     >>> scaler.guarantee_.epsilon
@@ -86,7 +97,16 @@ class StandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstimator):
         self.with_std = with_std
 
     def event(self) -> DpEvent:
-        """Return what one fit costs. With one pair of bounds, it is stated for any number of features."""
+        """Return the event of one fit, from the parameters alone.
+
+        With one pair of bounds, it is stated for any number of features.
+
+        Returns:
+            The event.
+
+        Raises:
+            InvalidParameterError: If a parameter is out of range.
+        """
         self._check_common()
         if not (self.with_mean or self.with_std):
             raise InvalidParameterError(
@@ -156,13 +176,27 @@ class StandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstimator):
         return self.mean_ if self.with_mean else 0.0, 1.0 if self.scale_ is None else self.scale_
 
     def transform(self, X: Any) -> Floats:
-        """Return (X - mean_) / scale_, as far as both are wanted."""
+        """Return (X - mean_) / scale_, as far as both are used.
+
+        Args:
+            X: The rows, [rows, features]. An entry that is not a number counts as missing.
+
+        Returns:
+            The scaled rows.
+        """
         mean, scale = self._rule()
         with np.errstate(all="ignore"):  # a warning would tell of a row
             return (self._matrix(X, reset=False) - mean) / scale
 
     def inverse_transform(self, X: Any) -> Floats:
-        """Return X * scale_ + mean_, as far as both were wanted."""
+        """Return X * scale_ + mean_, as far as both are used.
+
+        Args:
+            X: Scaled rows, [rows, features].
+
+        Returns:
+            The rows.
+        """
         mean, scale = self._rule()
         with np.errstate(all="ignore"):
             return matrix_of(X) * scale + mean
@@ -171,8 +205,17 @@ class StandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstimator):
 class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PrivateEstimator):
     """Project on the leading eigenvectors of a private covariance matrix.
 
-    n_components  how many; public
-    clip_norm     public bound on the L2 norm of a row, from the origin; longer ones are scaled down
+    Args:
+        epsilon: The privacy budget of a fit, from 1e-9 to 1e9.
+        clip_norm: Public bound on the L2 norm of a row, from the origin. Longer rows are scaled down to it.
+        n_components: How many components are kept; public.
+        delta: The delta of the guarantee; 0 for pure differential privacy.
+        relation: Which data sets are neighbors: a `Relation` or its name.
+        privacy_unit: What one row stands for. An account must protect the same unit.
+        account: The account that is charged. None records nothing, and `notes_` says so.
+        purpose: What the release is for, as the ledger shows it. None uses a description of the estimator.
+        random_state: None for secure noise, a whole number for seeded noise (for study only), or a sfumato
+            generator.
 
     >>> X = np.outer(np.linspace(-1, 1, 5000), [0.6, 0.8])
     >>> pca = PCA(n_components=1, epsilon=1.0, delta=1e-5, clip_norm=1.0).fit(X)
@@ -206,7 +249,14 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PrivateEstimator):
         self.n_components = n_components
 
     def event(self) -> DpEvent:
-        """Return what one fit costs."""
+        """Return the event of one fit, from the parameters alone.
+
+        Returns:
+            The event.
+
+        Raises:
+            InvalidParameterError: If a parameter is out of range.
+        """
         self._check_common()
         _check.scale(clip_norm=self.clip_norm)
         _check.count(n_components=self.n_components)
@@ -273,13 +323,27 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PrivateEstimator):
         return len(self.components_)
 
     def transform(self, X: Any) -> Floats:
-        """Return the coordinates of each row along the components."""
+        """Return the coordinates of each row along the components.
+
+        Args:
+            X: The rows, [rows, features]. An entry that is not a number counts as missing.
+
+        Returns:
+            The coordinates, [rows, components].
+        """
         check_is_fitted(self, "components_")
         with np.errstate(all="ignore"):
             return (self._matrix(X, reset=False) - self.mean_) @ self.components_.T
 
     def inverse_transform(self, X: Any) -> Floats:
-        """Return the points that coordinates stand for."""
+        """Return the points that belong to coordinates.
+
+        Args:
+            X: Coordinates, [rows, components].
+
+        Returns:
+            The points, [rows, features].
+        """
         check_is_fitted(self, "components_")
         with np.errstate(all="ignore"):
             return matrix_of(X) @ self.components_ + self.mean_

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a fit would cost: an estimator's, or that of all steps of a `Pipeline` together.
+"""The cost of a fit: of one estimator, or of all steps of a `Pipeline` together.
 
-Promise    A pipeline's price is that of its steps' events, composed. A step that would learn from the data
-           without paying is refused: its fit would be outside of any guarantee. Steps that compute each row
-           from itself (`row_steps`, or "passthrough") cost nothing. scikit-learn's own are refused: they run
-           before anybody has paid, and raise because of one row.
-Pipeline   scikit-learn's own class, without `memory`: a cache keeps rows, and a hit tells that they are the
-           same.
-Delta      That of the whole is the sum of the steps' deltas.
+A pipeline is scikit-learn's own class, without `memory`: a cache keeps rows, and a hit reveals that they are
+the same. The delta of the whole is the sum of the deltas of the steps.
+
+Guarantee  The price of a pipeline is that of the events of its steps, composed. A step that would learn from
+           the data without a charge is refused: its fit would be outside of any guarantee. Steps that compute
+           each row from itself (`row_steps`, or "passthrough") cost nothing. scikit-learn's own are refused:
+           they run before anything was charged, and can raise because of one row.
 """
 
 from typing import Any
@@ -26,7 +26,7 @@ _FREE = (Normalizer, Binarizer)  # by their very class: a subclass may do anythi
 
 
 def private_steps(estimator: Any) -> list[PrivateEstimator]:
-    """Return the steps that pay, in order; raises where one learns without paying, or none pays."""
+    """Return the charged steps, in order; raise if one learns without a charge, or none is charged."""
     found = _paying(estimator)
     if not found:
         raise InvalidParameterError(
@@ -65,12 +65,21 @@ def _paying(estimator: Any) -> list[PrivateEstimator]:
 
 
 def event_of(estimator: Any) -> DpEvent:
-    """Return what one fit of an estimator or a pipeline costs, as an event."""
+    """Return the event of one fit of an estimator or a pipeline."""
     return compose(*(step.event() for step in private_steps(estimator)))
 
 
 def cost(estimator: Any) -> Guarantee:
-    """Return what one fit of an estimator or a pipeline promises; nothing is fitted.
+    """Return the guarantee of one fit of an estimator or a pipeline. Nothing is fitted.
+
+    Args:
+        estimator: A private estimator, or a pipeline of such.
+
+    Returns:
+        The guarantee.
+
+    Raises:
+        InvalidParameterError: If a parameter is out of range, or a step would learn without a charge.
 
     >>> from sklearn.pipeline import make_pipeline
     >>> from sfumato.estimators import LogisticRegression, StandardScaler

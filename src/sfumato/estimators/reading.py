@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How estimators read X and y: entry by entry, so that no row decides what another one is.
+"""Reading of X and y, entry by entry, so that no row changes how another one is read.
 
-Promise    What is made of a row depends on that row alone. An entry that is no number (missing, text, a list,
-           anything) becomes NaN, and its row contributes nothing; an entry of y is compared with the classes
-           by itself. Nothing is raised and nothing is warned of because of one entry.
-Types      Only what stands for all rows is refused: a number of dimensions, and a type that an array or the
+numpy would convert all entries to one type, so a list is converted as a whole only if that type is a number.
+A list has rows and entries, and anything nested deeper is not a number.
+
+Guarantee  The result for a row depends on that row alone. An entry that is not a number (missing, text, a
+           list, anything) becomes NaN, and its row contributes nothing; an entry of y is compared with the
+           classes by itself. No entry causes an error or a warning.
+Failure    Only properties of all rows are refused: a number of dimensions, and a type that an array or the
            column of a frame has as a whole, such as text, complex numbers or dates.
-Lists      numpy would make one kind of all entries: of a list it is asked only where that is a number. A list
-           has rows and entries, and what lies deeper is no number.
 """
 
 import contextlib
@@ -75,7 +76,7 @@ def require_matrix(X: Any) -> None:
 
 
 def numbers_of(values: Any, *, what: str) -> Floats:
-    """Return private values as float64, NaN where an entry is no number."""
+    """Return private values as float64, NaN if an entry is no number."""
     given = _array(values)
     if given is None or given.ndim == 0 or given.dtype.kind not in _NUMBERS + "O" or _typed(values):
         raise _no_numbers(what)
@@ -104,7 +105,7 @@ def entries_of(y: Any) -> npt.NDArray[Any]:
 
 
 def _array(values: Any) -> npt.NDArray[Any] | None:
-    """Return values as an array; None where that fails, in whatever way: the error may quote them."""
+    """Return values as an array; None if that fails, in whatever way: the error may quote them."""
     found: npt.NDArray[Any] | None = None
     with contextlib.suppress(Exception), np.errstate(all="ignore"):
         found = np.asarray(values)

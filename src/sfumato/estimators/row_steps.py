@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps of a pipeline that cost nothing: each row is computed from itself alone, by a public rule.
+"""Pipeline steps that cost nothing: each row is computed from itself alone, by a public rule.
+
+`fit_transform`, which `Pipeline.fit` calls, reads nothing either: its result is computed when a private step
+needs its rows, which is after that step was charged. So nothing that depends on the data can happen before
+the first charge, and a failure happens within a step that was charged.
 
 Guarantee  `fit` reads no row: of an array or a frame it takes the number and the names of the features, and
            refuses a type that is no number. A row becomes one row, whatever the others are, so neighbors stay
            neighbors.
-Unread     `fit_transform`, which `Pipeline.fit` calls, reads nothing either: what it returns is computed when
-           a private step asks for its rows, which is after that step has paid. So nothing that depends on
-           the data can happen before the first charge, and what fails then fails within a step that paid.
-Always     No rows, NaN and infinities are rows like any others: nothing is raised, nothing is warned of. A
-           row that is not finite stays so, and the next private step leaves it out. scikit-learn's own steps
-           of these names raise there, before anybody has paid: they are refused (`pricing`).
+Edge cases Empty data, NaN and infinities are treated like any other rows: nothing is raised and there is no
+           warning. A row that is not finite stays so, and the next private step leaves it out. The steps of
+           scikit-learn with these names raise there, before anything was charged: they are refused
+           (`pricing`).
 """
 
 from typing import Any, Self
@@ -34,25 +36,51 @@ class _FitUnread:
         raise NotImplementedError
 
     def fit_transform(self, X: Any, y: Any = None) -> "Unread":
-        """Return what `transform` would, but computed when it is asked for, with `numpy.asarray`."""
+        """Check the parameters, and return rows that are computed when a private step needs them.
+
+        Args:
+            X: The rows, [rows, features].
+            y: Not used.
+
+        Returns:
+            The rows, which nothing has read yet.
+        """
         return Unread(self.fit(X), X)
 
 
 class RowStep(_FitUnread, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]  # the first one's fit_transform is meant
-    """What these steps share."""
+    """The base class of steps that compute each row from itself."""
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Check the parameters, and note the features of X; no row is read."""
+        """Check the parameters, and note the features of X. No row is read.
+
+        Args:
+            X: The rows, [rows, features].
+            y: Not used.
+
+        Returns:
+            The step itself.
+
+        Raises:
+            InvalidParameterError: If a parameter is out of range, or X has a wrong shape or type.
+        """
         self._check_parameters()
         require_matrix(X)
         for name in ("n_features_in_", "feature_names_in_"):  # of an earlier fit
             vars(self).pop(name, None)
-        if hasattr(X, "shape"):  # rows that nobody has read have none
+        if hasattr(X, "shape"):  # rows that were not read have none
             same_features(self, X, X, reset=True)
         return self
 
     def transform(self, X: Any) -> Floats:
-        """Return each row by the rule."""
+        """Apply the rule to each row.
+
+        Args:
+            X: The rows, [rows, features]. An entry that is not a number counts as missing.
+
+        Returns:
+            The new rows.
+        """
         self._check_parameters()
         rows = matrix_of(X)
         if hasattr(self, "n_features_in_"):
@@ -70,7 +98,7 @@ class RowStep(_FitUnread, OneToOneFeatureMixin, TransformerMixin, BaseEstimator)
         return True
 
     def __sklearn_tags__(self) -> Any:
-        """Say what scikit-learn may expect: there is nothing to fit, and rows need not be finite."""
+        """Return the tags for scikit-learn: there is nothing to fit, and rows need not be finite."""
         tags: Any = super().__sklearn_tags__()
         tags.requires_fit = False
         tags.input_tags.allow_nan = True
@@ -78,7 +106,7 @@ class RowStep(_FitUnread, OneToOneFeatureMixin, TransformerMixin, BaseEstimator)
 
 
 class Unread:
-    """Rows of a step that nobody has read."""
+    """The rows of a step that were not read yet."""
 
     def __init__(self, step: Any, given: Any) -> None:
         self._step, self._given = step, given
@@ -90,7 +118,8 @@ class Unread:
 class Normalizer(RowStep):
     """Scale each row to norm 1; a row of zeros stays as it is.
 
-    norm  "l2", "l1" or "max"
+    Args:
+        norm: "l2", "l1" or "max".
 
     >>> Normalizer().transform([[3.0, 4.0], [0.0, 0.0]]).tolist()
     [[0.6, 0.8], [0.0, 0.0]]
@@ -113,7 +142,10 @@ class Normalizer(RowStep):
 
 
 class Binarizer(RowStep):
-    """Say of each entry whether it is above a public threshold: 1.0 or 0.0; NaN stays NaN.
+    """Replace each entry by 1.0 if it is above a public threshold, else by 0.0; NaN stays NaN.
+
+    Args:
+        threshold: The threshold, public.
 
     >>> Binarizer(threshold=2.0).transform([[1.0, 3.0]]).tolist()
     [[0.0, 1.0]]

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows as a linear model sees them: clipped to a public norm, with a constant for the intercept.
+"""Rows of a linear model: clipped to a public norm, with a constant for the intercept.
+
+A constant of half the clip norm is appended as one more feature, so that the intercept is regularized and
+protected like any other coefficient. Rows of zeros get none: in a sum of gradients they count as absent.
 
 Guarantee  Every row that `clipped` returns has L2 norm at most `clip_norm` (up to 1e-12 of it), whatever was
            in it: huge numbers are scaled down without overflow, and a row with a NaN or an infinity becomes
            a row of zeros. One row depends on no other. `clipped_steps` puts finite rows on a public grid, of
            `STEPS` to the clip norm, and no norm is then above `STEPS`: not even by rounding.
-Intercept  A constant of half the clip norm is appended as one more feature, so that the intercept is
-           regularized and protected like any other coefficient. Rows of zeros have none: in a sum of
-           gradients they are as good as absent.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ def row_norm(clip_norm: float, *, fit_intercept: bool) -> float:
 
 
 def clipped(rows: Floats, *, clip_norm: float) -> Floats:
-    """Return the rows, scaled down to the clip norm where they are longer; zeros where one is not finite.
+    """Return the rows, scaled down to the clip norm if they are longer; zeros if one is not finite.
 
     >>> clipped(np.array([[3.0, 4.0], [0.25, 0.5], [np.nan, 1.0]]), clip_norm=1.0).round(3).tolist()
     [[0.6, 0.8], [0.25, 0.5], [0.0, 0.0]]
@@ -94,7 +94,7 @@ def _same(entry: Any, label: Any) -> bool:
 
 
 def codes(labels: npt.NDArray[np.generic], classes: npt.NDArray[np.generic]) -> npt.NDArray[np.int64]:
-    """Return each label's place among the public classes, -1 where it is none of them.
+    """Return each label's place among the public classes, -1 if it is none of them.
 
     >>> codes(np.array(["no", "yes", "maybe"]), np.array(["no", "yes"])).tolist()
     [0, 1, -1]

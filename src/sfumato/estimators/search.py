@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Private hyper-parameter search: the best of a random number of private trials, charged as one selection.
+"""Private hyperparameter search: the best of a random number of private trials, charged as one selection.
+
+`epsilon` and `delta` are those of the whole search. The budgets of the trials are scaled to fit: each private
+step of the estimator keeps its share.
+
+Each row goes to the validation part by a coin of its own, drawn before anything is fitted. Coins do not
+depend on the data, so a row is in one part: under add-remove neighbors a trial costs the larger of fit and
+score; under replace-one their composition is charged.
+
+A score is a number in [0, 1] for each row, clipped. The score of a model is the sum, so one row moves it by 1
+at most. The default is whether the prediction is right.
 
 Guarantee  One trial draws a candidate uniformly, fits it privately on some rows, and scores it on the others
-           with Laplace noise. Only the best trial's model and its noisy score are kept, and how many trials
-           there were is not told; it has the truncated negative binomial distribution. What that costs is a
+           with Laplace noise. Only the model of the best trial and its noisy score are kept. The number of
+           trials is not released; it has the truncated negative binomial distribution. The cost is a
            `SelectionDpEvent` (Papernot and Steinke 2022, Theorem 2; with delta 0 it is (2 + shape) times a
            trial, 3 for the geometric law of Liu and Talwar 2019).
-Budget     `epsilon` and `delta` are those of the whole search. The trials' own budgets are scaled to fit:
-           each private step of the estimator keeps its share.
-Rows       Each row goes to the validation part by a coin of its own, drawn before anything is fitted. Coins
-           do not depend on the data, so a row is in one part: under add-remove neighbors a trial costs the
-           larger of fit and score; under replace-one their composition is charged.
-Score      A number in [0, 1] for each row, clipped; a model's score is the sum, so one row moves it by 1 at
-           most. The default is whether the prediction is right.
 Not here   Grids: every candidate is listed, and a trial may draw any of them, some more than once.
 """
 
@@ -81,13 +84,25 @@ def _has_probabilities(search: Any) -> bool:
 class Search(MetaEstimatorMixin, PrivateEstimator):
     """Fit the best of several candidates, in place of `GridSearchCV`.
 
-    estimator    a private estimator or a pipeline of such; budgets in it are taken as shares of the search's
-    candidates   settings to choose from: dictionaries as `set_params` takes them. A candidate must not change
-                 an epsilon or a delta
-    mean_trials  how many trials there are on average
-    shape        of the law of their number: 1 geometric, 0 logarithmic (cheaper, more often one trial)
-    validation   the share of rows that scores are computed on
-    row_score    (model, X, y) to one number in [0, 1] for each row; None: whether the prediction is right
+    Args:
+        estimator: A private estimator or a pipeline of such. Budgets in it are taken as shares of that of the
+            search.
+        candidates: The settings to choose from: dictionaries as `set_params` takes them. A candidate must not
+            change an epsilon or a delta.
+        epsilon: The privacy budget of the whole search, from 1e-9 to 1e9.
+        delta: The delta of the guarantee; 0 for pure differential privacy.
+        mean_trials: How many trials there are on average.
+        shape: The shape of the law of their number: 1 geometric, 0 logarithmic (cheaper, more often one
+            trial).
+        validation: The share of rows that scores are computed on.
+        row_score: Maps (model, X, y) to one number in [0, 1] for each row. None scores whether the prediction
+            is right.
+        relation: Which data sets are neighbors: a `Relation` or its name.
+        privacy_unit: What one row stands for. An account must protect the same unit.
+        account: The account that is charged. None records nothing, and `notes_` says so.
+        purpose: What the release is for, as the ledger shows it. None uses a description of the estimator.
+        random_state: None for secure noise, a whole number for seeded noise (for study only), or a sfumato
+            generator.
 
     >>> from sfumato.estimators import LogisticRegression
     >>> search = Search(
@@ -136,14 +151,25 @@ class Search(MetaEstimatorMixin, PrivateEstimator):
         self.row_score = row_score
 
     def public_classes(self) -> npt.NDArray[Any] | None:
-        """Return the labels that y may have: those of the estimator."""
+        """Return the labels that y may have: those of the estimator.
+
+        Returns:
+            The labels, or None if y is a number.
+        """
         found = [step.public_classes() for step in private_steps(self.estimator)]
         return next((classes for classes in found if classes is not None), None)
 
     # --- what it costs ------------------------------------------------------------------------------------
 
     def event(self) -> DpEvent:
-        """Return what the whole search costs."""
+        """Return the event of the whole search, from the parameters alone.
+
+        Returns:
+            The event.
+
+        Raises:
+            InvalidParameterError: If a parameter is out of range.
+        """
         self._found = self._factor()
         for candidate in self.candidates:
             self._check_steps(candidate, self._found)
@@ -234,7 +260,21 @@ class Search(MetaEstimatorMixin, PrivateEstimator):
     # --- searching ----------------------------------------------------------------------------------------
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Pay for the whole search, run it, and keep the best trial's model."""
+        """Charge the whole search, run it, and keep the model of the best trial.
+
+        Args:
+            X: The rows, [rows, features]. An entry that is not a number counts as missing.
+            y: The targets or labels, one for each row. None if there are none.
+
+        Returns:
+            The estimator itself, with its results in attributes that end in an underscore.
+
+        Raises:
+            InvalidParameterError: If a parameter is out of range, or X or y has a wrong shape or type.
+                Nothing is spent.
+            BudgetExceededError: If the account does not cover the fit. Nothing is spent.
+            QueryFailedError: If the data could not be read or computed on. The fit stays spent.
+        """
         for name in ("best_params_", "best_estimator_", "best_score_", "classes_"):
             vars(self).pop(name, None)  # of an earlier fit: one that fails leaves nothing
         return super().fit(X, y)
@@ -243,7 +283,7 @@ class Search(MetaEstimatorMixin, PrivateEstimator):
         rows = self._matrix(X, reset=True)
         labels = self._column(y, rows=len(rows))
         held = words(len(rows), generator) < np.uint64(int(self.validation * 2.0**64))
-        factor, best, found = self._found, -math.inf, None  # `fit` has asked for the event
+        factor, best, found = self._found, -math.inf, None  # `fit` has computed the event
         stop = stop_for(self.shape, self.mean_trials)
         for trial in range(draw_trials(self.shape, stop, generator=generator)):
             candidate = self.candidates[int(uniform_below(len(self.candidates), 1, generator)[0])]
@@ -275,18 +315,32 @@ class Search(MetaEstimatorMixin, PrivateEstimator):
     # --- using what was found -----------------------------------------------------------------------------
 
     def predict(self, X: Any) -> npt.NDArray[Any]:
-        """Return the predictions of the best model."""
+        """Return the predictions of the best model.
+
+        Args:
+            X: The rows, [rows, features]. An entry that is not a number counts as missing.
+
+        Returns:
+            The predictions, one for each row.
+        """
         check_is_fitted(self, "best_estimator_")
         return self.best_estimator_.predict(X)
 
     @available_if(_has_probabilities)
     def predict_proba(self, X: Any) -> Floats:
-        """Return the probabilities of the best model."""
+        """Return the probabilities of the best model.
+
+        Args:
+            X: The rows, [rows, features]. An entry that is not a number counts as missing.
+
+        Returns:
+            The probabilities, [rows, classes].
+        """
         check_is_fitted(self, "best_estimator_")
         return self.best_estimator_.predict_proba(X)
 
     def __sklearn_tags__(self) -> Any:
-        """Say what scikit-learn may expect: what it may of the estimator."""
+        """Return the tags for scikit-learn: those of the estimator."""
         tags: Any = super().__sklearn_tags__()
         own: Any = get_tags(self.estimator)
         tags.estimator_type, tags.classifier_tags = own.estimator_type, own.classifier_tags
@@ -294,7 +348,15 @@ class Search(MetaEstimatorMixin, PrivateEstimator):
         return tags
 
     def score(self, X: Any, y: Any) -> float:
-        """Return the best model's own score on rows that may be seen: of private rows it is no release."""
+        """Return the best model's own score. On private rows it is not a private release.
+
+        Args:
+            X: The rows, [rows, features]. An entry that is not a number counts as missing.
+            y: The targets or labels, one for each row.
+
+        Returns:
+            The score.
+        """
         check_is_fitted(self, "best_estimator_")
         return float(self.best_estimator_.score(X, y))
 

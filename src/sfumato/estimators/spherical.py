@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Noise whose density falls exponentially with the L2 norm: Laplace noise of a vector.
 
+A draw has a direction, uniform on the sphere: Gaussians over their norm; and a norm with the gamma law of
+`dimension` stages: a sum of exponentials. Both come from `mechanisms.tensors`, so the bytes are secure by
+default. The computation is in float64, up to rounding; callers round what they release (`on_grid`).
+
 Guarantee  Added to a vector that neighbors move by at most `sensitivity` in L2 norm, noise with a density in
            proportion to exp(-|b| / scale) costs sensitivity / scale, with delta 0. In one dimension it is
            Laplace noise.
-Drawn      A direction, uniform on the sphere: Gaussians over their norm; and a norm with the gamma law of
-           `dimension` stages: a sum of exponentials. Both come from `mechanisms.arrays`, so the bytes are
-           secure by default. Float64: up to rounding; callers round what they release (`on_grid`).
 Source     Chaudhuri, Monteleoni and Sarwate 2011, arXiv:0912.0071, Section 3.
 """
 

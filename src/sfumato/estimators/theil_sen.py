@@ -1,21 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A line through one feature that outliers do not bend: DP-TheilSenMatch, and kMatch.
+"""Robust simple linear regression: DP-TheilSenMatch, and kMatch.
+
+With N(t) of m predictions below t, the score of t is minus the distance of m / 2 to the interval [N(t - w),
+N(t + w)], w the widening (in whole ranks: to its point nearest to floor(m / 2)). One prediction more or less
+moves it by 1/2 at most, and another in its place by 1.
+
+Bounds only place the two predictions and limit the medians. Rows outside are used as they are. A fit takes
+O(k n log n) time and O(k n) memory for k matchings of n rows.
 
 Guarantee  Pure epsilon. Rows are matched in pairs at random, `matchings` times over; the line through each
            pair predicts the target at a quarter and at three quarters of the feature's bounds; and the two
            medians of these predictions come from the exponential mechanism over intervals, each with half of
            epsilon. One row is in at most `matchings` pairs, which is the sensitivity of the median's score.
-Score      With N(t) of m predictions below t, the score of t is minus the distance of m / 2 to the interval
-           [N(t - w), N(t + w)], w the widening (in whole ranks: to its point nearest to floor(m / 2)). One
-           prediction more or less moves it by 1/2 at most, and another in its place by 1.
-Add-remove The matchings are uniform among all matchings of the rows. One with a row more can be drawn along
-           with one without it so that all but one pair are the same: where the new row is matched to w, and u
-           is left over, match w to u. That this is uniform again is counted out in the tests. So a neighbor
-           changes one pair of each matching, or one is gone, whatever the matchings: the price of a mixture
-           over them is no more than that of the dearest, as divergences are jointly convex.
-Missing    A pair with a NaN or an infinity in it, or with one feature value only, predicts nothing.
-Bounds     Only place the two predictions and bound the medians. Rows outside are used as they are.
-Cost       O(k n log n) time and O(k n) memory for k matchings of n rows.
+Neighbors  Under add-remove: the matchings are uniform among all matchings of the rows. A matching with one
+           more row can be drawn together with one without it so that all but one pair are the same: if the
+           new row is matched to w, and u is left over, match w to u. The tests count that this is uniform
+           again. So a neighbor changes one pair of each matching, or one is gone, whatever the matchings: the
+           price of a mixture over them is at most that of the most expensive, as divergences are jointly
+           convex.
+Edge cases A pair with a NaN or an infinity in it, or with one feature value only, predicts nothing.
 Source     Alabi, McMillan, Sarathy, Smith, Vadhan 2020, arXiv:2007.05157, Algorithms 2 and 3 (TheilSenkMatch)
            and the widened median of its Section 4. The matchings are independent here, where the paper's have
            no pair in common: that would tie them to the number of rows.
@@ -44,12 +47,22 @@ _PLACES = (0.25, 0.75)  # where the line is pinned down, as parts of the feature
 class TheilSen(OneFeatureRegressor):
     """Simple linear regression by private medians over lines through random pairs.
 
-    feature_bounds, target_bounds: (lower, upper), public.
-    matchings: in how many pairs each row is; 1 is TheilSenMatch. More steady the medians at no cost in noise.
-    prediction_bounds: where the two medians are looked for; None: the target's bounds, half as wide again on
-    either side, as a line may leave them.
-    widening: public, in widths of `target_bounds`: every prediction is as good as one this near. Without it,
-    predictions that all agree would leave their median no room.
+    Args:
+        epsilon: The privacy budget of a fit, from 1e-9 to 1e9.
+        feature_bounds: Lower and upper bound of the feature, public.
+        target_bounds: Lower and upper bound of the target, public.
+        matchings: In how many pairs each row is; 1 is TheilSenMatch. More make the medians steadier at no
+            cost in noise.
+        prediction_bounds: Where the two medians are searched. None: the target's bounds, half as wide again
+            on either side, as a line may leave them.
+        widening: Public, in widths of `target_bounds`: predictions this near count as equal. Without it,
+            predictions that all agree would leave their median no room.
+        relation: Which data sets are neighbors: a `Relation` or its name.
+        privacy_unit: What one row stands for. An account must protect the same unit.
+        account: The account that is charged. None records nothing, and `notes_` says so.
+        purpose: What the release is for, as the ledger shows it. None uses a description of the estimator.
+        random_state: None for secure noise, a whole number for seeded noise (for study only), or a sfumato
+            generator.
 
     >>> x = np.linspace(0, 10, 2000)
     >>> line = TheilSen(epsilon=1.0, feature_bounds=(0, 10), target_bounds=(0, 30)).fit(x, 2 * x + 3)
@@ -89,7 +102,14 @@ class TheilSen(OneFeatureRegressor):
         self.widening = widening
 
     def event(self) -> DpEvent:
-        """Return what one fit costs."""
+        """Return the event of one fit, from the parameters alone.
+
+        Returns:
+            The event.
+
+        Raises:
+            InvalidParameterError: If a parameter is out of range.
+        """
         public_bounds("feature_bounds", self.feature_bounds)
         _check.non_negative(widening=self.widening)
         median = self._median()

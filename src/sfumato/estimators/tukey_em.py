@@ -1,27 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Linear regression without bounds: least squares on parts of the data, a deep point among them. Tukey-EM.
+"""Tukey-EM: linear regression without bounds, by a deep point among least-squares models of parts.
+
+If V(t - 1) <= tau e^(E g / 2) V(t + g + 1) for some g >= 1, then the outcomes of this mechanism are (E, (1 +
+e^(E / 2)) tau)-indistinguishable from those for any neighbor, both ways: points that only one of the two may
+choose have together a chance of at most tau, and what they weigh makes the two normalizations differ by a
+factor of at most 1 + tau e^(-E / 2) beside e^(E / 2).
+
+The margin is the largest k for which V(t - k - 1) <= tau e^(E g / 2) V(t + k + g + 1) for some g, -1 if there
+is none. A neighbor's B(i) lies in B(i - 1), so the margin moves by at most 1. Exact discrete Laplace noise is
+added, and the sum must reach a bar that -1 reaches with chance delta at most. Of two neighbors either one is
+safe, and tau = delta / (1 + e^(E / 2)) makes the choice cost delta; or none is, and passing the test is what
+has chance delta. Never both: delta is not halved.
+
+Volumes are exact fractions, the box is chosen by an exact sampler, and the point, a real number drawn bit by
+bit, is rounded to 40 significant bits after it was chosen.
 
 Guarantee  (epsilon, delta). Rows are dealt to `num_models` parts at random; each part has its least squares
            model, so one row moves one model. The depth of a point is, over all coefficients, the least number
            of models on either side of it, and moves by at most 1. Let B(i) be the box of points of depth i or
            more, V(i) its volume, E half of epsilon, and t half of the largest depth. The exponential
            mechanism, with exp(E depth / 2), chooses a point of B(t), if a test says that it may.
-Safe       If V(t - 1) <= tau e^(E g / 2) V(t + g + 1) for some g >= 1, then the outcomes of this mechanism
-           are (E, (1 + e^(E / 2)) tau)-indistinguishable from those for any neighbor, both ways: points that
-           only one of the two may choose have together a chance of at most tau, and what they weigh makes the
-           two normalizations differ by a factor of at most 1 + tau e^(-E / 2) beside e^(E / 2).
-Test       The margin is the largest k for which V(t - k - 1) <= tau e^(E g / 2) V(t + k + g + 1) for some g,
-           -1 if there is none. A neighbor's B(i) lies in B(i - 1), so the margin moves by at most 1. Exact
-           discrete Laplace noise is added, and the sum must reach a bar that -1 reaches with chance delta at
-           most. Of two neighbors either one is safe, and tau = delta / (1 + e^(E / 2)) makes the choice cost
-           delta; or none is, and passing the test is what has chance delta. Never both: delta is not halved.
-Exact      Volumes are exact fractions, the box is chosen by an exact sampler, and the point, a real number
-           drawn bit by bit, is rounded to 40 significant bits after it was chosen.
 Neighbors  Add-or-remove: each row is dealt by a die of its own. Replace-one: rows are dealt evenly.
 Failure    The test is not passed, as with too few rows for so many models: "failed" (`linear`, Failure).
-Missing    A row with a NaN or an infinity is dealt out and then left out. A part with fewer rows than
-           coefficients, or whose model overflows, counts as infinitely low or high, by turns: it says
-           nothing of the middle. A box that reaches so far has infinite volume, and is never safe.
+Edge cases A row with a NaN or an infinity is assigned to a part and then left out. A part with fewer rows
+           than coefficients, or whose model overflows, counts as infinitely low or high, by turns: it does
+           not influence the middle. A box that reaches so far has infinite volume, and is never safe.
 Source     Amin, Joseph, Ribero, Vassilvitskii 2022, arXiv:2208.07353, Algorithms 1 and 2; its Lemma 3.6 has
            4 e^E where we prove 1 + e^(E / 2). Restricted exponential mechanism: Brown et al. 2021,
            arXiv:2106.13329.
@@ -51,7 +54,7 @@ from sfumato.mechanisms.random import Generator, uniform_below, words
 __all__ = ["TukeyEM"]
 
 Box = list[tuple[Fraction, Fraction]]  # (lower, upper) for each coefficient
-Volume = Fraction | float  # infinity where it is a float
+Volume = Fraction | float  # infinity if it is a float
 
 _DOWN = 1 - 1e-12  # towards a smaller threshold, whatever float64 rounded
 _OUTPUT_BITS = 40
@@ -59,13 +62,25 @@ _LARGEST_EXPONENT = 600.0  # e^600 is a float; a smaller threshold than could be
 
 
 class TukeyEM(LinearRegressor):
-    """Linear regression by a private deep point among many models: no bounds, no clipping.
+    """Linear regression by a private deep point among many models, without bounds or clipping.
 
-    num_models: into how many parts the rows are dealt. Each should have several times more rows than there
-    are features; and more models are needed for smaller epsilon and delta, or `fit` refuses before it pays.
-    resolution: public; coefficients this near to one another count as equal, which gives a box of equal ones
-    some volume. It matters only for features that have no influence at all, or for targets without noise.
-    fallback: what to predict where the fit fails, a public number; None: `predict` raises.
+    Args:
+        epsilon: The privacy budget of a fit, from 1e-9 to 1e9.
+        delta: The delta of the guarantee, above 0.
+        num_models: How many parts the rows are divided into. Each should have several times more rows than
+            there are features. Smaller epsilon and delta need more models, or `fit` refuses before it is
+            charged.
+        fit_intercept: Whether to fit an intercept.
+        resolution: Public: coefficients this near to one another count as equal, which gives a box of equal
+            ones some volume. It matters only for features without any influence, or for targets without
+            noise.
+        fallback: A public number to predict if the fit fails. None: `predict` raises.
+        relation: Which data sets are neighbors: a `Relation` or its name.
+        privacy_unit: What one row stands for. An account must protect the same unit.
+        account: The account that is charged. None records nothing, and `notes_` says so.
+        purpose: What the release is for, as the ledger shows it. None uses a description of the estimator.
+        random_state: None for secure noise, a whole number for seeded noise (for study only), or a sfumato
+            generator.
 
     >>> x = np.random.default_rng(0).normal(size=(8000, 1))
     >>> model = TukeyEM(epsilon=2.0, delta=1e-5, num_models=400).fit(x, 2 * x[:, 0] + 1)
@@ -105,7 +120,14 @@ class TukeyEM(LinearRegressor):
         self.fallback = fallback
 
     def event(self) -> DpEvent:
-        """Return what one fit costs, passed or failed."""
+        """Return the event of one fit, passed or failed, from the parameters alone.
+
+        Returns:
+            The event.
+
+        Raises:
+            InvalidParameterError: If a parameter is out of range.
+        """
         _check.count(num_models=self.num_models)
         _check.non_negative(resolution=self.resolution)
         check_fallback(self.fallback)
@@ -166,7 +188,7 @@ def least_squares(rows: Floats, target: Floats, parts: npt.NDArray[np.int64], co
 
 
 def _least_squares(rows: Floats, target: Floats) -> Floats | None:
-    """Return the least squares model, of least norm where there are several; None where there is none."""
+    """Return the least squares model, of least norm if there are several; None if there is none."""
     if len(rows) < rows.shape[1]:
         return None
     try:
@@ -269,7 +291,7 @@ class DeepPoint:
         return 2 * max(2 * (self.bar + 2), 2 * (self.bar + gap + 1) - 1) - 1
 
     def release(self, boxes: Boxes, generator: Generator | None) -> list[float] | None:
-        """Return a point, or None where the test is not passed."""
+        """Return a point, or None if the test is not passed."""
         margin = self.margin(boxes.volumes)
         if self._noise().release(margin, generator=generator) < self.bar:
             return None

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was spent? Budgets, accounts and releases, recorded so that they can be proven later."""
+"""The privacy ledger: budgets, accounts and releases, recorded so that they can be checked later."""
 
 from typing import TYPE_CHECKING
 
 from sfumato._lazy import lazy_names
-from sfumato.ledger.account import Account, Remaining, Reservation
+from sfumato.ledger.account import Account
 from sfumato.ledger.budget import Budget
 from sfumato.ledger.charge import Mechanism
 from sfumato.ledger.journal import Head
+from sfumato.ledger.remaining import Remaining
+from sfumato.ledger.reservation import Reservation
 from sfumato.ledger.state import Grant, Progress, ReleaseRecord
 from sfumato.ledger.statement import Statement
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a database's error means for the person who uses the ledger.
+"""Errors of the database, explained as errors of the ledger.
 
 Guarantee  Whatever the database raises inside `explained` comes out as a `LedgerError` that says what
            happened and what to do, and does not say more about what was spent than is known. The transaction
@@ -49,7 +49,7 @@ def _full(location: str, cause: str) -> LedgerError:
 
 def _unusable(location: str, cause: str) -> LedgerError:
     return LedgerError(
-        f"the ledger {location} could not be used ({cause}). What it was being asked to record may or may "
+        f"the ledger {location} could not be used ({cause}). The record that was being written may or may "
         "not have been recorded. Check that the file or the server is there, and look at the account's "
         "releases before you try again."
     )

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A ledger may cross a fork, whatever the other threads are doing in that moment.
+"""Forks: a process with a ledger can fork, whatever its other threads are doing at that moment.
+
+A thread does not live on in the child, but the locks it held do. SQLite also remembers in the process which
+file locks its connections hold: a child that inherits an open transaction would treat its parent's locks as
+its own.
 
 Guarantee  No fork cuts through a transaction: it waits for those under way, which take milliseconds. The
            child has no lock that a thread of its parent held, and no state that was read by half.
-Why        A thread does not live on in the child, but the locks it held do. And SQLite remembers in the
-           process which file locks its connections hold: a child that inherits an open transaction believes
-           that it holds locks which only its parent has.
-Patience   A transaction that waits for another process could hold up a fork for a minute. After
-           `PATIENCE` the fork goes ahead: on that ledger the child may then be refused, never misled.
+Failure    A transaction that waits for another process could delay a fork for a minute. After `PATIENCE` the
+           fork goes ahead: the child may then be refused on that ledger, but is never given a wrong answer.
 """
 
 import os

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A fair queue before a file: processes that want to write come one after the other, as they asked.
+"""A fair queue before a file: processes that want to write are served in order of arrival.
 
-Guarantee  Who asked first is served first, among the processes of one user on one machine. A process that is
-           killed loses its place and its turn at once: both are locks that the operating system releases.
+Guarantee  The first to arrive is served first, among the processes of one user on one machine. A process
+           that is killed loses its place and its turn at once: both are locks that the operating system
+           releases.
            Waiting ends after the given time, with `False`.
-Edge cases The queue is a courtesy. Who cannot use it (another user or machine, no `fcntl`, no folder for
-           temporary files) goes on without, and the database's own lock decides as it did before. So a fault
-           in the queue can cost time, and never lets two write at once.
+Edge cases The queue is optional. A process that cannot use it (another user or machine, no `fcntl`, no folder
+           for temporary files) goes on without, and the database's own lock decides as it did before. So a
+           fault in the queue can cost time, and never lets two write at once.
 Source     SQLite has no queue: a connection that finds the file locked sleeps and tries again, up to 100 ms
            each time, and among many writers some never wake at the right moment
            (https://www.sqlite.org/c3ref/busy_timeout.html).
@@ -99,7 +100,7 @@ def _open(path: Path) -> int | None:
 
 
 def _take_number(file: int, end: float) -> int | None:
-    """Return a number that nobody else has, its byte locked; None if the numbers cannot be used."""
+    """Return a number that no other process has, its byte locked; None if the numbers cannot be used."""
     if not _within(end, _POLL, lambda: _lock(file, 0, 1)):
         return None
     try:

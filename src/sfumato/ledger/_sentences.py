@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sentences of a statement: what is promised and what was done, for people who do not know epsilon.
+"""The sentences of a statement: what is guaranteed and what was done, for readers who do not know epsilon.
 
-Promise    Figures err upwards. No number stands apart from its name, or on two lines.
+Figures err upwards. A number always stands beside its name, on the same line.
 """
 
 import math
@@ -55,7 +55,7 @@ def in_words(guarantee: Guarantee) -> str:
 
 
 def described(release: ReleaseRecord, cost: Guarantee) -> str:
-    """Return the sentences that say what a release was, and what it costs on its own."""
+    """Return the sentences that describe a release and what it costs on its own."""
     seeded = f" {STUDY_ONLY.capitalize()}." if release.seeded else ""
     return f"{_TOLD[release.progress].format(**_words(release, cost))}{seeded}"
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text that people give and a ledger keeps: names, purposes, persons.
+"""Validation of the texts in a ledger: names, purposes, persons.
 
-Guarantee  What comes out is one line of visible characters, of limited length, without space at the ends and
+Guarantee  The result is one line of visible characters, of limited length, without space at the ends and
            in one Unicode form. Names are in the compatibility form (NFKC), and `spelling` tells which of them
            differ only in upper and lower case.
 Not here   Letters of different alphabets that look alike stay different names.
@@ -31,7 +31,7 @@ _INVISIBLE = re.compile(
 
 
 def line(**values: str) -> str:
-    """Return the one value given, cleaned; raise where it is empty, too long or has invisible characters.
+    """Return the one value given, cleaned; raise if it is empty, too long or has invisible characters.
 
     >>> line(purpose=" mean of x² ")
     'mean of x²'
@@ -60,7 +60,7 @@ def _cleaned(what: str, value: str, form: Literal["NFC", "NFKC"]) -> str:
     cleaned = unicodedata.normalize(form, value).strip()
     if len(cleaned) > _LONGEST:
         raise InvalidParameterError(
-            f"{what} must have at most {_LONGEST} characters, but it has {len(cleaned)}. Say it shorter."
+            f"{what} must have at most {_LONGEST} characters, but it has {len(cleaned)}. Shorten it."
         )
     if not cleaned.isprintable() or _INVISIBLE.search(cleaned):
         raise InvalidParameterError(

@@ -1,20 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two places a ledger can live: a SQLite file, or a PostgreSQL database for a team.
+"""The two places of a ledger: a SQLite file, or a PostgreSQL database for a team.
+
+SQLite: writers of one machine queue (`_queue`), so that none of many starves. BEGIN IMMEDIATE takes the only
+write lock before anything is read. The journal mode is the rollback journal, not WAL: the ledger is one file,
+which can be copied whole between transactions, and it works where shared memory does not. In that mode
+synchronous=FULL does not sync the folder after a commit, so a power failure could bring the rollback journal
+back and undo a reservation; EXTRA does sync it.
+
+PostgreSQL: transactions are SERIALIZABLE, after an exclusive lock on the one-row head table, so the snapshot
+is taken when the lock is held. Members of a team need SELECT and INSERT on the journal and UPDATE on the
+head, nothing more.
+
+Every transaction has a connection of its own (no pool), and no fork interrupts one (`_forks`).
+
+`location`, which messages, statements and `repr` show, has no password and no query. A location that cannot
+be parsed is never shown, because it may contain a password.
 
 Guarantee  What a `writing` block did is either all there or not at all, and it is on disk when the block
            ends: a kill -9 or a power cut later loses nothing. Two `writing` blocks on one ledger never
            overlap, in any number of processes, so what is read inside one is still true when it commits.
-SQLite     Writers of one machine queue (`_queue`), so that none of many starves. BEGIN IMMEDIATE takes the
-           only write lock before anything is read. Rollback journal, not WAL: the
-           ledger is one file, which can be copied whole between transactions, and it works where shared
-           memory does not. In that mode synchronous=FULL does not sync the folder after a commit, so a power
-           cut could bring the rollback journal back and undo a reservation; EXTRA does.
-PostgreSQL SERIALIZABLE, after an exclusive lock on the one-row head table: the snapshot is taken when the
-           lock is held. Members of a team need SELECT and INSERT on the journal and UPDATE on the head,
-           nothing more.
-Processes  Every block has a connection of its own (no pool), and no fork cuts through one (`_forks`).
-Passwords  `location`, which messages, statements and `repr` show, has no password and no query; a location
-           that cannot be read is never echoed, because there may be a password in it.
 """
 
 import os
@@ -32,6 +36,7 @@ from sqlalchemy import Connection, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
+from sfumato import _files
 from sfumato.errors import InvalidParameterError, LedgerCorruptError, LedgerError, LedgerReadOnlyError
 from sfumato.ledger import _forks, _queue
 from sfumato.ledger._failures import busy, explained
@@ -48,11 +53,11 @@ class Backend(Protocol):
     location: str
 
     def exists(self) -> bool:
-        """Whether a ledger is there; raise where something else is."""
+        """Whether a ledger is there; raise if another file is."""
         ...
 
     def create(self) -> bool:
-        """Make an empty ledger unless one is there; say whether it was made."""
+        """Make an empty ledger unless one is there; return whether it was made."""
         ...
 
     def reading(self) -> AbstractContextManager[Connection]:
@@ -60,7 +65,7 @@ class Backend(Protocol):
         ...
 
     def writing(self) -> AbstractContextManager[Connection]:
-        """Give a connection that nobody else writes beside, and make its work durable at the end."""
+        """Give a connection with the only write lock, and make its work durable at the end."""
         ...
 
     def upgrading(self) -> AbstractContextManager[Connection]:
@@ -210,7 +215,7 @@ def _begin(connection: Connection) -> None:
 
 
 def _place(draft: Path, path: Path) -> bool:
-    """Give a finished file its name, never over another; say whether it was placed."""
+    """Give a finished file its name, never over another; return whether it was placed."""
     try:
         os.link(draft, path)
     except FileExistsError:
@@ -224,18 +229,8 @@ def _place(draft: Path, path: Path) -> bool:
                 os.fsync(target.fileno())
         except FileExistsError:
             return False
-    _sync_folder(path.parent)
+    _files.sync_folder(path.parent)
     return True
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name == "nt":  # Windows cannot open a folder, and does not need it
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 class PostgresqlDatabase:

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The journal and the state it adds up to, kept in step: all reading and writing goes through it.
+"""The journal and the state that it adds up to; all reading and writing goes through this module.
+
+`append` reads, decides and writes in one transaction, which no other transaction interrupts.
+
+A child process starts with a new lock and reads the journal again (`_forks`).
 
 Guarantee  Every answer is derived from the journal, after its chain of hashes was checked from the first row.
            Rows that were checked are not read again, but the last of them must still be there, and the end
            must be where the store's head says. A journal that does not hold raises `LedgerCorruptError`.
-Writing    `append` reads, decides and writes in one transaction that no other can come between.
-Forks      A child begins with a lock of its own and reads the journal anew (`_forks`).
 """
 
 import threading
@@ -31,11 +33,17 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verification:
-    """What `verify` found in a ledger whose chain holds."""
+    """What `verify` found in a ledger whose chain holds.
+
+    Attributes:
+        head: The head of the ledger.
+        accounts: The names of the accounts, oldest first.
+        overspent: The accounts whose releases do not fit their budget, at the prices of this version.
+    """
 
     head: Head
     accounts: tuple[str, ...]
-    overspent: tuple[str, ...]  # accounts whose releases do not fit their budget, as this version prices them
+    overspent: tuple[str, ...]
 
 
 class Book:
@@ -44,7 +52,7 @@ class Book:
     def __init__(self, store: Store, person: str) -> None:
         self._store = store
         self._person = person
-        self.temporary = False  # whether it is removed when nobody holds it any more
+        self.temporary = False  # whether it is deleted when no object refers to it any more
         self.renew()
         _forks.renewed_in_child(self)
 
@@ -66,12 +74,23 @@ class Book:
             return self._head, list(self._accounts)
 
     def ask(self, name: str, question: Callable[[AccountState], Answer]) -> Answer:
-        """Return the answer to a quick question about one account as of now."""
+        """Return the answer to a question about the present state of one account."""
         with self._lock:
             with self._store.reading() as connection:
                 self._catch_up(connection)
-            # Pricing may take a while the first time: nobody else's writing should wait for it.
+            # Pricing may take a while the first time: other writers should not wait for it.
             return question(self._known(name))
+
+    def recall(self, name: str, question: Callable[[AccountState], Answer]) -> Answer:
+        """Answer from what was read last, without a transaction.
+
+        Only for facts that no later row changes, and to price an event before the ledger is locked. The
+        journal is read if it was not before, as after a fork.
+        """
+        with self._lock:
+            if name in self._accounts:
+                return question(self._accounts[name])
+        return self.ask(name, question)
 
     def account(self, name: str) -> tuple[Head, AccountState]:
         """Return one account's state as of now, a copy, with the head it was derived from."""
@@ -87,7 +106,7 @@ class Book:
         return self.ask(name, found)
 
     def append(self, account: str, kind: str, admit: Callable[[Accounts], None], **facts: Any) -> Row:
-        """Write a fact, unless `admit` raises on the accounts as they are in that moment."""
+        """Write a fact, unless `admit` raises on the accounts as they are at that moment."""
         with self._lock, self._store.writing() as connection:
             self._catch_up(connection)
             admit(self._accounts)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A budget: the most that everything released from one data set may cost together.
+"""Budgets: the most that all releases from one data set may cost together.
+
+A budget with delta 0 is pure differential privacy: only releases with an epsilon of their own and no delta
+fit (Laplace, randomized response, exponential; never a Gaussian).
 
 Guarantee  Both numbers are finite and in range from birth: epsilon > 0 and 0 <= delta < 1.
-Pure       delta = 0 asks for pure differential privacy: then only releases with an epsilon of their own and
-           no delta fit (Laplace, randomized response, exponential; never a Gaussian).
 """
 
 from dataclasses import dataclass
@@ -29,7 +30,14 @@ def as_floats(**values: float) -> tuple[float, ...]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Budget:
-    """The most an account may spend.
+    """The most that an account may spend.
+
+    Args:
+        epsilon: The epsilon, above 0.
+        delta: The delta, from 0 to below 1; 0 is pure differential privacy.
+
+    Raises:
+        InvalidParameterError: If a number is out of range.
 
     >>> print(Budget(epsilon=3, delta=1e-6))
     epsilon 3, delta 1e-06
@@ -57,7 +65,17 @@ class Budget:
         object.__setattr__(self, "delta", delta)
 
     def raised(self, *, epsilon: float = 0.0, delta: float = 0.0) -> "Budget":
-        """Return this budget with `epsilon` and `delta` granted on top.
+        """Return this budget with a grant added.
+
+        Args:
+            epsilon: How much epsilon is added.
+            delta: How much delta is added.
+
+        Returns:
+            The new budget.
+
+        Raises:
+            InvalidParameterError: If nothing is added, or a pure budget would get a delta.
 
         >>> Budget(epsilon=1, delta=1e-6).raised(epsilon=0.5)
         Budget(epsilon=1.5, delta=1e-06)

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an account is asked to pay for: an event, together with the relation it was made for.
+"""Charges: an event, together with the relation that it was made for.
+
+`for_study` decides whether a release is marked "for study only", for every charge, by the generator of its
+noise: every generator that is not secure is marked.
+
+An event has numbers that float64 can hold, and is at most `DEEPEST` levels deep. So whatever was charged once
+can be priced again, however deep the caller's own stack is.
 
 Guarantee  An event reaches an account only with its relation. A mechanism states its own; a bare event does
-           not know it, so whoever charges one must say. The same event can be half as private under
+           not state it, so the caller must pass it. The same event can be half as private under
            replace-one neighbors as it reads under add-remove.
-Study      Whether a release is marked "for study only" is decided here, for every charge, by the generator
-           that its noise came from (`for_study`): all but secure ones are.
-Limits     An event has numbers that float64 can hold, and is at most `DEEPEST` levels deep, so that whatever
-           was charged once can be priced again, however deep the caller's own stack is.
 """
 
 import numbers
@@ -29,7 +31,7 @@ DEEPEST = 50  # levels of events inside events; `compose` never needs more than 
 
 @runtime_checkable
 class Mechanism(Protocol):
-    """Whatever knows its event and the relation that the event is stated for: every sfumato mechanism."""
+    """An object with an event and the relation that the event is stated for: every sfumato mechanism."""
 
     @property
     def relation(self) -> Relation:
@@ -37,12 +39,16 @@ class Mechanism(Protocol):
         ...
 
     def event(self) -> DpEvent:
-        """Return what it does, in privacy terms."""
+        """Return the event, which accountants price.
+
+        Returns:
+            The event.
+        """
         ...
 
 
 class Randomness(Protocol):
-    """What a ledger asks of a generator (`mechanisms.random.Generator`)."""
+    """The properties of a generator that a ledger needs (`mechanisms.random.Generator`)."""
 
     @property
     def secure(self) -> bool:
@@ -56,7 +62,7 @@ class Randomness(Protocol):
 
 
 def for_study(generator: Randomness | None) -> bool:
-    """Return whether noise from `generator` protects nobody: None is the secure default of every sampler.
+    """Return whether noise from a generator does not protect: None is the secure default of every sampler.
 
     >>> from sfumato.testing import seeded
     >>> for_study(None), for_study(seeded(1))
@@ -67,7 +73,7 @@ def for_study(generator: Randomness | None) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Charge:
-    """An event as the ledger writes it, and the relation it was made for (None: not said)."""
+    """An event as the ledger writes it, and the relation it was made for (None: not given)."""
 
     event_json: str
     relation: Relation | None
@@ -76,29 +82,29 @@ class Charge:
         """Return the relation; an event alone cannot be charged."""
         if self.relation is None:
             raise InvalidParameterError(
-                "an event alone does not say for which neighbors it was made, so it cannot be charged. Pass "
-                "the mechanism itself, which knows, or say relation=... beside the event."
+                "an event alone does not state for which neighbors it was made, so it cannot be charged. "
+                "Pass the mechanism itself, which states it, or pass relation=... beside the event."
             )
         return self.relation
 
 
 def read(what: Mechanism | DpEvent, relation: Relation | str | None = None) -> Charge:
-    """Read the event and the relation of a mechanism, or of an event with a relation beside it.
+    """Return the charge for a mechanism, or for an event with a relation beside it.
 
     >>> read(events.PureDpEvent(0.5), "replace-one").relation
     <Relation.REPLACE_ONE: 'replace-one'>
     """
-    said = None if relation is None else Relation.parse(relation)
+    stated = None if relation is None else Relation.parse(relation)
     if isinstance(what, DpEvent):
-        return Charge(event_json=_written(what), relation=said)
+        return Charge(event_json=_written(what), relation=stated)
     if not isinstance(what, Mechanism):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not be typed
         raise UnsupportedEventError(
             f"a release is charged by its mechanism or by a DpEvent, but a {type(what).__name__} was given."
         )
     own = Relation.parse(what.relation)
-    if said is not None and said is not own:
+    if stated is not None and stated is not own:
         raise RelationMismatchError(
-            f"the mechanism is stated for {own.value} neighbors, but relation={said.value!r} was given. "
+            f"the mechanism is stated for {own.value} neighbors, but relation={stated.value!r} was given. "
             "Leave the relation out, or make the mechanism for that relation."
         )
     return Charge(event_json=_written(what.event()), relation=own)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stop rule: may one more event be admitted, when it was chosen after seeing all results before it?
+"""The stop rule: whether one more event is admitted, if it was chosen after seeing all earlier results.
 
 Guarantee  Everything an account ever admits is together (epsilon, delta)-DP for its budget, whoever chooses
            each event, in whatever order the events run, also when the choice depends on all earlier results.
@@ -53,7 +53,7 @@ _ORDERS = np.concatenate([np.arange(1.05, 2, 0.05), [2, 2.5], np.arange(3, 128),
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cost:
-    """What an event costs by each count; infinite where it cannot be counted so."""
+    """What an event costs by each count; infinite if it cannot be counted so."""
 
     renyi: float  # at the account's order
     epsilon: float
@@ -78,7 +78,7 @@ def choose_order(budget: Budget, rule: int = CURRENT_RULE) -> float | None:
 
 @lru_cache(maxsize=1 << 16)
 def cost(event: str, relation: Relation, rule: "Filter") -> Cost:
-    """Price an event, given as JSON, for a filter; raise `UnsupportedEventError` where none can."""
+    """Price an event, given as JSON, for a filter; raise `UnsupportedEventError` if none can."""
     try:
         return _price(events.from_json(event), relation, rule)
     except (OverflowError, RecursionError):
@@ -99,7 +99,7 @@ def alone(event: str, relation: Relation, delta: float) -> float:
 
 
 def total(costs: Iterable[Cost]) -> Cost:
-    """Add costs up, correctly rounded; infinite where the sum is more than a float holds."""
+    """Add costs up, correctly rounded; infinite if the sum is more than a float holds."""
     listed = list(costs)
     return Cost(
         renyi=_add(c.renyi for c in listed),
@@ -189,7 +189,7 @@ class Filter:
         return 0.0 if refused(_TINY) else _largest(refused, self.budget.epsilon)
 
     def least_noise_multiplier(self, spent: Cost, *, relation: Relation) -> float:
-        """Return the least noise of one more Gaussian event that is admitted, infinite where none is."""
+        """Return the least noise of one more Gaussian event that is admitted, infinite if none is."""
         if self.order is None:
             return math.inf
         unit, allowed = _price(dp_event.GaussianDpEvent(1.0), relation, self), self.allowance

@@ -5,7 +5,7 @@ Guarantee  Row n carries the SHA-256 of all its fields and of row n - 1's hash. 
            inserted, moved or taken out of the middle breaks the chain at that place. Rows cut off the end
            show against a head (count and hash) remembered elsewhere: in the store, and in any printed
            statement.
-Not here   Whoever can write the file and recompute every hash can forge a whole ledger; a head that was
+Not here   Someone who can write the file and recompute every hash can forge a whole ledger; a head that was
            printed or mailed before is the defense. Storage: `store`. What rows mean: `state`.
 """
 
@@ -63,7 +63,11 @@ _canonical = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), allow_na
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """How many rows a ledger has, and the hash of the last: enough to notice any later change.
+    """The number of rows of a ledger and the hash of the last: enough to detect any later change.
+
+    Args:
+        count: How many rows there are.
+        hash: The hash of the last row, as 64 hexadecimal digits.
 
     >>> Head.parse("2:" + "ab" * 32).count
     2
@@ -77,7 +81,17 @@ class Head:
 
     @classmethod
     def parse(cls, text: str) -> "Head":
-        """Read a head as `str()` writes it and statements print it."""
+        """Return the head that statements print as text.
+
+        Args:
+            text: The number of rows and the hash, as "2:ab...".
+
+        Returns:
+            The head.
+
+        Raises:
+            InvalidParameterError: If the text is not a head.
+        """
         count, _, digest = text.strip().partition(":")
         if not (re.fullmatch("[0-9]+", count) and re.fullmatch("[0-9a-f]{64}", digest)):
             raise InvalidParameterError(
@@ -100,7 +114,7 @@ def seal(entry: Entry, head: Head) -> Row:
 
 
 def chain(rows: Iterable[Row], start: Head = EMPTY) -> Iterator[tuple[Row, Head]]:
-    """Yield each row with the head it makes; raise `LedgerCorruptError` where the chain does not hold."""
+    """Yield each row with the head it makes; raise `LedgerCorruptError` if the chain does not hold."""
     head = start
     for row in rows:
         if row.sequence != head.count + 1:

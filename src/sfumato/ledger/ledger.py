@@ -3,8 +3,8 @@
 
 Guarantee  What an account admits is within its budget (`filters`), is on disk before data may be touched
            (`account`, `backends`) and cannot be changed later without showing (`journal`, `book`).
-Trust      The ledger binds people who use it honestly and shows who did not. It cannot stop someone who reads
-           the data without asking it.
+Not here   Enforcement outside the ledger. It binds people who use it, and shows who did not follow it. It
+           cannot stop someone who reads the data without it.
 """
 
 import json
@@ -31,7 +31,17 @@ __all__ = ["Ledger"]
 
 
 class Ledger:
-    """A ledger in a SQLite file or a PostgreSQL database; made if none is there, unless `create` is False.
+    """A ledger in a SQLite file or a PostgreSQL database.
+
+    Args:
+        location: The path of a file, or the URL of a database.
+        person: Who signs what is written. None takes the user of the operating system.
+        create: Whether to make a ledger if there is none.
+
+    Raises:
+        LedgerError: If there is no ledger and `create` is false, or it cannot be used.
+        LedgerCorruptError: If the ledger is damaged.
+        LedgerVersionError: If a newer sfumato wrote it.
 
     >>> import tempfile, pathlib
     >>> from sfumato.accounting.events import PureDpEvent
@@ -54,13 +64,30 @@ class Ledger:
 
     @classmethod
     def create(cls, location: str | os.PathLike[str], *, person: str | None = None) -> "Ledger":
-        """Make a ledger where none is yet, or raise `LedgerError`."""
+        """Make a new ledger.
+
+        Args:
+            location: The path of a file, or the URL of a database.
+            person: Who signs what is written. None takes the user of the operating system.
+
+        Returns:
+            The ledger.
+
+        Raises:
+            LedgerError: If there is a ledger already. It is left as it is.
+        """
         Store.create(location)
         return cls(location, person=person, create=False)
 
     @classmethod
     def temporary(cls, *, person: str | None = None) -> "Ledger":
-        """Make a ledger that is removed when nobody holds it any more: its budgets hold, nothing is kept.
+        """Make a ledger that is deleted when no object refers to it any more: budgets hold, nothing is kept.
+
+        Args:
+            person: Who signs what is written. None takes the user of the operating system.
+
+        Returns:
+            The ledger.
 
         >>> Ledger.temporary().accounts()
         []
@@ -77,7 +104,7 @@ class Ledger:
 
     @property
     def location(self) -> str:
-        """Where it is, without any password."""
+        """Where the ledger is, without a password."""
         return self._book.location
 
     def open(
@@ -88,11 +115,26 @@ class Ledger:
         budget: Budget | None = None,
         relation: Relation | str | None = None,
     ) -> Account:
-        """Open the account of a data set, or re-open it, which needs no budget.
+        """Open the account of a data set, or open it again.
 
-        A new account counts add-remove neighbors unless `relation` says otherwise. What is given for an
-        account that exists must be what it was opened with (its budget may have been raised since). A new
-        name that differs from an account's only in upper and lower case is refused.
+        The arguments for an account that exists must be what it was opened with (its budget may have been
+        raised since). A new name that differs from that of an account only in upper and lower case is
+        refused.
+
+        Args:
+            name: The name of the account.
+            privacy_unit: Who is protected, such as "user" or the name of a column.
+            budget: The budget; needed for a new account.
+            relation: Which data sets are neighbors. None means add-remove for a new account.
+
+        Returns:
+            The account.
+
+        Raises:
+            InvalidParameterError: If a new account has no budget, or a parameter is out of range.
+            LedgerError: If an account exists with another unit or budget, or its name differs only in
+                spelling.
+            RelationMismatchError: If the account exists with another relation.
         """
         name, privacy_unit = _words.name(name=name), line(privacy_unit=privacy_unit)
         relation = None if relation is None else Relation.parse(relation)
@@ -102,23 +144,49 @@ class Ledger:
         return Account(self._book, name)
 
     def account(self, name: str) -> Account:
-        """Return an account that exists."""
+        """Return an account that exists.
+
+        Args:
+            name: The name of the account.
+
+        Returns:
+            The account.
+
+        Raises:
+            LedgerError: If there is none of this name.
+        """
         name = _words.name(name=name)
         self._book.ask(name, lambda known: known.name)
         return Account(self._book, name)
 
     def accounts(self) -> list[Account]:
-        """Return all accounts, oldest first."""
+        """Return all accounts, oldest first.
+
+        Returns:
+            The accounts.
+        """
         return [Account(self._book, name) for name in self._book.names()[1]]
 
     def head(self) -> Head:
-        """Return how many rows there are and the hash of the last: note it elsewhere to notice later cuts."""
+        """Return the number of rows and the hash of the last one. Note it elsewhere to detect later cuts.
+
+        Returns:
+            The head.
+        """
         return self._book.names()[0]
 
     def verify(self, *, head: Head | str | None = None) -> Verification:
-        """Read everything anew and check it; raise `LedgerCorruptError` where it does not hold.
+        """Read the whole ledger again and check it.
 
-        `head` is one noted earlier, as statements print it: all that was there then must still be there.
+        Args:
+            head: A head that was noted earlier, as statements print it: everything up to it must still be
+                there. None checks the ledger alone.
+
+        Returns:
+            What was found.
+
+        Raises:
+            LedgerCorruptError: If the chain of hashes does not hold, or does not contain the head.
         """
         return self._book.verify(Head.parse(head) if isinstance(head, str) else head)
 

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The schema of a ledger, as numbered steps forward.
+"""The schema of a ledger, as numbered migrations that only go forward.
+
+To change the schema, write a function and append it to `MIGRATIONS`. Never edit an old one: old files were
+made by it. The SQL is written out, because a migration must not change when a table definition elsewhere
+does.
 
 Guarantee  A ledger of any older version reaches the newest in one transaction: it is either untouched or
            done, and no journal row is changed on the way. There is no way back, and a version from the
            future is refused (`LedgerVersionError`), because it may hold facts that this code would overlook.
-Adding     Write a function, append it to `MIGRATIONS`, never edit an old one: old files were made by it. The
-           SQL is spelled out, because a migration must not change when a table definition elsewhere does.
 """
 
 from collections.abc import Callable

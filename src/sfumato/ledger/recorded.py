@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a ledger keeps a release, and what a release must say where none does.
+"""Notes about releases that no ledger records.
 
-Promise    Whatever spends says which it is: releases, estimators, training runs and the command line ask
-           here.
-Why        Costs add up, and only a ledger adds them up. Ten releases of epsilon 1 that nobody recorded cost
-           epsilon 10, and nobody knows.
+Everything that spends says whether it was recorded: releases, estimators, training runs and the command line
+use this module.
+
+Costs add up, and only a ledger adds them up. Ten unrecorded releases of epsilon 1 cost epsilon 10, and nobody
+knows.
 """
 
 from sfumato.ledger.account import Account
@@ -18,7 +19,7 @@ def is_recorded(account: Account | None) -> bool:
 
 
 def record_note(account: Account | None) -> str | None:
-    """Return what must be said of a release that no ledger keeps; None where one does.
+    """Return the note about a release that no ledger records, or None if one does.
 
     >>> record_note(None)
     'not recorded in a ledger: nothing adds its cost to that of other releases'

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How an account divides its delta, and the share of the account that one event takes.
+"""The shares of an account: of its delta, and of its budget that one event takes.
 
 Guarantee  `gaussian_share` returns a c such that, for some slack s, the event is dominated by a Gaussian of
            mu with slack s (`accounting.domination`), where mu^2 is at most c times that of the budget's
@@ -63,7 +63,7 @@ _LEAST_GUESS = 1e-6  # of the slack: smaller deltas would cost more than they sa
 
 @lru_cache(maxsize=1 << 10)
 def budget_square(budget: Budget, rule: int) -> float:
-    """Return mu^2 of the Gaussian that just meets a budget at its share of delta; 0 where there is none.
+    """Return mu^2 of the Gaussian that just meets a budget at its share of delta; 0 if there is none.
 
     >>> round(budget_square(Budget(epsilon=3, delta=1e-5), 2), 3)
     0.484

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the rows of a journal say together: accounts, budgets, releases.
+"""The state that the rows of a journal add up to: accounts, budgets, releases.
+
+A release that takes long has a holder: the process that knows its claim, a text that a begin row or a claim
+row wrote. A claim row names the claim it follows, so the claims of one release form one line, and each
+handover from one process to another happened once.
+
+The amount spent is a running sum (`tally`), and an event is priced when it is first needed. So one more
+release takes the same time after ten as after ten thousand.
 
 Guarantee  The state is a function of the rows alone. A release counts as spent from its reserve row on, and
            only a refund row takes it back; a refund after a begin row cannot happen, and a journal in which
            it does is refused as corrupt.
-Claims     A release that takes long has a holder: whoever knows its claim, a text that a begin row or a claim
-           row wrote. A claim row names the claim it follows, so claims of one release form one line, and what
-           was handed from one process to another was handed once.
-Speed      What is spent is a running sum (`tally`), and an event is priced when it is first asked for: one
-           more release costs the same after ten as after ten thousand.
 """
 
 import json
@@ -36,12 +38,19 @@ __all__ = ["AccountState", "Grant", "Progress", "ReleaseRecord", "apply"]
 
 
 class Progress(Enum):
-    """How far a release has come."""
+    """The progress of a release.
 
-    RESERVED = "reserved"  # spent; no data was touched yet
-    BEGUN = "begun"  # spent; data may have been touched, so it stays spent
-    COMMITTED = "committed"  # spent; the result left
-    REFUNDED = "refunded"  # not spent: nothing was computed
+    Attributes:
+        RESERVED: Spent; no data was read yet.
+        BEGUN: Spent; data may have been read, so it stays spent.
+        COMMITTED: Spent; the result was released.
+        REFUNDED: Not spent; nothing was computed.
+    """
+
+    RESERVED = "reserved"
+    BEGUN = "begun"
+    COMMITTED = "committed"
+    REFUNDED = "refunded"
 
 
 # Which row may follow which: the only way from RESERVED back is before BEGUN.
@@ -54,7 +63,21 @@ _STEPS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReleaseRecord:
-    """One release as the ledger knows it."""
+    """One release in the ledger.
+
+    Attributes:
+        reservation: Its number, unique in the ledger.
+        purpose: What it was for.
+        event_json: The event, as JSON.
+        relation: Which data sets are neighbors.
+        person: Who signed it.
+        code_version: The version of sfumato that wrote it.
+        reserved_at: When it was reserved, in UTC.
+        changed_at: When it changed last, in UTC.
+        progress: How far it has come.
+        seeded: Whether its noise is for study only.
+        claim: The present claim of its holder; empty if there is none.
+    """
 
     reservation: int
     purpose: str
@@ -66,20 +89,29 @@ class ReleaseRecord:
     changed_at: str
     progress: Progress
     seeded: bool
-    claim: str = ""  # what its holder knows; empty where there is none
+    claim: str = ""
 
     @property
     def event(self) -> events.DpEvent:
-        """What it does, in privacy terms."""
+        """The event, which accountants price."""
         return events.from_json(self.event_json)
 
     @property
     def spent(self) -> bool:
-        """Whether it counts."""
+        """Whether it counts as spent."""
         return self.progress is not Progress.REFUNDED
 
     def moved(self, progress: Progress, changed_at: str, claim: str) -> "ReleaseRecord":
-        """Return the same release, further on. (Spelled out, because `replace` is slow for many rows.)"""
+        """Return the same release with another progress (written out: `replace` is slow for many rows).
+
+        Args:
+            progress: The new progress.
+            changed_at: When it changed, in UTC.
+            claim: The claim from then on.
+
+        Returns:
+            The new record.
+        """
         return ReleaseRecord(
             reservation=self.reservation,
             purpose=self.purpose,
@@ -97,7 +129,15 @@ class ReleaseRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Grant:
-    """One raise of a budget."""
+    """One raise of a budget.
+
+    Attributes:
+        epsilon: How much epsilon was added.
+        delta: How much delta was added.
+        reason: Why.
+        person: Who signed it.
+        written_at: When, in UTC.
+    """
 
     epsilon: float
     delta: float
@@ -141,8 +181,7 @@ class AccountState:
 
     @property
     def unused(self) -> bool:
-        """Whether no release counts: then no result was seen, and the next event is a plan fixed
-        beforehand."""
+        """Whether no release counts: no result was seen, and the next event is a plan fixed beforehand."""
         return not any(release.spent for release in self.releases.values())
 
     def admits(self, event_json: str) -> bool:
@@ -179,7 +218,7 @@ class AccountState:
         return self._tally.total()
 
     def copy(self) -> "AccountState":
-        """Return the same, which later rows do not change."""
+        """Return a copy, which later rows do not change."""
         return replace(
             self,
             grants=list(self.grants),
@@ -202,7 +241,7 @@ class AccountState:
         self.releases[release.reservation] = self._unpriced[release.reservation] = release
 
     def moved(self, release: ReleaseRecord) -> None:
-        """Take in that a release is further on."""
+        """Apply the new progress of a release."""
         number = release.reservation
         self.releases[number] = release
         cost = self._refundable.pop(number, None)
@@ -219,8 +258,7 @@ class AccountState:
         return events.compose(*(release.event for release in self.releases.values() if release.spent))
 
     def own_cost(self, release: ReleaseRecord) -> Guarantee:
-        """Return what one release costs with nothing beside it; an epsilon that cannot be stated is
-        infinite."""
+        """Return what one release costs on its own; an epsilon that cannot be stated is infinite."""
         epsilon, delta = self._own_epsilon(release) if release.spent else (0.0, 0.0)
         return Guarantee(epsilon=epsilon, delta=delta, relation=self.relation, privacy_unit=self.privacy_unit)
 
@@ -247,7 +285,7 @@ class AccountState:
 
 
 def apply(row: Row, accounts: dict[str, AccountState]) -> None:
-    """Take one more row, whose hash was checked, into account."""
+    """Apply one more row, whose hash was checked, to the accounts."""
     try:
         _KINDS[row.kind](row, accounts)
     except (KeyError, ValueError, TypeError, OverflowError, RecursionError) as error:
@@ -273,7 +311,7 @@ def _open(row: Row, accounts: dict[str, AccountState]) -> None:
 
 
 def _rule(row: Row, terms: dict[str, object]) -> int:
-    rule = terms.get("rule", 1)  # accounts opened by early versions say none
+    rule = terms.get("rule", 1)  # accounts opened by early versions have none
     if not isinstance(rule, int) or rule < 1:
         raise _senseless(row, "it names no rule")
     if rule not in SHARES:

@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The statement for an auditor or a data-protection officer: what is promised, and what it was spent on.
+"""The statement for an auditor or a data protection officer: what is guaranteed, and what it was spent on.
+
+Each release is a sentence with its own epsilon, numbered from 1 in the order of its account. Details for
+programs, such as the event, are in the JSON.
+
+A ledger does not know whom an account is about. So a statement names all other accounts of its ledger, and
+gives the sum of their guarantees for people who are in several.
+
+Noise from a seed, or from a generator that is not cryptographic, does not protect anyone. A statement with
+such a release begins with that fact.
 
 Guarantee  The first figure is the account's budget: it holds however the releases were chosen, by the
            privacy filter (`filters`). The figure of the fixed plan is tighter and is labelled with its
            condition. Printed epsilons are rounded up. The head of the ledger is printed, so that a statement
            is a witness of its ledger.
-Releases   Each is a sentence with an epsilon of its own, numbered from 1 in the order of its account. What a
-           machine needs beside that, such as the event, is in the JSON.
-Others     A ledger does not know whom an account is about. So a statement names all other accounts of its
-           ledger, and says what their promises add up to for people who are in several.
-Seeded     Noise that came from a seed, or that is not cryptographic, protects nobody; a statement with such
-           a release says so first.
 """
 
 import json
@@ -44,7 +47,26 @@ class FixedPlan:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Statement:
-    """All that an account promises and spent, at one moment. `str()` is the text."""
+    """The guarantee and the spending of an account at one moment. `str()` is the text.
+
+    Attributes:
+        account: The name of the account.
+        location: Where the ledger is, without a password.
+        head: The head of the ledger.
+        guarantee: The guarantee of all releases, past and future: that of the budget.
+        order: The order of the filter; None for pure differential privacy.
+        theorem: The theorem that the guarantee rests on.
+        spent_epsilon: The smallest epsilon, at the account's delta, that all releases so far fit in.
+        fraction: The part of the budget that is used, from 0 to 1.
+        fixed_plan: The cost of the same releases as a plan fixed beforehand; None if it has none.
+        grants: All grants, oldest first.
+        releases: All releases, in order.
+        costs: What each release costs on its own.
+        others: The other accounts of the ledger, with the guarantees of their budgets.
+        written_at: When, in UTC.
+        code_version: The version of sfumato that wrote it.
+        recorded: Whether the ledger is kept; false for a temporary one.
+    """
 
     account: str
     location: str
@@ -57,17 +79,15 @@ class Statement:
     fixed_plan: FixedPlan | None
     grants: tuple[Grant, ...]
     releases: tuple[ReleaseRecord, ...]
-    costs: tuple[Guarantee, ...]  # what each release costs on its own
-    others: tuple[
-        tuple[str, Guarantee], ...
-    ]  # the other accounts of the ledger, and what their budgets promise
+    costs: tuple[Guarantee, ...]
+    others: tuple[tuple[str, Guarantee], ...]
     written_at: str
     code_version: str
-    recorded: bool = True  # whether its ledger is kept
+    recorded: bool = True
 
     @property
     def seeded(self) -> bool:
-        """Whether any release that counts had noise that protects nobody."""
+        """Whether any release that counts had noise that does not protect."""
         return any(release.seeded and release.spent for release in self.releases)
 
     @property
@@ -92,7 +112,11 @@ class Statement:
         return self.text
 
     def to_json(self) -> str:
-        """Return the same for a machine; epsilons are not rounded, but err upwards."""
+        """Return the statement for programs. Epsilons are not rounded, but err upwards.
+
+        Returns:
+            The JSON text.
+        """
         return _json.dumps(self._plain())
 
     # --- the text ------------------------------------------------------------------------------------------
@@ -107,7 +131,7 @@ class Statement:
         if self.recorded:
             return ""
         return (
-            "Not recorded: the ledger of this account is temporary and ends with its process, so nobody can "
+            "Not recorded: the ledger of this account is temporary and ends with its process, so no one can "
             "check this statement later."
         )
 
@@ -118,7 +142,7 @@ class Statement:
 
     def _claim(self) -> str:
         return (
-            f"All releases from this account, past and future, together satisfy {self.guarantee}, also where "
+            f"All releases from this account, past and future, together satisfy {self.guarantee}, also if "
             f"a release was chosen after seeing earlier ones. {in_words(self.guarantee)}"
         )
 
@@ -165,11 +189,11 @@ class Statement:
     def _list(self) -> str:
         if not self.releases:
             return "Nothing was released."
-        told = [
+        sentences = [
             filled(described(release, cost), number=number)
             for number, (release, cost) in enumerate(zip(self.releases, self.costs, strict=True), start=1)
         ]
-        return "\n".join(["The releases, and what each costs on its own. Times are in UTC.", *told])
+        return "\n".join(["The releases, and what each costs on its own. Times are in UTC.", *sentences])
 
     def _others(self) -> str:
         outside = "Releases that are in no ledger, or in another one, are not covered by this statement."
@@ -208,11 +232,13 @@ class Statement:
         )
 
     def _end(self) -> str:
-        told = filled(
+        closing = filled(
             "Keep the last line: `sfumato ledger verify --head` with it shows whether anything that was "
             "written until now was changed or cut off."
         )
-        return f"{told}\n\nLedger {self.location}, {many(self.head.count, 'row', 'rows')}, head\n{self.head}"
+        return (
+            f"{closing}\n\nLedger {self.location}, {many(self.head.count, 'row', 'rows')}, head\n{self.head}"
+        )
 
     # --- the JSON ------------------------------------------------------------------------------------------
 

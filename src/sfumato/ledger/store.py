@@ -55,7 +55,7 @@ class Store:
 
     @classmethod
     def create(cls, location: str | os.PathLike[str]) -> "Store":
-        """Make a ledger where none is yet."""
+        """Make a new ledger."""
         backend = backends.find(location)
         if not backend.create():
             raise LedgerError(
@@ -69,7 +69,7 @@ class Store:
         return self._backend.reading()
 
     def writing(self) -> AbstractContextManager[Connection]:
-        """Give a connection that nobody else writes beside, and make its work durable at the end."""
+        """Give a connection with the only write lock, and make its work durable at the end."""
         return self._backend.writing()
 
     def rows(self, connection: Connection, *, start: int = 0) -> list[Row]:
@@ -104,7 +104,7 @@ class Store:
         connection.execute(_head.update().values(row_count=row.sequence, row_hash=row.row_hash))
 
     def _unreadable(self, what: str) -> LedgerCorruptError:
-        # What stands there instead is not echoed: whoever meddled chose it.
+        # The text in its place is not shown: it was chosen by whoever changed the file.
         return LedgerCorruptError(
             f"the ledger {self.location} has {what} that cannot be read: something else than text or a "
             "number stands there. Nothing more will be spent from it: restore a copy that verifies."
@@ -126,8 +126,7 @@ class Store:
         version = connection.execute(sa.select(sa.func.max(_schema.c.version))).scalar()
         if not isinstance(version, int) or version < 1:
             raise LedgerCorruptError(
-                f"the ledger at {self.location} does not say which version it has. Restore a copy that "
-                "verifies."
+                f"the ledger at {self.location} has no version number. Restore a copy that verifies."
             )
         if version > CURRENT_VERSION:
             raise LedgerVersionError(

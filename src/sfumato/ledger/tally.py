@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A running sum of costs that is exact, so that adding and taking away in any order leaves no trace.
+"""A running sum of costs that is exact: adding and removing in any order leaves no rounding error.
+
+Every float is a whole multiple of the smallest one, 2^-1074, and whole numbers add up exactly. Infinite costs
+are counted separately.
 
 Guarantee  `total` is the sum of all costs added and not taken away, correctly rounded once, at the end.
-How        Every float is a whole multiple of the smallest one, 2^-1074, and whole numbers add up exactly.
-           Infinite costs are counted beside them.
 """
 
 import math

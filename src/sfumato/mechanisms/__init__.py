@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where does noise come from? Mechanisms: noise put in the right place, each of which knows its own event."""
+"""Mechanisms that add calibrated noise, each with the event that describes it."""
 
 from typing import TYPE_CHECKING
 

@@ -1,22 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gaussian noise drawn on a GPU, from a ChaCha20 stream.
 
+Each call takes a fresh 256-bit key from the generator's own stream on the CPU. With a `SecureGenerator` it is
+secret and never used again; with a seeded one it is repeatable. It travels as arguments of the launch, so
+nothing is copied and no call waits for the device.
+
+Under one key, tensor number t of the call has nonce t, and block n of its keystream counter n, of 64 bits
+(words 12 and 13 of the state; RFC 8439 makes the second of them part of the nonce). So no block is made
+twice: keys differ between calls, nonces between tensors, counters between blocks.
+
+A captured CUDA graph replays its launches with the arguments of the capture: the same key, hence the same
+noise at every replay, and the difference of two releases would be free of noise. So drawing during a capture
+is refused, and so is drawing inside a function that torch compiles.
+
+A seed gives the same noise on every GPU, up to rounding, but not the noise it gives on the CPU.
+
 Guarantee  Noise for a CUDA tensor comes from the ChaCha20 keystream (RFC 8439, section 2.3), which a Triton
-           kernel makes on the device: without the key its words cannot be told from uniform ones.
-Key        Each call takes a fresh 256-bit key from the generator's own stream on the CPU: secret
-           and never used again with a `SecureGenerator`, repeatable with a seeded one. It travels as
-           arguments of the launch, so nothing is copied and nobody waits for the device.
-Counter    Under one key, tensor number t of the call has nonce t, and block n of its keystream counter n, of
-           64 bits (words 12 and 13 of the state; RFC 8439 makes the second of them part of the nonce). So no
-           block is made twice: keys differ between calls, nonces between tensors, counters between blocks.
-Graphs     A captured CUDA graph replays its launches with the arguments of the capture: the same key, hence
-           the same noise at every replay, and the difference of two releases would be free of it. Drawing
-           during a capture is therefore refused, and so is drawing inside a function that torch compiles.
-Promise    In float32 that of `mechanisms.tensors`: the same words make the same draw, up to rounding, and a
+           kernel makes on the device: without the key its words cannot be distinguished from uniform ones.
+           In float32, that of `mechanisms.tensors`: the same words make the same draw, up to rounding, and a
            block of sixteen makes five pairs. In float64 the radius is made in the same way and the angle has
            two words, a block makes four pairs, and a draw is within 2^-46 r of an ideal one, or the step of
-           the radius, 2^-65 exp(r^2 / 2) / r, where that is more: beyond r = 5.7.
-Order      A seed gives the same noise on every GPU, up to rounding, but not the noise it gives on the CPU.
+           the radius, 2^-65 exp(r^2 / 2) / r, if that is more: beyond r = 5.7.
 Source     RFC 8439; Bernstein 2008, "ChaCha, a variant of Salsa20"; Box and Muller 1958.
 """
 
@@ -51,7 +55,7 @@ def available() -> bool:
 
 
 def refuse_replay(tensor: Tensor) -> None:
-    """Raise an error where noise for `tensor` would be recorded, to be repeated later."""
+    """Raise an error if noise for `tensor` would be recorded and repeated later."""
     with _on(tensor):
         captured = tensor.is_cuda and torch.cuda.is_current_stream_capturing()
     if captured or torch.compiler.is_compiling():

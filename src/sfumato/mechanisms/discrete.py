@@ -1,21 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Discrete noise in tensors, and the Gaussian mechanism on an integer grid, whose guarantee is exact.
 
+In grid steps, with d coordinates, each rounded by at most 1/2:
+- CONTRIBUTIONS rounded, then summed in integers: one unit contributes a vector of norm at most
+  clip_norm + sqrt(d)/2, and a neighbor moves the sum by `diameter` times that.
+- SUM rounded: the unrounded sum moves by diameter * clip_norm, and the two roundings (before and
+  after) differ by at most 1/2 + 1/2 in each coordinate, sqrt(d) in norm, whatever the relation.
+  The contribution bound of the event is therefore clip_norm + sqrt(d)/diameter.
+
+The event of CONTRIBUTIONS bounds what each unit adds, so it may be sampled. The event of SUM under
+replacement may not: a unit that a sample leaves out moves the sum by up to clip_norm + sqrt(d). A sum of rows
+in float64 is itself rounded; rounding CONTRIBUTIONS avoids that and is the default.
+
 Guarantee  `GridGaussian` clips each unit's row to `clip_norm`, rounds to a public grid, adds exact discrete
            Gaussian noise in integers, and multiplies back. No real-number theorem is stretched over
            floating-point noise: the law of the output is the stated one.
-Rounding   In grid steps, with d coordinates, each rounded by at most 1/2:
-           - CONTRIBUTIONS rounded, then summed in integers: one unit contributes a vector of norm at most
-             clip_norm + sqrt(d)/2, and a neighbor moves the sum by `diameter` times that.
-           - SUM rounded: the unrounded sum moves by diameter * clip_norm, and the two roundings (before and
-             after) differ by at most 1/2 + 1/2 in each coordinate, sqrt(d) in norm, whatever the relation.
-             The contribution bound of the event is therefore clip_norm + sqrt(d)/diameter.
 Neighbors  Add-or-remove and zero-out move the sum by one contribution, replacement by two.
-Sampling   A CONTRIBUTIONS event bounds what each unit adds, so it may be sampled. A SUM event under
-           replacement may not: a unit that a sample leaves out moves the sum by up to clip_norm + sqrt(d).
-Limits     A sum of rows in float64 is itself rounded; rounding CONTRIBUTIONS avoids that and is the default.
-Edges      A row that is NaN or infinite counts as zero. A sum that is not finite is refused, unseen, and so
-           is one that was not added up in float64 or in integers. Integers of 2^53 and more are refused.
+Edge cases A row that is NaN or infinite counts as zero. A sum that is not finite is refused, without being
+           shown, and so is one that was not added up in float64 or in integers. Integers of 2^53 and more are
+           refused.
 Source     Canonne, Kamath, Steinke 2020, arXiv:2004.00010; rounding as in Kairouz, Liu, Steinke 2021,
            arXiv:2102.06387, Section 4, with deterministic rounding.
 """
@@ -52,6 +55,18 @@ def discrete_gaussian(
 
     A float is a fraction, and is taken as exactly that.
 
+    Args:
+        shape: The shape of the tensor.
+        stddev: The parameter of the noise, about its standard deviation. A float is taken as exactly that
+            fraction.
+        generator: Source of randomness. None uses the secure generator; any other kind is for study only.
+
+    Returns:
+        The noise, as int64.
+
+    Raises:
+        InvalidParameterError: If a parameter is out of range.
+
     >>> discrete_gaussian((2, 2), stddev=3.0).dtype
     torch.int64
     """
@@ -64,6 +79,17 @@ def discrete_laplace(
 ) -> Tensor:
     """Return integers with probability exactly proportional to exp(-|x| / scale).
 
+    Args:
+        shape: The shape of the tensor.
+        scale: The scale of the noise.
+        generator: Source of randomness. None uses the secure generator; any other kind is for study only.
+
+    Returns:
+        The noise, as int64.
+
+    Raises:
+        InvalidParameterError: If a parameter is out of range.
+
     >>> discrete_laplace((3,), scale=0.5).shape
     torch.Size([3])
     """
@@ -72,7 +98,18 @@ def discrete_laplace(
 
 
 def quantize(tensor: Tensor, *, granularity: float) -> Tensor:
-    """Round to the nearest multiple of `granularity`, a power of two, and return the multiples as integers.
+    """Round to the nearest multiple of a granularity, and return the multiples as integers.
+
+    Args:
+        tensor: The numbers.
+        granularity: The grid step, a power of two.
+
+    Returns:
+        The multiples, as int64.
+
+    Raises:
+        InvalidParameterError: If the granularity is not a power of two, or a number is not finite or too
+            large.
 
     >>> quantize(torch.tensor([0.3, -1.0]), granularity=0.25)
     tensor([ 1, -4])
@@ -91,7 +128,12 @@ def quantize(tensor: Tensor, *, granularity: float) -> Tensor:
 
 
 class Rounded(enum.Enum):
-    """What is rounded to the grid: each contribution (the default) or the finished sum."""
+    """What is rounded to the grid.
+
+    Attributes:
+        CONTRIBUTIONS: Each contribution is rounded, and the sum is exact. This is the default.
+        SUM: The finished sum is rounded.
+    """
 
     CONTRIBUTIONS = "contributions"
     SUM = "sum"
@@ -99,7 +141,18 @@ class Rounded(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GridGaussian:
-    """The sum of clipped vectors with exact discrete Gaussian noise on the multiples of `granularity`.
+    """The sum of clipped vectors with exact discrete Gaussian noise on a grid.
+
+    Args:
+        clip_norm: The largest L2 norm of one unit's vector. Longer vectors are clipped to it.
+        granularity: The grid step, a power of two.
+        stddev: The parameter of the noise, about its standard deviation, in the unit of the vectors.
+        dimension: How many coordinates a vector has.
+        relation: Which data sets are neighbors.
+        rounded: What is rounded to the grid: each contribution or the sum.
+
+    Raises:
+        InvalidParameterError: If a parameter is out of range.
 
     >>> mechanism = GridGaussian(clip_norm=1.0, granularity=2.0**-10, stddev=4.0, dimension=4,
     ...                          relation=Relation.ADD_REMOVE)
@@ -139,13 +192,28 @@ class GridGaussian:
         return (self.clip_norm / self.granularity + math.sqrt(self.dimension) / share) * slack
 
     def event(self) -> DpEvent:
-        """Return what one release costs."""
+        """Return the event of one release, which accountants price.
+
+        Returns:
+            The event.
+        """
         event = DiscreteGaussianDpEvent(self.stddev_steps, self.sensitivity_steps, self.dimension)
         halved = self.rounded is Rounded.SUM and self.relation.replaces
         return UnsampledDpEvent(event) if halved else event
 
     def release(self, contributions: Tensor, *, generator: Generator | None = None) -> Tensor:
-        """Clip and sum the rows of a [units, dimension] tensor, and return the sum with noise in float64."""
+        """Clip the rows, sum them, and release the sum with noise.
+
+        Args:
+            contributions: A [units, dimension] tensor, one row for each privacy unit.
+            generator: Source of randomness. None uses the secure generator; any other kind is for study only.
+
+        Returns:
+            The sum with noise, as float64.
+
+        Raises:
+            InvalidParameterError: If the tensor has another shape or type, or `rounded` is SUM.
+        """
         rows = _float64(contributions, "contributions")
         if rows.ndim != 2 or rows.shape[1] != self.dimension:
             raise InvalidParameterError(
@@ -157,12 +225,23 @@ class GridGaussian:
         return self._noised(quantize(rows, granularity=self.granularity).sum(0), generator)
 
     def release_sum(self, total: Tensor, *, generator: Generator | None = None) -> Tensor:
-        """Return a sum that was clipped elsewhere, with noise: `rounded` must be SUM.
+        """Release a sum that was clipped elsewhere, with noise; `rounded` must be SUM.
 
         The sum must have been added up in float64 or in integers. Floating-point addition rounds, and one
         unit can change every rounding after it: in float32 by more than `clip_norm`, so other types are
         refused. In float64 the same happens on a scale of 2^-53 of the largest partial sum for each addition,
-        which the event does not cover; round CONTRIBUTIONS where the guarantee must be exact.
+        which the event does not cover. Round CONTRIBUTIONS if the guarantee must be exact.
+
+        Args:
+            total: The sum, a vector of `dimension` coordinates.
+            generator: Source of randomness. None uses the secure generator; any other kind is for study only.
+
+        Returns:
+            The sum with noise, as float64.
+
+        Raises:
+            InvalidParameterError: If the sum has another shape or type or is not finite, or `rounded` is not
+                SUM.
         """
         if self.rounded is not Rounded.SUM:
             raise InvalidParameterError(

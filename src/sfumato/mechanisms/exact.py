@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exact sampling: no floating-point number ever decides an outcome that it could get wrong.
+"""Exact sampling: rounding of floating-point numbers never changes an outcome.
 
-Promise    Given uniform bits, `integers` returns x with probability EXACTLY proportional to
+A random real of [0, 1) is read bit by bit and compared with an irrational threshold that is known as an
+interval. The first 64 bits decide unless they fall into the interval (about once in 2^38 draws or rarer).
+Then more bits are drawn and the interval is narrowed with `decimal`, whose exp is correctly rounded, until
+they do. Deciding later with more bits changes no probability.
+
+If a float64 filter is used, numpy's exp must be accurate to 2^-40 (it is accurate to 2^-51).
+
+Guarantee  Given uniform bits, `integers` returns x with probability EXACTLY proportional to
            exp(-|x|^power / spread), `bernoulli_exp` succeeds with probability EXACTLY exp(-rate), and
            `categorical` picks i with probability EXACTLY proportional to weight_i exp(log_weight_i).
-How        A random real of [0, 1) is read bit by bit and compared with an irrational threshold that is known
-           as an interval. The first 64 bits decide unless they fall into the interval (about once in 2^38
-           draws or rarer); then more bits are drawn and the interval is narrowed with `decimal`, whose exp is
-           correctly rounded, until they do. Deciding later with more bits changes no probability.
-Trusts     Where a float64 filter is used, numpy's exp must be right to 2^-40 (it is to 2^-51).
 Source     The distributions are those of Canonne, Kamath and Steinke 2020, arXiv:2004.00010; large spreads
            are split into a coarse step and a uniform remainder as in Karney 2016, arXiv:1303.6257. Inversion
            with lazily refined bits is Knuth and Yao 1976.

@@ -6,8 +6,8 @@ Guarantee  Two values at most `sensitivity` apart lie at most `units` steps apar
            it was sized for. The step is a power of two, from 2^-21 to 2^-20 of the sensitivity, so the grid
            costs less than a millionth of accuracy.
 Neighbors  As the caller states `sensitivity`.
-Edges      NaN or infinite values are refused without being shown. Values beyond 2^61 steps are clamped, which
-           moves no two values further apart.
+Edge cases NaN and infinite values are refused without being shown. Values beyond 2^61 steps are clamped,
+           which does not increase the distance of any two values.
 """
 
 import math

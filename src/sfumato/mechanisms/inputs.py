@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How numbers come in: private values, which no message may show, and public parameters, kept as float64.
+"""Validation of numbers: private values, which no message may show, and public parameters, kept as float64.
 
-Promise    A private value that is no number is refused with a message that does not contain it, nor does the
-           error carry another that does: conversion errors of Python and numpy quote what they are given.
-           No conversion warns either, since a warning that depends on the data is a release nobody paid for.
-Settle     `settle` replaces the parameters of a frozen mechanism by the equal float64, so that the noise, the
-           event and the repr speak of one number. A number that float64 cannot hold exactly is refused: only
-           the caller knows which way of rounding is safe.
-Edges      Text is refused even where it reads as a number, and so are complex numbers. NaN and infinity are
-           numbers to `numbers`, and refused by `number`. What is beyond float64 is refused; `clippable`
-           makes it an infinity.
+`settle` replaces the parameters of a frozen mechanism by the equal float64, so that the noise, the event and
+the repr use the same number. A number that float64 cannot hold exactly is refused: only the caller knows in
+which direction rounding is safe.
+
+Guarantee  A private value that is not a number is refused with a message that does not contain it, and the
+           error has no cause that does: conversion errors of Python and numpy quote their input. No
+           conversion warns either, since a warning that depends on the data would be a release that was not
+           charged.
+Edge cases Text is refused even if it reads as a number, and so are complex numbers. `numbers` accepts NaN and
+           infinity; `number` refuses them. Values beyond float64 are refused; `clippable` turns them into an
+           infinity.
 """
 
 import math
@@ -66,7 +68,7 @@ def numbers(values: npt.ArrayLike, *, what: str) -> npt.NDArray[np.float64]:
 
 
 def clippable(values: npt.ArrayLike, *, what: str) -> npt.NDArray[np.float64]:
-    """Return private values as float64, those beyond it as infinities: for whoever clips or leaves those out.
+    """Return private values as float64, those beyond it as infinities, for callers that clip or drop them.
 
     >>> clippable([1, -(10**400)], what="ages")
     array([  1., -inf])
@@ -146,7 +148,7 @@ def _in_range(value: Any) -> Any:
 
 
 def _quietly(convert: Callable[[], _T]) -> _T | None:
-    """Return what `convert` returns; None where it fails, in whatever way: any error may quote the value.
+    """Return what `convert` returns; None if it fails, in whatever way: any error may quote the value.
 
     Callers raise after this returned, not while the error is handled, so that theirs does not carry it along.
     """

@@ -1,24 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where randomness comes from.
+"""Generators of random bytes: secure, fast, or seeded.
+
+The secure stream is counter mode as AES-256-GCM runs it (NIST SP 800-38D: blocks 2, 3, ... under a nonce of
+96 bits), because libraries have made that path the fastest one: twice as fast as plain CTR on processors with
+wide AES instructions. The tag is never requested, so only the keystream is left. A seeded stream is plain CTR
+from block 0, the same on every version.
+
+`generator=None` means `SecureGenerator`, everywhere. Seeds (`sfumato.testing.seeded`) and the faster
+`FastGenerator` must be requested by name, and `study_note` returns the note that a release made with them
+must carry.
+
+A secret key gives at most 2^32 - 2 blocks of 16 bytes, GCM's own limit. The bound on distinguishing them from
+uniform bytes is then 2^-65 (the PRP/PRF switching lemma, q^2 / 2^129).
+
+`fork(label, index)` returns the generator of one step or one purpose. A seeded one derives its key by SHA-256
+from the parent's key, the label and the index, so step 1000 of a run can be repeated without drawing the 999
+before it; other labels or indices give unrelated streams. The fork of a secure generator is the generator
+itself, whose stream never repeats.
 
 Guarantee  `SecureGenerator` is the AES-256-CTR keystream of a key taken from the operating system: without
-           the key its bytes cannot be told from uniform ones. Two generators, two threads and two processes
-           never share a stream: a forked child takes a key of its own, and a generator cannot be pickled or
-           copied. No generator of any kind gives a forked child the stream of its parent: one without a seed
-           starts anew there, and one with a seed refuses to work.
-GCM        The secure stream is counter mode as AES-256-GCM runs it (NIST SP 800-38D: blocks 2, 3, ... under a
-           nonce of 96 bits), because libraries have made that path the fastest one: twice as fast as plain
-           CTR where the processor has wide AES instructions. The tag is never asked for, so what is left is
-           the keystream. A seeded stream is plain CTR from block 0, the same on every version.
-Default    `generator=None` means `SecureGenerator`, everywhere. Seeds (`sfumato.testing.seeded`) and speed
-           before secrecy (`FastGenerator`) are asked for by name, and `study_note` says what a release made
-           with them must carry.
-Rekeying   A secret key gives at most 2^32 - 2 blocks of 16 bytes, GCM's own limit; the bound on telling them
-           from uniform bytes is then 2^-65 (the PRP/PRF switching lemma, q^2 / 2^129).
-Forking    `fork(label, index)` gives the generator of one step or one purpose. A seeded one derives its key
-           by SHA-256 from the parent's key, the label and the index, so step 1000 of a run can be repeated
-           without drawing the 999 before it; other labels or indices give unrelated streams. A secure one has
-           nothing to repeat: its fork is itself, and its stream never comes back to where it was.
+           the key its bytes cannot be distinguished from uniform ones. Two generators, two threads and two
+           processes never share a stream: a forked child takes a key of its own, and a generator cannot be
+           pickled or copied. No generator of any kind gives a forked child the stream of its parent: one
+           without a seed starts anew there, and one with a seed refuses to work.
 """
 
 import hashlib
@@ -62,7 +66,7 @@ _LITTLE: Final = np.dtype("<u8")  # a seeded stream is the same on every platfor
 
 
 class Generator(Protocol):
-    """A source of random bytes, as every sampler here takes it."""
+    """A source of random bytes: the type of every `generator` argument."""
 
     @property
     def secure(self) -> bool:
@@ -75,16 +79,28 @@ class Generator(Protocol):
         ...
 
     def fill(self, out: memoryview) -> None:
-        """Overwrite every byte of `out` with random ones."""
+        """Overwrite a buffer with random bytes.
+
+        Args:
+            out: The buffer.
+        """
         ...
 
     def fork(self, label: str, index: int) -> "Generator":
-        """Return the generator of one purpose and one step, however much of this one was used."""
+        """Return the generator of one purpose and one step, however much of this one was used.
+
+        Args:
+            label: The purpose.
+            index: The number of the step.
+
+        Returns:
+            The generator.
+        """
         ...
 
 
 def refuse_copy(self: Any, protocol: Any = None) -> NoReturn:
-    """Stand in for `__reduce_ex__` where a copy would draw the same noise again."""
+    """Replace `__reduce_ex__` in classes whose copies would draw the same noise again."""
     raise TypeError(
         f"a {type(self).__name__} cannot be pickled or copied: two holders would draw the same noise. "
         "Make a new one where it is needed."
@@ -129,7 +145,7 @@ if hasattr(os, "register_at_fork"):  # absent on Windows, which cannot fork
 
 
 def process_token() -> tuple[int, int]:
-    """Return what tells this process from its parent, its children and any that reuse its number."""
+    """Return a token that differs between this process, its parent, its children and later processes."""
     return os.getpid(), _forks
 
 
@@ -141,12 +157,12 @@ def _other_process() -> InvalidParameterError:
 
 
 class SecureGenerator:
-    """The default: a cryptographic stream with a secret key from the operating system.
+    """A cryptographic stream with a secret key from the operating system; the default everywhere.
 
-    A fork is noticed, a restored memory image is not: a snapshot of a virtual machine or a checkpoint of a
-    process holds the key, and each time it is restored the stream goes on from the same place. Noise drawn
-    after two restorations of one image is the same noise, so restart the process instead, or release from one
-    of them only.
+    A fork of the process is detected, a restored memory image is not: a snapshot of a virtual machine or a
+    checkpoint of a process holds the key, and each time it is restored the stream continues from the same
+    place. Noise drawn after two restorations of one image is the same noise, so restart the process instead,
+    or release from one of them only.
 
     >>> SecureGenerator().secure, SecureGenerator().seeded
     (True, False)
@@ -161,7 +177,11 @@ class SecureGenerator:
         self._local = threading.local()
 
     def fill(self, out: memoryview) -> None:
-        """Overwrite every byte of `out`."""
+        """Overwrite a buffer with random bytes.
+
+        Args:
+            out: The buffer.
+        """
         while len(out):
             stream = self._stream()
             part = out[: stream.left]
@@ -169,7 +189,15 @@ class SecureGenerator:
             out = out[len(part) :]
 
     def fork(self, label: str, index: int) -> "SecureGenerator":
-        """Return this generator: its stream never repeats, so label and index have nothing to tell apart."""
+        """Return this generator: its stream never repeats, so it serves every purpose.
+
+        Args:
+            label: The purpose; not used.
+            index: The number of the step; not used.
+
+        Returns:
+            This generator.
+        """
         return self
 
     def _stream(self) -> _Keystream:
@@ -183,7 +211,10 @@ class SecureGenerator:
 class SeededGenerator:
     """The same stream from a public seed: repeatable, hence for study and tests only.
 
-    It stays in the process that made it; elsewhere, make another with a seed of its own.
+    It can be used only in the process that made it. In another process, make one with a seed of its own.
+
+    Args:
+        seed: The seed, a whole number.
     """
 
     secure = False
@@ -201,13 +232,24 @@ class SeededGenerator:
         self._process = process_token()
 
     def fill(self, out: memoryview) -> None:
-        """Overwrite every byte of `out`."""
+        """Overwrite a buffer with the next bytes of the stream.
+
+        Args:
+            out: The buffer.
+        """
         self._refuse_other_process()
         with self._lock:
             self._stream.fill(out)
 
     def fork(self, label: str, index: int) -> "SeededGenerator":
         """Return the generator of one purpose and one step: the same for the same seed, label and index.
+
+        Args:
+            label: The purpose.
+            index: The number of the step.
+
+        Returns:
+            The generator.
 
         >>> step = SeededGenerator(7).fork("noise", 3)
         >>> int(words(1, step)[0]) == int(words(1, SeededGenerator(7).fork("noise", 3))[0])
@@ -224,10 +266,18 @@ class SeededGenerator:
 
 
 class FastGenerator:
-    """Torch's own generator: fast on every device, NOT secure. For studies, asked for by name.
+    """Torch's own generator: fast on every device, NOT secure, and for study only.
 
-    Its state can be computed from its outputs, so whoever sees a release may remove the noise. In a forked
-    process one without a seed starts anew, and one with a seed stays in the process that made it.
+    Its state can be computed from its outputs, so everyone who sees a release may remove the noise. In a
+    forked process a generator without a seed starts anew, and one with a seed can be used only in the process
+    that made it.
+
+    Args:
+        seed: The seed. None takes one from the operating system.
+        device: The device that numbers are drawn on.
+
+    Raises:
+        InvalidParameterError: If the seed is not a number from 0 to 2^63 - 1.
 
     >>> FastGenerator(7).secure, FastGenerator(7).seeded, FastGenerator().seeded
     (False, True, False)
@@ -264,7 +314,11 @@ class FastGenerator:
         return self._torch
 
     def fill(self, out: memoryview) -> None:
-        """Overwrite every byte of `out`."""
+        """Overwrite a buffer with random bytes.
+
+        Args:
+            out: The buffer.
+        """
         import torch
 
         values = torch.empty(-(-len(out) // 8), dtype=torch.int64, device=self._device)
@@ -272,7 +326,18 @@ class FastGenerator:
         out[:] = values.cpu().numpy().data.cast("B")[: len(out)]
 
     def fork(self, label: str, index: int) -> "FastGenerator":
-        """Return a generator on the same device: with a seed derived from this one's, or a fresh one."""
+        """Return a generator on the same device: with a seed derived from this one's, or a fresh one.
+
+        Args:
+            label: The purpose.
+            index: The number of the step.
+
+        Returns:
+            The generator.
+
+        Raises:
+            InvalidParameterError: If a seeded generator is used in another process than its own.
+        """
         if self._seed is None:
             return FastGenerator(device=self._device)
         if self._process != process_token():
@@ -297,7 +362,13 @@ def resolve(generator: Generator | None) -> Generator:
 
 
 def study_note(generator: Generator | None) -> str | None:
-    """Return what a release made with `generator` must say of its noise; None where it is secure.
+    """Return the note that a release made with a generator must carry, or None if the generator is secure.
+
+    Args:
+        generator: The generator, or None for the secure one.
+
+    Returns:
+        The note, or None.
 
     >>> study_note(SeededGenerator(1))
     'for study only: the noise was seeded'

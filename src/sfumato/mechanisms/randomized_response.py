@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each person randomizes their own answer: randomized response and unary encoding.
+"""Randomized response and unary encoding: each person randomizes their own answer.
+
+Coins compare 64-bit words with a threshold that is rounded towards more noise: a chance is the stated one or
+up to 2^-64 noisier. Uniform buckets are exact.
 
 Guarantee  Whatever one person's true answer is, each report is at most e^epsilon times likelier than under
-           any other answer (local differential privacy; nobody needs to be trusted).
+           any other answer (local differential privacy; no party needs to be trusted).
 Neighbors  Replace-one: one person's answer is replaced by another; replace-label where the answer is a label.
            A list holds one answer for each person; a person who answers twice is charged twice. Whether a
            person answers at all is not hidden, so no other relation is offered.
-Chances    Coins compare 64-bit words with a threshold that is rounded towards more noise: a chance is the
-           stated one or up to 2^-64 noisier. Uniform buckets are exact.
-Edges      Answers outside 0 ... num_buckets - 1 are refused without being shown; no answers give no reports.
+Edge cases Answers outside 0 ... num_buckets - 1 are refused without being shown. No answers give no reports.
 Source     Warner 1965; Kairouz, Bonawitz, Ramage 2016 (k-ary); Wang, Blocki, Li, Jha 2017, "Locally
            differentially private protocols for frequency estimation", Sections 4.2 and 4.3 (SUE, OUE).
 """
@@ -49,9 +50,17 @@ def _coins(shape: tuple[int, ...], chance: float, generator: Generator | None) -
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RandomizedResponse:
-    """Tell the truth, or with probability `noise_parameter` a bucket drawn evenly from all of them.
+    """Randomized response: report the truth, or with some probability a bucket drawn uniformly from all.
 
     With two buckets this is Warner's yes-or-no question.
+
+    Args:
+        noise_parameter: The probability that the report is drawn uniformly.
+        num_buckets: How many answers there are.
+        relation: Which data sets are neighbors.
+
+    Raises:
+        InvalidParameterError: If a parameter is out of range.
 
     >>> RandomizedResponse.calibrated(epsilon=1.0, num_buckets=4).event()
     RandomizedResponseDpEvent(noise_parameter=0.69951..., num_buckets=4)
@@ -71,7 +80,19 @@ class RandomizedResponse:
     def calibrated(
         cls, *, epsilon: float, num_buckets: int = 2, relation: Relation = Relation.REPLACE_ONE
     ) -> "RandomizedResponse":
-        """Return the mechanism whose truth is e^epsilon times likelier than any other answer."""
+        """Return the mechanism whose truth is e^epsilon times likelier than any other answer.
+
+        Args:
+            epsilon: The privacy budget of one report.
+            num_buckets: How many answers there are.
+            relation: Which data sets are neighbors.
+
+        Returns:
+            The mechanism.
+
+        Raises:
+            InvalidParameterError: If a parameter is out of range.
+        """
         _check.positive(epsilon=epsilon)
         epsilon = inputs.parameter("epsilon", epsilon)
         _check_buckets(num_buckets)
@@ -85,32 +106,71 @@ class RandomizedResponse:
     def release(
         self, answers: Sequence[int] | npt.NDArray[np.integer], *, generator: Generator | None = None
     ) -> npt.NDArray[np.int64]:
-        """Return one report for each answer."""
+        """Randomize answers, one report for each.
+
+        Args:
+            answers: The true answers, from 0 to num_buckets - 1.
+            generator: Source of randomness. None uses the secure generator; any other kind is for study only.
+
+        Returns:
+            The reports.
+
+        Raises:
+            InvalidParameterError: If an answer is out of range. The message does not show it.
+        """
         true = _buckets(answers, self.num_buckets)
         noisy = _coins(true.shape, self.noise_parameter, generator)
         return np.where(noisy, uniform_below(self.num_buckets, true.size, generator), true)
 
     def estimate(self, counts: Sequence[float] | npt.NDArray[np.integer]) -> npt.NDArray[np.float64]:
-        """Return unbiased estimates of the true counts from the counts of reports."""
+        """Return unbiased estimates of the true counts from the counts of reports.
+
+        Args:
+            counts: How often each bucket was reported.
+
+        Returns:
+            The estimates, one for each bucket.
+
+        Raises:
+            InvalidParameterError: If a parameter is out of range.
+        """
         seen = _counts(counts, self.num_buckets)
         background = self.noise_parameter * seen.sum() / self.num_buckets
         return (seen - background) / (1 - self.noise_parameter)
 
     def event(self) -> DpEvent:
-        """Return what one report costs the person who gives it."""
+        """Return the event of one report, for the person who gives it.
+
+        Returns:
+            The event.
+        """
         return dp.RandomizedResponseDpEvent(self.noise_parameter, int(self.num_buckets))
 
 
 class Encoding(enum.Enum):
-    """How unary encoding spends its epsilon."""
+    """How unary encoding divides its epsilon between ones and zeros.
 
-    SYMMETRIC = "symmetric"  # both kinds of bit flip equally often (basic RAPPOR)
-    OPTIMIZED = "optimized"  # ones are kept half of the time, zeros as often as epsilon allows
+    Attributes:
+        SYMMETRIC: Both kinds of bit flip equally often (basic RAPPOR).
+        OPTIMIZED: Ones are kept half of the time, zeros as often as epsilon allows.
+    """
+
+    SYMMETRIC = "symmetric"
+    OPTIMIZED = "optimized"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UnaryEncoding:
-    """Report one bit for each bucket, each randomized on its own.
+    """Unary encoding: report one bit for each bucket, each randomized on its own.
+
+    Args:
+        epsilon: The privacy budget of one report.
+        num_buckets: How many answers there are.
+        encoding: How epsilon is divided between ones and zeros.
+        relation: Which data sets are neighbors.
+
+    Raises:
+        InvalidParameterError: If a parameter is out of range.
 
     >>> UnaryEncoding(epsilon=1.0, num_buckets=5).release([2, 2, 4]).shape
     (3, 5)
@@ -145,7 +205,18 @@ class UnaryEncoding:
     def release(
         self, answers: Sequence[int] | npt.NDArray[np.integer], *, generator: Generator | None = None
     ) -> npt.NDArray[np.bool_]:
-        """Return one row of bits for each answer."""
+        """Randomize answers, one row of bits for each.
+
+        Args:
+            answers: The true answers, from 0 to num_buckets - 1.
+            generator: Source of randomness. None uses the secure generator; any other kind is for study only.
+
+        Returns:
+            The reports, as an [answers, buckets] array of bits.
+
+        Raises:
+            InvalidParameterError: If an answer is out of range. The message does not show it.
+        """
         true = _buckets(answers, self.num_buckets)
         reports = _coins((true.size, self.num_buckets), self.zero_becomes_one, generator)
         # Both chances below one half round towards it: that is the noisy side for ones as for zeros.
@@ -155,14 +226,29 @@ class UnaryEncoding:
     def estimate(
         self, counts: Sequence[float] | npt.NDArray[np.integer], *, num_reports: int
     ) -> npt.NDArray[np.float64]:
-        """Return unbiased estimates of the true counts from how often each bit was one."""
+        """Return unbiased estimates of the true counts from the counts of ones.
+
+        Args:
+            counts: How often each bit was one.
+            num_reports: How many reports there are.
+
+        Returns:
+            The estimates, one for each bucket.
+
+        Raises:
+            InvalidParameterError: If a parameter is out of range.
+        """
         seen = _counts(counts, self.num_buckets)
         _check.non_negative(num_reports=num_reports)
         flips = self.zero_becomes_one
         return (seen - num_reports * flips) / (self.one_stays_one - flips)
 
     def event(self) -> DpEvent:
-        """Return what one report costs the person who gives it."""
+        """Return the event of one report, for the person who gives it.
+
+        Returns:
+            The event.
+        """
         return PureDpEvent(self.epsilon)
 
 

@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choose one of several by a private score: exponential, report-noisy-max, permute-and-flip.
+"""Private selection: exponential mechanism, report-noisy-max and permute-and-flip.
+
+Each chooses one of several candidates by a private score.
+
+The exponential mechanism has an epsilon-bounded range, which composes better than pure DP (Durfee and Rogers
+2019). Noisy max and permute-and-flip cost pure epsilon.
 
 Guarantee  Each mechanism is epsilon-DP when one privacy unit moves every score by at most `sensitivity`. The
            laws are sampled exactly (`mechanisms.exact`): no floating-point noise, no ties made by rounding.
 Neighbors  As `relation` states. `monotonic=True` says that one unit moves all scores in one direction (as
            counts do); it halves the noise, and only add-or-remove and zero-out neighbors can have it: a
            replaced unit moves some scores up and others down.
-Cost       Exponential: epsilon-bounded range, which composes better than pure DP (Durfee and Rogers 2019).
-           Noisy max and permute-and-flip: pure epsilon.
-Edges      No candidates, NaN or infinite scores are refused without being shown. Equal scores are equally
-           likely for the exponential mechanism and permute-and-flip.
+Edge cases An empty list of candidates and NaN or infinite scores are refused without being shown. Equal
+           scores are equally likely for the exponential mechanism and permute-and-flip.
 Source     McSherry and Talwar 2007; Dwork and Roth 2014, Claim 3.9 and Section 3.4; McKenna and Sheldon 2020,
            arXiv:2010.12603, Algorithm 1. The median by intervals: Smith 2011, Algorithm 2.
 """
@@ -68,29 +71,66 @@ class _Selection:
 class Exponential(_Selection):
     """Choose i with probability proportional to exp(epsilon score_i / (2 sensitivity)).
 
+    Args:
+        epsilon: The privacy budget of one release.
+        sensitivity: The most that one privacy unit can move any score under `relation`.
+        relation: Which data sets are neighbors.
+        monotonic: Whether one unit moves all scores in the same direction, as with counts. It halves the
+            noise.
+
+    Raises:
+        InvalidParameterError: If a parameter is out of range, or `monotonic` cannot hold under the relation.
+
     >>> mechanism = Exponential(epsilon=1.0, sensitivity=1.0, relation=Relation.REPLACE_ONE)
     >>> mechanism.release([0.0, 1000.0]), mechanism.event()
     (1, ExponentialDpEvent(epsilon=1.0))
     """
 
     def release(self, scores: Sequence[float], *, generator: Generator | None = None) -> int:
-        """Return the index of the chosen score."""
+        """Choose a candidate.
+
+        Args:
+            scores: The private scores, one for each candidate.
+            generator: Source of randomness. None uses the secure generator; any other kind is for study only.
+
+        Returns:
+            The index of the chosen candidate.
+
+        Raises:
+            InvalidParameterError: If there is no candidate or a score is not finite. The message shows no
+                score.
+        """
         rate = self._rate()
         logs = [rate * score for score in _fractions(scores)]
         return exact.categorical(logs, [Fraction(1)] * len(logs), generator)
 
     def event(self) -> DpEvent:
-        """Return what one release costs."""
+        """Return the event of one release, which accountants price.
+
+        Returns:
+            The event.
+        """
         return ExponentialDpEvent(self.epsilon)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IntervalExponential(_Selection):
-    """Choose a point of a line whose score is constant on intervals.
+    """The exponential mechanism on a line: choose a point whose score is constant on intervals.
 
-    The density at a point is proportional to exp(epsilon score / (2 sensitivity)). The point is drawn
-    exactly and rounded to a public grid of 2^-40 of the bounds, which is post-processing: the last digits
-    tell nothing of the interval's private ends.
+    The density at a point is proportional to exp(epsilon score / (2 sensitivity)). The point is drawn exactly
+    and rounded to a public grid of 2^-40 of the bounds, which is post-processing: the last digits do not
+    reveal the private ends of the interval.
+
+    Args:
+        epsilon: The privacy budget of one release.
+        sensitivity: The most that one privacy unit can move any score under `relation`.
+        relation: Which data sets are neighbors.
+        monotonic: Whether one unit moves all scores in the same direction, as with counts. It halves the
+            noise.
+        bounds: The lower and upper end of the line, public.
+
+    Raises:
+        InvalidParameterError: If a parameter is out of range, or `monotonic` cannot hold under the relation.
 
     >>> mechanism = IntervalExponential(epsilon=1.0, sensitivity=1.0, relation=Relation.REPLACE_ONE,
     ...                                 bounds=(0.0, 10.0))
@@ -111,7 +151,21 @@ class IntervalExponential(_Selection):
         *,
         generator: Generator | None = None,
     ) -> float:
-        """Return a point. Interval i lies between edges i and i + 1 with score i; empty ones are skipped."""
+        """Choose a point.
+
+        Args:
+            edges: The ends of the intervals, in order: interval i lies between edges i and i + 1. Empty ones
+                are skipped.
+            scores: The private scores, one for each interval.
+            generator: Source of randomness. None uses the secure generator; any other kind is for study only.
+
+        Returns:
+            The point.
+
+        Raises:
+            InvalidParameterError: If there is no interval or a score is not finite. The message shows no
+                score.
+        """
         ends, known = self._ends(edges, len(scores)), _nonempty(scores)
         lengths = np.diff(ends)  # a difference of two floats is rounded once, and zero only if they are equal
         live = np.flatnonzero(lengths > 0)
@@ -139,7 +193,11 @@ class IntervalExponential(_Selection):
         return exact.categorical_floats(rates, lengths[live] / widest, exactly, generator)
 
     def event(self) -> DpEvent:
-        """Return what one release costs."""
+        """Return the event of one release, which accountants price.
+
+        Returns:
+            The event.
+        """
         return ExponentialDpEvent(self.epsilon)
 
     def _ends(self, edges: Sequence[float] | Floats, intervals: int) -> Floats:
@@ -165,19 +223,41 @@ class IntervalExponential(_Selection):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NoisyMax(_Selection):
-    """Add Laplace noise to every score and report which is largest, not how large.
+    """Report noisy max: add Laplace noise to every score and report which is largest, not how large.
 
     The noise has scale 2 sensitivity / epsilon, and sensitivity / epsilon for monotonic scores: given the
     other noises, i wins when its own passes a bar, and a neighbor moves that bar by 2 sensitivity, or by
-    sensitivity where all scores move in one direction. Noise is drawn in whole steps of a public grid; of
-    equal noisy scores the first wins, which keeps the argument, as "passes" may mean "reaches".
+    sensitivity if all scores move in one direction. Noise is drawn in whole steps of a public grid. Of equal
+    noisy scores the first wins, which keeps the argument, as 'passes' may mean 'reaches'.
+
+    Args:
+        epsilon: The privacy budget of one release.
+        sensitivity: The most that one privacy unit can move any score under `relation`.
+        relation: Which data sets are neighbors.
+        monotonic: Whether one unit moves all scores in the same direction, as with counts. It halves the
+            noise.
+
+    Raises:
+        InvalidParameterError: If a parameter is out of range, or `monotonic` cannot hold under the relation.
 
     >>> NoisyMax(epsilon=1.0, sensitivity=1.0, relation=Relation.ADD_REMOVE, monotonic=True).release([0, 900])
     1
     """
 
     def release(self, scores: Sequence[float], *, generator: Generator | None = None) -> int:
-        """Return the index of the largest noisy score."""
+        """Choose a candidate.
+
+        Args:
+            scores: The private scores, one for each candidate.
+            generator: Source of randomness. None uses the secure generator; any other kind is for study only.
+
+        Returns:
+            The index of the largest noisy score.
+
+        Raises:
+            InvalidParameterError: If there is no candidate or a score is not finite. The message shows no
+                score.
+        """
         grid = Grid(self.sensitivity)
         steps = grid.place(_nonempty(scores))
         multiple = 1 if self.monotonic else 2
@@ -185,25 +265,51 @@ class NoisyMax(_Selection):
         return int(np.argmax(steps + noise))
 
     def event(self) -> DpEvent:
-        """Return what one release costs."""
+        """Return the event of one release, which accountants price.
+
+        Returns:
+            The event.
+        """
         return PureDpEvent(self.epsilon)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PermuteAndFlip(_Selection):
-    """Visit candidates in random order; take each with a chance that falls with its distance to the best.
+    """Visit candidates in random order, and take each with a chance that depends on its score.
 
-    The chance is exp(epsilon (score - best) / (2 sensitivity)), so the best one's is 1. Never worse than the
-    exponential mechanism in expected error, and the same law as noisy max with exponential noise (Ding et
-    al. 2021, arXiv:2105.07260). Flipping all coins first and choosing evenly among the heads is the same
-    law: the first head of a random order is any head with equal chance.
+    The chance is exp(epsilon (score - best) / (2 sensitivity)), so that of the best one is 1. The expected
+    error is never above that of the exponential mechanism, and the law is that of noisy max with exponential
+    noise (Ding et al. 2021, arXiv:2105.07260). Flipping all coins first and choosing uniformly among the
+    heads is the same law: the first head of a random order is any head with equal chance.
+
+    Args:
+        epsilon: The privacy budget of one release.
+        sensitivity: The most that one privacy unit can move any score under `relation`.
+        relation: Which data sets are neighbors.
+        monotonic: Whether one unit moves all scores in the same direction, as with counts. It halves the
+            noise.
+
+    Raises:
+        InvalidParameterError: If a parameter is out of range, or `monotonic` cannot hold under the relation.
 
     >>> PermuteAndFlip(epsilon=1.0, sensitivity=1.0, relation=Relation.REPLACE_ONE).release([0.0, 1000.0])
     1
     """
 
     def release(self, scores: Sequence[float], *, generator: Generator | None = None) -> int:
-        """Return the index of the candidate that is taken."""
+        """Choose a candidate.
+
+        Args:
+            scores: The private scores, one for each candidate.
+            generator: Source of randomness. None uses the secure generator; any other kind is for study only.
+
+        Returns:
+            The index of the chosen candidate.
+
+        Raises:
+            InvalidParameterError: If there is no candidate or a score is not finite. The message shows no
+                score.
+        """
         rate = self._rate()
         known = _fractions(scores)
         best = max(known)
@@ -213,7 +319,11 @@ class PermuteAndFlip(_Selection):
         return int(heads[uniform_below(heads.size, 1, generator)[0]])
 
     def event(self) -> DpEvent:
-        """Return what one release costs."""
+        """Return the event of one release, which accountants price.
+
+        Returns:
+            The event.
+        """
         return PureDpEvent(self.epsilon)
 
 

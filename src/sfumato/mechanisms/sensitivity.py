@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Global, local and smooth sensitivity, and for each a mechanism that may use it; the median as the example.
+"""Global, local and smooth sensitivity, each with a mechanism that can use it; the median is the example.
 
-Global     The most any neighbor of ANY data set moves the value. Noise in proportion to it is private:
-           `mechanisms.additive.Laplace`. For a median it is the whole width of the bounds.
-Local      The most any neighbor of THIS data set moves the value. Noise in proportion to it is NOT private:
-           its size alone tells neighbors apart. `ProposeTestRelease` uses it safely: propose a bound, test
-           with noise that the data are far from any that break it, and only then release.
-Smooth     A bound on local sensitivity that itself changes by at most a factor e^beta between neighbors, so
-           its size tells little. `SmoothMedian` scales its noise by it.
+Global sensitivity is the most that any neighbor of ANY data set moves the value. Noise in proportion to it is
+private: `mechanisms.additive.Laplace`. For a median it is the whole width of the bounds.
+
+Local sensitivity is the most that any neighbor of THIS data set moves the value. Noise in proportion to it is
+NOT private: its size alone distinguishes neighbors. `ProposeTestRelease` uses it safely: it proposes a bound,
+tests with noise that the data are far from any that violate it, and only then releases.
+
+Smooth sensitivity is a bound on local sensitivity that itself changes by at most a factor e^beta between
+neighbors, so its size reveals little. `SmoothMedian` scales its noise by it.
+
 Guarantee  `ProposeTestRelease`: (test_epsilon + release_epsilon, delta). `SmoothMedian`: epsilon with delta
            0, or (epsilon, delta). Floating point: `SmoothMedian` computes in float64 and rounds its answer to
            a public grid of 2^-32 of the bounds; its guarantee holds up to rounding.
 Neighbors  Replace-one: the number of values is public.
-Edges      Values are clamped to `bounds`, NaN counts as the lower bound; the median is the value of rank
-           ceil(n / 2). No values at all are refused: their number is public.
+Edge cases Values are clamped to `bounds`, and NaN counts as the lower bound. The median is the value of rank
+           ceil(n / 2). An empty list of values is refused: their number is public.
 Source     Nissim, Raskhodnikova, Smith 2007, Definitions 2.1 and 2.2, Proposition 3.4 (median); Dwork and Lei
            2009, as in Vadhan 2017, Section 3.2 (propose-test-release).
 """
@@ -102,10 +105,10 @@ def smooth_sensitivity(values: Values, *, bounds: Bounds, beta: float) -> float:
 
 
 def distance_to_sensitive(values: Values, *, bounds: Bounds, proposed_sensitivity: float) -> int:
-    """Return how many values must be replaced before the median's local sensitivity passes the proposal.
+    """Return how many values to replace before the local sensitivity of the median exceeds the proposal.
 
-    It moves by at most 1 between neighbors, as a distance to a fixed set does. Where no data set passes,
-    because the proposal covers the bounds, it is n + 1. Private.
+    It moves by at most 1 between neighbors, as a distance to a fixed set does. If no data set exceeds the
+    proposal, because it covers the bounds, it is n + 1. Private.
 
     >>> distance_to_sensitive([1.0, 2.0, 4.0], bounds=(0.0, 10.0), proposed_sensitivity=2.5)
     1
@@ -120,11 +123,22 @@ def distance_to_sensitive(values: Values, *, bounds: Bounds, proposed_sensitivit
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProposeTestRelease:
-    """Release a value with noise for a proposed local sensitivity, or nothing if the data may break it.
+    """Release a value with noise for a proposed local sensitivity, or nothing if the data may violate it.
 
-    The test adds exact discrete Laplace noise of scale 1 / test_epsilon to the distance and asks whether it
-    reaches t = ceil(ln(1 / delta) / test_epsilon). Data that break the proposal have distance 0 and pass with
-    probability below e^(-t test_epsilon) <= delta; for all others the release noise covers every neighbor.
+    The test adds exact discrete Laplace noise of scale 1 / test_epsilon to the distance and checks whether it
+    reaches t = ceil(ln(1 / delta) / test_epsilon). Data that violate the proposal have distance 0 and pass
+    with probability below e^(-t test_epsilon) <= delta. For all others the release noise covers every
+    neighbor.
+
+    Args:
+        proposed_sensitivity: The local sensitivity that the noise is scaled to.
+        test_epsilon: The epsilon of the test.
+        release_epsilon: The epsilon of the released value.
+        delta: The delta of the guarantee, above 0 and below 1.
+        relation: Which data sets are neighbors.
+
+    Raises:
+        InvalidParameterError: If a parameter is out of range.
 
     >>> mechanism = ProposeTestRelease(proposed_sensitivity=0.5, test_epsilon=1.0, release_epsilon=1.0,
     ...                                delta=1e-6)
@@ -155,10 +169,19 @@ class ProposeTestRelease:
         return math.ceil(-math.log(self.delta) / self.test_epsilon * (1 + 2.0**-50))
 
     def release(self, value: float, *, distance: int, generator: Generator | None = None) -> float | None:
-        """Return the value with noise, or None where the test fails.
+        """Release a value with noise, or None if the test fails.
 
-        `distance` is how many units must be replaced before the local sensitivity of the value passes the
-        proposal (`distance_to_sensitive` for a median). Both arguments are private.
+        Args:
+            value: The private value.
+            distance: How many units must be replaced before the local sensitivity of the value exceeds the
+                proposal (`distance_to_sensitive` for a median). It is private, too.
+            generator: Source of randomness. None uses the secure generator; any other kind is for study only.
+
+        Returns:
+            The value with noise, or None.
+
+        Raises:
+            InvalidParameterError: If the value is not finite or the distance is not a whole number.
         """
         # Both are read before the test: an error that came only after it would tell how the test ended.
         value, distance = inputs.number(value), inputs.whole_number(distance, what="the distance")
@@ -174,7 +197,11 @@ class ProposeTestRelease:
         )
 
     def event(self) -> DpEvent:
-        """Return what one release costs, answered or not."""
+        """Return the event of one release, answered or not.
+
+        Returns:
+            The event.
+        """
         return ApproximateDpEvent(self.test_epsilon + self.release_epsilon, self.delta)
 
 
@@ -191,6 +218,14 @@ class SmoothMedian:
     A shift costs epsilon / 2; a stretch by e^beta costs (e^beta - 1) |z| - beta, more than epsilon / 2 only
     where |z| > (epsilon / 2 + beta) / (e^beta - 1), whose probability must be at most delta. That is checked
     when the object is made, as it fails for large epsilon.
+
+    Args:
+        epsilon: The privacy budget of one release.
+        bounds: Lower and upper bound, public. Values outside are clipped to them.
+        delta: The delta of the guarantee; 0 for pure differential privacy.
+
+    Raises:
+        InvalidParameterError: If a parameter is out of range, or epsilon is too large for this delta.
 
     >>> SmoothMedian(epsilon=1.0, bounds=(0.0, 10.0)).event()
     PureDpEvent(epsilon=1.0)
@@ -230,7 +265,19 @@ class SmoothMedian:
         )
 
     def release(self, values: Values, *, generator: Generator | None = None) -> float:
-        """Return a private median, inside the bounds."""
+        """Release a private median, inside the bounds.
+
+        Args:
+            values: The private values.
+            generator: Source of randomness. None uses the secure generator; any other kind is for study only.
+
+        Returns:
+            The median with noise.
+
+        Raises:
+            InvalidParameterError: If there are no values, or one is not a number. The message does not show
+                it.
+        """
         smooth = smooth_sensitivity(values, bounds=self.bounds, beta=self.beta) * _UP
         noise = _cauchy(generator) if self.delta == 0 else _laplace(generator)
         noisy = median(values, bounds=self.bounds) + smooth / (self.epsilon / 2) * noise
@@ -239,7 +286,11 @@ class SmoothMedian:
         return min(max(round(noisy / step) * step, self.bounds[0]), self.bounds[1])
 
     def event(self) -> DpEvent:
-        """Return what one release costs."""
+        """Return the event of one release, which accountants price.
+
+        Returns:
+            The event.
+        """
         return PureDpEvent(self.epsilon) if self.delta == 0 else ApproximateDpEvent(self.epsilon, self.delta)
 
 

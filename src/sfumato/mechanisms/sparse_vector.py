@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many questions, few answers: the sparse vector technique.
+"""The sparse vector technique: many questions, few answers.
+
+The threshold gets Laplace(S / e1), once for the whole run. A comparison gets Laplace(2 c S / e2), or c S / e2
+if monotonic, fresh each time. A numeric answer gets fresh Laplace(c S / e3), never the noise of the
+comparison: that mistake made published variants non-private. All noise is in whole steps of a public grid,
+drawn exactly.
 
 Guarantee  However many values are asked about, adaptively, a run costs threshold_epsilon +
            comparison_epsilon + answer_epsilon: what is below the threshold is free, and the run ends after
@@ -7,13 +12,9 @@ Guarantee  However many values are asked about, adaptively, a run costs threshol
 Neighbors  One unit moves each value by at most `sensitivity` under `relation`. `monotonic=True` says that a
            unit moves all values in one direction; it halves the comparison noise and needs add-or-remove or
            zero-out neighbors.
-Noise      Threshold: Laplace(S / e1), once for the whole run. Comparison: Laplace(2 c S / e2), c S / e2 if
-           monotonic, fresh each time. Numeric answer: fresh Laplace(c S / e3), never the compared noise,
-           which is the mistake that made published variants non-private. All in whole steps of a public grid,
-           drawn exactly.
-Edges      A value that is NaN or infinite is refused, unseen; the run goes on. After the last answer every
-           question raises `AnswersSpentError`. A run cannot be copied, pickled or carried over a fork: a copy
-           would answer under the same threshold noise again. Threads may share one.
+Edge cases A value that is NaN or infinite is refused, without being shown, and the run continues. After the
+           last answer every question raises `AnswersSpentError`. A run cannot be copied, pickled or used in a
+           forked process: a copy would answer under the same threshold noise again. Threads may share one.
 Source     Lyu, Su and Li 2017, arXiv:1603.01699, Algorithm 7, Theorems 4 and 5.
 """
 
@@ -32,11 +33,25 @@ __all__ = ["AboveThreshold", "AnswersSpentError", "SparseVector"]
 
 
 class AnswersSpentError(SfumatoError, RuntimeError):
-    """A sparse vector run has given all its answers; further questions need a new run, at a new cost."""
+    """A sparse vector run has given all its answers. Further questions need a new run, at a new cost."""
 
 
 class AboveThreshold:
-    """Say for each value whether it is above the threshold, until `max_answers` were.
+    """Report for each value whether it is above a threshold, until enough were.
+
+    Args:
+        threshold: The threshold, public.
+        threshold_epsilon: The epsilon of the noisy threshold.
+        comparison_epsilon: The epsilon of all comparisons together.
+        sensitivity: The most that one privacy unit can move any value under `relation`.
+        max_answers: How many values may be found above the threshold before the run ends.
+        relation: Which data sets are neighbors.
+        monotonic: Whether one unit moves all values in the same direction, as with counts. It halves the
+            noise.
+        generator: Source of randomness. None uses the secure generator; any other kind is for study only.
+
+    Raises:
+        InvalidParameterError: If a parameter is out of range, or `monotonic` cannot hold under the relation.
 
     >>> run = AboveThreshold(threshold=0.0, threshold_epsilon=0.5, comparison_epsilon=0.5, sensitivity=1.0,
     ...                      max_answers=1, relation=Relation.ADD_REMOVE)
@@ -85,7 +100,19 @@ class AboveThreshold:
         return self._left
 
     def ask(self, value: float) -> bool:
-        """Return whether the value is above the threshold, both with noise."""
+        """Report whether a value is above the threshold, both with noise.
+
+        Args:
+            value: The private value.
+
+        Returns:
+            Whether it is above.
+
+        Raises:
+            InvalidParameterError: If the value is not finite. The message does not show it, and the run
+                continues.
+            AnswersSpentError: If all answers were given.
+        """
         if self._process != process_token():
             raise AnswersSpentError("this run belongs to another process. Start a new run, at its own cost.")
         step = int(self._grid.place([inputs.number(value)])[0])
@@ -100,7 +127,11 @@ class AboveThreshold:
         return above
 
     def event(self) -> DpEvent:
-        """Return what the whole run costs, however many questions are asked."""
+        """Return the event of the whole run, whatever the number of questions.
+
+        Returns:
+            The event.
+        """
         return SparseVectorDpEvent(*self._epsilons)
 
     def _laplace(self, multiple: int, epsilon: float) -> int:
@@ -109,7 +140,22 @@ class AboveThreshold:
 
 
 class SparseVector:
-    """Return a noisy value for each of the first `max_answers` values above the threshold, None below it.
+    """Release a noisy value for each of the first values above a threshold, and None below it.
+
+    Args:
+        threshold: The threshold, public.
+        threshold_epsilon: The epsilon of the noisy threshold.
+        comparison_epsilon: The epsilon of all comparisons together.
+        answer_epsilon: The epsilon of all numeric answers together.
+        sensitivity: The most that one privacy unit can move any value under `relation`.
+        max_answers: How many values may be answered before the run ends.
+        relation: Which data sets are neighbors.
+        monotonic: Whether one unit moves all values in the same direction, as with counts. It halves the
+            noise.
+        generator: Source of randomness. None uses the secure generator; any other kind is for study only.
+
+    Raises:
+        InvalidParameterError: If a parameter is out of range, or `monotonic` cannot hold under the relation.
 
     >>> run = SparseVector(threshold=0.0, threshold_epsilon=0.4, comparison_epsilon=0.4, answer_epsilon=0.2,
     ...                    sensitivity=1.0, max_answers=1, relation=Relation.ADD_REMOVE)
@@ -164,7 +210,19 @@ class SparseVector:
         return self._test.answers_left
 
     def ask(self, value: float) -> float | None:
-        """Return the value with fresh noise if it is above the threshold, else None."""
+        """Release a value with fresh noise if it is above the threshold, else None.
+
+        Args:
+            value: The private value.
+
+        Returns:
+            The value with noise, or None.
+
+        Raises:
+            InvalidParameterError: If the value is not finite. The message does not show it, and the run
+                continues.
+            AnswersSpentError: If all answers were given.
+        """
         if not self._test.ask(value):
             return None
         epsilon = self._event.answer_epsilon
@@ -172,7 +230,11 @@ class SparseVector:
         return float((int(self._grid.place([inputs.number(value)])[0]) + int(noise[0])) * self._grid.step)
 
     def event(self) -> DpEvent:
-        """Return what the whole run costs, however many questions are asked."""
+        """Return the event of the whole run, whatever the number of questions.
+
+        Returns:
+            The event.
+        """
         return self._event
 
 

@@ -1,7 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gaussian and Laplace noise in tensors, from the cryptographic stream.
 
-Promise    Each draw can be paired with an ideal real one, at most so far away before one rounding to `dtype`
+Floating-point numbers are not the reals, and a proof about real noise does not cover the last bits (Mironov
+2012). If the guarantee must be exact, use the integer grid (`mechanisms.discrete`). A sum is rounded once to
+`dtype`.
+
+The float32 bound 2^-20 r holds because three 32-bit words make a pair: a and b its radius, c its angle. u = x
+mod 1, for x = (a + b 2^-32) 2^-32 with signed a and b, is uniform on the multiples of 2^-64, exactly. Two
+roundings leave x off by 2^-23 |x|, so both ends of u keep their relative precision: u near 0, the tail, as x
+>= 0; and 1 - u near 0, the center where noise would vanish, as x < 0. There u = 1 + x is rounded to z, and
+log u = log z - e with e = (z - 1) - x, which is exact, up to 2^-24 of log u. So -log u is off by 2^-23 (1 +
+its size), and by 2^-22 of its size for x < 0; its root relatively by half of that, below 2^-22. The angle pi
+2^-31 c is off by 2^-24 (word), 2^-24 (product) and 2^-25 (pi) of itself, below 2^-21. Root, cosine and
+products add less than 2^-22. In all, 2^-20 r.
+
+The number of words that a draw takes does not depend on them, and neither does any branch.
+
+A seed gives the same noise on every platform, up to rounding in its mathematical library, and for any number
+of threads. A tensor of another `dtype`, on another device or beside other tensors gets other draws:
+`add_gaussian_many_` is not a loop over `add_gaussian_`.
+
+With a `FastGenerator` the Gaussian noise is torch's own, with that generator's device and quality.
+
+Gaussian noise for a CUDA tensor is drawn there (`mechanisms.device`) if Triton is installed. Other noise is
+drawn on the CPU and copied.
+
+Guarantee  Each draw can be paired with an ideal real one, at most so far away before one rounding to `dtype`
            (r is the radius of a Gaussian draw and its partner in stddevs, or a Laplace magnitude in scales):
            float32 Gaussian: 2^-20 r, or the step of the radius, 2^-65 exp(r^2 / 2) / r, where that is more:
            beyond r = 8.4, where an ideal pair falls with probability 2^-50.
@@ -11,27 +35,9 @@ Promise    Each draw can be paired with an ideal real one, at most so far away b
            The exception is the tail: a float32 radius stops at sqrt(2 ln 2^65) = 9.49, a float64 one at
            9.42, a Laplace magnitude at ln 2^64 = 44.4, and an ideal draw falls beyond with probability 2^-64
            at most. So d draws are, these distances aside, within d * 2^-64 of ideal ones in total variation.
-float32    Why 2^-20 r. Three 32-bit words make a pair: a and b its radius, c its angle. u = x mod 1, for
-           x = (a + b 2^-32) 2^-32 with signed a and b, is uniform on the multiples of 2^-64, exactly. Two
-           roundings leave x off by 2^-23 |x|, so both ends of u keep their relative precision: u near 0, the
-           tail, as x >= 0; and 1 - u near 0, the center where noise would vanish, as x < 0. There u = 1 + x
-           is rounded to z, and log u = log z - e with e = (z - 1) - x, which is exact, up to 2^-24 of log u.
-           So -log u is off by 2^-23 (1 + its size), and by 2^-22 of its size for x < 0; its root relatively
-           by half of that, below 2^-22. The angle pi 2^-31 c is off by 2^-24 (word), 2^-24 (product) and
-           2^-25 (pi) of itself, below 2^-21. Root, cosine and products add less than 2^-22. In all, 2^-20 r.
-Rounding   Floating-point numbers are not the reals, and a proof about real noise does not cover the last
-           bits (Mironov 2012). Where the guarantee must be exact, use the integer grid
-           (`mechanisms.discrete`). A sum is rounded once to `dtype`.
-Timing     How many words a draw takes does not depend on them, and no branch here does.
-Edges      Noise is never infinite and never NaN. `stddev` 0, NaN, infinite, negative, so large that the
-           noise could overflow `dtype` or so small that it could vanish in it is refused. An empty tensor
+Edge cases Noise is never infinite and never NaN. A `stddev` that is 0, NaN, infinite, negative, so large that
+           the noise could overflow `dtype` or so small that it could vanish in it is refused. An empty tensor
            stays empty. NaN in the tensor stays NaN: clip before adding noise.
-Order      A seed gives the same noise on every platform, up to rounding in its mathematical library, and for
-           any number of threads. A tensor of another `dtype`, on another device or beside other tensors gets
-           other draws: `add_gaussian_many_` is not a loop over `add_gaussian_`.
-Fast path  With a `FastGenerator` the Gaussian is torch's own, with that generator's device and quality.
-Devices    Gaussian noise for a CUDA tensor is drawn there (`mechanisms.device`) where Triton is installed.
-           Other noise is drawn on the CPU and copied.
 Source     Box and Muller 1958.
 """
 
@@ -72,6 +78,19 @@ def gaussian(
 ) -> Tensor:
     """Return Gaussian noise of the given shape, or like the given tensor.
 
+    Args:
+        shape: The shape of the noise, or a tensor whose shape, dtype and device it takes.
+        stddev: The standard deviation.
+        generator: Source of randomness. None uses the secure generator; any other kind is for study only.
+        dtype: float32 or float64. None takes that of the tensor, or float32.
+        device: The device. None takes that of the tensor, or the CPU.
+
+    Returns:
+        The noise.
+
+    Raises:
+        InvalidParameterError: If a parameter is out of range.
+
     >>> gaussian((2, 3), stddev=1.0).shape
     torch.Size([2, 3])
     """
@@ -91,6 +110,19 @@ def laplace(
 ) -> Tensor:
     """Return Laplace noise of the given shape, or like the given tensor.
 
+    Args:
+        shape: The shape of the noise, or a tensor whose shape, dtype and device it takes.
+        scale: The scale.
+        generator: Source of randomness. None uses the secure generator; any other kind is for study only.
+        dtype: float32 or float64. None takes that of the tensor, or float32.
+        device: The device. None takes that of the tensor, or the CPU.
+
+    Returns:
+        The noise.
+
+    Raises:
+        InvalidParameterError: If a parameter is out of range.
+
     >>> laplace(torch.zeros(4, dtype=torch.float64), scale=0.5).dtype
     torch.float64
     """
@@ -100,6 +132,17 @@ def laplace(
 
 def add_gaussian_(tensor: Tensor, *, stddev: float, generator: Generator | None = None) -> Tensor:
     """Add Gaussian noise to a float32 or float64 tensor in place, and return it.
+
+    Args:
+        tensor: The tensor, which is changed.
+        stddev: The standard deviation of the noise.
+        generator: Source of randomness. None uses the secure generator; any other kind is for study only.
+
+    Returns:
+        The same tensor.
+
+    Raises:
+        InvalidParameterError: If a parameter is out of range.
 
     >>> total = torch.zeros(3)
     >>> add_gaussian_(total, stddev=1.0) is total
@@ -112,7 +155,15 @@ def add_gaussian_(tensor: Tensor, *, stddev: float, generator: Generator | None 
 def add_gaussian_many_(
     tensors: Sequence[Tensor], *, stddev: float, generator: Generator | None = None
 ) -> None:
-    """Add Gaussian noise to every tensor in place: one draw for all, where many are small.
+    """Add Gaussian noise to every tensor in place, with one draw for all of them.
+
+    Args:
+        tensors: The tensors, which are changed.
+        stddev: The standard deviation of the noise.
+        generator: Source of randomness. None uses the secure generator; any other kind is for study only.
+
+    Raises:
+        InvalidParameterError: If a parameter is out of range.
 
     >>> sums = [torch.zeros(3), torch.zeros(2, 2)]
     >>> add_gaussian_many_(sums, stddev=1.0)
@@ -124,7 +175,19 @@ def add_gaussian_many_(
 
 
 def add_laplace_(tensor: Tensor, *, scale: float, generator: Generator | None = None) -> Tensor:
-    """Add Laplace noise to a float32 or float64 tensor in place, and return it."""
+    """Add Laplace noise to a float32 or float64 tensor in place, and return it.
+
+    Args:
+        tensor: The tensor, which is changed.
+        scale: The scale of the noise.
+        generator: Source of randomness. None uses the secure generator; any other kind is for study only.
+
+    Returns:
+        The same tensor.
+
+    Raises:
+        InvalidParameterError: If a parameter is out of range.
+    """
     _check.positive(scale=scale)
     return _laplace_(tensor, scale, generator, add=True)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Show me: pages and curves that stand on their own.
+"""Reports: self-contained HTML pages and SVG curves.
 
 `training_report` makes one HTML page of a training run, `line_chart` one SVG curve. Nothing in them refers to
 anything outside: no script, no font, no picture, no network.

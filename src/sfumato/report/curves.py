@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Curves as SVG: axes with round numbers, labels, a legend, and words for those who cannot see them.
+"""Curves as SVG: axes with round numbers, labels, a legend, and a text alternative.
 
-Promise    The text returned is well-formed XML, whatever the names and values; it refers to nothing
-           outside.
-Values     A point that is not finite is left out, and the line is broken there. Without any point the axes
-           stand alone, and the picture says so.
-Color      Lines differ by dashes and markers too, not by color alone. Colors are CSS variables with a
-           default, so a page can have them change between light and dark.
+The text returned is well-formed XML, whatever the names and values. It refers to nothing outside.
+
+Lines differ by dashes and markers too, not by color alone. Colors are CSS variables with a default, so a page
+can change them between light and dark.
+
+Edge cases A point that is not finite is left out, and the line is broken there. Without any point only the
+           axes are drawn, and the picture says so.
 """
 
 import math
@@ -36,7 +37,15 @@ _FONT: Final = "font-family:system-ui,sans-serif;font-size:13px"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Series:
-    """One line: its name, and its points in order."""
+    """One line of a chart.
+
+    Args:
+        name: The name in the legend.
+        points: The points (x, y), in order.
+
+    Raises:
+        InvalidParameterError: If the name is empty.
+    """
 
     name: str
     points: Sequence[Point]
@@ -88,8 +97,20 @@ def line_chart(
 ) -> str:
     """Return an SVG picture of one or more lines.
 
-    `x_bounds` and `y_bounds` fix an axis, which else reaches around all values. `percent` writes a value of
-    0.5 as 50%.
+    Args:
+        series: The lines.
+        title: The title of the picture.
+        x_label: The label of the horizontal axis.
+        y_label: The label of the vertical axis.
+        x_bounds: The ends of the horizontal axis. None fits them to the values.
+        y_bounds: The ends of the vertical axis. None fits them to the values.
+        percent: Whether a value of 0.5 is written as 50%.
+
+    Returns:
+        The SVG text.
+
+    Raises:
+        InvalidParameterError: If the ends of an axis are not finite or not in order.
 
     >>> picture = line_chart(Series(name="loss", points=[(1, 2.3), (2, 1.1)]), title="Loss",
     ...                      x_label="step", y_label="loss")
@@ -119,7 +140,7 @@ def line_chart(
 
 @dataclass(frozen=True, slots=True)
 class _Plane:
-    """Which values are where in the picture."""
+    """The mapping of values to places in the picture."""
 
     x: tuple[float, float]
     y: tuple[float, float]
@@ -239,19 +260,19 @@ def _percent(value: float) -> str:
 
 def _in_words(lines: Sequence[Series], x_label: str, y_label: str, number: Callable[[float], str]) -> str:
     """Return what the picture shows, for those who read it aloud."""
-    told: list[str] = []
+    sentences: list[str] = []
     for line in lines:
         finite = line.finite
         if not finite:
-            told.append(f"{line.name}: no values.")
+            sentences.append(f"{line.name}: no values.")
             continue
         (x0, y0), (x1, y1) = finite[0], finite[-1]
         if len(finite) == 1:
-            told.append(f"{line.name}: {number(y0)} at {x_label} {_number(x0)}.")
+            sentences.append(f"{line.name}: {number(y0)} at {x_label} {_number(x0)}.")
             continue
         least, most = min(y for _, y in finite), max(y for _, y in finite)
-        told.append(
+        sentences.append(
             f"{line.name}: from {number(y0)} at {x_label} {_number(x0)} to {number(y1)} at {x_label} "
             f"{_number(x1)}, between {number(least)} and {number(most)}."
         )
-    return f"{y_label} against {x_label}. " + " ".join(told)
+    return f"{y_label} against {x_label}. " + " ".join(sentences)

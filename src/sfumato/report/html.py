@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One HTML page that stands on its own: light and dark, small screens and large, on paper too.
+"""Self-contained HTML pages: light and dark, for small and large screens and for print.
 
-Promise    The page has no script and refers to nothing outside, and its own policy forbids the browser to
-           load anything. Whatever is put into `escape` is shown as text, never read as markup.
+The page has no script and refers to nothing outside, and its own policy forbids the browser to load anything.
+Text that goes through `escape` is shown as text, never interpreted as markup.
 """
 
 import html
@@ -10,6 +10,8 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final
+
+from sfumato import _files
 
 __all__ = ["escape", "facts_table", "page", "rows_table", "section", "write_report"]
 
@@ -58,7 +60,13 @@ footer { margin-top: 3rem; color: var(--soft); font-size: .85rem; }
 
 
 def escape(text: object) -> str:
-    """Return text that HTML and XML show as it is; what no page can show becomes a replacement character.
+    """Return text that HTML and XML show as it is; characters that no page can show are replaced.
+
+    Args:
+        text: The text, or an object that is converted to text.
+
+    Returns:
+        The escaped text.
 
     >>> escape('<b onload="x">')
     '&lt;b onload=&quot;x&quot;&gt;'
@@ -103,7 +111,14 @@ def _cell(value: object) -> str:
 
 
 def page(title: str, *content: str) -> str:
-    """Return a whole page; `content` is markup made by the functions here.
+    """Return a whole HTML page.
+
+    Args:
+        title: The title, as plain text.
+        content: Parts of the page, as markup.
+
+    Returns:
+        The page.
 
     >>> page("A run", "<p>done</p>").splitlines()[0]
     '<!doctype html>'
@@ -131,9 +146,16 @@ def page(title: str, *content: str) -> str:
 
 
 def write_report(path: str | os.PathLike[str], html: str) -> Path:
-    """Write a page to a file, whole or not at all, and return where it is."""
+    """Write a page to a file, whole or not at all.
+
+    Args:
+        path: Where to write. Folders are made if needed.
+        html: The page.
+
+    Returns:
+        The path of the file.
+    """
     place = Path(path)
     place.parent.mkdir(parents=True, exist_ok=True)
-    part = place.with_name(place.name + ".part")
-    part.write_text(html, encoding="utf-8")
-    return part.replace(place)
+    _files.write_whole(place, html.encode())
+    return place

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of one training run: what was learned, from what, at what price.
+"""The page of one training run: the data, the model, its accuracy and its privacy cost.
 
-Promise    The guarantee stands first, with epsilon rounded up, its relation and its unit, and in plain
-           words; noise that protects nobody is said to do so above everything else.
-Plain      `TrainingFacts` are plain values: the page does not know how the run was made.
-Public     Only what the run released may be in it. The figures on evaluation data are exact, which the page
-           says; rows that must be protected do not belong there.
+`TrainingFacts` are plain values: the page does not know how the run was made.
+
+Only what the run released may be on the page. The figures on evaluation data are exact, which the page says;
+rows that must be protected do not belong there.
+
+Guarantee  The guarantee stands first, with epsilon rounded up, its relation and its unit, and in plain words.
+           Noise that does not protect is reported above everything else.
 """
 
 import math
@@ -21,7 +23,7 @@ __all__ = ["Measurement", "TrainingFacts", "training_report"]
 
 
 class Measurement(Protocol):
-    """How far a run was after some steps; loss and accuracy are on data that is not protected."""
+    """The progress of a run after some steps; loss and accuracy are on data that is not protected."""
 
     @property
     def step(self) -> int:
@@ -46,7 +48,17 @@ class Measurement(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingFacts:
-    """What the page of a run needs to know. `statement` is the paragraph for those who judge the claim."""
+    """What the page of a run shows.
+
+    Args:
+        data: The name of the data.
+        model: The name of the model.
+        guarantee: The guarantee of the run.
+        statement: The paragraph that states the claim.
+        history: The measurements, in order of their steps.
+        settings: The public settings, by name.
+        study_note: The note about noise that was not secure; None if it was secure.
+    """
 
     data: str
     model: str
@@ -54,11 +66,19 @@ class TrainingFacts:
     statement: str
     history: Sequence[Measurement] = ()
     settings: Mapping[str, object] = field(default_factory=dict[str, object])
-    study_note: str | None = None  # what must be said of noise that was not secure
+    study_note: str | None = None
 
 
 def training_report(run: TrainingFacts, *, title: str, ledger_statement: str | None = None) -> str:
-    """Return the page of a training run.
+    """Return the HTML page of one training run.
+
+    Args:
+        run: What the page shows.
+        title: The title of the page.
+        ledger_statement: The statement of the account that was charged; None if there is none.
+
+    Returns:
+        The page.
 
     >>> guarantee = Guarantee(epsilon=3, delta=1e-5, relation=Relation.ADD_REMOVE, privacy_unit="example")
     >>> facts = TrainingFacts(data="digits", model="mlp", guarantee=guarantee, statement="It was trained.")
@@ -89,9 +109,8 @@ def _header(run: TrainingFacts, title: str) -> str:
 def _warning(note: str | None) -> str:
     if note is None:
         return ""
-    return (
-        f'<p class="warning" role="note">{escape(note[:1].upper() + note[1:])}. This run protects nobody.</p>'
-    )
+    text = f"{note[:1].upper()}{note[1:]}. This run does not protect anyone."
+    return f'<p class="warning" role="note">{escape(text)}</p>'
 
 
 def _cards(run: TrainingFacts) -> str:
@@ -123,7 +142,7 @@ def _in_plain_words(guarantee: Guarantee) -> str:
     """Return what epsilon and delta mean for one who is protected; both figures err upwards."""
     compared = _NEIGHBORS[guarantee.relation].format(unit=guarantee.privacy_unit)
     if not guarantee.epsilon <= _MEANINGLESS:
-        return "Nothing to be relied on: an epsilon as large as this one protects nobody."
+        return "No useful protection: an epsilon as large as this one does not protect anyone."
     factor = f"{round_up(math.exp(guarantee.epsilon), 3):g}"
     sure = f"{round_up(100 / (1 + math.exp(-guarantee.epsilon)), 3):g}%"
     apart = f", apart from a probability of {round_up(guarantee.delta):g}" if guarantee.delta > 0 else ""
@@ -155,7 +174,7 @@ def _figure(
     from_zero: bool = False,
     percent: bool = False,
 ) -> str:
-    """Return one curve over the steps; nothing where no value was measured at all."""
+    """Return one curve over the steps; nothing if no value was measured at all."""
     points = [(float(m.step), found) for m in run.history if (found := value(m)) is not None]
     if not points:
         return ""

@@ -144,7 +144,7 @@ def _discrete_gaussian_event(
     stddev: float, sensitivity: float, coordinates: int, relation: Relation
 ) -> DpEvent:
     event = DiscreteGaussianDpEvent(stddev, sensitivity / relation.diameter, coordinates)
-    # Half of a replacement's reach is no bound on one contribution: `mechanisms.additive`, Sampling.
+    # Half of a replacement's reach is no bound on one contribution: `mechanisms.additive`.
     return UnsampledDpEvent(event) if relation.replaces else event
 
 

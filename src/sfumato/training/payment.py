@@ -12,7 +12,7 @@ Edge cases Without an account every step here does nothing: the run carries its 
 
 from sfumato.accounting import events
 from sfumato.errors import InvalidParameterError
-from sfumato.ledger.account import Reservation
+from sfumato.ledger.reservation import Reservation
 from sfumato.ledger.state import Progress
 from sfumato.mechanisms.random import Generator
 from sfumato.training.description import Charge

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sfumato import _files
 from sfumato.errors import InvalidParameterError
 from sfumato.training.data import rows
 from sfumato.training.data.units import RowSource, moved
@@ -65,9 +66,7 @@ class MetricsFile:
 
     def rewrite(self, history: Iterable[Metrics]) -> None:
         """Hold exactly these rows."""
-        part = self._path.with_name(self._path.name + ".part")
-        part.write_text("".join(f"{row.to_json()}\n" for row in history))
-        part.replace(self._path)
+        _files.write_whole(self._path, "".join(f"{row.to_json()}\n" for row in history).encode())
 
     def append(self, row: Metrics) -> None:
         """Add a row."""

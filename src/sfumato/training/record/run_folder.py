@@ -16,15 +16,16 @@ Private    Weights after noise are released by the run's own event. The order of
 import hashlib
 import json
 import os
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 import torch
 from filelock import FileLock, Timeout
 from torch import Tensor
 
+from sfumato import _files
 from sfumato.errors import InvalidParameterError, SfumatoError
 from sfumato.training import distributed
 from sfumato.training.record import fingerprints
@@ -52,7 +53,7 @@ class RunFolder:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self.checkpoint = self.path / "checkpoint.pt"
-        self.next = self.path / "checkpoint.pt.part"
+        self.next = _files.part_of(self.checkpoint)
         self.claim = self.path / "claim"
         self.metrics = self.path / "metrics.jsonl"
         self.weights = self.path / "model.pt"
@@ -126,12 +127,12 @@ class RunFolder:
 
     def write_next(self, state: Mapping[str, Any]) -> None:
         """Bring a checkpoint to disk, beside the last one."""
-        _bring(self.next, lambda file: torch.save({"format": FORMAT, **state}, file))
+        _files.write_synced(self.next, lambda file: torch.save({"format": FORMAT, **state}, file))
 
     def promote(self) -> None:
         """Put the checkpoint that `write_next` wrote in the place of the last one."""
         self.next.replace(self.checkpoint)
-        _sync(self.path)
+        _files.sync_folder(self.path)
 
     def load_next(self) -> dict[str, Any] | None:
         """Return the checkpoint beside the last one, if there is a whole one."""
@@ -151,7 +152,7 @@ class RunFolder:
 
     def write_claim(self, claim: str) -> None:
         """Keep the claim of the last checkpoint."""
-        _write(self.claim, lambda file: file.write(f"{claim}\n".encode("ascii")))
+        _files.write_whole(self.claim, f"{claim}\n".encode("ascii"))
 
     def exchange_claim(self, claim: str, *, known: str) -> None:
         """Keep another claim, unless the one that is here is not `known`."""
@@ -190,7 +191,7 @@ class RunFolder:
 
     def write_report(self, text: str) -> None:
         """Write what is said of a run, whole or not at all: where it is, the run is finished."""
-        _write(self.report, lambda file: file.write(f"{text}\n".encode()))
+        _files.write_whole(self.report, f"{text}\n".encode())
 
     def read_report(self) -> dict[str, Any]:
         """Return what a finished run says of itself; raise if it is not what the run wrote."""
@@ -209,7 +210,7 @@ class RunFolder:
 
     def finish(self, weights: Mapping[str, Tensor]) -> None:
         """Write the weights of a finished run."""
-        _write(self.weights, lambda file: torch.save(dict(weights), file))
+        _files.write_whole(self.weights, lambda file: torch.save(dict(weights), file))
 
     def settings_fingerprint(self) -> str | None:
         """Return the fingerprint of the settings that a run was started with; None where it kept none."""
@@ -230,31 +231,6 @@ def taken_by_first(folder: RunFolder | None, *, resume: bool) -> Generator[None]
     with ExitStack() as held:
         distributed.first_decides(lambda: held.enter_context(folder.taken(resume=resume)))
         yield
-
-
-def _write(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
-    """Bring a file to disk, whole or not at all."""
-    part = path.with_name(path.name + ".part")
-    _bring(part, fill)
-    part.replace(path)
-    _sync(path.parent)
-
-
-def _bring(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
-    with path.open("wb") as file:
-        fill(file)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync(folder: Path) -> None:
-    """Bring a move within a folder to disk, where the system knows how."""
-    if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def require_same_run(stored: Mapping[str, str], now: Mapping[str, str], folder: Path) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A release that goes on elsewhere is claimed there: one charge has one line of continuations."""
+"""Begin, commit, refund and claim: what each does, and what each refuses."""
 
 import sqlite3
 import threading
@@ -7,20 +7,84 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from dp_accounting import dp_event as dp
 
 from sfumato.accounting.events import PureDpEvent
 from sfumato.accounting.guarantee import Relation
 from sfumato.errors import ClaimedElsewhereError, LedgerCorruptError, LedgerError
 from sfumato.ledger import Account, Budget, Ledger, Progress
-from sfumato.ledger.account import Reservation
+from sfumato.ledger.reservation import Reservation
 
 New = Callable[..., Account]
+ADD_REMOVE = Relation.ADD_REMOVE
 
 
 def begun(account: Account, claim: str = "one") -> Reservation:
     reservation = account.reserve(PureDpEvent(0.25), purpose="a run", relation=Relation.ADD_REMOVE)
     reservation.begin(claim=claim)
     return reservation
+
+
+def test_a_refund_before_begin_gives_everything_back(new_account: New) -> None:
+    account = new_account()
+    reservation = account.reserve(PureDpEvent(1.0), purpose="changed my mind", relation=ADD_REMOVE)
+    reservation.refund()
+    assert account.spent().epsilon == 0
+    assert account.event() == dp.NoOpDpEvent()
+    assert account.releases()[0].progress is Progress.REFUNDED
+    account.reserve(PureDpEvent(1.0), purpose="all of it again", relation=ADD_REMOVE)
+
+
+@pytest.mark.parametrize("done", [["begin"], ["begin", "commit"], ["refund"]])
+def test_a_refund_after_begin_or_a_second_one_is_refused(new_account: New, done: list[str]) -> None:
+    account = new_account()
+    reservation = account.reserve(PureDpEvent(0.5), purpose="p", relation=ADD_REMOVE)
+    for step in done:
+        getattr(reservation, step)()
+    spent = account.spent()
+    with pytest.raises(LedgerError, match="so refund is not possible"):
+        reservation.refund()
+    assert account.spent() == spent
+
+
+@pytest.mark.parametrize(
+    ("done", "step"),
+    [
+        ([], "commit"),
+        (["begin"], "begin"),
+        (["begin", "commit"], "commit"),
+        (["refund"], "begin"),
+        (["refund"], "commit"),
+    ],
+)
+def test_steps_out_of_order_are_refused(new_account: New, done: list[str], step: str) -> None:
+    reservation = new_account().reserve(PureDpEvent(0.5), purpose="p", relation=ADD_REMOVE)
+    for earlier in done:
+        getattr(reservation, earlier)()
+    with pytest.raises(LedgerError, match=f"so {step} is not possible"):
+        getattr(reservation, step)()
+
+
+def test_an_exception_inside_spend_leaves_the_release_spent(new_account: New) -> None:
+    account = new_account()
+    with (
+        pytest.raises(ZeroDivisionError),
+        account.spend(PureDpEvent(0.5), purpose="fails", relation=ADD_REMOVE),
+    ):
+        _ = 1 / 0
+    assert account.spent().epsilon == 0.5
+    assert account.releases()[0].progress is Progress.BEGUN
+
+
+def test_a_reservation_that_a_crash_left_unbegun_can_be_refunded_by_its_number(
+    new_account: New, path: Path
+) -> None:
+    number = new_account().reserve(PureDpEvent(0.5), purpose="p", relation=ADD_REMOVE).number
+    account = Ledger(path).account("credit")
+    account.reservation(number).refund()
+    assert account.spent().epsilon == 0
+    with pytest.raises(LedgerError, match="has no reservation 99"):
+        account.reservation(99)
 
 
 def test_claims_follow_one_another_and_the_last_one_commits(location: str) -> None:
