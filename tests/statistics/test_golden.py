@@ -18,20 +18,25 @@ from sfumato.accounting.events import DpEvent
 from sfumato.statistics.columns.categories import categories_of
 from sfumato.statistics.columns.columns import STEPS, column_of, rows_of
 from sfumato.statistics.groups.key_discovery import KeyDiscovery
+from sfumato.statistics.matrices.covariance import Correlation, Covariance
+from sfumato.statistics.matrices.principal_components import PrincipalComponents
 from sfumato.statistics.query import Question
+from sfumato.statistics.questions.clipped_values import ClippedShare
 from sfumato.statistics.questions.counts import Count, Sum
-from sfumato.statistics.questions.covariance import Correlation, Covariance
-from sfumato.statistics.questions.histograms import BinCounts, CategoryCounts, StableCounts
-from sfumato.statistics.questions.means import ClippedShare, Mean, StandardDeviation, Variance
-from sfumato.statistics.questions.principal_components import PrincipalComponents
-from sfumato.statistics.questions.quantiles import Quantile, Quantiles
+from sfumato.statistics.questions.histograms import BinCounts, CategoryCounts
+from sfumato.statistics.questions.many_quantiles import Quantiles
+from sfumato.statistics.questions.means import Mean
+from sfumato.statistics.questions.quantiles import Quantile
+from sfumato.statistics.questions.stable_histograms import StableCounts
 from sfumato.statistics.questions.thresholds import FirstAbove
 from sfumato.statistics.questions.top_k import TopK
+from sfumato.statistics.questions.variances import StandardDeviation, Variance
 from sfumato.statistics.release import Covers, Interval
 from sfumato.statistics.sources.tables import private_table
 from sfumato.statistics.unbounded.bounds import AutomaticBounds
 from sfumato.statistics.unbounded.coinpress_covariance import CoinPressCovariance
-from sfumato.statistics.unbounded.coinpress_mean import CoinPressMean, CoinPressMeans
+from sfumato.statistics.unbounded.coinpress_mean import CoinPressMean
+from sfumato.statistics.unbounded.coinpress_means import CoinPressMeans
 from sfumato.statistics.unbounded.karwa_vadhan import KarwaVadhanMean
 from sfumato.testing import seeded
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from sfumato import private, statistics
 from sfumato.estimators import StandardScaler
-from sfumato.statistics.sources.tables import PrivateTable
+from sfumato.statistics.sources.private_tables import PrivateTable
 from sfumato.testing import seeded
 
 from .kinds import Kind

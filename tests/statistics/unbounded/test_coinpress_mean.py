@@ -10,17 +10,14 @@ from sfumato.errors import InvalidParameterError
 from sfumato.statistics.columns.columns import column_of, rows_of
 from sfumato.statistics.query import cost
 from sfumato.statistics.questions.means import mean
-from sfumato.statistics.unbounded.coinpress_mean import (
-    CoinPressMean,
-    CoinPressMeans,
-    coinpress_mean,
-    coinpress_means,
-    tail_length,
-)
+from sfumato.statistics.unbounded.coinpress_mean import CoinPressMean, coinpress_mean
+from sfumato.statistics.unbounded.coinpress_means import CoinPressMeans, coinpress_means
 from sfumato.statistics.unbounded.karwa_vadhan import karwa_vadhan_mean
 from sfumato.testing import seeded
 
 BOUNDS = (-50.0, 50.0)
+
+
 ADD, REPLACE = Relation.ADD_REMOVE, Relation.REPLACE_ONE
 
 
@@ -63,16 +60,6 @@ def test_units_of_several_rows_are_replayed(neighbors):
     neighbors.replay(asked(contribution_bound=3), data, without)
 
 
-def test_understated_sensitivity_is_caught(neighbors, monkeypatch):
-    monkeypatch.setattr(
-        "sfumato.statistics.unbounded.coinpress_mean.STEPS", 2**22
-    )  # rows four times as long as the noise is for
-    monkeypatch.setattr(CoinPressMeans, "_reach", lambda self: float(2**20))
-    rows = np.vstack([normal(58, 3), [[-50.0, 50.0, 49.0]]])
-    with pytest.raises(neighbors.LeakError, match="moves a vector"):
-        neighbors.replay(asked(), rows_of(rows), rows_of(rows[:-1]))
-
-
 def test_with_a_huge_budget_the_mean_is_that_of_numpy():
     rows = normal(400, 3, center=33.3)
     given = {"bounds": BOUNDS, "rho": 1e9, "delta": 1e-6, "generator": seeded(0)}
@@ -103,17 +90,6 @@ def test_it_beats_karwa_vadhan_and_the_clipped_mean_when_bounds_are_loose():
     assert size["karwa_vadhan"] < 0.5 * size["clipped"]
 
 
-def test_fifty_columns_of_2000_rows_are_nearly_as_good_as_without_privacy():
-    private, plain = [], []
-    for seed in range(4):
-        center = np.random.default_rng(seed).uniform(-40, 40, size=50)
-        rows = normal(2000, 50, center=0.0, seed=seed) + center
-        given = {"bounds": BOUNDS, "stddev": 1.0, "rho": 0.5, "delta": 1e-6, "generator": seeded(seed)}
-        private.append(np.linalg.norm(coinpress_means(rows, **given).value - center))
-        plain.append(np.linalg.norm(rows.mean(axis=0) - center))
-    assert np.mean(private) < 1.15 * np.mean(plain)
-
-
 def test_intervals_cover_as_stated(check_coverage):
     generator, numbers = seeded(1), np.random.default_rng(1)
     question = asked(2, stddev=(1.5, 1.5))
@@ -133,19 +109,6 @@ def test_rhos_of_all_steps_add_up_to_the_budget(steps, public_size):
     assert zcdp.rho(question.event(), ADD) == pytest.approx(0.5, rel=1e-9)
     assert zcdp.rho(question.event(), ADD) <= 0.5 * (1 + 1e-12)
     assert cost(asked(rho=None, epsilon=1.0, steps=steps, public_size=public_size)) <= 1.0
-
-
-def test_gaussian_vectors_are_within_their_tail_length():
-    rows = np.random.default_rng(0).normal(size=(20_000, 5))
-    share = (np.linalg.norm(rows, axis=1) > tail_length(5, 0.01)).mean()
-    assert share <= 0.01
-
-
-@pytest.mark.parametrize(
-    "rows", [np.zeros((0, 3)), np.ones((1, 3)), np.full((40, 3), 7.0), np.full((2, 3), math.inf)]
-)
-def test_hardly_any_rows_give_an_answer(rows):
-    assert np.isfinite(coinpress_means(rows, bounds=BOUNDS, stddev=1.0, rho=0.5, delta=1e-6).value).all()
 
 
 @pytest.mark.parametrize(
