@@ -422,7 +422,7 @@ def test_a_search_and_a_network_take_classes_of_text(tmp_path):
     data, network = PrivateData(table, account), torch.nn.Linear(1, 2)
     terms = {"features": ["x"], "target": "y", "public_size": 200, "expected_batch_size": 100, "steps": 30}
     terms |= {"noise_multiplier": 0.5, "delta": 1e-4, "learning_rate": 1.0, "progress": False}
-    with pytest.raises(ColumnTypeError, match="has type text, and a class was named"):
+    with pytest.raises(ColumnTypeError, match="has type text, but a given class has another type"):
         data.train(network, classes=(0, 1), **terms)
     assert not account.releases()
     data.train(network, classes=("no", "yes"), **terms)

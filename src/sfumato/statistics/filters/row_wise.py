@@ -180,7 +180,7 @@ def _refused_unlike(parts: Callable[[Any], list[list[Any]]]) -> Callable[[Any, s
         if all(_alike(part) for part in parts(node)):
             return None
         return (
-            "compares values of different types: an engine casts one of them, which may fail on a row, and "
+            "combines values of different types: an engine casts one of them, which may fail on a row, and "
             "so reveal it. Give both the same type, with cast or try_cast, or with types=... when they "
             "are read"
         )

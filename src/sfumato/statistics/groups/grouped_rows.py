@@ -88,7 +88,7 @@ class Groups:
             InvalidParameterError: If a parameter is out of range.
 
         >>> import pandas as pd
-        >>> from sfumato.statistics.sources.tables import private_table
+        >>> from sfumato.statistics import private_table
         >>> table = private_table(pd.DataFrame({"sector": ["steel"] * 9 + ["wood"]}))
         >>> sorted(table.group_by("sector", keys=["wood", "steel"]).count(epsilon=1.0).release().value)
         ['steel', 'wood']

@@ -157,6 +157,7 @@ class PrivateTable:
                 row.
 
         >>> import pandas as pd
+        >>> from sfumato.statistics import private_table
         >>> table = private_table(pd.DataFrame({"age": [30.0, 40.0], "sex": ["f", "m"]}))
         >>> table.filter(lambda row: row.sex == "f")["age"].name
         'age'
@@ -178,6 +179,7 @@ class PrivateTable:
                 the unit would change.
 
         >>> import pandas as pd
+        >>> from sfumato.statistics import private_table
         >>> table = private_table(pd.DataFrame({"cents": [250, 399]}))
         >>> table.mutate(euros=lambda row: row.cents / 100).schema
         {'cents': 'float64', 'euros': 'float64'}
@@ -217,6 +219,7 @@ class PrivateTable:
             InvalidParameterError: If a parameter is out of range.
 
         >>> import pandas as pd
+        >>> from sfumato.statistics import private_table
         >>> private_table(pd.DataFrame({"age": [30, 40]})).count(epsilon=0.5)
         <Query: number of rows. Would cost epsilon 0.5, delta 0, for one row of at most 1 row(s), ...
         """
@@ -258,6 +261,7 @@ class PrivateTable:
             InvalidParameterError: If a parameter is out of range, or each row is a unit.
 
         >>> import pandas as pd
+        >>> from sfumato.statistics import private_table
         >>> visits = pd.DataFrame({"patient": [i // 4 for i in range(4000)]})
         >>> table = private_table(visits, privacy_unit="patient", contribution_bound=1)
         >>> release = table.left_out_share(epsilon=1.0, most_rows=5).release()
@@ -312,6 +316,7 @@ class PrivateTable:
             InvalidParameterError: If a parameter is out of range.
 
         >>> import pandas as pd
+        >>> from sfumato.statistics import private_table
         >>> table = private_table(pd.DataFrame({"city": ["Rome"] * 500 + ["Atlantis"]}))
         >>> table.keys("city", epsilon=1.0, delta=1e-6).release().value
         ['Rome']
