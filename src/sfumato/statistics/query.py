@@ -187,8 +187,8 @@ class Query(Generic[Value]):
             The release, with its value, its confidence interval and its guarantee.
 
         Raises:
-            InvalidParameterError: If a purpose is given without an account, or the account has another privacy
-                unit or relation. Nothing is charged.
+            InvalidParameterError: If a purpose is given without an account, or the account has another
+                privacy unit or relation. Nothing is charged.
             BudgetExceededError: If the account has too little budget left. Nothing is computed.
             QueryFailedError: If the engine of a table fails. The cost stays charged.
         """
