@@ -11,8 +11,7 @@ from releases.questions import QS
 
 from sfumato.accounting import gaussian
 from sfumato.mechanisms import FastGenerator
-from sfumato.statistics import coinpress_mean, coinpress_means, karwa_vadhan_mean, mean, quantile
-from sfumato.statistics.questions import quantiles
+from sfumato.statistics import coinpress_mean, coinpress_means, karwa_vadhan_mean, mean, quantile, quantiles
 
 DELTA = 1e-6
 ROWS = 1000

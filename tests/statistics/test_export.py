@@ -317,13 +317,13 @@ def test_a_frame_needs_pandas_and_says_so(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_value_without_names_for_its_parts_is_refused() -> None:
     release = Release(name="pair", value=(1, 2), guarantee=PROMISE, event=PureDpEvent(0.5))
     for keep in (release.to_json, release.to_csv, release.to_pandas):
-        with pytest.raises(InvalidParameterError, match="'pair' does not say what the parts"):
+        with pytest.raises(InvalidParameterError, match="'pair' has no labels"):
             keep()
 
 
 @pytest.mark.parametrize("labels", [{"q": (1,)}, {"q": (1, 2), "r": (1,)}])
 def test_parts_of_unequal_length_are_refused(labels: dict[str, Any]) -> None:
-    with pytest.raises(InvalidParameterError, match="one of each label"):
+    with pytest.raises(InvalidParameterError, match="one entry of each label"):
         Parts(labels=labels, numbers=(1.0, 2.0))
 
 

@@ -18,20 +18,25 @@ from sfumato.accounting.events import DpEvent
 from sfumato.statistics.columns.categories import categories_of
 from sfumato.statistics.columns.columns import STEPS, column_of, rows_of
 from sfumato.statistics.groups.key_discovery import KeyDiscovery
+from sfumato.statistics.matrices.covariance import Correlation, Covariance
+from sfumato.statistics.matrices.principal_components import PrincipalComponents
 from sfumato.statistics.query import Question
+from sfumato.statistics.questions.clipped_values import ClippedShare
 from sfumato.statistics.questions.counts import Count, Sum
-from sfumato.statistics.questions.covariance import Correlation, Covariance
-from sfumato.statistics.questions.histograms import BinCounts, CategoryCounts, StableCounts
-from sfumato.statistics.questions.means import ClippedShare, Mean, StandardDeviation, Variance
-from sfumato.statistics.questions.principal_components import PrincipalComponents
-from sfumato.statistics.questions.quantiles import Quantile, Quantiles
+from sfumato.statistics.questions.histograms import BinCounts, CategoryCounts
+from sfumato.statistics.questions.many_quantiles import Quantiles
+from sfumato.statistics.questions.means import Mean
+from sfumato.statistics.questions.quantiles import Quantile
+from sfumato.statistics.questions.stable_histograms import StableCounts
 from sfumato.statistics.questions.thresholds import FirstAbove
 from sfumato.statistics.questions.top_k import TopK
+from sfumato.statistics.questions.variances import StandardDeviation, Variance
 from sfumato.statistics.release import Covers, Interval
 from sfumato.statistics.sources.tables import private_table
 from sfumato.statistics.unbounded.bounds import AutomaticBounds
 from sfumato.statistics.unbounded.coinpress_covariance import CoinPressCovariance
-from sfumato.statistics.unbounded.coinpress_mean import CoinPressMean, CoinPressMeans
+from sfumato.statistics.unbounded.coinpress_mean import CoinPressMean
+from sfumato.statistics.unbounded.coinpress_means import CoinPressMeans
 from sfumato.statistics.unbounded.karwa_vadhan import KarwaVadhanMean
 from sfumato.testing import seeded
 
@@ -299,46 +304,54 @@ def test_every_interval_says_what_it_covers(name):
 
 # --- nothing is left out ----------------------------------------------------------------------------------
 
-MEANS = "test_means.py::test_replayed_on_a_neighbor_only_the_noise_comes_out"
-GROUPED = "test_groups.py::test_replayed_without_a_unit_only_noise_leaves"
+MEANS = "questions/test_bounded_terms.py::test_replayed_on_a_neighbor_only_the_noise_comes_out"
+GROUPED = "groups/test_group_statistics.py::test_replayed_without_a_unit_only_noise_leaves"
 REPLAYED = {
-    "AutomaticBounds": "test_bounds.py::test_replayed_on_a_neighbor_only_the_noise_comes_out",
-    "BinCounts": "test_histograms.py::test_replayed_on_a_neighbor_bins_let_out_their_noise_alone",
-    "CategoryCounts": "test_histograms.py::test_replayed_on_a_neighbor_categories_let_out_their_noise_alone",
+    "AutomaticBounds": "unbounded/test_bounds.py::test_replayed_on_a_neighbor_only_the_noise_comes_out",
+    "BinCounts": "questions/test_histograms.py::test_replayed_on_a_neighbor_bins_let_out_their_noise_alone",
+    "CategoryCounts": (
+        "questions/test_histograms.py::test_replayed_on_a_neighbor_categories_let_out_their_noise_alone"
+    ),
     "ClippedShare": MEANS,
-    "CoinPressCovariance": "test_coinpress_covariance.py::test_the_covariance_is_replayed_on_neighbors",
-    "CoinPressMean": "test_coinpress.py::test_the_mean_of_a_column_is_replayed_on_neighbors",
-    "CoinPressMeans": "test_coinpress.py::test_the_mean_of_rows_is_replayed_on_neighbors",
-    "Correlation": "test_covariance.py::test_the_matrix_is_replayed_on_neighbors",
-    "Count": "test_counts.py::test_replayed_on_a_neighbor_a_count_lets_out_its_noise_alone",
-    "Covariance": "test_covariance.py::test_the_matrix_is_replayed_on_neighbors",
-    "FirstAbove": "test_thresholds.py::test_replayed_on_a_neighbor_only_the_run_comes_out",
+    "CoinPressCovariance": (
+        "unbounded/test_coinpress_covariance.py::test_the_covariance_is_replayed_on_neighbors"
+    ),
+    "CoinPressMean": "unbounded/test_coinpress_mean.py::test_the_mean_of_a_column_is_replayed_on_neighbors",
+    "CoinPressMeans": "unbounded/test_coinpress_means.py::test_the_mean_of_rows_is_replayed_on_neighbors",
+    "Correlation": "matrices/test_noisy_products.py::test_the_matrix_is_replayed_on_neighbors",
+    "Count": "questions/test_counts.py::test_replayed_on_a_neighbor_a_count_lets_out_its_noise_alone",
+    "Covariance": "matrices/test_noisy_products.py::test_the_matrix_is_replayed_on_neighbors",
+    "FirstAbove": "questions/test_thresholds.py::test_replayed_on_a_neighbor_only_the_run_comes_out",
     "GroupCount": GROUPED,
     "GroupMean": GROUPED,
     "GroupSum": GROUPED,
-    "KarwaVadhanMean": "test_karwa_vadhan.py::test_the_mean_is_replayed_on_neighbors",
-    "KeyDiscovery": "test_keys.py::test_with_the_same_noise_a_unit_changes_only_keys_of_its_own",
-    "LeftOutShare": "test_left_out.py::test_replayed_without_a_unit_only_noise_leaves",
+    "KarwaVadhanMean": "unbounded/test_karwa_vadhan.py::test_the_mean_is_replayed_on_neighbors",
+    "KeyDiscovery": (
+        "groups/test_key_discovery.py::test_with_the_same_noise_a_unit_changes_only_keys_of_its_own"
+    ),
+    "LeftOutShare": "questions/test_left_out_rows.py::test_replayed_without_a_unit_only_noise_leaves",
     "Mean": MEANS,
-    "PrincipalComponents": "test_principal.py::test_components_are_replayed_on_neighbors",
-    "Quantile": "test_quantiles.py::test_a_quantile_is_replayed_on_neighbors",
-    "Quantiles": "test_quantiles.py::test_all_draws_of_halving_together_stay_within_epsilon",
-    "RowCount": "test_tables.py::test_the_count_replayed_without_a_unit_lets_only_noise_leave",
+    "PrincipalComponents": "matrices/test_principal_components.py::test_components_are_replayed_on_neighbors",
+    "Quantile": "questions/test_quantiles.py::test_a_quantile_is_replayed_on_neighbors",
+    "Quantiles": "questions/test_many_quantiles.py::test_all_draws_of_halving_together_stay_within_epsilon",
+    "RowCount": (
+        "sources/test_private_tables.py::test_the_count_replayed_without_a_unit_lets_only_noise_leave"
+    ),
     "StableCounts": (
-        "test_histograms.py::"
+        "questions/test_stable_histograms.py::"
         "test_replayed_on_neighbors_with_the_same_categories_stable_counts_let_out_noise_alone"
     ),
     "StandardDeviation": MEANS,
-    "Sum": "test_counts.py::test_replayed_on_a_neighbor_a_sum_lets_out_its_noise_alone",
-    "TopK": "test_top_k.py::test_replayed_on_a_neighbor_only_the_selection_comes_out",
+    "Sum": "questions/test_counts.py::test_replayed_on_a_neighbor_a_sum_lets_out_its_noise_alone",
+    "TopK": "questions/test_top_k.py::test_replayed_on_a_neighbor_only_the_selection_comes_out",
     "Variance": MEANS,
 }
 
 
 def questions() -> set[str]:
     """The names of all classes of the package that can be charged and answered."""
-    names = [f"{statistics.__name__}.{module.name}" for module in pkgutil.iter_modules(statistics.__path__)]
-    modules = [importlib.import_module(name) for name in names]
+    found = pkgutil.walk_packages(statistics.__path__, prefix=f"{statistics.__name__}.")
+    modules = [importlib.import_module(module.name) for module in found]
     classes = [kind for module in modules for kind in vars(module).values() if inspect.isclass(kind)]
     ours = [kind for kind in classes if kind.__module__.startswith(statistics.__name__)]
     return {k.__name__ for k in ours if hasattr(k, "event") and hasattr(k, "answer")} - {Question.__name__}
@@ -348,5 +361,5 @@ def test_every_question_is_replayed_on_neighbors_and_has_a_golden_value():
     assert questions() == set(REPLAYED) == set(GOLDEN)
     for name, place in REPLAYED.items():
         file, test = place.split("::")
-        text = Path(__file__).with_name(file).read_text()
+        text = (Path(__file__).parent / file).read_text()
         assert f"def {test}(" in text, f"{name} is not replayed"

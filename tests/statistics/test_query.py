@@ -119,7 +119,7 @@ def test_another_unit_than_the_accounts_is_refused_untouched(ledger):
 
 def test_a_question_for_other_contributions_than_the_data_has_is_refused(ledger):
     data = Watched(ledger, contribution_bound=3)
-    with pytest.raises(InvalidParameterError, match="at most 1 rows"):
+    with pytest.raises(InvalidParameterError, match="contribution_bound=1"):
         Query(Count(epsilon=0.1), data)
 
 

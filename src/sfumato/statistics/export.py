@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A release as JSON, as CSV or as a frame: numbers, intervals, guarantee and notes, nothing left out.
+"""Export of a release as JSON, CSV or a pandas frame, with numbers, intervals, guarantee and notes.
 
-Promise    Numbers are numbers and intervals have ends that are numbers. Nothing is computed from data, so
-           keeping a release costs nothing.
-JSON       One object. `version` is that of its layout: what a field means changes only together with it. A
-           single number has `value` and `interval`; of many parts `value` is a list, in which each has its
-           labels, its `value` and its `interval`, and parts that are names have labels alone. How values are
-           written: `_json`.
-CSV        One row for each number, and the guarantee in every row. A release that failed, or that found
-           nothing, has one row without a number, so that its guarantee is kept as well; `outcome` tells.
-Formulas   Keys are text that somebody typed into private data, and spreadsheets run text that begins with =,
-           +, -, @, a tab or a line break. In CSV such text gets an apostrophe before it, as OWASP advises.
+Nothing is computed from the data, so exporting costs nothing.
+
+- JSON: one object. `version` is the version of its layout; the meaning of a field changes only together with
+  the version. A single number has `value` and `interval`. If a release has many parts, `value` is a list, and
+  each entry has its labels, its `value` and its `interval`. Parts that are names have only labels. `_json`
+  defines how values are written.
+- CSV: one row for each number, with the guarantee in every row. A release that failed or found nothing has
+  one row without a number, so that its guarantee is kept. The column `outcome` distinguishes these cases.
+- Formulas: keys are text from private data, and spreadsheets run text that begins with =, +, -, @, a tab or a
+  line break. In CSV such text is prefixed with an apostrophe, as OWASP recommends.
 """
 
 import csv
@@ -60,7 +60,7 @@ def to_csv(release: "Release[Any]", *, escape_formulas: bool) -> str:
     """Return a release as CSV with a header."""
     rows = _rows(release)
     text = io.StringIO()
-    writer = csv.writer(text)  # lines end as RFC 4180 says
+    writer = csv.writer(text)  # ends lines as RFC 4180 requires
     for cells in (rows[0].keys(), *(row.values() for row in rows)):
         writer.writerow([_cell(value, escape_formulas) for value in cells])
     return text.getvalue()
@@ -77,19 +77,19 @@ def to_pandas(release: "Release[Any]") -> Any:
         ) from error
     frame: Any = pd.DataFrame(_rows(release))
     for name in ("value", "lower", "upper", "level"):
-        frame[name] = pd.to_numeric(frame[name])  # a column without any number is one of numbers, too
+        frame[name] = pd.to_numeric(frame[name])  # also a column without any number
     return frame
 
 
 def written(text: str, path: str | os.PathLike[str] | None) -> str:
-    """Write text to a file, if one is named, and return it."""
+    """Write text to a file, if a path is given, and return the text."""
     if path is not None:
         try:
             Path(path).write_text(text, encoding="utf-8", newline="")
         except OSError as error:
             raise InvalidParameterError(
                 f"the file {os.fspath(path)!r} cannot be written: {error.strerror}. The release is not lost: "
-                "write it to another place."
+                "pass another path."
             ) from error
     return text
 
@@ -105,7 +105,7 @@ class _Part:
 
 
 def _parts(release: "Release[Any]") -> list[_Part]:
-    """Return the numbers, or the names, of a release; none where it failed."""
+    """Return the numbers, or the names, of a release; none if it failed."""
     known, parts = release.interval, release.parts
     if release.value is None:
         return []
@@ -128,8 +128,8 @@ def _parts(release: "Release[Any]") -> list[_Part]:
 def _number(release: "Release[Any]") -> float:
     if not isinstance(release.value, Real):
         raise InvalidParameterError(
-            f"the release {release.name!r} does not say what the parts of its value are called, so it cannot "
-            "be kept. Give parts=Parts(...) where the release is made."
+            f"the release {release.name!r} has no labels for the parts of its value, so it cannot be "
+            "exported. Pass parts=Parts(...) when the release is constructed."
         )
     return release.value  # type: ignore[return-value]  # every Real is one
 
@@ -168,9 +168,9 @@ def _measured(part: _Part) -> Row:
 def _rows(release: "Release[Any]") -> list[Row]:
     """Return the rows of the table, at least one, with the same names in each."""
     promised = release.guarantee.to_dict()
-    told = promised.pop("text")
+    statement = promised.pop("text")
     fixed = promised | {
-        "guarantee": told,
+        "guarantee": statement,
         "recorded": release.recorded,
         "account": release.account,
         "notes": "; ".join(release.notes),
@@ -184,19 +184,19 @@ def _rows(release: "Release[Any]") -> list[Row]:
 
 
 def _as_utf8(labels: Row) -> Row:
-    # pandas cannot hold other text; it must not fail what was paid for.
+    # pandas cannot hold other text, and exporting must not fail after the release was charged.
     return {name: _json.text(label) if isinstance(label, str) else label for name, label in labels.items()}
 
 
 def _columns(part: _Part) -> Row:
     ends = _interval(part.interval)
-    told = _NO_INTERVAL if ends is None else ends | {"covers": ", ".join(ends["covers"])}
-    return {"value": part.number} | told
+    columns = _NO_INTERVAL if ends is None else ends | {"covers": ", ".join(ends["covers"])}
+    return {"value": part.number} | columns
 
 
 def _cell(value: Any, escape_formulas: bool) -> str:
     if isinstance(value, float):
-        return repr(float(value))  # every digit of it, and "inf", which readers of CSV know
+        return repr(float(value))  # all digits, and "inf", which CSV readers understand
     found = _json.plain(value)
     if not isinstance(found, str):
         return "" if found is None else str(found).lower() if isinstance(found, bool) else str(found)

@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Vectors with Gaussian noise, and a budget of concentrated privacy that several of them share.
+"""Gaussian noise on vectors, and a zCDP budget (rho) that several vectors share.
 
-Guarantee  `VectorGaussian.add` puts independent noise of one `stddev` on every coordinate. It costs `event()`
+Guarantee  `VectorGaussian.add` adds independent noise of one `stddev` to every coordinate. It costs `event()`
            if neighbors are at most `sensitivity` apart in Euclidean norm: the noise is the same in all
-           directions, so only that distance counts, and the vector costs what one number would. Its parts are
-           whole numbers that float64 holds, so no sum was rounded on the way, and the noise on each is that
-           of `mechanisms.Gaussian`.
-Budget     `rho`, or the rho of Gaussian noise for (epsilon, delta); the shares of several vectors add up to
-           it. A delta is needed in either case: the price is stated at it.
-Rows       `whole_rows` scales rows to a ball or a box of radius `steps` and rounds to whole numbers, so a row
-           is at most steps + sqrt(d) / 2 long, or each coordinate at most `steps`. Rows are moved to the ball
-           by scaling them down; an infinite coordinate counts as one of 1e150. Each row is computed by
-           itself, in one order of additions, so none is rounded otherwise because another one is there.
-Neighbors  Add-or-remove moves a sum of rows by one row's length; replacing moves it by two.
+           directions, so a vector costs what one number of that sensitivity costs. The coordinates are whole
+           numbers that float64 represents exactly, so no sum was rounded, and the noise on each is that of
+           `mechanisms.Gaussian`. The budget is `rho`, or the rho of Gaussian noise for (epsilon, delta); the
+           shares of several vectors add up to it. A delta is needed in both cases: the cost is stated at it.
+Neighbors  Add-or-remove changes a sum of rows by the length of one row; replacing changes it by two lengths.
+Edge cases `whole_rows` scales rows to a ball or a box of radius `steps` and rounds to whole numbers. So a row
+           has a length of at most steps + sqrt(d) / 2, or each coordinate is at most `steps`. Rows outside
+           the ball are scaled down to it; an infinite coordinate counts as 1e150. Each row is computed on its
+           own and in a fixed order of additions, so other rows do not change how it is rounded.
 Source     Bun and Steinke 2016, arXiv:1605.02065, Lemma 2.4 (rho of Gaussian noise on a vector).
 """
 
@@ -22,7 +21,6 @@ from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
-import numpy.typing as npt
 
 from sfumato import _check
 from sfumato.accounting.events import DpEvent
@@ -31,6 +29,7 @@ from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms import Gaussian, Generator, arrays, inputs
 from sfumato.mechanisms.random import resolve
+from sfumato.statistics.arrays import Floats, Integers
 from sfumato.statistics.columns.columns import Bounds, Rows
 
 __all__ = [
@@ -43,16 +42,14 @@ __all__ = [
     "whole_rows",
 ]
 
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
 
-_INFINITE = 1e150  # what an infinite coordinate counts as: its square still fits float64
+_INFINITE = 1e150  # replaces an infinite coordinate: its square still fits float64
 _UP = 1 + 2.0**-40  # covers the roundings of a bound computed in float64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VectorGaussian:
-    """Gaussian noise for a vector that neighbors move by at most `sensitivity` in Euclidean norm.
+    """Gaussian noise for a vector that differs between neighbors by at most `sensitivity` in Euclidean norm.
 
     >>> noise = VectorGaussian.of_rho(rho=0.5, sensitivity=10.0, relation=Relation.ADD_REMOVE)
     >>> noise.add(np.array([100, 200])).shape
@@ -71,12 +68,12 @@ class VectorGaussian:
         return cls(stddev=stddev, sensitivity=sensitivity, relation=relation)
 
     def event(self) -> DpEvent:
-        """Return what one vector costs."""
+        """Return the event that one vector is charged with."""
         return self._each().event()
 
     def add(self, numbers: Integers, *, generator: Generator | None = None) -> Floats:
         """Return whole numbers with noise."""
-        if not resolve(generator).secure:  # for study: one draw for all, as `Gaussian` draws for one
+        if not resolve(generator).secure:  # seeded: one draw for all, as `Gaussian` draws for one
             drawn = arrays.gaussian(numbers.size, stddev=self.stddev, generator=generator)
             return numbers.astype(np.float64) + drawn.reshape(numbers.shape)
         noise = self._each()
@@ -89,7 +86,7 @@ class VectorGaussian:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Concentrated:
-    """The terms of a question whose budget is one rho: given, or that of (epsilon, delta).
+    """The parameters of a question whose budget is one rho: given, or that of (epsilon, delta).
 
     >>> round(Concentrated(epsilon=1.0, delta=1e-6).budget, 4)
     0.028
@@ -106,7 +103,7 @@ class Concentrated:
         _check.delta(delta=self.delta)
         given = [name for name in ("epsilon", "rho") if getattr(self, name) is not None]
         if len(given) != 1:
-            raise InvalidParameterError("give the budget once: epsilon=... or rho=..., each with a delta.")
+            raise InvalidParameterError("pass the budget once: epsilon=... or rho=..., each with a delta.")
         _check.positive(**{given[0]: getattr(self, given[0])})
         inputs.settle(self, "delta", given[0])
         object.__setattr__(self, "relation", Relation.parse(self.relation))
@@ -116,14 +113,14 @@ class Concentrated:
     def _check_size(self) -> None:
         if self.relation not in (Relation.ADD_REMOVE, Relation.REPLACE_ONE):
             raise InvalidParameterError(
-                f"this is made for add-remove and replace-one neighbors, not {self.relation.value}."
+                f"this statistic supports add-remove and replace-one neighbors, not {self.relation.value}."
             )
         if self.public_size is not None:
             _check.count(public_size=self.public_size)
         elif self.relation is Relation.REPLACE_ONE:
             raise InvalidParameterError(
-                "under replace-one neighbors the number of rows is public: say it with public_size=..., or "
-                "use add-remove neighbors, where it is bought with a share of the budget."
+                "under replace-one neighbors the number of rows is public: pass public_size=..., or use "
+                "add-remove neighbors, for which a share of the budget pays for it."
             )
 
     @property
@@ -134,17 +131,17 @@ class Concentrated:
         return 0.5 / stddev_for(cast(float, self.epsilon), self.delta, 1.0) ** 2  # one of the two is given
 
     def noise(self, share: float, sensitivity: float) -> VectorGaussian:
-        """Return the noise for a share of the budget, for what neighbors move by `sensitivity`."""
+        """Return the noise for a share of the budget, and a vector of this sensitivity."""
         return VectorGaussian.of_rho(rho=share * self.budget, sensitivity=sensitivity, relation=self.relation)
 
 
 def ball_reach(dimension: int, steps: int, *, rows: int, relation: Relation) -> float:
-    """Return how far units of so many rows move a sum of `whole_rows` of a ball, in Euclidean norm."""
+    """Return the L2 sensitivity of a sum of `whole_rows` of a ball to units of so many rows."""
     return rows * relation.diameter * (steps + math.sqrt(dimension) / 2) * _UP
 
 
 def in_ball(rows: Floats, center: Floats, radius: float) -> Floats:
-    """Return rows relative to a center and a radius, moved to the unit ball where they are outside.
+    """Return rows relative to a center and a radius; rows outside the unit ball are scaled down to it.
 
     >>> in_ball(np.array([[3.0, 4.0], [0.0, 1.0]]), np.zeros(2), 2.0)
     array([[0.6, 0.8],
@@ -155,16 +152,16 @@ def in_ball(rows: Floats, center: Floats, radius: float) -> Floats:
     unit = moved / np.where(largest > 0, largest, 1.0)  # squares of these neither overflow nor vanish
     length = np.sqrt(row_products(unit * unit, np.ones((1, unit.shape[1]))))
     outside = largest > radius / np.maximum(length, 1.0)
-    with np.errstate(over="ignore", invalid="ignore"):  # in rows that are outside, and not used
+    with np.errstate(over="ignore", invalid="ignore"):  # only in rows outside, where it is not used
         inside = moved / radius
     return np.where(outside, unit / np.maximum(length, 1.0), inside)
 
 
 def row_products(rows: Floats, matrix: Floats) -> Floats:
-    """Return rows @ matrix.T, each row computed alike whatever the others are.
+    """Return rows @ matrix.T, with each row computed independently of the others.
 
-    A matrix product may round a row in one way or another, depending on how many rows there are; then a
-    neighbor would move rows that it shares.
+    A matrix product may round a row differently, depending on the number of rows. Then rows that neighbors
+    share would differ.
     """
     total = np.zeros((len(rows), len(matrix)))
     for column, weights in zip(rows.T, matrix.T, strict=True):
@@ -183,5 +180,7 @@ def for_each_column(bounds: Bounds | Sequence[Bounds], rows: Rows) -> tuple[Boun
     if len(pairs) == 2 and not isinstance(pairs[0], tuple | list):
         return ((pairs[0], pairs[1]),) * len(rows.names)  # type: ignore[return-value]  # a pair of numbers
     if len(pairs) != len(rows.names):
-        raise InvalidParameterError(f"{len(pairs)} bounds were given for {len(rows.names)} columns.")
+        raise InvalidParameterError(
+            f"{len(pairs)} bounds were given for {len(rows.names)} columns. Pass one pair, or one for each."
+        )
     return pairs  # type: ignore[return-value]  # pairs: `_check.bounds` refuses anything else

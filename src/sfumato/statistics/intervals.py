@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far may noise have moved a number? Tails of known noise laws, and intervals from them.
+"""Confidence intervals from the known distribution of the noise.
 
-Promise    `tail` is the chance that a weighted sum of independent noises, with a normal error beside it where
-           `stddev` is given, is further than `distance` from zero. Everything here is computed from public
-           numbers and from what was already released, so it costs nothing.
-Laplace    The characteristic function of the sum is a product of 1 / (1 + c^2 s^2), one factor for each scale
-           c = weight * scale. In partial fractions it is a signed mixture of Laplace laws, whose tails are
-           known, also with a normal error added. Equal scales have no such form: they are moved apart by one
-           part in a thousand, which moves a tail by less than that.
-Inversion  `accepted` collects all values that a test at `1 - level` would not refuse. It covers exactly where
-           the law is exact, also for ratios whose denominator is noisy.
-Whole      On the integers, `whole_half_width` is the least that covers at least `level`; for an epsilon above
-           0.7 one integer more or less is a large step, so it may cover clearly more.
+`tail` is the probability that a weighted sum of independent noises is further than `distance` from zero; a
+normal error is added if `stddev` is given. Everything is computed from public numbers and from values that
+were already released, so it costs nothing.
+
+- Laplace: the characteristic function of the sum is a product of 1 / (1 + c^2 s^2), one factor for each scale
+  c = weight * scale. Partial fractions make it a signed mixture of Laplace distributions, whose tails are
+  known, also with a normal error added. Equal scales have no such form. They are separated by one part in a
+  thousand, which changes a tail by less than that.
+- Test inversion: `accepted` collects all values that a test at `1 - level` does not reject. Its coverage is
+  exact if the distribution is exact, also for ratios with a noisy denominator.
+- Integers: `whole_half_width` is the smallest distance that covers at least `level`. For an epsilon above 0.7
+  one integer is a large step, so the interval may cover clearly more.
 """
 
 import math
@@ -36,12 +37,12 @@ __all__ = [
     "whole_half_width",
 ]
 
-_APART = 1e-3  # relative distance that scales are given in partial fractions
+_APART = 1e-3  # relative distance of scales in partial fractions
 _NEGLIGIBLE = 1e-9  # relative to the largest scale: adds less to a quantile than float64 shows
 
 
 class Law(Protocol):
-    """The law of one noise, symmetric around zero."""
+    """The distribution of one noise, symmetric around zero."""
 
     @property
     def stddev(self) -> float:
@@ -53,7 +54,7 @@ class Law(Protocol):
         ...
 
     def whole_tail(self, distance: int) -> float:
-        """Return P(|noise| > distance) for the law of the same shape on the integers."""
+        """Return P(|noise| > distance) for the distribution of the same shape on the integers."""
         ...
 
 
@@ -74,7 +75,7 @@ class GaussianLaw:
 
     def whole_tail(self, distance: int) -> float:
         """Return P(|noise| > distance) for the discrete Gaussian."""
-        if self.stddev > 1000:  # the two laws agree to far more digits than are used
+        if self.stddev > 1000:  # the two distributions agree to far more digits than are used
             return self.tail(distance + 0.5)
         reach = np.arange(math.ceil(40 * self.stddev) + 2)
         weights = np.exp(-((reach / self.stddev) ** 2) / 2)
@@ -134,11 +135,10 @@ def half_width(law: Law, *, level: float, weights: Sequence[float] = (1.0,), std
 
 
 def whole_half_width(law: Law, *, level: float) -> int:
-    """Return the least whole distance from zero that noise on the integers keeps with at least `level`.
+    """Return the smallest whole number that noise on the integers does not exceed with at least `level`.
 
-    No whole distance is kept with exactly this chance: one less would be kept too rarely. How much more often
-    than stated depends on the noise. For an epsilon up to 0.7 a 95% interval of a count covers at most 97.5%;
-    above, where one integer more or less is a large step, up to 100%.
+    No whole distance has exactly this probability, and a smaller one has too little. For an epsilon up to 0.7
+    a 95% interval of a count covers at most 97.5%; above, where one integer is a large step, up to 100%.
 
     >>> whole_half_width(LaplaceLaw(1.0), level=0.95)
     3
@@ -159,7 +159,7 @@ def around(
     covers: tuple[Covers, ...] = (Covers.NOISE,),
     within: tuple[float, float] = (-math.inf, math.inf),
 ) -> Interval:
-    """Return value +- distance, cut to where the truth must lie.
+    """Return value +- distance, clipped to the range in which the truth must lie.
 
     >>> print(around(1.0, 3.0, level=0.95, within=(0.0, math.inf)))
     0 to 4 (95%, noise)
@@ -173,7 +173,8 @@ def accepted(
 ) -> tuple[float, float]:
     """Return the ends of the values around `center` whose p-value is at least 1 - level.
 
-    Where even the center is refused, or p-values do not fall to either side, all of `within` is returned.
+    If even the center is rejected, all of `within` is returned; on a side where no value is rejected, its
+    end.
     """
     _check.probability(level=level)
     start = min(max(center, within[0]), within[1])
@@ -196,24 +197,26 @@ def _edge(p_value: Callable[[float], float], inside: float, end: float, level: f
 
 
 def _separated(scales: list[float]) -> list[float]:
-    """Return the scales that matter, no two nearly equal, with the variance of the sum kept."""
+    """Return the scales that are not negligible, no two nearly equal, with the same variance of the sum."""
     least = _NEGLIGIBLE * max(scales, default=0.0)
     kept = sorted(scale for scale in scales if scale > least)
     if len(kept) < 2:
         return kept
     middle = (len(kept) - 1) / 2
-    moved = [scale * (1 + _APART * (i - middle)) for i, scale in enumerate(kept)]  # apart, as factors rise
+    moved = [
+        scale * (1 + _APART * (i - middle)) for i, scale in enumerate(kept)
+    ]  # separated, as the factors rise
     back = math.hypot(*kept) / math.hypot(*moved)
     return [scale * back for scale in moved]
 
 
 def _partial_fraction(i: int, scales: list[float]) -> float:
-    """Return the weight of one Laplace law in the law of the sum: the product of 1 / (1 - (c_j / c_i)^2)."""
+    """Return the weight of one Laplace term in the sum: the product of 1 / (1 - (c_j / c_i)^2)."""
     return math.prod(1 / (1 - (other / scales[i]) ** 2) for j, other in enumerate(scales) if j != i)
 
 
 def _laplace_and_normal(t: float, scale: float, stddev: float) -> float:
-    """Return P(|Laplace(scale) + stddev Z| > t), written so that nothing overflows."""
+    """Return P(|Laplace(scale) + stddev Z| > t), without overflow."""
     if stddev == 0:
         return math.exp(-t / scale)
     z, ratio = t / stddev, stddev / scale

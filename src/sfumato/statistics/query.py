@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ask a question of private data: see what it would cost, pay, and only then compute.
+"""Queries: show what a release would cost, charge it, and only then compute it.
 
-Guarantee  `Query.release` charges the question's event before any row is read; what is refused has touched
-           nothing. From then on it is spent, whatever fails. The release states the price of that same event.
-Neighbors  A question is made for one relation and one contribution bound, those of the data it is asked of:
-           any other is refused.
-Failure    What an engine says when it fails may quote rows, and which error it raises may depend on them:
-           neither is passed on. All failures of one question read the same.
+Guarantee  `Query.release` charges the question's event before it reads a row; a refused release has read
+           nothing. Once charged, the cost stays spent, whatever fails later. The guarantee that the release
+           states is the price of the same event.
+Neighbors  A question is made for one relation and one contribution bound. The contribution bound must be
+           that of the data; a question with another one is refused.
+Failure    An engine's error may quote rows, and its type may depend on them. Neither is passed on. All
+           failures of one question raise the same error with the same message.
 """
 
 import textwrap
@@ -31,9 +32,13 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer(Generic[Value]):
-    """What a question found: the value, how sure it is, and what should be said beside it.
+    """The result of a question: its value, its interval and notes.
 
-    A value that is no single number says what its `parts` are, so that the release can be kept.
+    Attributes:
+        value: The value with noise, or None if the mechanism failed.
+        interval: The confidence interval, one for each number, or None.
+        notes: Sentences that the release shows beside the value.
+        parts: The labels and numbers of a value that is not a single number, for export.
     """
 
     value: Value
@@ -43,11 +48,11 @@ class Answer(Generic[Value]):
 
 
 class Question(Protocol[Value]):
-    """What is to be released, stated without data: it knows its noise, hence its event."""
+    """A statistic to release, stated without data: its parameters, its noise and its event."""
 
     @property
     def name(self) -> str:
-        """What is asked, in a few words: "mean of age"."""
+        """The name of the statistic, such as "mean of age"."""
         ...
 
     @property
@@ -57,25 +62,44 @@ class Question(Protocol[Value]):
 
     @property
     def delta(self) -> float:
-        """The delta that the price is stated at; 0 for a pure question."""
+        """The delta of the guarantee; 0 for pure differential privacy."""
         ...
 
     @property
     def contribution_bound(self) -> int:
-        """The most rows of one unit that the noise is made for."""
+        """The most rows of one unit that the noise is calibrated to."""
         ...
 
     def event(self) -> DpEvent:
-        """Return what asking costs."""
+        """Return the event that a release is charged with.
+
+        Returns:
+            The event, which an accountant prices.
+        """
         ...
 
     def answer(self, data: Any, *, generator: Generator | None) -> Answer[Value]:
-        """Compute the answer, with noise."""
+        """Compute the answer, with noise.
+
+        Args:
+            data: The private column, rows or table.
+            generator: The source of randomness. None means secure randomness from the operating system.
+
+        Returns:
+            The answer, with its interval and notes.
+        """
         ...
 
 
 def cost(question: Question[Any]) -> float:
-    """Return the epsilon of a question at its delta."""
+    """Return the epsilon of a question at its delta.
+
+    Args:
+        question: The question to price.
+
+    Returns:
+        The epsilon that one release of it costs.
+    """
     event, relation = question.event(), question.relation
     if question.delta == 0:
         return composition.basic_epsilon(event, delta=0.0, relation=relation)
@@ -84,24 +108,33 @@ def cost(question: Question[Any]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Query(Generic[Value]):
-    """A question and the data it would be asked of. Nothing is computed, nor spent, before `release`."""
+    """A question and the data to release it from. Nothing is computed or charged before `release`.
+
+    Args:
+        question: The statistic to release.
+        data: Private data with a `privacy_unit` and a `contribution_bound`.
+
+    Raises:
+        InvalidParameterError: If the contribution bounds differ, or the categories do not fit the type of the
+            column.
+    """
 
     question: Question[Value]
-    data: Any  # has `privacy_unit` and `contribution_bound`
+    data: Any
 
     def __post_init__(self) -> None:
         if self.question.contribution_bound != self.data.contribution_bound:
             raise InvalidParameterError(
-                f"the question is made for units of at most {self.question.contribution_bound} rows, but the "
-                f"data's contribution_bound is {self.data.contribution_bound}. Make both the same."
+                f"the question has contribution_bound={self.question.contribution_bound}, but the data has "
+                f"contribution_bound={self.data.contribution_bound}. Make both the same."
             )
         categories = getattr(self.question, "categories", None)
-        if categories is not None:  # by the schema, before anything is paid
+        if categories is not None:  # by the schema, before anything is charged
             self.data.require_fitting(categories)
 
     @property
     def guarantee(self) -> Guarantee:
-        """What the release will promise."""
+        """The guarantee that the release will have."""
         return Guarantee(
             epsilon=cost(self.question),
             delta=self.question.delta,
@@ -118,18 +151,22 @@ class Query(Generic[Value]):
         )
 
     def plan(self) -> str:
-        """Return the steps that `release` would take, none of which is taken now; no data is in it."""
-        asked, data = getattr(self.question, "plan", None), getattr(self.data, "plan", None)
-        if asked is not None:
-            computed = asked(self.data)
+        """Return the steps that `release` would take, as text. Nothing is computed, and no data is shown.
+
+        Returns:
+            The charge, the query and the noise, as text.
+        """
+        of_question, of_data = getattr(self.question, "plan", None), getattr(self.data, "plan", None)
+        if of_question is not None:
+            computed = of_question(self.data)
         else:
-            computed = data() if data is not None else f"{self.question.name}, in memory"
+            computed = of_data() if of_data is not None else f"{self.question.name}, in memory"
         return (
             f"{self!r}\n"
             f"1. charge: {self.question.event()}\n"
             f"2. compute, from at most {self.data.contribution_bound} row(s) of each "
             f"{self.data.privacy_unit}:\n{textwrap.indent(computed, '     ')}\n"
-            "3. add the noise that was charged for; only what it returns leaves"
+            "3. add the noise that was charged for; only the noisy result is returned"
         )
 
     def release(
@@ -139,12 +176,27 @@ class Query(Generic[Value]):
         purpose: str | None = None,
         generator: Generator | None = None,
     ) -> Release[Value]:
-        """Pay, compute, and return the answer with its guarantee."""
+        """Charge the account, compute the answer, and return it with its guarantee.
+
+        Args:
+            account: The account to charge before any data is read. None means that no account is charged.
+            purpose: The purpose that the account records. None means the name of the statistic.
+            generator: The source of randomness. None means secure randomness from the operating system.
+
+        Returns:
+            The release, with its value, its confidence interval and its guarantee.
+
+        Raises:
+            InvalidParameterError: If a purpose is given without an account, or the account has another
+                privacy unit or relation. Nothing is charged.
+            BudgetExceededError: If the account has too little budget left. Nothing is computed.
+            QueryFailedError: If the engine of a table fails. The cost stays charged.
+        """
         promised = self.guarantee
         if account is None:
             if purpose is not None:
                 raise InvalidParameterError(
-                    "a purpose is written into an account, but none was given: say account=..."
+                    "a purpose is recorded in an account, but no account was given: pass account=..."
                 )
             return self._computed(promised, generator, account)
         if account.privacy_unit != promised.privacy_unit:
@@ -161,7 +213,7 @@ class Query(Generic[Value]):
         self, promised: Guarantee, generator: Generator | None, account: Account | None
     ) -> Release[Value]:
         answer = _answered(self.question, self.data, generator)
-        said = (
+        notes = (
             _bound_note(self.data),
             study_note(generator),
             record_note(account),
@@ -173,7 +225,7 @@ class Query(Generic[Value]):
             interval=answer.interval,
             guarantee=promised,
             event=self.question.event(),
-            notes=(*answer.notes, *(note for note in said if note is not None)),
+            notes=(*answer.notes, *(note for note in notes if note is not None)),
             parts=answer.parts,
             account=None if account is None else account.name,
             recorded=is_recorded(account),
@@ -181,7 +233,7 @@ class Query(Generic[Value]):
 
 
 def _bound_note(data: Any) -> str | None:
-    """Say how much of a unit counts, where it may have more."""
+    """Return the note on how many rows of a unit count, or None if each row is a unit."""
     if data.privacy_unit == "row":
         return None
     bound, counted = data.contribution_bound, getattr(data, "counted", "row")
@@ -195,10 +247,10 @@ def _answered(question: Question[Value], data: Any, generator: Generator | None)
         return question.answer(data, generator=generator)
     except SfumatoError:
         raise
-    except Exception:  # of an engine, a file or a driver: its message and its class may tell what it read
-        pass  # and is raised below, so that our error does not carry theirs along
+    except Exception:  # of an engine, a file or a driver: its message and class may reveal what it read
+        pass  # our error is raised below, so that theirs is not chained to it
     raise QueryFailedError(
-        f"{question.name}: the data could not be read or computed. What was reserved for it stays spent, as "
-        "part of it may have been seen. Check that the columns exist and are numbers, and the engine's own "
-        "log."
+        f"{question.name}: the data could not be read or computed. The reserved cost stays spent, as part of "
+        "the data may have been read. Check that the columns exist and are numbers, and read the engine's "
+        "own log."
     )

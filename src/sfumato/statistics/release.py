@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A value that left the private side, with what it promises and how far it may be off.
+"""Releases: a published value, its guarantee and its confidence interval.
 
-Promise    A release carries its guarantee (epsilon, delta, relation and unit) and the event that was charged.
-Interval   What it covers is said, never implied: the noise; the sampling, if the rows are a sample of a
-           larger population; the clipping to bounds. What cannot be known without spending more is
-           left out, and so is not in `covers`.
-Kept       `to_json`, `to_csv` and `to_pandas` keep all of it (`keeping`): numbers, intervals, guarantee and
-           notes. They read the release alone, so they cost nothing.
+A release holds its guarantee (epsilon, delta, relation and privacy unit) and the event that was charged.
+`Interval.covers` lists the errors that an interval accounts for: the noise; the sampling error, if the rows
+are a sample of a larger population; the clipping to bounds. Errors that are not listed are not covered,
+because estimating them would cost more budget.
+
+`to_json`, `to_csv` and `to_pandas` export numbers, intervals, guarantee and notes (`export`). They read the
+release only, so they cost nothing.
 """
 
 import os
@@ -27,7 +28,7 @@ Value = TypeVar("Value")
 
 
 class Covers(Enum):
-    """What may move a released number away from the truth."""
+    """The errors that separate a released number from the truth."""
 
     NOISE = "noise"
     SAMPLING = "sampling"
@@ -36,7 +37,16 @@ class Covers(Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Interval:
-    """Numbers between which the truth lies with probability `level`, as far as `covers` says.
+    """A confidence interval: the truth lies in it with probability `level`, for the errors in `covers`.
+
+    Args:
+        lower: The lower end.
+        upper: The upper end.
+        level: The confidence level of the interval, between 0 and 1.
+        covers: The errors that the interval accounts for.
+
+    Raises:
+        InvalidParameterError: If `lower` is above `upper`, or `level` is not between 0 and 1.
 
     >>> print(Interval(lower=35.2, upper=35.6, level=0.95, covers=(Covers.NOISE,)))
     35.2 to 35.6 (95%, noise)
@@ -50,7 +60,7 @@ class Interval:
     def __post_init__(self) -> None:
         _check.probability(level=self.level)
         if not self.lower <= self.upper:
-            raise InvalidParameterError("an interval's lower end must not be above its upper end.")
+            raise InvalidParameterError("the lower end of an interval must not be above its upper end.")
 
     def __contains__(self, value: float) -> bool:
         return self.lower <= value <= self.upper
@@ -62,10 +72,14 @@ class Interval:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parts:
-    """What a value of many parts consists of: what each is called, and its number.
+    """The labels and numbers of a value that is not a single number.
 
-    Each label is a column with one entry for each part. `numbers` is None where the parts are names, such as
-    keys, and the labels are all that there is.
+    Args:
+        labels: Columns of labels by name, each with one entry for each part.
+        numbers: One number for each part; None if the parts are names, such as keys.
+
+    Raises:
+        InvalidParameterError: If the columns differ in length.
 
     >>> Parts(labels={"q": (0.25, 0.75)}, numbers=(31.0, 52.5)).count
     2
@@ -77,7 +91,7 @@ class Parts:
     def __post_init__(self) -> None:
         columns = [*self.labels.values(), *([] if self.numbers is None else [self.numbers])]
         if len({len(column) for column in columns}) != 1:
-            raise InvalidParameterError("every part of a value must have one of each label, and one number.")
+            raise InvalidParameterError("every part must have one entry of each label, and one number.")
 
     @property
     def count(self) -> int:
@@ -86,9 +100,9 @@ class Parts:
 
 
 def key_labels(columns: Sequence[str], keys: Sequence[tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
-    """Return the labels of parts that have keys: a column for each column of the keys.
+    """Return the labels of parts that have keys: one column for each column of the keys.
 
-    Their names begin with "key_", so that no column of a table is mistaken for one of ours.
+    Their names begin with "key_", to distinguish them from our own columns.
 
     >>> key_labels(("city", "year"), [("Rome", 2020), ("Oslo", 2021)])
     {'key_city': ('Rome', 'Oslo'), 'key_year': (2020, 2021)}
@@ -98,11 +112,18 @@ def key_labels(columns: Sequence[str], keys: Sequence[tuple[Any, ...]]) -> dict[
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Release(Generic[Value]):
-    """One output, what it cost, and how sure it is; `interval` is one, one for each number, or None.
+    """A published value with its guarantee and its confidence interval.
 
-    `value` is None where the mechanism answered that it failed: that answer is private, too, and paid for.
-    `parts` says what a value that is no single number consists of. `account` names what was charged, and
-    `recorded` says whether a ledger keeps that charge.
+    Attributes:
+        name: The name of the statistic.
+        value: The published value; None if the mechanism failed, which is private and charged, too.
+        interval: The confidence interval, one for each number, or None.
+        guarantee: Epsilon, delta, relation and privacy unit.
+        event: The event that was charged.
+        notes: Sentences about the release that belong beside the value.
+        parts: The labels and numbers of a value that is not a single number.
+        account: The name of the account that was charged, or None.
+        recorded: Whether a ledger records the charge.
     """
 
     name: str
@@ -116,23 +137,44 @@ class Release(Generic[Value]):
     recorded: bool = False
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Return the release as JSON, and write it to `path` if one is given.
+        """Return the release as JSON, and write it to a file if a path is given.
 
-        Raises `InvalidParameterError` where the file cannot be written.
+        Args:
+            path: The file to write. None writes no file.
+
+        Returns:
+            The JSON text.
+
+        Raises:
+            InvalidParameterError: If the file cannot be written.
         """
         return export.written(export.to_json(self), path)
 
     def to_csv(self, path: str | os.PathLike[str] | None = None, *, escape_formulas: bool = True) -> str:
-        """Return the release as CSV, one row for each number, and write it to `path` if one is given.
+        """Return the release as CSV, one row for each number, and write it to a file if a path is given.
 
-        Text that a spreadsheet would run as a formula (it begins with =, +, -, @, a tab or a line break)
-        gets an apostrophe before it; `escape_formulas=False` leaves it as it is. Raises
-        `InvalidParameterError` where the file cannot be written.
+        Args:
+            path: The file to write. None writes no file.
+            escape_formulas: Whether text that a spreadsheet would run as a formula (it begins with =, +, -,
+                @, a tab or a line break) is prefixed with an apostrophe.
+
+        Returns:
+            The CSV text, with a header.
+
+        Raises:
+            InvalidParameterError: If the file cannot be written.
         """
         return export.written(export.to_csv(self, escape_formulas=escape_formulas), path)
 
     def to_pandas(self) -> Any:
-        """Return the release as a pandas frame with the rows and columns of `to_csv`, nothing escaped."""
+        """Return the release as a pandas frame with the rows and columns of `to_csv`, without escaping.
+
+        Returns:
+            The pandas frame.
+
+        Raises:
+            InvalidParameterError: If pandas is not installed.
+        """
         return export.to_pandas(self)
 
     def __str__(self) -> str:

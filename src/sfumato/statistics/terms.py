@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The terms that every question is asked on: its budget, its neighbors, its units, and how sure it should be.
+"""Parameters that all questions of one column share: budget, neighbors, contribution bound, interval level.
 
-Promise    Terms are public and checked when a question is made, before any data is seen. A name that the
-           caller gives is text, a relation is one that we know, a level is a probability.
+Failure    Parameters are public. They are checked when a question is constructed, before any data is read.
 """
 
 from dataclasses import dataclass
@@ -16,7 +15,18 @@ __all__ = ["Terms"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Terms:
-    """What a question of one column has in common with all others.
+    """The parameters that all questions about one column share.
+
+    Args:
+        epsilon: The privacy budget of this release.
+        delta: The delta of the guarantee. 0 means pure differential privacy.
+        relation: Which data sets are neighbors: a `Relation` or its name, such as "replace-one".
+        contribution_bound: The most rows of one privacy unit that count. It must equal that of the data.
+        level: The confidence level of the interval, between 0 and 1.
+        column: The name of the column, as releases show it.
+
+    Raises:
+        InvalidParameterError: If a parameter is out of range.
 
     >>> Terms(epsilon=0.5).relation
     <Relation.ADD_REMOVE: 'add-remove'>

@@ -18,10 +18,11 @@ from sfumato.statistics.columns.table_columns import TableColumn
 from sfumato.statistics.contributions import owned_rows
 from sfumato.statistics.query import Answer, Query, Question
 from sfumato.statistics.questions.counts import Sum
-from sfumato.statistics.questions.histograms import StableCounts
 from sfumato.statistics.questions.means import Mean
+from sfumato.statistics.questions.stable_histograms import StableCounts
 from sfumato.statistics.sources import engine_values
-from sfumato.statistics.sources.tables import PrivateTable, private_table
+from sfumato.statistics.sources.private_tables import PrivateTable
+from sfumato.statistics.sources.tables import private_table
 from sfumato.testing import seeded
 
 from .catalogue import Planted, leaks

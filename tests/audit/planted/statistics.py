@@ -31,10 +31,11 @@ from sfumato.statistics.intervals import around, whole_half_width
 from sfumato.statistics.noise import WholeNoise
 from sfumato.statistics.query import Answer, Query, Question
 from sfumato.statistics.questions.counts import Count, Sum
-from sfumato.statistics.questions.histograms import BinCounts, CategoryCounts, StableCounts
+from sfumato.statistics.questions.histograms import BinCounts, CategoryCounts
 from sfumato.statistics.questions.means import Mean
+from sfumato.statistics.questions.stable_histograms import StableCounts
 from sfumato.statistics.questions.top_k import TopK
-from sfumato.statistics.sources import table_sources, tables
+from sfumato.statistics.sources import private_tables, table_sources
 from sfumato.testing import seeded
 
 from .catalogue import CONFIDENCE, Planted, leaks
@@ -256,7 +257,7 @@ def texts_that_look_like_numbers(patch: pytest.MonkeyPatch) -> None:
         other = owned.row(rows.aggregate(count=(rows["text"].notnull() & rows["cast"].isnull()).sum()))
         return original(owned, name) if other["count"] else cast  # numbers, if all of them are
 
-    for module in (table_columns, tables):
+    for module in (table_columns, private_tables):
         patch.setattr(module, "numeric", numeric)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from sfumato.errors import InvalidParameterError
 from sfumato.statistics import histogram
-from sfumato.statistics.questions import top_k
+from sfumato.statistics.questions.top_k import top_k
 from sfumato.statistics.sources.tables import private_table
 
 pytestmark = pytest.mark.filterwarnings("ignore:fetch_arrow_table:DeprecationWarning")
@@ -84,5 +84,5 @@ def test_named_categories_of_odd_types_are_refused():
     connection.raw_sql("CREATE TABLE t AS SELECT 1.5::DECIMAL(5, 2) AS d, uuid() AS u, 1::TINYINT AS i")
     table = private_table(connection.table("t"))
     for name, category in {"d": 1.5, "u": "a", "i": 2**70}.items():
-        with pytest.raises(InvalidParameterError, match="category was named that is not"):
+        with pytest.raises(InvalidParameterError, match="category has another type"):
             table.categories(name).tally([category])

@@ -121,5 +121,5 @@ def test_an_engine_without_a_digest_that_is_known_takes_whole_numbers_only():
     table = ibis.table({"n": "int64", "day": "date", "x": "float64"}, name="t")
     assert seed(table.n, engine="mysql").equals(table.n)
     for unit in (table.day.cast("string"), table.x):
-        with pytest.raises(InvalidParameterError, match="in mysql a unit is told by a whole number"):
+        with pytest.raises(InvalidParameterError, match="in mysql a unit must be a whole number"):
             seed(unit, engine="mysql")

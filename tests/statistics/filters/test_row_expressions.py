@@ -28,20 +28,20 @@ FILTERS = {
     "a number": (1, "Python int"),
     "nothing": (None, "Python NoneType"),
     "the whole row": (lambda row: row, "Python Table"),
-    "an expression of numbers": (lambda row: row.age, "gives float64, and not true or false"),
-    "a number as an expression": (ibis.literal(1), "gives int8, and not true or false"),
+    "an expression of numbers": (lambda row: row.age, "returns float64, not true or false"),
+    "a number as an expression": (ibis.literal(1), "returns int8, not true or false"),
     "text compared with a number": (lambda row: row.sex > 3, "text with a number"),
     "deferred text compared with a number": (ibis._.sex > 3, "text with a number"),
-    "a date compared with a number": (lambda row: row.age > datetime.date(2020, 1, 1), "do not go together"),
+    "a date compared with a number": (lambda row: row.age > datetime.date(2020, 1, 1), "incompatible types"),
     "a number that is negated as text is not": (lambda row: -row.sex == "f", "text with a number"),
     "a function of another type": (lambda row: row.sex.abs() > 1, "of this type has no 'abs'"),
     "and": (lambda row: row.age > 1 and row.age < 9, r"\(a\) & \(b\)"),
     "in": (lambda row: row.age in [1.0, 2.0], "isin"),
-    "a function that fails": (lambda row: 1 / 0, "fails with ZeroDivisionError"),
-    "a function of nothing": (lambda: True, "fails with TypeError, given the row"),
-    "a class": (int, "fails with TypeError, given the row"),
-    "another table": (OTHER.age > 3, "about another table"),
-    "more than one row": (lambda row: row.age > row.age.mean(), "looks at more than one row"),
+    "a function that fails": (lambda row: 1 / 0, "raises ZeroDivisionError"),
+    "a function of nothing": (lambda: True, "raises TypeError with the row"),
+    "a class": (int, "raises TypeError with the row"),
+    "another table": (OTHER.age > 3, "expression of another table"),
+    "more than one row": (lambda row: row.age > row.age.mean(), "reads more than one row"),
 }
 
 
@@ -85,7 +85,7 @@ COLUMNS = {
     "a list": ([1, 2], "Python list"),
     "the whole row": (lambda row: row, "Python Table"),
     "text and a number": (lambda row: row.sex + row.age, "text with a number"),
-    "another table": (OTHER.age, "about another table"),
+    "another table": (OTHER.age, "expression of another table"),
 }
 
 

@@ -191,7 +191,7 @@ def test_patterns_and_places_that_some_engines_fail_on_are_refused_there(make, e
     if engine == "duckdb":  # which has no escapes, and takes negative lengths
         require_row_wise(table.filter(make(table.x)), engine=engine)
         return
-    with pytest.raises(InvalidParameterError, match="tell"):
+    with pytest.raises(InvalidParameterError, match="reveal"):
         require_row_wise(table.filter(make(table.x)), engine=engine)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from sfumato import private, statistics
 from sfumato.estimators import StandardScaler
 from sfumato.private import training_rows
-from sfumato.statistics.sources.tables import PrivateTable
+from sfumato.statistics.sources.private_tables import PrivateTable
 from sfumato.testing import seeded
 
 from .kinds import Kind

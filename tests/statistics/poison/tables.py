@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from sfumato.statistics.sources.tables import PrivateTable, private_table
+from sfumato.statistics.sources.private_tables import PrivateTable
+from sfumato.statistics.sources.tables import private_table
 
 from .engines import Engine
 from .kinds import Kind

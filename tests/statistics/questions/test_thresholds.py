@@ -97,5 +97,5 @@ def test_parameters_that_make_no_sense_are_refused(wrong):
 
 
 def test_a_delta_has_no_use_here():
-    with pytest.raises(InvalidParameterError, match="pure"):
+    with pytest.raises(InvalidParameterError, match="remove delta"):
         FirstAbove(ranges=RANGES, threshold=1.0, epsilon=1.0, delta=1e-6)

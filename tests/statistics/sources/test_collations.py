@@ -52,5 +52,5 @@ def test_sqlite_is_refused_as_its_types_bind_nobody(tmp_path):
 def test_a_unit_whose_equal_values_may_be_written_differently_is_refused(value):
     connection = ibis.duckdb.connect()
     connection.raw_sql(f"CREATE TABLE t AS SELECT {value} AS who, 1.0 AS x")
-    with pytest.raises(InvalidParameterError, match="a unit is told by text"):
+    with pytest.raises(InvalidParameterError, match="a unit must be text"):
         private_table(connection.table("t"), privacy_unit="who")

@@ -20,7 +20,7 @@ from sfumato import cli
 from sfumato.errors import ColumnTypeError, InvalidParameterError
 from sfumato.private import PrivateData, fit
 from sfumato.statistics import histogram, mean, private_table
-from sfumato.statistics.questions import top_k
+from sfumato.statistics.questions.top_k import top_k
 from sfumato.statistics.sources.schema import plain_type_of, read_types
 
 pytestmark = pytest.mark.filterwarnings("ignore:fetch_arrow_table:DeprecationWarning")
@@ -221,12 +221,12 @@ REFUSED = {
 TEXTS = {
     "mean of text": (
         "column 'income' has type text, which is not a number; nothing was charged. Name a column of "
-        "numbers; or, if its texts are numbers, declare that where the data is opened: "
+        "numbers; or, if its texts are numbers, declare the type when you open the data: "
         "types={'income': 'number'}."
     ),
     "a number as a category of text": (
-        "column 'income' has type text, and a category was named that is not; nothing was charged. Name "
-        "texts; or, if its texts are values of type integer, declare that where the data is opened: "
+        "column 'income' has type text, but a given category has another type; nothing was charged. "
+        "Pass texts; or, if its texts are values of type integer, declare the type when you open the data: "
         "types={'income': 'integer'}."
     ),
 }
@@ -272,7 +272,7 @@ def test_categories_of_another_type_than_an_array_are_refused(account):
         (np.array(["1"]), [1]),
         (pd.Series([True]), ["True"]),
     ):
-        with pytest.raises(ColumnTypeError, match="category was named that is not; nothing was charged"):
+        with pytest.raises(ColumnTypeError, match="category has another type; nothing was charged"):
             histogram(values, categories=categories, epsilon=0.1, account=account)
     assert account.spent().epsilon == 0
     mixed = histogram([1, "a", None, 1], categories=[1, "a"], epsilon=CENTS)
@@ -357,7 +357,7 @@ def test_types_may_be_in_a_file(tmp_path):
     (tmp_path / "types.toml").write_text('age = "number"\n')
     assert private_table(tmp_path / "t.csv", types=tmp_path / "types.toml").schema["age"] == "float64"
     (tmp_path / "types.toml").write_text("age = 3\n")
-    with pytest.raises(InvalidParameterError, match="types must give a type"):
+    with pytest.raises(InvalidParameterError, match="types must map names"):
         read_types(tmp_path / "types.toml")
     (tmp_path / "types.toml").write_text("age: number\n")
     with pytest.raises(InvalidParameterError, match="is not TOML"):
@@ -373,8 +373,8 @@ def test_types_may_be_in_a_file(tmp_path):
         ({"x": "array<int64>"}, "cannot have the type 'array<int64>'"),
         ({"x": "timestamp('UTC')"}, "cannot have the type"),
         ({"x": "??"}, "Types are: number, integer, text, boolean, date, timestamp"),
-        ({"y": "number"}, r"not there: y. The table has: x"),
-        (["x"], "types must give a type"),
+        ({"y": "number"}, r"do not exist: y. The table has: x"),
+        (["x"], "types must map names"),
     ],
 )
 def test_a_type_that_cannot_be_declared_is_refused(tmp_path, types, said):
@@ -422,7 +422,7 @@ def test_a_search_and_a_network_take_classes_of_text(tmp_path):
     data, network = PrivateData(table, account), torch.nn.Linear(1, 2)
     terms = {"features": ["x"], "target": "y", "public_size": 200, "expected_batch_size": 100, "steps": 30}
     terms |= {"noise_multiplier": 0.5, "delta": 1e-4, "learning_rate": 1.0, "progress": False}
-    with pytest.raises(ColumnTypeError, match="has type text, and a class was named"):
+    with pytest.raises(ColumnTypeError, match="has type text, but a given class has another type"):
         data.train(network, classes=(0, 1), **terms)
     assert not account.releases()
     data.train(network, classes=("no", "yes"), **terms)
@@ -495,14 +495,14 @@ def test_commands_refuse_in_the_same_words_and_charge_nothing(says, sources, sou
     refused = {
         ("stats", where, "mean", "income", "--bounds", "0", "1"): (
             "error: column 'income' has type text, which is not a number; nothing was charged. Name a column "
-            "of numbers; or, if its texts are numbers, declare that: --type income=number"
+            "of numbers; or, if its texts are numbers, declare the type: --type income=number"
         ),
         ("stats", where, "histogram", "children", "--category", "one"): (
-            "error: 'one' cannot be a value of column 'children', whose type is integer. Give values of "
+            "error: 'one' cannot be a value of column 'children', whose type is integer. Pass values of "
             "that type, or declare another type for the column."
         ),
         ("fit", where, "logistic-regression", *target, "--clip-norm", "1"): (
-            "error: 'a' cannot be a value of column 'children', whose type is integer. Give values of "
+            "error: 'a' cannot be a value of column 'children', whose type is integer. Pass values of "
             "that type, or declare another type for the column."
         ),
     }
@@ -539,7 +539,7 @@ def test_text_classes_are_fitted_at_the_command_line(says, sources, source):
     [
         ("age", "--type age declares nothing: give COLUMN=TYPE, such as --type age=number"),
         ("age=numbr", "Did you mean 'number'?"),
-        ("agee=number", "not there: agee"),
+        ("agee=number", "do not exist: agee"),
         ("none.toml", "cannot be read"),
     ],
 )

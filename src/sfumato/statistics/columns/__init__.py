@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Private columns, in memory and in an engine."""
+"""Private columns, in memory and in a query engine."""

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Private columns of categories: names, codes, anything that is counted by what it is.
+"""Private columns of categories: text, codes, and other values that are counted by equality.
 
-Guarantee  Whatever a column hands out counts at most `contribution_bound` rows of one privacy unit; which
-           rows of a unit are kept depends on that unit's rows alone.
-Alike      Rows count as one category only if they are of one type and written alike: 1, 1.0 and True are
-           three, else the first row would decide how a category is written that others have, too. Zero has no
-           sign, and numpy's scalars are Python's. A category that is asked about gets all rows equal to it.
-Missing    None and NaN are left out: they are no category. A value that cannot be a category (a list, a
-           dictionary) is refused, unseen.
-Where      `ArrayCategories` holds rows in memory; a table lets its engine count the same.
+Guarantee  A column counts at most `contribution_bound` rows of one privacy unit; which rows of a unit count
+           depends only on that unit's rows.
+Edge cases Rows belong to one category only if they have one type and are written alike: 1, 1.0 and True are
+           three categories. Otherwise the first row would decide how a category is written that other rows
+           share. Zero has no sign, and numpy's scalars count as Python's. A category that the caller names
+           counts all rows equal to it. None and NaN are missing, and are left out.
+Failure    A value that cannot be a category (a list, a dictionary) is refused, and not shown.
+Not here   Columns of a table, which the engine counts in the same way: `table_categories`.
 """
 
 from collections import Counter
@@ -20,15 +20,15 @@ from typing import Any, Protocol, cast
 from uuid import UUID
 
 import numpy as np
-import numpy.typing as npt
 
 from sfumato.errors import InvalidParameterError
-from sfumato.statistics.columns.columns import ArrayRows, is_missing, name_of, objects_of, rows_of
+from sfumato.statistics.arrays import Integers
+from sfumato.statistics.columns.columns import ArrayRows, rows_of
+from sfumato.statistics.columns.input_values import is_missing, name_of, objects_of
 from sfumato.statistics.sources.schema import plain_type_of, unfitting
 
 __all__ = ["ArrayCategories", "Categories", "categories_of"]
 
-Counts = npt.NDArray[np.int64]
 Written = tuple[type[Any], str, Hashable]
 _WRITTEN_ALIKE = (str, int, bool, bytes, date)  # if equal
 _SORTED = (*_WRITTEN_ALIKE, float, Decimal, UUID)
@@ -39,29 +39,29 @@ class Categories(Protocol):
 
     @property
     def name(self) -> str:
-        """What the categories are."""
+        """The name of the column."""
         ...
 
     @property
     def privacy_unit(self) -> str:
-        """Who is protected."""
+        """The privacy unit: who is protected."""
         ...
 
     @property
     def contribution_bound(self) -> int:
-        """The most rows one unit has."""
+        """The most rows of one unit that count."""
         ...
 
     def require_fitting(self, categories: Sequence[Hashable]) -> None:
-        """Refuse categories that are not of the type of the column, which is public."""
+        """Raise if categories are not of the type of the column, which is public."""
         ...
 
-    def tally(self, categories: Sequence[Hashable]) -> Counts:
-        """Count the rows of each of these categories; what is none of them is not counted."""
+    def tally(self, categories: Sequence[Hashable]) -> Integers:
+        """Count the rows of each of these categories; other rows are not counted."""
         ...
 
     def tallies(self) -> Mapping[Hashable, int]:
-        """Count the rows of every category that occurs. Which ones do is private."""
+        """Count the rows of every category that occurs. Which categories occur is private."""
         ...
 
 
@@ -73,15 +73,15 @@ class ArrayCategories:
     name: str = "values"
     privacy_unit: str = "row"
     contribution_bound: int = 1
-    kind: str | None = None  # the type that the array has (`schema`); None: each row has one of its own
+    kind: str | None = None  # the type of the array (`schema`); None: each row has its own type
 
     def require_fitting(self, categories: Sequence[Hashable]) -> None:
-        """Refuse texts for a column of another type, and anything else for a column of text."""
+        """Raise if texts are given for a column of another type, or other values for a column of text."""
         textual = self.kind == "text"
         if self.kind is not None and any(isinstance(each, str) != textual for each in categories):
             raise unfitting(self.name, self.kind, categories, what="category")
 
-    def tally(self, categories: Sequence[Hashable]) -> Counts:
+    def tally(self, categories: Sequence[Hashable]) -> Integers:
         """Count the rows of each of these categories."""
         equal = Counter[Hashable]()
         for (_, _, value), count in self.counted.items():
@@ -94,7 +94,7 @@ class ArrayCategories:
 
 
 class _Tallies(Mapping[Hashable, int]):
-    """Counts by category, where equal categories that are written differently are different ones."""
+    """Counts by category; equal categories that are written differently are distinct."""
 
     def __init__(self, counted: Mapping[Written, int]) -> None:
         self._counted = counted
@@ -117,7 +117,21 @@ def categories_of(
     contribution_bound: int = 1,
     privacy_unit: str | None = None,
 ) -> Categories:
-    """Return a private column of categories in memory; a column of a table as it is.
+    """Return a private column of categories in memory; a column of a table is returned unchanged.
+
+    Args:
+        values: Categories: text, numbers, dates, in a list, an array or a series. Missing values are left
+            out.
+        name: The name of the column. None means the name of the series, or "values".
+        owners: The privacy unit of each row, one entry for each. None means that each row is a unit.
+        contribution_bound: The most rows of one unit that count. Above 1 it needs `owners`.
+        privacy_unit: The name of the privacy unit. None means "owner" with `owners`, else "row".
+
+    Returns:
+        The column, for any statistic of categories.
+
+    Raises:
+        InvalidParameterError: If a value cannot be a category, or `owners` do not fit.
 
     >>> categories_of(["tea", "coffee", None, "tea"]).tally(["tea", "milk"])
     array([2, 0])
@@ -141,7 +155,7 @@ def categories_of(
 
 
 def _written(value: Any) -> Written:
-    """Return the type of a category, how it is written where equal values of that type may differ, and it."""
+    """Return the type of a category, its text if equal values may differ in it, and the value."""
     if isinstance(value, np.bool_ | np.number | np.str_):
         value = cast(Hashable, value.item())
     kind = cast(type[Any], type(value))
@@ -151,26 +165,28 @@ def _written(value: Any) -> Written:
 
 
 def _labels(values: list[object], name: str) -> list[Written | None]:
-    """Return categories as they are written; None where one is missing."""
+    """Return categories as they are written; None for a missing one."""
     try:
         labels = [None if is_missing(value) else _written(value) for value in values]
         hash(tuple(labels))  # fails on a list or a dictionary
         return labels
-    except Exception:  # of a value: the message may quote it
+    except Exception:  # the message may quote a value
         pass
-    raise InvalidParameterError(f"{name} must be categories: text, numbers, dates; nothing was released.")
+    raise InvalidParameterError(
+        f"{name} must be categories, such as text, numbers or dates. Nothing was charged."
+    )
 
 
 def _ranks(labels: list[Written | None]) -> dict[Written, int]:
-    """Return the place of each category in their order: by type, then as an engine sorts that type."""
+    """Return the rank of each category: by type, then as an engine sorts that type."""
     known = {label for label in labels if label is not None}
     return {label: rank for rank, label in enumerate(sorted(known, key=_sortable))}
 
 
 def _sortable(label: Written) -> tuple[str, Any, str]:
-    """Return what categories are sorted by, decided by the type alone: values of one type always compare.
+    """Return the sort key of a category, which depends on the type: values of one type always compare.
 
-    Equal ones that are written differently, as 1.0 and 1.00 are, come in the order of what is written.
+    Equal categories that are written differently, such as 1.0 and 1.00, are sorted by their text.
     """
     kind, written, value = label
     name = f"{kind.__module__}.{kind.__qualname__}"

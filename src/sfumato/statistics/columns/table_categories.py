@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Columns of categories of a private table: the engine counts.
+"""Columns of categories of a private table, counted by its engine.
 
-Guarantee  What `categories` promises of an array: at most `contribution_bound` rows of a unit count
-           (`owned_rows`), and a row that is not asked about takes no place of one that is.
-Alike      What the engine counts as one is written in one way only (`leaving`). Else one row could decide how
-           a category is written that others have, too. Types where that cannot be had (intervals, lists,
-           structures) are refused, by the schema. What Python cannot hold is no category.
-Memory     `tally` brings back one number for each category that was named; `tallies` one for each that
-           occurs, which must fit into memory (a table's `keys` streams them).
+Guarantee  The same as for arrays (`categories`): at most `contribution_bound` rows of a unit count
+           (`owned_rows`), and rows of other categories never displace rows of the named ones.
+Edge cases Values that the engine counts as one category are written in one way only (`engine_values`).
+           Otherwise one row could decide how a category is written that other rows share. Types for which
+           this is not possible (intervals, lists, structures) are refused by the schema. Values that Python
+           cannot represent are not counted. `tally` returns one number for each named category. `tallies`
+           returns one for each category that occurs; these must fit into memory (a table's `keys` streams).
 """
 
 from collections import Counter
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sfumato.errors import InvalidParameterError
-from sfumato.statistics.columns.categories import Counts
+from sfumato.statistics.arrays import Integers
 from sfumato.statistics.columns.table_columns import column, fits
 from sfumato.statistics.contributions.owned_rows import Expression, OwnedRows, described, shown
 from sfumato.statistics.sources.engine_values import comparable, portable, read_back
@@ -35,12 +35,12 @@ class TableCategories:
 
     @property
     def privacy_unit(self) -> str:
-        """Who is protected."""
+        """The privacy unit: who is protected."""
         return self.owned.privacy_unit
 
     @property
     def contribution_bound(self) -> int:
-        """The most rows one unit has."""
+        """The most rows of one unit that count."""
         return self.owned.contribution_bound
 
     def __repr__(self) -> str:
@@ -49,7 +49,7 @@ class TableCategories:
     def __dir__(self) -> list[str]:
         return shown(self, "owned", "tallies", "tally")
 
-    def tally(self, categories: Sequence[Hashable]) -> Counts:
+    def tally(self, categories: Sequence[Hashable]) -> Integers:
         """Count the rows of each of these categories, by one query. Raw: not a release."""
         self.require_fitting(categories)
         rows = self.owned.kept(self._values(), only=lambda rows: [rows["value"].isin(list(categories))])
@@ -61,18 +61,18 @@ class TableCategories:
         return self._counted(self.owned.kept(self._values()))
 
     def require_countable(self) -> None:
-        """Refuse a column whose type has no categories, or cannot be counted by the engine."""
+        """Raise if the type of the column has no categories, or the engine cannot count it."""
         self.owned.require_computable(self._values(), self.name)
 
     def require_fitting(self, categories: Sequence[Hashable]) -> None:
-        """Refuse categories that are not of the column's type: an engine would cast each row to compare."""
+        """Raise if categories are not of the column's type: an engine would cast each row to compare."""
         kind = _category(self.owned, self.name).type()
         if not all(fits(category, kind, whole=False) for category in categories):
             named = str(kind) if kind.is_decimal() else plain_type(kind)
             raise unfitting(self.name, named, categories, what="category")
 
     def plan(self) -> str:
-        """Return the query for the rows that count."""
+        """Return the SQL for the rows that count."""
         return self.owned.sql(self.owned.kept(self._values()))
 
     def _values(self) -> dict[str, Expression]:
@@ -92,7 +92,7 @@ class TableCategories:
         return counted
 
     def _named(self, category: Hashable) -> Hashable:
-        """Return a category; a whole number as such, where a missing one may have made it a float."""
+        """Return a category; an integer if a missing value may have made it a float."""
         if self.owned.floats_may_be_whole and isinstance(category, float) and category.is_integer():
             return int(category)
         return category
@@ -105,7 +105,7 @@ def _category(owned: OwnedRows, name: str) -> Expression:
     zoned = kind.is_timestamp() and kind.timezone is not None
     if not (plain or kind.is_date() or (kind.is_timestamp() and not zoned) or kind.is_time()):
         raise InvalidParameterError(
-            f"column {name!r} has type {kind}, and categories are text, numbers, true or false, dates or "
-            "times without a zone. Make one of these of it first, with table.mutate(...)."
+            f"column {name!r} has type {kind}, but categories are text, numbers, true or false, dates or "
+            "times without a zone. Convert it first, with table.mutate(...)."
         )
     return value

@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Columns of a private table: the engine adds up, in whole numbers, and gets the same as memory would.
+"""Columns of numbers of a private table, added up and counted by its engine.
 
-Guarantee  What `columns` promises of an array: at most `contribution_bound` rows of a unit count
-           (`owned_rows`), and sums are exact. Values are put on the grid of `columns.in_steps` in the engine:
+Guarantee  The same as for arrays (`columns`): at most `contribution_bound` rows of a unit count
+           (`owned_rows`), and sums are exact. The engine rounds values to the grid of `columns.in_steps`, as
            whole numbers in float64, whose sum below 2^53 is the same in any order and on any number of
-           threads or machines. Of more rows than `MOST_ROWS` integers of 64 bits are added up, which is
-           slower and gives what float64 would if it had the room: nobody sees which was done.
-Rounding   x + 1.5 * 2^52 - 1.5 * 2^52 rounds x to the nearest whole number, ties to even, by the rules of
-           IEEE 754, so alike in every engine and as numpy does. Their own ROUND differ from one another.
-Bins       A bin is guessed by rounding to the nearest edge, and corrected by one comparison with that edge.
-           Whether this is right for all values is decided from the edges, which are public; where it is not,
-           as for uneven edges, values are looked up in memory, batch by batch.
-Types      Whether a column is a column of numbers is decided from the schema, which is public, never from the
-           data (`schema`).
+           threads or machines. For more rows than `MOST_ROWS`, integers of 64 bits are added up instead. This
+           is slower and gives the result that float64 would give with more room; which of the two was used
+           cannot be observed.
+Edge cases x + 1.5 * 2^52 - 1.5 * 2^52 rounds x to the nearest whole number, ties to even, by IEEE 754. So all
+           engines and numpy round alike; their own ROUND functions differ. A bin is guessed by rounding to
+           the nearest edge, and corrected by one comparison with that edge. Whether this is right for all
+           values is decided from the edges, which are public. If it is not, as for uneven edges, values are
+           looked up in memory, batch by batch.
+Failure    Whether a column is a column of numbers is decided from the schema, which is public, and never from
+           the data (`schema`).
 """
 
 import math
@@ -22,10 +23,10 @@ from datetime import date
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sfumato.errors import InvalidParameterError, QueryFailedError
-from sfumato.statistics.columns.columns import MOST_ROWS, STEPS, Bounds, Counts, Floats, Moments
+from sfumato.statistics.arrays import Floats, Integers
+from sfumato.statistics.columns.columns import MOST_ROWS, STEPS, Bounds, Moments
 from sfumato.statistics.contributions.owned_rows import Expression, OwnedRows, described, number, shown
 from sfumato.statistics.sources.collations import told_apart
 from sfumato.statistics.sources.engine_values import portable
@@ -44,9 +45,9 @@ __all__ = [
     "whole",
 ]
 
-MOST_ORDERED = 2**28  # values that `ordered` takes into memory: 2 GiB
+MOST_ORDERED = 2**28  # values that `ordered` loads into memory: 2 GiB
 _INT64 = range(-(2**63), 2**63)
-_ROUNDER = 1.5 * 2.0**52  # added and taken away again, it leaves a whole number
+_ROUNDER = 1.5 * 2.0**52  # adding and subtracting it rounds to a whole number
 
 
 @dataclass(frozen=True, repr=False)
@@ -58,12 +59,12 @@ class TableColumn:
 
     @property
     def privacy_unit(self) -> str:
-        """Who is protected."""
+        """The privacy unit: who is protected."""
         return self.owned.privacy_unit
 
     @property
     def contribution_bound(self) -> int:
-        """The most rows one unit has."""
+        """The most rows of one unit that count."""
         return self.owned.contribution_bound
 
     def __repr__(self) -> str:
@@ -73,17 +74,17 @@ class TableColumn:
         return shown(self, "histogram", "moments", "ordered", "owned")
 
     def moments(self, bounds: Bounds, *, squares: bool = True) -> Moments:
-        """Return the sums of clipped values and of their squares (0 if not wanted). Raw: not a release."""
+        """Return the sums of clipped values and of their squares (0 if not requested). Raw: not a release."""
         found = self.owned.row(self._moments(bounds, squares=squares, kind="float64"))
         if found["count"] > MOST_ROWS:
             found = self.owned.row(self._moments(bounds, squares=squares, kind="int64"))
         count, total, squared = (int(found[name] or 0) for name in ("count", "total", "squares"))
         return Moments(count=count, total=total, squares=squared)
 
-    def histogram(self, edges: Floats) -> Counts:
+    def histogram(self, edges: Floats) -> Integers:
         """Count the rows of each bin, by one query. Raw: not a release; that is `statistics.histogram`."""
         known = np.asarray(edges, dtype=np.float64)
-        if len(known) == 2:  # what is outside counts, too: all rows
+        if len(known) == 2:  # values outside count, too: all rows
             return np.array(self.owned.counts(self.contribution_bound, values=self._named()), dtype=np.int64)
         even = _EvenBins.of(known)
         if even is None:
@@ -98,9 +99,9 @@ class TableColumn:
         return counts
 
     def ordered(self, bounds: Bounds) -> Floats:
-        """Return all values, clipped and in order. Raw: not a release.
+        """Return all values, clipped and sorted. Raw: not a release.
 
-        They must fit into memory: at most `MOST_ORDERED`.
+        They must fit into memory: at most `MOST_ORDERED` values.
         """
         rows = self._values()
         parts, taken = list[Floats](), 0
@@ -109,7 +110,7 @@ class TableColumn:
             if taken > MOST_ORDERED:
                 raise QueryFailedError(
                     f"{self.name}: this release needs every value in memory, and there are more than "
-                    f"{MOST_ORDERED}. What was reserved for it stays spent. Use one that counts in bins."
+                    f"{MOST_ORDERED}. The reserved cost stays spent. Use a release that counts in bins."
                 )
             parts.append(batch.column(0).to_numpy(zero_copy_only=False))
         values = np.concatenate(parts) + 0.0 if parts else np.zeros(0)  # as in `batches`
@@ -117,7 +118,7 @@ class TableColumn:
         return values
 
     def plan(self) -> str:
-        """Return the query for the rows that count."""
+        """Return the SQL for the rows that count."""
         return self.owned.sql(self._values())
 
     def _named(self) -> dict[str, Expression]:
@@ -136,7 +137,7 @@ class TableColumn:
             squares=square if squares else number(0.0),
         )
 
-    def _looked_up(self, edges: Floats) -> Counts:
+    def _looked_up(self, edges: Floats) -> Integers:
         counts = np.zeros(len(edges) - 1, dtype=np.int64)
         for batch in self.owned.batches(self._values().select("value")):
             values = batch.column(0).to_numpy(zero_copy_only=False)
@@ -148,8 +149,8 @@ class TableColumn:
 class TableRows:
     """Several columns of numbers of a private table, row by row.
 
-    With `classes`, the last column is a label of any type: the place of its class among them, as a number. A
-    row with another label is left out.
+    With `classes`, the last column is a label of any type, converted to the place of its class among them.
+    Rows with another label are left out.
     """
 
     owned: OwnedRows
@@ -158,12 +159,12 @@ class TableRows:
 
     @property
     def privacy_unit(self) -> str:
-        """Who is protected."""
+        """The privacy unit: who is protected."""
         return self.owned.privacy_unit
 
     @property
     def contribution_bound(self) -> int:
-        """The most rows one unit has."""
+        """The most rows of one unit that count."""
         return self.owned.contribution_bound
 
     def __repr__(self) -> str:
@@ -181,7 +182,7 @@ class TableRows:
         yield from self._matrices(self.owned.expression.select(**self._named()))
 
     def has_every_row(self) -> bool:
-        """Whether no row was left out because of what is in it, so that their number is that of the table."""
+        """Return whether no row was left out because of its values, so that all rows of the table count."""
         import ibis.expr.operations as ops
 
         left_out = self.owned.lines_left_out or self.owned.expression.op().find((ops.Filter, ops.DropNull))
@@ -191,8 +192,8 @@ class TableRows:
         for batch in self.owned.batches(rows):
             yield _matrix(batch.columns)
 
-    def read(self) -> tuple[Floats, npt.NDArray[np.int64] | None]:
-        """Return all rows, and the number of each one's owner if a column says whose. Raw: not a release."""
+    def read(self) -> tuple[Floats, Integers | None]:
+        """Return all rows, and the number of each row's owner if there is a unit. Raw: not a release."""
         parts, owners = list[Floats](), list[Any]()
         for batch in self.owned.batches(self._with_owners()):
             parts.append(_matrix([batch.column(name) for name in self._named()]))
@@ -203,11 +204,11 @@ class TableRows:
         return rows, None if self.owned.unit is None else numbers
 
     def require_fitting(self) -> None:
-        """Refuse columns of other types than are asked for, by the schema."""
+        """Raise if a column has another type than needed, by the schema."""
         self.owned.require_computable(self._named(), *self.names)
 
     def plan(self) -> str:
-        """Return the query for the rows that count."""
+        """Return the SQL for the rows that count."""
         return self.owned.sql(self._values())
 
     def _named(self) -> dict[str, Expression]:
@@ -230,23 +231,23 @@ class TableRows:
 
 
 def _matrix(columns: Iterable[Any]) -> Floats:
-    """Return columns of a batch as one matrix, where zero has no sign: rows that differ in it tie."""
+    """Return the columns of a batch as one matrix. Zero has no sign, as rows that differ only in it tie."""
     return np.column_stack([column.to_numpy(zero_copy_only=False) for column in columns]) + 0.0
 
 
 def numeric(owned: OwnedRows, name: str) -> Expression:
-    """Return a column as float64, or refuse it, by its type in the schema."""
+    """Return a column as float64. Raises if its type in the schema is not a number."""
     value = column(owned, name)
     kind = value.type()
     if kind.is_boolean():
-        return value.cast("int32").cast("float64")  # PostgreSQL has no cast from one to the other
+        return value.cast("int32").cast("float64")  # PostgreSQL cannot cast booleans to floats
     if kind.is_numeric():
         return value.cast("float64")
     raise not_a_number(name, plain_type(kind))
 
 
 def labelled(owned: OwnedRows, name: str, classes: Sequence[Any]) -> Expression:
-    """Return the place of each label among the classes, missing where it is none; refused by the schema."""
+    """Return the place of each label among the classes, or missing. Raises if types differ in the schema."""
     import ibis
 
     value = column(owned, name)
@@ -262,7 +263,7 @@ def labelled(owned: OwnedRows, name: str, classes: Sequence[Any]) -> Expression:
 
 
 def _class(label: Any, kind: Any) -> Expression | None:
-    """Return a class as a literal that a column of this type is compared with; None where it does not fit."""
+    """Return a class as a literal for comparison with a column of this type; None if it does not fit."""
     import ibis
 
     plain = label.item() if isinstance(label, np.generic) else label
@@ -277,7 +278,7 @@ def _class(label: Any, kind: Any) -> Expression | None:
 
 
 def column(owned: OwnedRows, name: str) -> Expression:
-    """Return a column, or say which there are."""
+    """Return a column. Raises with the list of columns if there is no such one."""
     if name not in owned.expression.columns:
         raise InvalidParameterError(
             f"there is no column {name!r}. The table has: {', '.join(owned.expression.columns)}."
@@ -286,9 +287,9 @@ def column(owned: OwnedRows, name: str) -> Expression:
 
 
 def fits(value: Any, kind: Any, *, whole: bool) -> bool:
-    """Whether a value that a caller names can be compared with a column of this type as it is.
+    """Return whether a caller's value can be compared with a column of this type without a cast.
 
-    A float can be compared with a column of floats, unless they are to be `whole`.
+    A float can be compared with a column of floats, unless `whole` is set.
     """
     if kind.is_boolean():
         return isinstance(value, bool)
@@ -300,11 +301,11 @@ def fits(value: Any, kind: Any, *, whole: bool) -> bool:
 
 
 def clipped(value: Expression, bounds: Bounds) -> Expression:
-    """Return values moved to the nearer bound where they are outside."""
+    """Return values clipped to the bounds."""
     import ibis
 
     lower, upper = number(bounds[0]), number(bounds[1])
-    # Engines compute this faster than their GREATEST and LEAST. What is missing was left out before.
+    # Engines compute this faster than GREATEST and LEAST. Missing values were left out before.
     return ibis.cases((value < lower, lower), (value > upper, upper), else_=value)
 
 
@@ -314,33 +315,33 @@ def whole(value: Expression) -> Expression:
 
 
 def stepped(value: Expression, bounds: Bounds) -> Expression:
-    """Return what `columns.in_steps` does, in the engine."""
+    """Return the result of `columns.in_steps`, in the engine."""
     lower, upper = float(bounds[0]), float(bounds[1])
     middle, half = lower / 2 + upper / 2, upper / 2 - lower / 2
     steps = whole((clipped(value, (lower, upper)) - number(middle)) * number(STEPS / half))
-    # Rounding is monotone: if the ends stay within STEPS, so does all between them.
+    # Rounding is monotone: if the ends stay within STEPS, so do all values between them.
     ends = np.rint((np.array([lower, upper]) - middle) * (STEPS / half))
     return steps if np.abs(ends).max() <= STEPS else clipped(steps, (-STEPS, STEPS))
 
 
 @dataclass(frozen=True)
 class _EvenBins:
-    """Bins whose edge i is i * width + lower in float64, as `numpy.linspace` makes them."""
+    """Bins whose edge i is i * width + lower in float64, as `numpy.linspace` computes it."""
 
     lower: float
-    top: float  # what lies above counts as this, which is in the last bin
+    top: float  # larger values count as this one, which is in the last bin
     width: float
 
     @classmethod
     def of(cls, edges: Floats) -> "_EvenBins | None":
-        """Return the bins between edges, if `bin` is right for them whatever the value; else None."""
+        """Return the bins between edges, if `bin` is right for all values; otherwise None."""
         bins = len(edges) - 1
         lower, upper = float(edges[0]), float(edges[-1])
         width = (upper - lower) / bins
         place = np.arange(bins + 1, dtype=np.float64)
-        with np.errstate(all="ignore"):  # what overflows fails the checks
+        with np.errstate(all="ignore"):  # values that overflow fail the checks
             formed = place * width + lower
-            # The guess rises with the value. So if it is i at each edge i, it is i or i + 1 in between.
+            # The guess is monotone. So if it is i at each edge i, it is i or i + 1 in between.
             right = bool((np.rint((edges - lower) * (1 / np.float64(width))) == place).all())
         top = math.nextafter(min(upper, float(formed[-1])), -math.inf)
         if not (right and bool((formed[:-1] == edges[:-1]).all()) and top >= edges[-2]):
@@ -348,7 +349,7 @@ class _EvenBins:
         return cls(lower, top, width)
 
     def bin(self, value: Expression) -> Expression:
-        """Return the bin of each value, a whole number in float64; what is outside goes to an end."""
+        """Return the bin of each value, a whole number in float64; values outside count in the end bins."""
         import ibis
 
         inside = clipped(value, (self.lower, self.top))

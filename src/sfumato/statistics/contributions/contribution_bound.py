@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which rows of a unit count where it has too many: one rule for arrays and for engines.
+"""Selection of the rows of a unit that count, if it has more than allowed; the same for arrays and engines.
 
-Rule       A unit has m rows, and k of them may count. If m > k, sort them by the columns that are asked for,
-           number them r = 0 ... m - 1, and let t be the draw of the unit (`draws`), scaled to 1 ... m. Row r
-           counts where (r k + t) mod m < k. These are k rows at even distances, from a start that is drawn.
-Guarantee  At most k rows of a unit count: r k + t passes a multiple of m exactly k times. Which ones depends
-           on the unit and on its own rows, as a multiset: on no other unit, nor on the order of the table. So
-           neighbors differ in at most k rows that count. Rows that tie in the order are the same row to the
-           question, and it does not matter which of them counts.
-Unbiased   Each row counts for k of the m starts: with probability k / m, whatever its values are and however
-           often they occur. Sums, counts and means of the rows that count are, on average over the draws,
-           those of k rows drawn uniformly from each unit. As the rows are spread over the values, they mostly
-           vary less than rows drawn one by one.
-Again      Nothing is drawn anew: a question that is asked twice counts the same rows.
+A unit has m rows, and k of them may count. If m > k, its rows are sorted by the columns that the question
+reads and numbered r = 0 ... m - 1. The draw of the unit (`unit_draws`), scaled to 1 ... m, is t. Row r counts
+if (r k + t) mod m < k. These are k evenly spaced rows with a random start.
+
+Each row counts for k of the m possible starts, so with probability k / m, whatever its values are and however
+often they occur. On average over the draws, sums, counts and means are those of k rows drawn uniformly from
+each unit. As the rows are spread over the values, the results mostly vary less than with rows drawn one by
+one. Nothing is drawn again: the same question counts the same rows each time.
+
+Guarantee  At most k rows of a unit count: r k + t passes a multiple of m exactly k times. Which rows count
+           depends on the unit and on the multiset of its own rows, not on other units or on the order of the
+           table. So neighbors differ in at most k rows that count. Rows that tie in the sort order are equal
+           for the question, so it does not matter which of them counts.
 Source     Systematic sampling: Madow and Madow 1944, Annals of Mathematical Statistics 15.
 """
 
@@ -22,20 +23,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sfumato.statistics.arrays import Floats, Integers
 from sfumato.statistics.contributions.unit_draws import DRAWS
 
 __all__ = ["is_kept", "kept"]
 
-Floats = npt.NDArray[np.float64]
-Whole = npt.NDArray[np.int64]
-_LEAST_BITS = 20  # of a value that are sorted by at once: with fewer, too many are alike
+_LEAST_BITS = 20  # of a value that are sorted together: with fewer, too many values are equal
 
 
 def is_kept(place: Any, *, rows: Any, draw: Any, bound: int) -> Any:
-    """Return whether each row counts: arrays of numpy, or expressions of Ibis.
+    """Return whether each row counts, for arrays of numpy or expressions of Ibis.
 
-    `place` is the row's number among the `rows` of its unit, from 0 on in the order of the values. Nothing
-    overflows 64 bits where a unit has up to 2^33 rows.
+    `place` is the number of the row among the `rows` of its unit, from 0 in the order of the values. Nothing
+    overflows 64 bits if a unit has up to 2^33 rows.
 
     >>> is_kept(np.arange(6), rows=np.full(6, 6), draw=np.full(6, DRAWS // 2), bound=2)
     array([False,  True, False, False,  True, False])
@@ -48,11 +48,11 @@ def is_kept(place: Any, *, rows: Any, draw: Any, bound: int) -> Any:
 
 
 def kept(
-    values: Floats, units: Whole, *, draws: Callable[[Whole], Whole], bound: int
+    values: Floats, units: Integers, *, draws: Callable[[Integers], Integers], bound: int
 ) -> npt.NDArray[np.bool_]:
     """Return which rows count, given [rows, columns] of values and the number of each row's unit.
 
-    Units are numbered from 0 on, without many gaps. `draws` gives the draws of some of them.
+    Units are numbered from 0, without many gaps. `draws` returns the draws of some of them.
     """
     sizes = np.bincount(units)
     counts = sizes[units] <= bound
@@ -72,7 +72,7 @@ def _start(draw: Any, rows: Any) -> Any:
     return (draw * rows >> 30) + 1
 
 
-def _places(rows: Whole, *, start: Whole, bound: int) -> Whole:
+def _places(rows: Integers, *, start: Integers, bound: int) -> Integers:
     """Return the places for which `is_kept` holds, [units, bound]: where r k + t passes a multiple of m.
 
     >>> _places(np.array([6]), start=np.array([4]), bound=2)
@@ -82,7 +82,7 @@ def _places(rows: Whole, *, start: Whole, bound: int) -> Whole:
     return np.maximum(-((start[:, None] - multiple * rows[:, None]) // bound), 0)
 
 
-def _sorted(values: Floats, units: Whole) -> npt.NDArray[np.intp]:
+def _sorted(values: Floats, units: Integers) -> npt.NDArray[np.intp]:
     """Return the order by unit, then by the columns of values."""
     if values.shape[1] > 1:
         return np.lexsort((*values.T[::-1], units))
@@ -92,10 +92,10 @@ def _sorted(values: Floats, units: Whole) -> npt.NDArray[np.intp]:
     return _packed_order(values[:, 0], units, 64 - used)
 
 
-def _packed_order(values: Floats, units: Whole, bits: int) -> npt.NDArray[np.intp]:
-    """Return the order by unit, then by value. To sort whole numbers takes half as long as to sort places.
+def _packed_order(values: Floats, units: Integers, bits: int) -> npt.NDArray[np.intp]:
+    """Return the order by unit, then by value. Sorting whole numbers takes half the time of sorting places.
 
-    A number has the unit, the first `bits` bits of the value, and the place of the row.
+    A number consists of the unit, the first `bits` bits of the value, and the place of the row.
     """
     below = len(units).bit_length()
     leading = _ordered_bits(values) >> np.uint64(64 - bits)
@@ -113,6 +113,6 @@ def _packed_order(values: Floats, units: Whole, bits: int) -> npt.NDArray[np.int
 
 
 def _ordered_bits(values: Floats) -> npt.NDArray[np.uint64]:
-    """Return whole numbers in the order of the values, of which none is NaN, nor a zero with a sign."""
+    """Return whole numbers in the order of the values, which must not be NaN or a negative zero."""
     bits = values.view(np.int64)
     return (bits ^ ((bits >> 63) | np.int64(-(2**63)))).view(np.uint64)

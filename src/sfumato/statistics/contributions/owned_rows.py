@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows in an engine, and the units that own them: at most so many rows of each are ever computed on.
+"""Rows in a query engine and the units that own them, bounded before anything is computed.
 
 Guarantee  Whatever is computed from `kept` counts at most `contribution_bound` rows of one unit. Which rows
-           of a unit those are depends on that unit and its own rows alone, as a multiset, and each of them
-           counts with the same probability, whatever its values are (`bounding`). So neighbors differ in
-           at most that many rows that count. An array keeps the same rows.
-Order      Bounding comes after what is missing, or not asked about, was left out, and before anything is
-           computed: a row that does not count takes no place of one that does.
-Missing    Null and NaN are missing values; a row with one in a column that is asked for is left out. So is a
-           row whose unit is missing: it belongs to nobody who could be protected. Refusing such a table would
-           tell that it has such rows.
-Total      No row stops a query (`row_wise`), because of `guards`, applied to all that is computed, nor on its
-           way out of the engine (`leaving`).
-Memory     Engines aggregate where the rows are. `batches` streams.
-Raw        What is computed here is exact: no release, and not for the eyes of who asks. Objects that users
-           hold need it from one another, but do not offer it by tab completion (`shown`).
+           of a unit count depends only on that unit and the multiset of its rows, and each row counts with
+           the same probability, whatever its values are (`contribution_bound`). So neighbors differ in at
+           most that many rows that count. An array in memory keeps the same rows.
+           Rows are bounded after missing and unselected rows are left out, and before anything is computed.
+           So a row that does not count never displaces one that does.
+           Results of this module are exact. They are not releases, and must not be shown to the analyst.
+           Objects that users hold need them from one another, but tab completion does not offer them
+           (`shown`).
+Edge cases Null and NaN are missing values. A row with a missing value in a column that the question reads is
+           left out. So is a row without a unit, because nobody could be protected by it; refusing the table
+           would reveal that it has such rows.
+Failure    No row can make a query fail: `total_functions` is applied to everything that is computed
+           (`row_wise`), and `engine_values` to what leaves the engine.
+Not here   Large results: engines aggregate where the rows are, and `batches` streams.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,18 +42,18 @@ _UNIT, _PLACE, _ROWS, _SEED = "unit", "place", "rows", "seed"
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class OwnedRows:
-    """A table expression, the engine that computes it, and whose rows they are; None means each its own."""
+    """A table expression, its engine, and the column of units; None means that each row is a unit."""
 
     expression: Expression
     engine: Any  # an Ibis backend
     unit: str | None
     contribution_bound: int
-    lines_left_out: bool = False  # as in a CSV file, where a line that is no row is none
-    floats_may_be_whole: bool = False  # as in a pandas frame, where one missing value makes floats of them
+    lines_left_out: bool = False  # in a CSV file, lines that are not rows are left out
+    floats_may_be_whole: bool = False  # in a pandas frame, one missing value makes whole numbers floats
 
     @property
     def privacy_unit(self) -> str:
-        """Who is protected."""
+        """The privacy unit: who is protected."""
         return self.unit or "row"
 
     def __repr__(self) -> str:
@@ -70,9 +71,9 @@ class OwnedRows:
         only: Callable[[Expression], Sequence[Expression]] | None = None,
         distinct: bool = False,
     ) -> Expression:
-        """Return the named values of the rows that count: those with all of them, at most k for each unit.
+        """Return the named values of the rows that count: rows with all values, at most k for each unit.
 
-        `only` leaves out rows that are not asked about. With `distinct`, equal rows of one unit count once.
+        `only` selects rows. With `distinct`, equal rows of one unit count once.
         """
         rows = self._known(values)
         if only is not None:
@@ -82,12 +83,12 @@ class OwnedRows:
         return self._bounded(rows.distinct() if distinct else rows)
 
     def counts(self, *bounds: int, values: Mapping[str, Expression] | None = None) -> list[int]:
-        """Count the rows, those with all of the values: at most so many of each unit, bound by bound. Raw."""
+        """Count the rows with all of the values, up to each bound for each unit. Raw: not a release."""
         found = self.row(self.count(*bounds, values=values))
         return [int(found[name] or 0) for name in found]
 
     def count(self, *bounds: int, values: Mapping[str, Expression] | None = None) -> Expression:
-        """Return the query for `counts`, for which no row needs a place among those of its unit."""
+        """Return the query for `counts`, which does not need to order the rows of a unit."""
         import ibis
 
         rows = self._known({"row": ibis.literal(1)} if values is None else values)
@@ -103,7 +104,7 @@ class OwnedRows:
         return rows.filter(reduce(and_, (is_known(rows[name]) for name in rows.columns)))
 
     def owner(self, unit: str) -> Expression:
-        """Return who owns each row, as they are told apart; refused where that cannot be done."""
+        """Return the owner of each row in a comparable form. Raises if owners cannot be compared."""
         owner = self.expression[unit]
         known = comparable(owner, engine=self.engine.name)
         kind = owner.type()
@@ -133,9 +134,9 @@ class OwnedRows:
     def table(self, expression: Expression) -> Any:
         """Compute an expression of few rows, as a pyarrow table. Raw: not a release."""
         total = self._total(expression)
-        if self.engine.name == "duckdb":  # not by Ibis, which takes as long as a short query does
+        if self.engine.name == "duckdb":  # not through Ibis, which takes as long as a short query
             return self._duckdb(total).to_arrow_table()
-        if self.engine.name == "pyspark":  # not by Ibis, which lets pandas choose types by the values
+        if self.engine.name == "pyspark":  # not through Ibis, which lets pandas choose types by the values
             return _together(self._spark_batches(total, chunk_size=_BATCH), total)
         return self.engine.to_pyarrow(total)
 
@@ -156,7 +157,7 @@ class OwnedRows:
         return self.engine.con.sql(self.engine.compile(expression))
 
     def _spark_batches(self, expression: Expression, *, chunk_size: int) -> Iterator[Batch]:
-        """Take partition after partition to the driver: Ibis would take all of them at once."""
+        """Fetch one partition after the other to the driver. Ibis would fetch all of them at once."""
         import pyarrow as pa
 
         schema = expression.schema().to_pyarrow()
@@ -166,7 +167,7 @@ class OwnedRows:
 
     def require_computable(self, values: Mapping[str, Expression], *names: str) -> None:
         """Refuse values of columns that the engine cannot compute with because of their types."""
-        # DuckDB's types are what Ibis says they are, but for times of day; those of others need not be.
+        # Ibis knows DuckDB's types, except for times of day, but not all types of other engines.
         if self.engine.name != "duckdb" or any(value.type().is_time() for value in values.values()):
             self.require_prepared(self.kept(values), *names)
 
@@ -176,11 +177,11 @@ class OwnedRows:
         require_prepared(self.engine, self._total(expression), kinds)
 
     def sql(self, expression: Expression) -> str:
-        """Return what the engine would run."""
+        """Return the SQL that the engine would run."""
         return str(self.engine.compile(self._total(expression), pretty=True))
 
     def _total(self, expression: Expression) -> Expression:
-        """Return an expression that no row stops."""
+        """Return an expression that no row can make fail."""
         return guarded(expression, engine=self.engine.name)
 
 
@@ -191,7 +192,7 @@ def _together(batches: Iterator[Batch], expression: Expression) -> Any:
 
 
 def shown(holder: object, *raw: str) -> list[str]:
-    """Return the names that an object offers: all but those that give raw rows, or exact sums of them.
+    """Return the names for tab completion: all but those that return raw rows, or exact sums of them.
 
     >>> [name for name in shown(1 + 2j, "conjugate") if not name.startswith("_")]
     ['real', 'imag']
@@ -200,20 +201,20 @@ def shown(holder: object, *raw: str) -> list[str]:
 
 
 def described(holder: Any, *names: str) -> str:
-    """Return what an object of private rows prints: names, and never a row, which Ibis would show."""
+    """Return the repr of an object with private rows: names only. Ibis would show rows."""
     unit, bound = holder.privacy_unit, holder.contribution_bound
     return f"<{type(holder).__name__} of {', '.join(names)}; unit: {unit}, of at most {bound} row(s)>"
 
 
 def number(value: float) -> Expression:
-    """Return a literal that every engine reads as this very float64; bare digits are decimals to some."""
+    """Return a literal that every engine reads as exactly this float64; some read bare digits as decimals."""
     import ibis
 
     return ibis.literal(repr(float(value))).cast("float64")
 
 
 def is_known(value: Expression) -> Expression:
-    """Return whether a value is there: neither null nor NaN."""
-    # Both: Spark says that null is not NaN, DuckDB that it is unknown.
+    """Return whether a value is not missing: neither null nor NaN."""
+    # Both checks: for null, Spark's isnan is false and DuckDB's is null.
     known = value.notnull()
     return known & ~value.isnan() if value.type().is_floating() else known

@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A number for each unit, spread as random numbers are: the same in memory and in an engine.
+"""A pseudorandom number for each privacy unit, the same in memory and in a query engine.
 
-Promise    `draw_of` and `drawn` give a unit a whole number from 0 to `DRAWS` - 1. It depends on the unit
-           alone, so no other unit changes it, and it is the same every time. Over many units these numbers
-           are spread as uniform random ones, also where units are numbered one after the other.
-Equal      Units that are equal have one number: zero has no sign, and decimals no trailing zeros. `bounding`
-           would else count more rows than it may.
-Whole      A unit that is a whole number of 64 bits is cubed modulo primes, and the upper bits of a last
-           product are its number. No product exceeds 63 bits, where engines fail. Each engine has a hash of
-           its own, and no two the same: here numpy and Ibis run the same lines.
-Text       Any other unit is written as text, of whose MD5 four bytes are taken.
-Alike      7, 7.0, "7" and "7.0" have one number, in memory and in DuckDB: a pandas column of whole numbers
-           becomes one of floats where a unit is missing, and one of text where a unit is too large, and that
-           must not change the numbers of all others. Elsewhere whole numbers are those of such columns.
-Public     Anybody can compute these numbers. They decide which rows count, and no privacy rests on them.
+`draw_of` and `drawn` map a unit to a whole number from 0 to `DRAWS` - 1. The number depends only on the unit,
+so no other unit changes it, and it is always the same. Over many units the numbers are spread like uniform
+random ones, also if units are numbered consecutively. Anybody can compute them: they decide which rows count,
+and no privacy depends on them.
+
+- A unit that is a whole number of 64 bits is cubed modulo primes, and the upper bits of a last product are
+  its number. No product exceeds 63 bits, beyond which engines fail. Engines have different hash functions;
+  here numpy and Ibis run the same lines.
+- Any other unit is written as text, and four bytes of its MD5 digest are used.
+
+Edge cases Equal units have one number: zero has no sign, and decimals have no trailing zeros. Otherwise
+           `contribution_bound` would count more rows than allowed. 7, 7.0, "7" and "7.0" have one number, in
+           memory and in DuckDB: a pandas column of whole numbers becomes floats if a unit is missing, and
+           text if a unit is too large, and that must not change the numbers of all other units. In other
+           engines only columns of whole numbers are treated as whole numbers.
 """
 
 from collections.abc import Callable
@@ -32,12 +34,12 @@ Expression = Any
 DRAWS = 2**30  # times the rows of a unit, up to 2^33, it fits into 64 bits
 _POSITIVE = 2**63 - 1
 _WORD = 2**32 - 1
-# The first primes above words of SHA-256, below 2^31; the others are of the fraction of pi.
+# The first primes above words of SHA-256, below 2^31; the other constants are digits of pi.
 _PRIMES = (0x6A09E671, 0x5BE0CD21, 0x510E528B)
 _ADDED, _FACTOR = 0x243F6A88, 0x38D01377
 _INT64 = range(-(2**63), 2**63)
-_FIRST = frozenset("-0123456789")  # characters of a whole number
-_LONGEST = 22  # characters of a whole number of 64 bits that is written as a float
+_FIRST = frozenset("-0123456789")  # characters that a whole number starts with
+_LONGEST = 22  # characters of a whole number of 64 bits, written as a float
 
 
 def whole_draw(number: Any) -> Any:
@@ -56,12 +58,12 @@ def whole_draw(number: Any) -> Any:
 
 
 def draw_of(unit: object) -> int:
-    """Return the draw of one unit, of whatever type. Units that are equal in Python have one draw.
+    """Return the draw of one unit of any type. Units that are equal in Python have one draw.
 
     >>> draw_of(7) == draw_of(7.0) == draw_of("7"), draw_of("7") == draw_of("07")
     (True, False)
     """
-    if isinstance(unit, str) and unit[:1] not in _FIRST:  # no number: most units that are text
+    if isinstance(unit, str) and unit[:1] not in _FIRST:  # not a number: most text units
         return _of_bytes(unit.encode(errors="surrogatepass"))
     if isinstance(unit, bytes):
         return _of_bytes(unit)
@@ -78,7 +80,7 @@ def _whole(unit: Any) -> int | None:
     try:
         whole = int(unit.removesuffix(".0") if isinstance(unit, str) else unit)
         same = unit in (str(whole), f"{whole}.0") if isinstance(unit, str) else bool(whole == unit)
-    except Exception:  # of a unit that is no number: the message may quote it
+    except Exception:  # the unit is not a number; the message may quote it
         return None
     return whole if same and whole in _INT64 else None
 
@@ -95,14 +97,14 @@ def _text(unit: Any) -> str:
 def seed(unit: Expression, *, engine: str) -> Expression:
     """Return what `drawn` takes: the unit, or its digest in PostgreSQL.
 
-    PostgreSQL computes an expression as often as it is written, and a column beside a window once.
+    PostgreSQL computes an expression each time it is written, but a column beside a window only once.
     """
     if engine == "postgres" and not _is_whole(unit.type()):
         return _postgres_digest(_written(unit, engine))
     if not (engine in _DIGESTS or _is_whole(unit.type())):
         raise InvalidParameterError(
-            f"in {engine} a unit is told by a whole number. Name a column of whole numbers, or have the "
-            "table in DuckDB (a Parquet file, say), PostgreSQL or Spark."
+            f"in {engine} a unit must be a whole number. Name a column of whole numbers, or copy the table "
+            "to DuckDB (such as a Parquet file), PostgreSQL or Spark."
         )
     return unit
 
@@ -112,7 +114,7 @@ def drawn(seed: Expression, *, engine: str) -> Expression:
     import ibis
 
     kind = seed.type()
-    if kind.is_boolean():  # which PostgreSQL does not cast
+    if kind.is_boolean():  # PostgreSQL cannot cast it
         return ibis.ifelse(seed, whole_draw(1), whole_draw(0))
     if _is_whole(kind):
         return whole_draw(seed.cast("int64"))
@@ -124,7 +126,7 @@ def drawn(seed: Expression, *, engine: str) -> Expression:
         return ibis.ifelse(whole.cast("float64") == seed, whole_draw(whole), text)
     if kind.is_uint64():
         return ibis.ifelse(whole.notnull(), whole_draw(whole), text)
-    # What begins with a letter is no number, nor is a longer text. To try the cast of these takes its time.
+    # Text that begins with a letter, or is longer, is not a number. Trying to cast it would take time.
     written = whole.cast("string")
     reads = (seed.length() <= _LONGEST) & ((written == seed) | (written + ".0" == seed))
     return ibis.cases((seed >= ":", text), (reads, whole_draw(whole)), else_=text)
@@ -135,7 +137,7 @@ def _is_whole(kind: Any) -> bool:
 
 
 def _written(unit: Expression, engine: str) -> Expression:
-    """Return a unit as text, or as bytes, alike where units are equal."""
+    """Return a unit as text or bytes; equal units are written alike."""
     kind = unit.type()
     if kind.is_string() or kind.is_binary():
         return unit
@@ -145,7 +147,7 @@ def _written(unit: Expression, engine: str) -> Expression:
 
 
 def _duckdb_draw(text: Expression) -> Expression:
-    # DuckDB gives the digest as a number of 128 bits, whose highest byte is the last; older ones with a sign.
+    # DuckDB returns the digest as a number of 128 bits, with the last byte highest; old versions with a sign.
     upper = _builtin("md5_number", _kind(text), returned="uint64")(text) >> 98
     return upper.cast("int32").cast("int64") & (DRAWS - 1)
 
@@ -182,7 +184,7 @@ def _kind(text: Expression) -> str:
 
 @lru_cache(maxsize=32)
 def _builtin(name: str, *given: str, returned: str) -> Callable[..., Expression]:
-    """Return a function of the engine's own."""
+    """Return a built-in function of the engine."""
     from ibis import udf
 
     def of_one(a: Any) -> Any: ...

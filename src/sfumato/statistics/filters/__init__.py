@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Filters and new columns: expressions of one row that cannot fail."""
+"""Filters and new columns of private tables: which expressions are allowed, and how they are made total."""

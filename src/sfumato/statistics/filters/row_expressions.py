@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Filters and new columns as a caller writes them, made Ibis expressions of one row.
+"""Filters and new columns as a caller writes them, converted to Ibis expressions of one row.
 
-Promise    A mistake is an `InvalidParameterError` that says what is wrong and what to write instead, before
-           anything is charged. No error of Ibis is passed on or carried along.
-Not here   Which expressions may be private: `row_wise`.
+Failure    A mistake raises `InvalidParameterError`, which says what is wrong and what to write instead,
+           before anything is charged. Errors of Ibis are neither passed on nor chained.
+Not here   The check whether an expression is allowed on private data: `row_wise`.
 """
 
 import re
@@ -39,7 +39,7 @@ def filtered(table: Expression, predicates: Iterable[Any]) -> Expression:
 
 
 def with_columns(table: Expression, values: dict[str, Any]) -> Expression:
-    """Return an Ibis table with columns added; a number is one for all rows."""
+    """Return an Ibis table with added columns; a number is the same for all rows."""
     import ibis
 
     numbers = {name: ibis.literal(value) for name, value in values.items() if isinstance(value, int | float)}
@@ -60,14 +60,14 @@ def _made(table: Expression, given: Any, what: str) -> Expression:
         return _without_ibis_errors(lambda: table.bind(given)[0], table, what)
     made = _without_ibis_errors(lambda: given(table), table, what) if callable(given) else given
     if not isinstance(made, Value):
-        _refuse(table, what, f"it is a Python {type(made).__name__}, and no expression of a row")
+        _refuse(table, what, f"it is a Python {type(made).__name__}, not an expression of a row")
     return made
 
 
 def _require_test(table: Expression, test: Expression) -> None:
     kind = test.type()
     if not kind.is_boolean():
-        _refuse(table, _FILTER, f"it gives {kind}, and not true or false")
+        _refuse(table, _FILTER, f"it returns {kind}, not true or false")
 
 
 def _without_ibis_errors(make: Callable[[], Expression], table: Expression, what: str) -> Expression:
@@ -75,11 +75,11 @@ def _without_ibis_errors(make: Callable[[], Expression], table: Expression, what
         return make()
     except Exception as error:
         reason = _reason(error)
-    _refuse(table, what, reason)  # out of the handler, so that our error does not carry theirs along
+    _refuse(table, what, reason)  # outside the handler, so that their error is not chained to ours
 
 
 def _reason(error: Exception) -> str:
-    """Return what is wrong, in our words: Ibis speaks of its own classes."""
+    """Return what is wrong in plain words: Ibis names its own classes."""
     from ibis.common.exceptions import IntegrityError
 
     text = str(error)
@@ -91,14 +91,14 @@ def _reason(error: Exception) -> str:
         return f"a column of this type has no {missing[1]}"
     if "truth value" in text:
         return (
-            "Python's and, or, not, in and if cannot be used of a column. Use (a) & (b), (a) | (b), ~(a), "
+            "Python's and, or, not, in and if do not work on a column. Use (a) & (b), (a) | (b), ~(a), "
             "row.x.isin([...]) and ibis.cases(...)"
         )
     if isinstance(error, IntegrityError):
-        return "it is about another table. Make it a function of the row"
+        return "it is an expression of another table. Make it a function of the row"
     if type(error).__module__.startswith("ibis") or " operand " in text:
-        return "it combines values of types that do not go together, such as text with a number"
-    return f"the function fails with {type(error).__name__}, given the row as its only argument"
+        return "it combines values of incompatible types, such as text with a number"
+    return f"the function raises {type(error).__name__} with the row as its only argument"
 
 
 def _refuse(table: Expression, what: str, reason: str) -> NoReturn:

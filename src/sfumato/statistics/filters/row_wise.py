@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which expressions of a table may be private: those that make each row from one row, and never fail on one.
+"""The check that an expression computes each row from one row, and cannot fail on any row.
 
-Why        Sensitivities here count rows: with one unit less, at most `contribution_bound` rows are missing,
-           and all others stay as they are. An expression that looks at several rows at once breaks that:
-           after `limit(100)` another row moves up, after `x > x.mean()` everybody's answer may change.
-Promise    What passes is a table of the engine with row-wise filters, projections and sorts on it. Relations
-           and functions are let in by name, and by the very class that Ibis has for them. Anything else is
-           refused: joins, the number of a row in its table, every function of the user's, parameters.
-Failing    A function that fails on one row stops the whole query, and so tells of that row whatever the
-           noise. Those on the lists have an answer for every value. In DuckDB some of them have it because
-           what they would fail on becomes missing first (`guards`); other engines are not let near these.
-           DuckDB's own TRY(...) does not help: a part that occurs twice is computed outside of it.
-Casts      Only casts that cannot fail pass, by a list of our own: Ibis calls some castable that fail on
-           negative numbers or on large ones. `try_cast` makes a missing value of what does not fit. An engine
+Guarantee  An accepted expression is a table of the engine with row-wise filters, projections and sorts.
+           Sensitivities count rows: without one unit, at most `contribution_bound` rows are missing, and all
+           others are unchanged. An expression that reads several rows breaks that: after `limit(100)` another
+           row moves up, and after `x > x.mean()` the result may change for everybody. Relations and functions
+           are allowed by name, and by the exact class that Ibis has for them. Everything else is refused:
+           joins, row numbers, user-defined functions, parameters.
+Failure    A function that fails on one row fails the whole query, which reveals that row whatever the noise
+           is. The allowed functions have a result for every value. In DuckDB some of them do because values
+           that they would fail on become missing first (`total_functions`); other engines may not use these.
+           DuckDB's own TRY(...) is not enough: a part that occurs twice is computed outside of it.
+           Only casts that cannot fail are allowed, by a list of our own, because Ibis calls some casts safe
+           that fail on negative or large numbers. `try_cast` makes values that do not fit missing. An engine
            that compares text with a number casts the text, so only values of like types may be compared.
-Trusts     A view that lies in the engine is taken as a table: its definition is not read. It may be any
-           query that no row can stop, if each of its rows belongs to one unit and depends on no other unit.
-Not here   Memory and time: a query that one huge row makes run out of either is not prevented.
+Not here   Views: a view in the engine is treated as a table, and its definition is not read. It may be any
+           query that no row can make fail, if each of its rows belongs to one unit and depends on no other.
+           Memory and time: a row so large that a query runs out of either is not prevented.
 """
 
 from collections.abc import Callable, Iterable
@@ -30,7 +30,7 @@ __all__ = ["require_row_wise"]
 
 _RELATIONS = "DatabaseTable UnboundTable Project Filter Sort DropColumns DropNull"
 _SHIFTED = "DateAdd DateSub TimestampAdd TimestampSub"
-_FURTHEST = 100_000  # of any unit, years included: what a date within `guards` can still be moved by
+_FURTHEST = 100_000  # of any unit, years included: a date within `total_functions` can still be moved by it
 _DATES = (
     f"{_SHIFTED} DateTruncate TimestampTruncate DateDelta Date Time Strftime DayOfWeekIndex DayOfWeekName "
     "ExtractDay ExtractDayOfYear ExtractEpochSeconds ExtractHour ExtractIsoYear ExtractMicrosecond "
@@ -55,10 +55,10 @@ _SPARK = (
     "ExtractDay ExtractDayOfYear ExtractHour ExtractMinute ExtractMonth ExtractQuarter ExtractYear"
 )
 _OF_ENGINE = {"duckdb": f"{_EVERYWHERE} {_DUCKDB}", "pyspark": f"{_EVERYWHERE} {_SPARK}"}
-_TRY = ("duckdb", "pyspark")  # engines known to have a cast that fails softly; PostgreSQL has none
-_FLOATS = "Abs Negate Add Subtract Multiply Divide"  # where whole numbers could overflow, or decimals
+_TRY = ("duckdb", "pyspark")  # engines with a cast that returns null on failure; PostgreSQL has none
+_FLOATS = "Abs Negate Add Subtract Multiply Divide"  # whole numbers and decimals could overflow
 _NUMBERS = "Modulus Power Sqrt Exp Ln Log Log2 Log10 Ceil Floor Round Sign Bucket Degrees Radians Atan Atan2"
-_OF_LITERALS = (  # but for what they are computed of
+_OF_LITERALS = (  # except for their first argument
     "Substring StrRight StringSlice StringReplace StringSplit Translate StringSQLLike StringSQLILike Round "
     "RegexExtract RegexReplace RegexSearch ArrayIndex HexDigest Strftime"
 )
@@ -72,8 +72,9 @@ def require_row_wise(expression: Any, *, engine: str) -> None:
         wrong = _refused_relation(node) if isinstance(node, ops.Relation) else _refused_value(node, engine)
         if wrong:
             raise InvalidParameterError(
-                f"{type(node).__name__} {wrong}. A private table may be filtered and projected row by row. "
-                "Make anything else a table or a view in the engine, whose rows belong to one unit each."
+                f"{type(node).__name__} {wrong}. A private table can only be filtered and projected row by "
+                "row. For anything else, make a table or a view in the engine whose rows belong to one unit "
+                "each."
             )
 
 
@@ -83,27 +84,27 @@ def _refused_relation(node: Any) -> str | None:
     if isinstance(node, ops.SQLQueryResult | ops.SQLStringView):
         return "is SQL text, which cannot be checked"
     if isinstance(node, ops.InMemoryTable):
-        return "is a frame in an Ibis table: give the frame itself"
-    return None if type(node) in _classes(_RELATIONS) else "mixes rows, or changes how many there are"
+        return "is a frame in an Ibis table: pass the frame itself"
+    return None if type(node) in _classes(_RELATIONS) else "mixes rows, or changes their number"
 
 
 def _refused_value(node: Any, engine: str) -> str | None:
     import ibis.expr.operations as ops
 
     if isinstance(node, ops.Reduction | ops.Analytic | ops.WindowFunction | ops.Subquery):
-        return "looks at more than one row, so one unit could change what becomes of the others"
+        return "reads more than one row, so one unit could change the result for others"
     if isinstance(node, ops.Unnest):
-        return "makes several rows of one"
-    # A function of the user's has a class of its own, whatever its name.
+        return "makes several rows from one"
+    # A user-defined function has its own class, whatever its name is.
     if type(node) not in _classes(_OF_ENGINE.get(engine, _EVERYWHERE)):
-        return f"is not known to be a function of the values in one row that no row can stop in {engine}"
+        return f"is not on the list of functions of one row that no row can make fail in {engine}"
     refusals = (check(node, engine) for names, check in _CHECKS if type(node) in _classes(names))
     return next((refusal for refusal in refusals if refusal), None)
 
 
 @lru_cache(maxsize=64)
 def _classes(names: str) -> frozenset[type]:
-    """Return the classes of these names, of those that this version of Ibis has."""
+    """Return the classes with these names that this version of Ibis has."""
     import ibis.expr.operations as ops
 
     return frozenset(getattr(ops, name) for name in names.split() if hasattr(ops, name))
@@ -115,18 +116,18 @@ def _classes(names: str) -> frozenset[type]:
 def _refused_cast(node: Any, engine: str) -> str | None:
     if _cannot_fail(node.arg.dtype, node.to):
         return None
-    return f"from {node.arg.dtype} to {node.to} may fail on a row, and so tell of it: use try_cast"
+    return f"from {node.arg.dtype} to {node.to} may fail on a row, and so reveal it: use try_cast"
 
 
 def _refused_try(node: Any, engine: str) -> str | None:
     given, to = node.arg.dtype, node.to
     if _cannot_fail(given, to) or (engine in _TRY and _is_tried(given, to, engine)):
         return None
-    return f"from {given} to {to} may fail on a row in {engine}, and so tell of it"
+    return f"from {given} to {to} may fail on a row in {engine}, and so reveal it"
 
 
 def _is_tried(given: Any, to: Any, engine: str) -> bool:
-    """Return whether a soft cast is one: DuckDB fails on some times, and on types that Ibis does not know."""
+    """Return whether try_cast never fails: DuckDB fails on some times, and on types unknown to Ibis."""
     if engine != "duckdb":
         return True
     if given.is_date():
@@ -137,7 +138,7 @@ def _is_tried(given: Any, to: Any, engine: str) -> bool:
 
 
 def _cannot_fail(given: Any, to: Any) -> bool:
-    if given.is_unknown():  # to Ibis, so nothing is known of it here
+    if given.is_unknown():  # to Ibis, so its casts are unknown, too
         return False
     if to.is_string() or given.copy(nullable=True) == to.copy(nullable=True):
         return True
@@ -148,13 +149,13 @@ def _cannot_fail(given: Any, to: Any) -> bool:
 
 
 def _holds(wide: Any, narrow: Any) -> bool:
-    """Return whether every whole number of one type is one of the other."""
+    """Return whether the wide type holds every whole number of the narrow one."""
     if wide.is_signed_integer() == narrow.is_signed_integer():
         return wide.nbytes >= narrow.nbytes
     return wide.is_signed_integer() and wide.nbytes > narrow.nbytes
 
 
-# --- what is compared, or takes the same place ------------------------------------------------------------
+# --- comparisons and alternatives of one result -----------------------------------------------------------
 
 
 def _of_all(node: Any) -> list[list[Any]]:
@@ -179,8 +180,9 @@ def _refused_unlike(parts: Callable[[Any], list[list[Any]]]) -> Callable[[Any, s
         if all(_alike(part) for part in parts(node)):
             return None
         return (
-            "is of values of different types: an engine casts one of them, which may fail on a row, and so "
-            "tell of it. Give both one type, with cast or try_cast, or with types=... where they are read"
+            "combines values of different types: an engine casts one of them, which may fail on a row, and "
+            "so reveal it. Give both the same type, with cast or try_cast, or with types=... when they "
+            "are read"
         )
 
     return check
@@ -208,7 +210,7 @@ def _kind(value: Any) -> Any:
 
 
 def _is_time_like(literal: Any, column: Any) -> bool:
-    """Return whether a literal is a date, or a time without a zone, that a column of these is compared to."""
+    """Return whether a literal is a date, or a time without a zone, that fits a column of dates or times."""
     kind, value = literal.dtype, literal.value
     if kind.is_null():
         return True
@@ -236,11 +238,11 @@ def _refused_whole(node: Any, engine: str) -> str | None:
         return None
     if type(node).__name__ == "Divide" and all(_is_plain_number(given) for given in node.args):
         return None
-    return f"of {node.dtype} may overflow on a row, and so tell of it: cast to float64 first"
+    return f"of {node.dtype} may overflow on a row, and so reveal it: cast to float64 first"
 
 
 def _refused_number(node: Any, engine: str) -> str | None:
-    return None if _is_plain_number(node.args[0]) else "is only computed of whole numbers and floats"
+    return None if _is_plain_number(node.args[0]) else "is only allowed for whole numbers and floats"
 
 
 def _is_plain_number(value: Any) -> bool:
@@ -253,7 +255,7 @@ def _refused_division(node: Any, engine: str) -> str | None:
     by = node.right.value if isinstance(node.right, ops.Literal) else None
     if node.left.dtype.is_signed_integer() and isinstance(by, int) and by >= 2:
         return None
-    return "may overflow on a row, and so tell of it: divide with / and round down, or by a whole number >= 2"
+    return "may overflow on a row, and so reveal it: divide with / and round down, or by a whole number >= 2"
 
 
 def _refused_remainder(node: Any, engine: str) -> str | None:
@@ -262,7 +264,7 @@ def _refused_remainder(node: Any, engine: str) -> str | None:
     by = node.right.value if isinstance(node.right, ops.Literal) else None
     if node.dtype.is_floating() or (isinstance(by, int) and by >= 2):
         return None
-    return "of whole numbers may overflow on a row, and so tell of it: cast to float64, or use a number >= 2"
+    return "of whole numbers may overflow on a row, and so reveal it: cast to float64, or use a number >= 2"
 
 
 def _refused_base(node: Any, engine: str) -> str | None:
@@ -271,7 +273,7 @@ def _refused_base(node: Any, engine: str) -> str | None:
     base = node.base
     if base is None or (isinstance(base, ops.Literal) and base.value > 1):
         return None
-    return "must have a constant above 1 for its base: any other may fail on a row, and so tell of it"
+    return "must have a constant base above 1: any other may fail on a row, and so reveal it"
 
 
 def _refused_arguments(node: Any, engine: str) -> str | None:
@@ -280,17 +282,17 @@ def _refused_arguments(node: Any, engine: str) -> str | None:
     given = [each for each in node.args[1:] if isinstance(each, ops.Value)]
     if all(isinstance(each, ops.Literal) for each in given):
         return None
-    return "must have constants for all but its first argument: others may fail on a row, and so tell of it"
+    return "must have constants for all but its first argument: others may fail on a row, and so reveal it"
 
 
 def _refused_pattern(node: Any, engine: str) -> str | None:
-    """Refuse what an engine fails on only once a text has matched so far: an escape with nothing after it."""
+    """Refuse a trailing escape character, on which an engine fails only if a text has matched so far."""
     import ibis.expr.operations as ops
 
     pattern = node.pattern.value if isinstance(node.pattern, ops.Literal) else ""
     if node.escape is None and (engine == "duckdb" or "\\" not in pattern):
         return None
-    return "must have a pattern without a backslash: in some engines one may fail on a row, and so tell of it"
+    return "must have a pattern without a backslash: in some engines it may fail on a row, and so reveal it"
 
 
 def _refused_place(node: Any, engine: str) -> str | None:
@@ -299,7 +301,9 @@ def _refused_place(node: Any, engine: str) -> str | None:
     places = [each.value for each in node.args[1:] if isinstance(each, ops.Literal)]
     if engine == "duckdb" or all(place is None or place >= 0 for place in places):
         return None
-    return "must have places and lengths of 0 or more: others fail on every row, so tell whether there is one"
+    return (
+        "must have positions and lengths of 0 or more: others fail on every row, so reveal whether one exists"
+    )
 
 
 def _refused_shift(node: Any, engine: str) -> str | None:
@@ -315,7 +319,7 @@ def _refused_date(node: Any, engine: str) -> str | None:
     times = [_kind(given) for given in node.args if getattr(_kind(given), "is_timestamp", bool)()]
     if all(kind.timezone is None and kind.scale in (None, 6, 9) for kind in times):
         return None
-    return "is only computed of dates, and of times without a zone in micro- or nanoseconds: try_cast first"
+    return "is only allowed for dates, and for times without a zone in micro- or nanoseconds: try_cast first"
 
 
 _CHECKS: tuple[tuple[str, Callable[[Any, str], str | None]], ...] = (

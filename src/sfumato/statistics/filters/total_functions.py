@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions that would fail on some values, made total: what they fail on becomes missing first.
+"""Functions that would fail on some values, made total: such values become missing first.
 
-Guarantee  No row stops a query: the square root of a negative number, the logarithm of what is not positive,
-           a float that is too large to be rounded to a whole number, and a date that no calendar function
-           takes are missing, and so are left out (`owned_rows`). One row would else tell that it is there.
-How        The argument is guarded, not the result: sqrt(CASE WHEN x >= 0 THEN x END) is total wherever an
-           optimizer moves it. DuckDB's TRY(sqrt(x)) is not: where sqrt(x) occurs twice, DuckDB 1.5 computes
-           it once, outside of TRY, and fails.
-Dates      Those of the years 1 to 9999 (1 January 1700 to 2199 where they are kept in nanoseconds), and times
-           of day before 24:00: what Python has, too. They are compared with ends of their own type: to
-           compare it with another, an engine would cast the column, and fail where it does not fit.
-Numbers    PostgreSQL fails where a `numeric` is beyond float64, or nearer to 0 than it goes, and has no cast
-           from booleans to floats. There what is beyond is infinite, and so is clipped; what is nearer is 0.
-Where      DuckDB and PostgreSQL, each what it fails on. Where functions are not guarded they are refused
-           (`row_wise`), which also sees to it that all other arguments are constants.
+The argument is guarded, not the result: sqrt(CASE WHEN x >= 0 THEN x END) is total wherever an optimizer
+moves it. DuckDB's TRY(sqrt(x)) is not: if sqrt(x) occurs twice, DuckDB 1.5 computes it once, outside of TRY,
+and fails. In DuckDB and PostgreSQL the functions that fail there are guarded. Functions that are not guarded
+are refused (`row_wise`), which also makes sure that all other arguments are constants.
+
+Guarantee  No row makes a query fail, as that would reveal the row. These values become missing and are left
+           out (`owned_rows`): the square root of a negative number, the logarithm of a number that is not
+           positive, the rounding of a float too large for 64 bits, and dates that calendar functions refuse.
+Edge cases Dates are those of the years 1 to 9999 (1 January 1700 to 2199 in nanoseconds), and times of day
+           are before 24:00, as in Python. They are compared with limits of their own type; with another type
+           an engine would cast the column, and fail on values that do not fit. PostgreSQL fails if a
+           `numeric` is outside float64 or too close to 0, and cannot cast booleans to floats. There, numbers
+           that are too large become infinite, and so are clipped, and numbers that are too small become 0.
 """
 
 import math
@@ -31,8 +31,8 @@ _DATES = (
     "ExtractMicrosecond ExtractMillisecond ExtractMinute ExtractMonth ExtractQuarter ExtractSecond "
     "ExtractWeekOfYear ExtractYear Cast TryCast"
 )
-Guard = Callable[[Any], Any]  # from a value to whether the function takes it; None: it takes all
-Total = Callable[[Any], Any]  # from a node to one that has an answer for every value
+Guard = Callable[[Any], Any]  # from a value to whether the function accepts it; None: it accepts all
+Total = Callable[[Any], Any]  # from a node to one with a result for every value
 
 
 def guarded(expression: Any, *, engine: str) -> Any:
@@ -76,7 +76,7 @@ def _totals(engine: str) -> dict[type, Total]:
 
 
 def _of_guarded(guard: Guard) -> Total:
-    """Return what makes a node total whose arguments a guard lets through."""
+    """Return a function that makes a node total by guarding its arguments."""
 
     def total(node: Any) -> Any:
         given = zip(node.argnames, node.args, strict=True)
@@ -104,7 +104,9 @@ def _total_cast(node: Any) -> Any:
 
     given = node.arg.dtype
     if given.is_boolean() and node.to.is_numeric():
-        return ops.Cast(ops.Cast(node.arg, to=dt.int32), to=node.to)  # the only number it casts them to
+        return ops.Cast(
+            ops.Cast(node.arg, to=dt.int32), to=node.to
+        )  # the only number type that PostgreSQL casts them to
     if given.is_decimal() and node.to.is_float64():
         return _float_of_decimal(node.arg.to_expr()).op()
     return ops.Cast(node.arg, to=node.to)
@@ -118,7 +120,7 @@ def _float_of_decimal(value: Any) -> Any:
 
     largest, least = repr(sys.float_info.max), repr(math.ulp(0.0))
     return ibis.cases(
-        (value == decimal("NaN"), float64(math.nan)),  # PostgreSQL holds it for larger than all others
+        (value == decimal("NaN"), float64(math.nan)),  # in PostgreSQL NaN is larger than all other numbers
         (value > decimal(largest), float64(math.inf)),
         (value < decimal(f"-{largest}"), float64(-math.inf)),
         ((value < decimal(least)) & (value > decimal(f"-{least}")), float64(0.0)),
@@ -139,7 +141,7 @@ def decimal(text: str) -> Any:
 
 
 def dated(value: Any) -> Any:
-    """Return a date or a time, missing where Python has none such; any other value as it is."""
+    """Return a date or a time, missing if Python cannot represent it; other values unchanged."""
     import ibis
 
     inside = _in_calendar(value)
@@ -158,7 +160,7 @@ def _in_calendar(value: Any) -> Any:
 
 
 def _ends(kind: Any) -> tuple[str, str] | None:
-    """Return the first and the last value that is taken; None for what is no date."""
+    """Return the first and the last accepted value; None if the type is not a date or a time."""
     if kind.is_date():
         return "0001-01-01", "9999-12-31"
     if kind.is_time():

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Statistics of groups of rows, for public keys and for unknown ones."""
+"""Statistics of groups of rows, for public keys and for unknown keys."""

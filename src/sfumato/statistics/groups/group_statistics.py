@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts, sums and means of groups of rows: what is asked of `groups`, as one noisy vector.
+"""Counts, sums and means of groups of rows, released as one noisy vector.
 
-Guarantee  One unit has at most k rows (`owned_rows`), wherever they fall: all in one group, or spread over
-           k. Either way they move a vector of counts by at most k added up, and a vector of sums by at most k
-           times the largest value; the noise is made for that (`noise`). Sums are exact whole numbers.
-Sum        Values are clipped to the bounds and put on a grid whose step is a power of two, at most 2^-19 of
-           the largest value: whole numbers up to 2^20 are on it exactly.
-Mean       Sums around the middle of the bounds and numbers of rows, these in half STEPS, get noise as one
-           vector; their ratio is clipped to the bounds. Half STEPS for a row gives the sum, whose noise
-           matters more, two thirds of a pure epsilon.
-Intervals  Cover the noise; each is for its own key (95% of them hold, not all at once), for up to
+Guarantee  One unit has at most k rows (`owned_rows`), in one group or spread over several. In both cases it
+           changes a vector of counts by at most k in L1 norm, and a vector of sums by at most k times the
+           largest value; the noise is calibrated to that (`noise`). Sums are exact whole numbers: values are
+           clipped to the bounds and rounded to a grid whose step is a power of two, at most 2^-19 of the
+           largest value, so whole numbers up to 2^20 are on it exactly. For means, the sums around the middle
+           of the bounds and the numbers of rows, the latter in half STEPS, get noise as one vector; their
+           ratio is clipped to the bounds. Half STEPS for a row give the sum, whose noise matters more, two
+           thirds of a pure epsilon.
+Edge cases Intervals cover the noise. Each is for its own key (95% of them hold, not all at once), for up to
            `MOST_INTERVALS` keys.
 """
 
@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from sfumato import _check
 from sfumato.accounting.events import DpEvent
 from sfumato.mechanisms.random import Generator
+from sfumato.statistics.arrays import Floats, Integers
 from sfumato.statistics.columns.columns import STEPS, Bounds
 from sfumato.statistics.columns.table_columns import clipped, stepped, whole
 from sfumato.statistics.contributions.owned_rows import Expression, OwnedRows, number
@@ -36,57 +36,55 @@ from sfumato.statistics.terms import Terms
 __all__ = ["MOST_INTERVALS", "GroupCount", "GroupMean", "GroupSum", "RowCount", "Totals"]
 
 MOST_INTERVALS = 1000
-_HALF = STEPS // 2  # what a row counts beside its sum in a mean
+_HALF = STEPS // 2  # the weight of a row in the count of a mean
 _NOT_NEGATIVE = (0.0, math.inf)
 
-Floats = npt.NDArray[np.float64]
-Whole = npt.NDArray[np.int64]
 Key = tuple[Hashable, ...]
 Value = Callable[[Expression], Expression]
 
 
 class Totals(Protocol):
-    """What the questions need of groups."""
+    """The data that the questions of this module need."""
 
     @property
     def owned(self) -> OwnedRows:
-        """The rows, and whose they are."""
+        """The rows, their engine and the units that own them."""
         ...
 
     def totals(self, column: str | None, value: Value | None) -> Expression:
         """Return the query for counts, and for sums of a value of a column."""
         ...
 
-    def compute(self, column: str | None, value: Value | None) -> tuple[Whole, Whole]:
+    def compute(self, column: str | None, value: Value | None) -> tuple[Integers, Integers]:
         """Return counts and sums in the order of the keys."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowCount(Terms):
-    """How many rows a table has; where a unit owns several, at most `contribution_bound` of each."""
+    """The number of rows of a table, at most `contribution_bound` of each unit."""
 
     unit: str | None = None
 
     @property
     def name(self) -> str:
-        """What is asked."""
+        """The name of the statistic, as releases show it."""
         if self.unit is not None and self.contribution_bound == 1:
             return f"number of units ({self.unit})"
         return "number of rows" + _of_each(self.unit, self.contribution_bound)
 
     def event(self) -> DpEvent:
-        """Return what asking costs."""
+        """Return the event that a release is charged with."""
         return _count_noise(self, 1).event()
 
     def answer(self, data: OwnedRows, *, generator: Generator | None) -> Answer[float]:
-        """Count, and add noise."""
+        """Return the counts with noise."""
         noise = _count_noise(self, 1)
         noisy = noise.add(data.counts(self.contribution_bound), generator=generator)
         return Answer(value=float(noisy[0]), interval=_whole_intervals(noisy, noise.law, self.level)[0])
 
     def plan(self, data: OwnedRows) -> str:
-        """Return the query."""
+        """Return the SQL that the engine would run."""
         return data.sql(data.count(self.contribution_bound))
 
 
@@ -96,7 +94,7 @@ def _of_each(unit: str | None, bound: int) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GroupCount(Terms):
-    """How many rows each key has; where a unit owns several, at most `contribution_bound` of each count."""
+    """The number of rows of each key, at most `contribution_bound` of each unit in all."""
 
     columns: tuple[str, ...]
     keys: tuple[Key, ...]
@@ -104,15 +102,15 @@ class GroupCount(Terms):
 
     @property
     def name(self) -> str:
-        """What is asked."""
+        """The name of the statistic, as releases show it."""
         return f"number of rows by {', '.join(self.columns)}" + _of_each(self.unit, self.contribution_bound)
 
     def event(self) -> DpEvent:
-        """Return what asking costs."""
+        """Return the event that a release is charged with."""
         return _count_noise(self, len(self.keys)).event()
 
     def answer(self, data: Totals, *, generator: Generator | None) -> Answer[dict[Any, float]]:
-        """Count, and add noise."""
+        """Return the counts with noise."""
         noise = _count_noise(self, len(self.keys))
         noisy = noise.add(data.compute(None, None)[0], generator=generator)
         if len(noisy) > MOST_INTERVALS:
@@ -120,7 +118,7 @@ class GroupCount(Terms):
         return _answer(self, noisy, _whole_intervals(noisy, noise.law, self.level))
 
     def plan(self, data: Totals) -> str:
-        """Return the query."""
+        """Return the SQL that the engine would run."""
         return data.owned.sql(data.totals(None, None))
 
 
@@ -138,12 +136,12 @@ class GroupSum(Terms):
 
     @property
     def name(self) -> str:
-        """What is asked."""
+        """The name of the statistic, as releases show it."""
         return f"sum of {self.column} by {', '.join(self.columns)}"
 
     @property
     def step(self) -> float:
-        """The step of the grid: a power of two, at most 2^20 of which make the largest value."""
+        """The step of the grid: a power of two; the largest value has at most 2^20 steps."""
         return math.ldexp(1.0, math.frexp(self._largest)[1] - 20)
 
     @property
@@ -155,11 +153,11 @@ class GroupSum(Terms):
         return _sum_noise(self, most, most, len(self.keys))
 
     def event(self) -> DpEvent:
-        """Return what asking costs."""
+        """Return the event that a release is charged with."""
         return self._noise().event()
 
     def answer(self, data: Totals, *, generator: Generator | None) -> Answer[dict[Any, float]]:
-        """Add up, and add noise."""
+        """Return the sums with noise."""
         noise = self._noise()
         noisy = noise.add(data.compute(self.column, self._steps)[1], generator=generator) * self.step
         if len(noisy) > MOST_INTERVALS:
@@ -176,7 +174,7 @@ class GroupSum(Terms):
         return whole(clipped(value, self.bounds) * number(1 / self.step))
 
     def plan(self, data: Totals) -> str:
-        """Return the query."""
+        """Return the SQL that the engine would run."""
         return data.owned.sql(data.totals(self.column, self._steps))
 
 
@@ -194,18 +192,18 @@ class GroupMean(Terms):
 
     @property
     def name(self) -> str:
-        """What is asked."""
+        """The name of the statistic, as releases show it."""
         return f"mean of {self.column} by {', '.join(self.columns)}"
 
     def _noise(self) -> WholeNoise:
         return _sum_noise(self, STEPS + _HALF, math.hypot(STEPS, _HALF), 2 * len(self.keys))
 
     def event(self) -> DpEvent:
-        """Return what asking costs."""
+        """Return the event that a release is charged with."""
         return self._noise().event()
 
     def answer(self, data: Totals, *, generator: Generator | None) -> Answer[dict[Any, float]]:
-        """Add up around the middle of the bounds, count, add noise to all, and divide."""
+        """Return the ratios of noisy sums, around the middle of the bounds, and noisy counts."""
         noise = self._noise()
         counts, totals = data.compute(self.column, self._steps)
         noisy = noise.add(np.concatenate([counts * _HALF, totals]), generator=generator)
@@ -226,7 +224,7 @@ class GroupMean(Terms):
         return np.clip(lower / 2 + upper / 2 + (upper / 2 - lower / 2) * shares, lower, upper)
 
     def _interval(self, added: float, counted: float, law: Law) -> Interval:
-        """Return the means at which the noise could have led to this sum and this number of rows."""
+        """Return the interval of means that this noisy sum and noisy count do not reject."""
 
         def p_value(share: float) -> float:
             return law.tail(abs(added - share * counted) * STEPS, weights=(1.0, share * STEPS / _HALF))
@@ -237,7 +235,7 @@ class GroupMean(Terms):
         return Interval(lower=lower, upper=upper, level=self.level, covers=(Covers.NOISE,))
 
     def plan(self, data: Totals) -> str:
-        """Return the query."""
+        """Return the SQL that the engine would run."""
         return data.owned.sql(data.totals(self.column, self._steps))
 
 
@@ -255,7 +253,7 @@ def _count_noise(terms: Terms, keys: int) -> WholeNoise:
 
 
 def _sum_noise(terms: Terms, l1_of_row: int, l2_of_row: float, numbers: int) -> WholeNoise:
-    """Return noise for sums that one row moves so far: all rows of a unit may do it in one group."""
+    """Return noise for sums, given the norms of one row; all rows of a unit may be in one group."""
     rows = terms.contribution_bound * terms.relation.diameter
     return WholeNoise(
         epsilon=terms.epsilon,
@@ -269,12 +267,12 @@ def _sum_noise(terms: Terms, l1_of_row: int, l2_of_row: float, numbers: int) -> 
 
 
 def _answer(
-    asked: GroupCount | GroupSum | GroupMean, values: Floats, intervals: list[Interval] | None
+    question: GroupCount | GroupSum | GroupMean, values: Floats, intervals: list[Interval] | None
 ) -> Answer[dict[Any, float]]:
-    labels = [key[0] if len(key) == 1 else key for key in asked.keys]
+    labels = [key[0] if len(key) == 1 else key for key in question.keys]
     return Answer(
         value=dict(zip(labels, values.tolist(), strict=True)),
-        parts=Parts(labels=key_labels(asked.columns, asked.keys), numbers=tuple(values.tolist())),
+        parts=Parts(labels=key_labels(question.columns, question.keys), numbers=tuple(values.tolist())),
         interval=None if intervals is None else tuple(intervals),
         notes=() if intervals else (f"intervals are given for up to {MOST_INTERVALS} keys",),
     )

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups of rows for public keys: one query counts and adds up all of them.
+"""Groups of rows for public keys, counted and added up by one query.
 
 Guarantee  Counts and totals are of at most `contribution_bound` rows of one unit, in all groups together, and
-           are exact whole numbers (`owned_rows`, `table_columns`). They leave with noise (`group_questions`).
-Keys       Are named by the caller, without the data, or were bought (`keys`). Every key gets an answer, also
-           one that no row has, so which keys there are stays private. Rows with other keys are left out
-           before rows are bounded: a pair that was not asked for takes no place of one that was.
+           are exact whole numbers (`owned_rows`, `table_columns`). They are released with noise
+           (`group_statistics`). Keys are named by the caller without the data, or were released before
+           (`key_discovery`). Every key gets an answer, also a key without rows, so which keys occur stays
+           private. Rows with other keys are left out before rows are bounded, so that they never displace
+           rows of the named keys.
 """
 
 import math
@@ -20,22 +21,29 @@ import numpy as np
 
 from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError
+from sfumato.statistics.arrays import Integers
 from sfumato.statistics.columns.columns import Bounds
 from sfumato.statistics.columns.table_columns import fits, numeric
 from sfumato.statistics.contributions.owned_rows import Expression, OwnedRows, described, shown
-from sfumato.statistics.groups.group_statistics import GroupCount, GroupMean, GroupSum, Key, Value, Whole
+from sfumato.statistics.groups.group_statistics import GroupCount, GroupMean, GroupSum, Key, Value
 from sfumato.statistics.groups.key_discovery import key_columns
 from sfumato.statistics.query import Query
 from sfumato.statistics.sources.schema import plain_type, unfitting
 
 __all__ = ["Groups", "groups_of"]
 
-_FEW = 32  # keys that are compared one by one: many are looked up
+_FEW = 32  # keys that are compared one by one; more keys are looked up
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Groups:
-    """Rows of a private table, grouped by columns, for the keys that are asked about."""
+    """Rows of a private table, grouped by columns, for public keys.
+
+    Args:
+        owned: The rows, their engine and the units that own them.
+        columns: The columns to group by.
+        keys: The keys, one tuple for each.
+    """
 
     owned: OwnedRows
     columns: tuple[str, ...]
@@ -43,12 +51,12 @@ class Groups:
 
     @property
     def privacy_unit(self) -> str:
-        """Who is protected."""
+        """The privacy unit: who is protected."""
         return self.owned.privacy_unit
 
     @property
     def contribution_bound(self) -> int:
-        """The most rows one unit has, in all groups together."""
+        """The most rows of one unit that count, in all groups together."""
         return self.owned.contribution_bound
 
     def __repr__(self) -> str:
@@ -65,10 +73,22 @@ class Groups:
         relation: Relation | str = Relation.ADD_REMOVE,
         level: float = 0.95,
     ) -> Query[dict[Any, float]]:
-        """Ask how many rows each group has.
+        """Return the query for the number of rows in each group.
+
+        Args:
+            epsilon: The privacy budget of this release.
+            delta: The delta of the guarantee. 0 means pure differential privacy.
+            relation: Which data sets are neighbors: a `Relation` or its name, such as "replace-one".
+            level: The confidence level of the interval, between 0 and 1.
+
+        Returns:
+            The query. Nothing is computed or charged before `.release()`.
+
+        Raises:
+            InvalidParameterError: If a parameter is out of range.
 
         >>> import pandas as pd
-        >>> from sfumato.statistics.sources.tables import private_table
+        >>> from sfumato.statistics import private_table
         >>> table = private_table(pd.DataFrame({"sector": ["steel"] * 9 + ["wood"]}))
         >>> sorted(table.group_by("sector", keys=["wood", "steel"]).count(epsilon=1.0).release().value)
         ['steel', 'wood']
@@ -86,7 +106,22 @@ class Groups:
         relation: Relation | str = Relation.ADD_REMOVE,
         level: float = 0.95,
     ) -> Query[dict[Any, float]]:
-        """Ask for the sum of a column in each group, its values clipped to the bounds."""
+        """Return the query for the sum of a column in each group, with values clipped to the bounds.
+
+        Args:
+            column: The name of a column of numbers.
+            bounds: Lower and upper bound, public. Values outside are clipped to them.
+            epsilon: The privacy budget of this release.
+            delta: The delta of the guarantee. 0 means pure differential privacy.
+            relation: Which data sets are neighbors: a `Relation` or its name, such as "replace-one".
+            level: The confidence level of the interval, between 0 and 1.
+
+        Returns:
+            The query. Nothing is computed or charged before `.release()`.
+
+        Raises:
+            InvalidParameterError: If a parameter is out of range, or the column is not one of numbers.
+        """
         self._require_number(column)
         return Query(GroupSum(bounds=bounds, **self._terms(epsilon, delta, relation, level, column)), self)
 
@@ -100,7 +135,22 @@ class Groups:
         relation: Relation | str = Relation.ADD_REMOVE,
         level: float = 0.95,
     ) -> Query[dict[Any, float]]:
-        """Ask for the mean of a column in each group, its values clipped to the bounds."""
+        """Return the query for the mean of a column in each group, with values clipped to the bounds.
+
+        Args:
+            column: The name of a column of numbers.
+            bounds: Lower and upper bound, public. Values outside are clipped to them.
+            epsilon: The privacy budget of this release.
+            delta: The delta of the guarantee. 0 means pure differential privacy.
+            relation: Which data sets are neighbors: a `Relation` or its name, such as "replace-one".
+            level: The confidence level of the interval, between 0 and 1.
+
+        Returns:
+            The query. Nothing is computed or charged before `.release()`.
+
+        Raises:
+            InvalidParameterError: If a parameter is out of range, or the column is not one of numbers.
+        """
         self._require_number(column)
         return Query(GroupMean(bounds=bounds, **self._terms(epsilon, delta, relation, level, column)), self)
 
@@ -133,11 +183,11 @@ class Groups:
 
     def _wanted(self, rows: Expression) -> list[Expression]:
         columns = [rows[f"key{i}"] for i in range(len(self.columns))]
-        # Where each row is a unit, one with another key takes nobody's place, and is passed over afterwards.
+        # If each row is a unit, a row with another key displaces no other, and is skipped later.
         return _has_parts(columns, self.keys) if self.owned.unit is None else _has_one(columns, self.keys)
 
-    def compute(self, column: str | None, value: Value | None) -> tuple[Whole, Whole]:
-        """Return counts and totals in the order of the keys; 0 for a key that no row has. Raw: no release."""
+    def compute(self, column: str | None, value: Value | None) -> tuple[Integers, Integers]:
+        """Return counts and totals in the order of the keys; 0 for a key without rows. Raw: not a release."""
         found = self.owned.table(self.totals(column, value)).to_pydict()
         place = {key: i for i, key in enumerate(self.keys)}
         counts, totals = np.zeros((2, len(self.keys)), dtype=np.int64)
@@ -150,20 +200,20 @@ class Groups:
 
 
 def _has_parts(columns: Sequence[Expression], keys: Sequence[Key]) -> list[Expression]:
-    """Return what holds of rows each part of which is in one of the keys."""
+    """Return conditions for rows each part of which occurs in one of the keys."""
     parts = zip(*keys, strict=True)
     return [column.isin(list(dict.fromkeys(part))) for column, part in zip(columns, parts, strict=True)]
 
 
 def _has_one(columns: Sequence[Expression], keys: Sequence[Key]) -> list[Expression]:
-    """Return what holds of rows that have one of the keys, as a whole."""
+    """Return conditions for rows that have one of the keys."""
     each = _has_parts(columns, keys)
-    if len(keys) == math.prod(len(set(part)) for part in zip(*keys, strict=True)):  # all that can be
+    if len(keys) == math.prod(len(set(part)) for part in zip(*keys, strict=True)):  # all combinations
         return each
     if len(keys) <= _FEW:
         pairs = (zip(columns, key, strict=True) for key in keys)
         return [reduce(or_, (reduce(and_, (column == part for column, part in pair)) for pair in pairs))]
-    # Joined by a character that no part has, keys stay different. Engines look one text up among many.
+    # Keys joined by a character that no part has stay distinct. Engines look up one text among many.
     taken = {letter for key in keys for part in key for letter in _label(part)}
     between = next(chr(code) for code in range(1, len(taken) + 2) if chr(code) not in taken)
     joined = reduce(add, [_labels(columns[0]), *(between + _labels(column) for column in columns[1:])])
@@ -177,7 +227,7 @@ def _label(part: Hashable) -> str:
 
 
 def _labels(column: Expression) -> Expression:
-    """Return the parts of keys as text, as `_label` does; wrong only for dates that no key can be."""
+    """Return the parts of keys as text, as `_label` does; wrong only for dates that cannot be keys."""
     import ibis
 
     kind = column.type()
@@ -187,7 +237,7 @@ def _labels(column: Expression) -> Expression:
 
 
 def groups_of(owned: OwnedRows, columns: Sequence[str], keys: Sequence[Any]) -> Groups:
-    """Return groups, checked against the schema."""
+    """Return groups. Raises if the keys do not fit the schema."""
     values = key_columns(owned, columns)
     owned.require_computable(values, *columns)
     kinds = [value.type() for value in values.values()]
@@ -195,14 +245,16 @@ def groups_of(owned: OwnedRows, columns: Sequence[str], keys: Sequence[Any]) -> 
         raise InvalidParameterError("keys must be a list of keys, as in keys=['Rome', 'Oslo'].")
     known = tuple(_key(key, columns, kinds) for key in keys)
     if not known or len(set(known)) < len(known):
-        raise InvalidParameterError("keys must name at least one key, and none twice.")
+        raise InvalidParameterError("keys must contain at least one key, and each key once.")
     return Groups(owned, tuple(columns), known)
 
 
 def _key(key: Any, columns: Sequence[str], kinds: Sequence[Any]) -> Key:
     parts = (key,) if len(kinds) == 1 else key
     if not (isinstance(parts, tuple) and len(parts) == len(kinds)):
-        raise InvalidParameterError(f"key {key!r} must be a tuple of {len(kinds)}: one part for each column.")
+        raise InvalidParameterError(
+            f"key {key!r} must be a tuple with {len(kinds)} parts, one for each column."
+        )
     for part, column, kind in zip(parts, columns, kinds, strict=True):
         if not fits(part, kind, whole=True):
             raise unfitting(column, plain_type(kind), [part], what="key")

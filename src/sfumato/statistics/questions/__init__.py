@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Statistics of columns: counts, means, quantiles, histograms, covariance."""
+"""Statistics of one column: counts, means, quantiles, histograms."""

@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which share of the rows does a contribution bound leave out?
+"""Private share of the rows that a contribution bound leaves out.
 
 Guarantee  `LeftOutShare` costs its event: noise on two counts of rows, those that count under the bound k,
            and those beyond it. One unit may own any number of rows, so no noise would hide how many are left
-           out in all. Of each unit at most c rows are counted here (`most_rows`): a unit of m rows adds
-           min(m, k) to one count and min(m, c) - min(m, k) to the other, together at most c.
-Neighbors  Both counts only grow with the rows of a unit, so a unit that is replaced moves them no further
-           than one that comes or goes: by c added up, and by |(k, c - k)| in Euclidean norm.
-Answer     The share of the rows beyond k among those that are counted. Where units have more than c rows, it
-           is less than the share of all rows, by an amount that is not told. A larger c needs more noise.
-           Where noise leaves hardly any rows, the answer is "failed" (None), private and paid for.
-Interval   Covers the noise.
-Missing    Rows without a unit are not counted. A row with a missing value is, as the columns of other
-           questions are not known here.
+           out in total. Therefore at most c rows of each unit are counted (`most_rows`): a unit of m rows
+           adds min(m, k) to one count and min(m, c) - min(m, k) to the other, together at most c.
+Neighbors  Both counts only grow with the rows of a unit, so replacing a unit changes them no more than adding
+           or removing one: by c in L1 norm, and by |(k, c - k)| in L2 norm.
+Edge cases The value is the share of the rows beyond k among the rows that are counted. If units have more
+           than c rows, it is less than the share of all rows, by an unknown amount. A larger c needs more
+           noise. If the noisy number of rows is below 1, the value is None ("failed"), which is private and
+           charged. The interval covers the noise. Rows without a unit are not counted. A row with a missing
+           value is counted, as the columns of other questions are not known here.
 """
 
 import math
@@ -34,13 +33,13 @@ from sfumato.statistics.terms import Terms
 
 __all__ = ["LeftOutShare", "left_out_share"]
 
-_MANY = 10  # bounds that a unit's rows are counted up to, if nothing is said
+_MANY = 10  # times the bound: rows of a unit that are counted, unless given
 _FAILED = ("failed: too few rows for this epsilon",)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LeftOutShare(Terms):
-    """Which share of at most `contribution_bound` rows of each unit is beyond the first `kept`?
+    """The share of the rows beyond the first `kept`, of at most `contribution_bound` rows of each unit.
 
     >>> LeftOutShare(kept=2, contribution_bound=20, epsilon=0.5).event()
     DiscreteLaplaceDpEvent(noise_parameter=0.025, sensitivity=20)
@@ -53,20 +52,20 @@ class LeftOutShare(Terms):
         if not self.contribution_bound > self.kept >= 1:
             raise InvalidParameterError(
                 f"most_rows={self.contribution_bound} must be above the contribution bound, {self.kept}: "
-                "rows are left out beyond the bound, and counted up to most_rows."
+                "rows beyond the bound are left out, and are counted here up to most_rows."
             )
 
     @property
     def name(self) -> str:
-        """What is asked."""
+        """The name of the statistic, as releases show it."""
         return f"share of rows left out by a bound of {self.kept}"
 
     def event(self) -> DpEvent:
-        """Return what asking costs."""
+        """Return the event that a release is charged with."""
         return self._noise().event()
 
     def answer(self, data: "ManyRows", *, generator: Generator | None) -> Answer[float | None]:
-        """Return the share with noise, or None where too few rows are left by it."""
+        """Return the share with noise, or None if the noisy number of rows is below 1."""
         kept, counted = data.owned.counts(self.kept, self.contribution_bound)
         noisy = NoisyShares.of([kept, counted - kept], self._noise(), 1, None, generator)
         if noisy.size < 1:
@@ -77,13 +76,13 @@ class LeftOutShare(Terms):
             value=min(max(noisy.average(places), 0.0), 1.0),
             interval=Interval(lower=lower, upper=upper, level=self.level, covers=(Covers.NOISE,)),
             notes=(
-                f"where a {data.privacy_unit} has more than {self.contribution_bound} rows, the share of all "
+                f"if a {data.privacy_unit} has more than {self.contribution_bound} rows, the share of all "
                 "rows is larger",
             ),
         )
 
     def plan(self, data: "ManyRows") -> str:
-        """Return the query."""
+        """Return the SQL that the engine would run."""
         return data.owned.sql(data.owned.count(self.kept, self.contribution_bound))
 
     def _noise(self) -> WholeNoise:
@@ -100,14 +99,14 @@ class LeftOutShare(Terms):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ManyRows:
-    """Rows of which more are counted for each unit than any other question counts."""
+    """Rows with a higher contribution bound than that of all other questions."""
 
     owned: OwnedRows
     contribution_bound: int
 
     @property
     def privacy_unit(self) -> str:
-        """Who is protected."""
+        """The privacy unit: who is protected."""
         return self.owned.privacy_unit
 
     def __repr__(self) -> str:
@@ -126,11 +125,11 @@ def left_out_share(
     relation: Relation | str,
     level: float,
 ) -> Query[Any]:
-    """Return the query for a table whose rows have units; refused for one where each row is a unit."""
+    """Return the query for a table with a privacy unit. Raises if each row is a unit."""
     if owned.unit is None:
         raise InvalidParameterError(
-            "each row of this table is a unit, so no row is left out. Say whose rows they are with "
-            "privacy_unit=..."
+            "each row of this table is a unit, so no row is left out. Open the table with privacy_unit=... "
+            "if a unit has several rows."
         )
     most = _MANY * owned.contribution_bound if most_rows is None else most_rows
     question = LeftOutShare(

@@ -1,44 +1,51 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks along a public grid, and points drawn near a wanted rank: what quantiles are made of.
+"""Ranks along a public grid, and exact draws of a point near a wanted rank, for quantiles.
+
+The bounds are divided into `cells` equal cells, and each cell into `parts` equal parts. The rows of a cell
+are spread evenly over its parts, except for `whole` of them, which may be anywhere in it. So a value that
+many rows share has a width, can be drawn, and can be split.
 
 Guarantee  `draw` returns a point with density proportional to exp(rate * score), sampled exactly
            (`mechanisms.selection.IntervalExponential`). The score of a point is minus its distance in rank
-           from the wanted rank q n + shift, and all of it is whole numbers: nothing is rounded. Beyond a
-           public distance, where the density has fallen by e^-128, all points score alike, which moves no two
-           scores further apart; so only rows near the wanted rank are looked at one by one.
-Grid       The bounds are cut into `cells` equal cells, and each into `parts` equal parts. A cell's rows count
-           as spread evenly over its parts, all but `whole` of them, which count as anywhere in it: so a value
-           that many rows share has a width, and can be hit, and can be split in the middle.
-Neighbors  One more row moves the rank at every point by 0 or 1, up only, and q n by q. So it moves every
-           score by at most max(q, 1 - q); a replaced row moves every rank by at most 1 and leaves n, so 1.
-           What makes this true: the m rows of a cell put floor(j (m - whole) / parts) of them before its part
-           j (0 if m is less than `whole`), and that grows by 0 or 1 with m, as does its sum with
-           min(m, whole), the end of the range.
-Split      `split` cuts rows in two at a part's border, a public point once it was released. Of a cell that is
-           cut, floor(m j / parts) rows are on the left, so one more row adds one row to exactly one side.
+           from the wanted rank q n + shift, in whole numbers, so nothing is rounded. Beyond a public
+           distance, where the density has fallen by e^-128, all points have the same score, which does not
+           increase the distance of any two scores. So only rows near the wanted rank are read one by one.
+Neighbors  One more row increases the rank at every point by 0 or 1, and q n by q. So it changes every score
+           by at most max(q, 1 - q). A replaced row changes every rank by at most 1 and does not change n, so
+           1. Proof: the m rows of a cell put floor(j (m - whole) / parts) of them before its part j (0 if m
+           is less than `whole`). This grows by 0 or 1 with m, as does its sum with min(m, whole), the end of
+           the range.
+           `split` divides rows in two at the border of a part, a point that is public once it was released.
+           Of a cell that is divided, floor(m j / parts) rows are on the left, so one more row adds one row to
+           exactly one side.
 """
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from math import ceil, floor
 
 import numpy as np
-import numpy.typing as npt
 
 from sfumato import _check
+from sfumato.accounting import calibrate
+from sfumato.accounting.events import DpEvent, ExponentialDpEvent
 from sfumato.accounting.guarantee import Relation
+from sfumato.accounting.upstream import dp_event as dp
+from sfumato.errors import InvalidParameterError
+from sfumato.mechanisms import inputs
 from sfumato.mechanisms.random import Generator
 from sfumato.mechanisms.selection import IntervalExponential
+from sfumato.statistics.arrays import Floats, Integers
 from sfumato.statistics.columns.columns import ArrayColumn, Bounds, Column
 
-__all__ = ["Grid", "Ranks", "draw", "grid_of", "ranks_of", "settle"]
+__all__ = ["Grid", "RankTerms", "Ranks", "draw", "grid_of", "ranks_of", "settle", "share_of_draws"]
 
-Integers = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
-DENOMINATOR = 2**20  # of a quantile: with at most 2^33 rows, every score is a whole number that float64 holds
-_DEPTH = 128  # of the density, in powers of e: far below what the narrowest part could weigh
+DENOMINATOR = 2**20  # of a quantile: with at most 2^33 rows, float64 represents every score exactly
+_DEPTH = 128  # of the density, in powers of e: far below the weight of the narrowest part
 _FARTHEST = 2**53  # the largest distance in rank that a score may have
 _MEMORY_CELLS = 2**32
 _TABLE_CELLS = 2**16
@@ -52,23 +59,23 @@ class Grid:
     bounds: Bounds
     cells: int
     parts: int  # of a cell
-    whole: int  # rows of a cell that count as anywhere in it
+    whole: int  # rows of a cell that may be anywhere in it
 
     def value(self, point: float) -> float:
-        """Return the value at a point, which is counted in parts from the lower bound."""
+        """Return the value at a point, given in parts from the lower bound."""
         lower, upper = self.bounds
         share = point / (self.cells * self.parts)
         return min(max(lower * (1 - share) + upper * share, lower), upper)
 
     def around(self, low: float, high: float) -> tuple[int, int]:
-        """Return the borders of cells that two points lie between: rows within a cell have no order."""
+        """Return the borders of the cells around two points: rows within a cell have no order."""
         return floor(low / self.parts) * self.parts, ceil(high / self.parts) * self.parts
 
 
 def grid_of(column: Column, bounds: Bounds, resolution: int | None) -> Grid:
-    """Return the grid for a column: fine where its rows lie in memory, else one that an engine can count.
+    """Return the grid for a column: a fine one for rows in memory, otherwise one that an engine can count.
 
-    Which of the two depends on where the rows lie, never on how many there are: that is private.
+    The choice never depends on the number of rows, which is private.
     """
     memory = isinstance(column, ArrayColumn)
     if resolution is not None:
@@ -93,18 +100,18 @@ class Ranks:
 
     @property
     def rows(self) -> int:
-        """How many rows there are: private."""
+        """The number of rows, which is private."""
         return int(self.upto[-1]) - self.base if self.upto.size else 0
 
     @property
     def counts(self) -> Integers:
-        """How many rows each cell has: private."""
+        """The number of rows of each cell, which is private."""
         return np.diff(self.upto, prepend=self.base)
 
     def parted(self, low: int, high: int) -> list[int]:
-        """Return how many rows are below, between and above two borders of cells: private.
+        """Return the number of rows below, between and above two borders of cells, which is private.
 
-        One more row is one more in exactly one of the three.
+        One more row adds one to exactly one of the three.
         """
         below, upto = (
             self.cells(0, int(np.searchsorted(self.starts, end)), 0, 0).rows for end in (low, high)
@@ -112,13 +119,13 @@ class Ranks:
         return [below, upto - below, self.rows - upto]
 
     def split(self, point: int) -> "tuple[Ranks, Ranks]":
-        """Return what is below a point and what is not."""
+        """Return the rows below a point and the others."""
         cells = self._cut(point)
         first = int(np.searchsorted(cells.starts, point))
         return cells.cells(0, first, self.low, point), cells.cells(first, None, point, self.high)
 
     def cells(self, first: int, last: int | None, low: int, high: int) -> "Ranks":
-        """Return some of the cells, without a copy, and the points that they lie between."""
+        """Return some of the cells, without a copy, between two points."""
         inside = slice(first, last)
         return Ranks(
             starts=self.starts[inside],
@@ -131,7 +138,7 @@ class Ranks:
         )
 
     def _cut(self, point: int) -> "Ranks":
-        """Return the same with the cell around a point cut in two, if there is one."""
+        """Return the same ranks with the cell around a point divided in two, if there is one."""
         at = int(np.searchsorted(self.starts, point)) - 1
         if at < 0 or self.starts[at] + self.widths[at] <= point:
             return self
@@ -203,7 +210,7 @@ def draw(
         return float(ranks.low)
     beside = _outwards(shift * q.denominator)
     wanted = q.numerator * ranks.rows + beside  # in units of 1 / denominator
-    # What is wanted may be that far beyond all ranks: the nearest of them must still be the likeliest.
+    # The wanted rank may be that far beyond all ranks: the nearest rank must still be the likeliest.
     farthest = ceil(2 * _DEPTH * sensitivity / Fraction(epsilon)) * q.denominator + abs(beside)
     farthest = min(farthest, _FARTHEST)
     near, before = _near(ranks, wanted - farthest, wanted + farthest, q.denominator)
@@ -228,7 +235,7 @@ def _outwards(shift: float) -> int:
 
 
 def _near(ranks: Ranks, least: int, most: int, denominator: int) -> tuple[Ranks, int]:
-    """Return the cells whose ranks may lie within a range, and how many rows come before them."""
+    """Return the cells whose ranks may lie within a range, and the number of rows before them."""
     size = ranks.upto.size
     first = int(np.searchsorted(ranks.upto, ranks.base - (-least // denominator)))
     reached = int(np.searchsorted(ranks.upto, ranks.base + most // denominator, side="right"))
@@ -239,10 +246,10 @@ def _near(ranks: Ranks, least: int, most: int, denominator: int) -> tuple[Ranks,
 
 
 def _intervals(ranks: Ranks) -> tuple[Floats, Integers, Integers]:
-    """Return the edges of intervals of constant rank, and the least and the largest rank of each.
+    """Return the edges of intervals of constant rank, and the smallest and the largest rank of each.
 
-    Each occupied cell gives the gap before it, and then one interval for each rank within it, or for each of
-    its parts where those are fewer; the gap after the last cell comes last.
+    Each occupied cell adds the gap before it, and then one interval for each rank within it, or for each of
+    its parts if those are fewer; the gap after the last cell comes last.
     """
     counts = ranks.counts
     spread = np.maximum(counts - ranks.whole, 0)
@@ -263,3 +270,63 @@ def _intervals(ranks: Ranks) -> tuple[Floats, Integers, Integers]:
     last = np.r_[ranks.low, ends][-1]
     edges = np.r_[edges, last, ranks.high].astype(np.float64)
     return edges, np.r_[least, ranks.rows], np.r_[most, ranks.rows]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankTerms:
+    """The parameters that all questions about ranks share."""
+
+    bounds: Bounds
+    epsilon: float
+    delta: float = 0.0
+    relation: Relation = Relation.ADD_REMOVE
+    contribution_bound: int = 1
+    resolution: int | None = None
+    column: str = "values"
+
+    def __post_init__(self) -> None:
+        _check.positive(epsilon=self.epsilon)
+        if self.delta != 0:
+            _check.delta(delta=self.delta)
+        _check.count(contribution_bound=self.contribution_bound)
+        _check.text(column=self.column)
+        object.__setattr__(self, "relation", Relation.parse(self.relation))
+        if self.relation not in (Relation.ADD_REMOVE, Relation.REPLACE_ONE):
+            raise InvalidParameterError(
+                f"quantiles support add-remove and replace-one neighbors, not {self.relation.value}."
+            )
+        inputs.settle(self, "epsilon", "delta")
+        inputs.settle_bounds(self, self.bounds)
+
+    def reach(self, q: Fraction, *, first: bool) -> Fraction:
+        """Return the sensitivity of a score; after the first draw a replaced row may affect two halves."""
+        one_more = max(q, 1 - q)
+        if self.relation is Relation.REPLACE_ONE:
+            one_more = Fraction(1) if first else 2 * one_more
+        return self.contribution_bound * one_more
+
+    def draw(
+        self, ranks: Ranks, q: Fraction, epsilon: float, generator: Generator | None, *, first: bool = True,
+        shift: float = 0.0,
+    ) -> float:  # fmt: skip
+        reach = self.reach(q, first=first)
+        return draw(
+            ranks, q, epsilon=epsilon, sensitivity=reach, relation=self.relation, shift=shift,
+            generator=generator,
+        )  # fmt: skip
+
+
+@lru_cache(maxsize=256)
+def share_of_draws(draws: int, epsilon: float, delta: float, relation: Relation) -> float:
+    """Return the epsilon of each draw, so that all draws together cost the budget."""
+    share = epsilon / draws
+    while draws * share > epsilon:
+        share = math.nextafter(share, 0.0)
+    if delta == 0 or draws == 1:
+        return share
+
+    def event(each: float) -> DpEvent:
+        return dp.SelfComposedDpEvent(ExponentialDpEvent(each), draws)
+
+    bracket = (share, 64 * share)
+    return calibrate(event, epsilon=epsilon, delta=delta, relation=relation, bracket=bracket, cost_rises=True)

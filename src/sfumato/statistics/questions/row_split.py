@@ -1,26 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows shared out among sums, so that count, mean and variance together cost one epsilon.
+"""Division of each row among several sums, so that count, mean and variance together cost one epsilon.
 
-Guarantee  A row at u in [0, 1], from the lower bound to the upper one, is shared out among two sums, 1 - u
-           and u; or among three, (1 - u)^2, 2 u (1 - u) and u^2. Shares are never negative and add up to one:
-           one row moves all sums by 1 added up, and by at most 1 in Euclidean norm, so each sum gets noise
-           for the whole epsilon. Replacing a row moves them by 2 and by sqrt(2).
-Answers    The count is the sum of all; the mean is the sum of u, or of u^2 and half of the middle share, over
-           it. Its variance is half of what it is with epsilon split evenly between a count and a sum. A third
-           share for the squares adds nothing to it in the middle of the bounds and a quarter at their ends.
-Public     Where the number of rows is public, what the sums are off in total is noise, and is taken out.
-Exact      Shares are whole parts of a row, from whole steps of a grid: no sum was rounded on the way. With
-           Gaussian noise, which is added in float64, a share is clamped to what `most_rows` rows of it make.
+The count is the sum of all. The mean is the sum of u, or of u^2 and half of the middle share, divided by the
+count. Its variance is half of the variance with epsilon split evenly between a count and a sum. The third
+share, for the squares, adds nothing to it in the middle of the bounds, and a quarter at their ends.
+
+Guarantee  A row at u in [0, 1], from the lower bound to the upper one, is divided among two sums, 1 - u and
+           u; or among three, (1 - u)^2, 2 u (1 - u) and u^2. Shares are never negative and add up to one. So
+           one row changes all sums together by 1 in L1 norm, and by at most 1 in L2 norm, and each sum gets
+           noise for the whole epsilon. Shares are whole parts of a row, from whole steps of a grid, so no sum
+           was rounded.
+Neighbors  Replacing a row changes the sums by 2 in L1 norm and by sqrt(2) in L2 norm.
+Edge cases If the number of rows is public, the error of the total of the sums is noise, and is subtracted.
+           Gaussian noise is added in float64, so there a share is clamped to that of `most_rows` rows.
 """
 
 import math
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import ndtri, stdtrit
 
 from sfumato.mechanisms.random import Generator
+from sfumato.statistics.arrays import Floats
 from sfumato.statistics.columns.columns import STEPS, Moments
 from sfumato.statistics.intervals import GaussianLaw, LaplaceLaw, Law, accepted
 from sfumato.statistics.noise import Kind, WholeNoise, l2_of_counts
@@ -28,12 +30,10 @@ from sfumato.statistics.terms import Terms
 
 __all__ = ["NoisyShares", "Shares"]
 
-Floats = npt.NDArray[np.float64]
-
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """How rows are shared out: the Bernstein polynomials of a degree, in whole parts of a row.
+    """How rows are divided: the Bernstein polynomials of a degree, in whole parts of a row.
 
     >>> shares = Shares(degree=1)
     >>> [part / shares.parts for part in shares.of(Moments(count=2, total=STEPS, squares=STEPS))]
@@ -44,12 +44,12 @@ class Shares:
 
     @property
     def parts(self) -> int:
-        """Return how many parts make one row."""
+        """The number of parts of one row."""
         return STEPS << self.degree
 
     @property
     def most_rows(self) -> int:
-        """Return how many rows a share can be of before Gaussian noise clamps it (`noise`).
+        """The number of rows up to which Gaussian noise does not clamp a share (`noise`).
 
         >>> [Shares(degree).most_rows for degree in (1, 2)] == [2**32, 2**31]
         True
@@ -58,12 +58,12 @@ class Shares:
 
     @property
     def places(self) -> Floats:
-        """Return where in [0, 1] each share counts, for the mean."""
+        """The place in [0, 1] of each share, for the mean."""
         return np.linspace(0.0, 1.0, self.degree + 1)
 
     @property
     def squares(self) -> Floats:
-        """Return what each share counts for the mean of u^2, if the degree is 2."""
+        """The weight of each share in the mean of u^2, if the degree is 2."""
         return np.array([0.0, 0.0, 1.0])
 
     def of(self, moments: Moments) -> list[int]:
@@ -74,7 +74,7 @@ class Shares:
         return [rows - 2 * total + squares, 2 * (rows - squares), rows + 2 * total + squares]
 
     def noise(self, terms: Terms) -> WholeNoise:
-        """Return the noise: a unit's shares add up to its rows, so they are at most as long."""
+        """Return the noise. The shares of a unit add up to its rows, which bounds both norms."""
         reach = terms.contribution_bound * self.parts
         return WholeNoise(
             epsilon=terms.epsilon,
@@ -89,7 +89,7 @@ class Shares:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NoisyShares:
-    """Noisy sums of shares in rows, the law of their noise, and the size where it is public.
+    """Noisy sums of shares in rows, the distribution of their noise, and the number of rows if it is public.
 
     >>> noisy = NoisyShares(sums=np.array([30.0, 10.0]), law=LaplaceLaw(1.0))
     >>> noisy.size, noisy.average(np.array([0.0, 1.0]))
@@ -111,25 +111,25 @@ class NoisyShares:
     ) -> "NoisyShares":
         """Add noise to exact sums of parts."""
         sums = noise.add(exact, generator=generator) / parts
-        if public_size is not None:  # the error of the total is noise, and is taken out evenly
+        if public_size is not None:  # the error of the total is noise, and is subtracted evenly
             sums = sums + (public_size - sums.sum()) / sums.size
         return cls(sums=sums, law=_scaled(noise.law, parts), public_size=public_size)
 
     @property
     def size(self) -> float:
-        """Return the number of rows."""
+        """The number of rows."""
         return float(self.sums.sum())
 
     def average(self, places: Floats) -> float:
-        """Return the mean of what counts `places`."""
+        """Return the weighted mean of the shares."""
         return float(places @ self.sums) / self.size
 
     def weights(self, places: Floats) -> list[float]:
-        """Return how much each noise moves the sum of what counts `places`."""
+        """Return the weight of each noise in the weighted sum of the shares."""
         return (places if self.public_size is None else places - places.mean()).tolist()
 
     def test(self, places: Floats, value: float, stddev: float) -> float:
-        """Return the p-value of `value` as the mean of what counts `places`, with a sampling error beside."""
+        """Return the p-value of `value` as the weighted mean, with a sampling error of this stddev."""
         distance = abs(float((places - value) @ self.sums))
         return self.law.tail(distance, weights=self.weights(places - value), stddev=stddev)
 
@@ -143,10 +143,10 @@ class NoisyShares:
         )
 
     def variance(self, shares: Shares) -> tuple[float, list[float]]:
-        """Return the variance in squared widths, and how much each noise moves it to first order.
+        """Return the variance in squared widths, and the effect of each noise on it to first order.
 
-        A row's share at place p with square s moves it by (s - 2 m p + m^2 - v) / size: its squared distance
-        from the mean m, less the variance v.
+        A share at place p with square s changes it by (s - 2 m p + m^2 - v) / size: its squared distance from
+        the mean m, minus the variance v.
         """
         mean = min(max(self.average(shares.places), 0.0), 1.0)
         found = self.average(shares.squares) - mean**2
@@ -155,10 +155,10 @@ class NoisyShares:
         return found, (np.asarray(self.weights(moves)) / self.size).tolist()
 
     def sampling_stddev(self, shares: Shares, *, level: float) -> float:
-        """Return the standard deviation of a sum of as many draws, as Student's law would have it."""
+        """Return the standard deviation of the sum of the draws, widened as in Student's distribution."""
         found, _ = self.variance(shares)
         spread = min(max(found, 0.0), 0.25)
-        tail = (1 + max(level, 0.5)) / 2  # the two laws are alike in the middle
+        tail = (1 + max(level, 0.5)) / 2  # the two distributions agree in the middle
         student = float(stdtrit(max(self.size - 1, 1.0), tail) / ndtri(tail))
         return math.sqrt(spread * self.size) * student
 

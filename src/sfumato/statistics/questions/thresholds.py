@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many counts asked about, few answered: which ranges of a column hold at least so many rows?
+"""The first ranges of a column that hold at least a given number of rows, by the sparse vector technique.
 
-Guarantee  `FirstAbove` costs one sparse vector run, however many ranges are asked about: those below the
-           threshold are free, and the run ends with the last of `max_answers` above it.
-Neighbors  A unit of at most k rows moves each range's count by at most k; all in one direction if it is added
-           or removed, which halves the noise of comparisons.
-Split      Of what the comparisons get, the threshold takes 1 part and they (2 c)^(2/3), c^(2/3) for counts
-           that move in one direction, with c = max_answers: the least variance of their difference. Counts,
-           if they are asked for, get a third of epsilon.
-Answer     The ranges found above, in the order asked, each with its noisy count if `counted`. Ranges may
-           overlap and come in any order: ask about the likeliest first.
-Interval   One for each count, covering its noise, which is fresh: it had no part in the comparison.
+Guarantee  `FirstAbove` costs one sparse vector run, however many ranges are tested: ranges below the
+           threshold are free, and the run ends with the last of `max_answers` above it. Of the budget of the
+           comparisons, the threshold gets 1 part and the comparisons get (2 c)^(2/3), or c^(2/3) for counts
+           that change in one direction, with c = max_answers: this minimizes the variance of their
+           difference. Counts, if `counted`, get a third of epsilon.
+Neighbors  A unit of at most k rows changes the count of each range by at most k; all in one direction if it
+           is added or removed, which halves the noise of comparisons.
+Edge cases The release contains the ranges found above the threshold, in the given order, each with its noisy
+           count if `counted`. Ranges may overlap and come in any order, so pass the likeliest first. There is
+           one interval for each count, which covers its noise; that noise is independent of the comparison.
 Source     Lyu, Su, Li 2017, arXiv:1603.01699, Algorithm 7 and Section 4.2 (the split).
 """
 
@@ -36,12 +36,18 @@ from sfumato.statistics.terms import Terms
 
 __all__ = ["FirstAbove", "Found", "first_above"]
 
-_ANSWER_SHARE = 1 / 3  # of epsilon, where counts are asked for
+_ANSWER_SHARE = 1 / 3  # of epsilon, if counts are requested
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Found:
-    """A range [lower, upper) that was found to hold enough rows, and its noisy count if that was bought."""
+    """A range [lower, upper) that was found to hold enough rows.
+
+    Attributes:
+        lower: The lower end, inside.
+        upper: The upper end, outside.
+        count: The noisy number of rows; None unless counts were requested.
+    """
 
     lower: float
     upper: float
@@ -50,7 +56,22 @@ class Found:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FirstAbove(Terms):
-    """Which of these ranges are the first to hold at least `threshold` rows?
+    """The first of these ranges that hold at least `threshold` rows.
+
+    Args:
+        epsilon: The privacy budget of this release.
+        delta: Must be 0: a sparse vector run is pure.
+        relation: Which data sets are neighbors: a `Relation` or its name, such as "replace-one".
+        contribution_bound: The most rows of one privacy unit that count. It must equal that of the data.
+        level: The confidence level of the interval, between 0 and 1.
+        column: The name of the column, as releases show it.
+        ranges: The ranges (lower, upper) to test in this order, public. A value equal to `upper` is outside.
+        threshold: The number of rows that a range must hold, public.
+        max_answers: The number of ranges above the threshold after which the run ends.
+        counted: Whether the noisy counts of the ranges are released, too, for a third of epsilon.
+
+    Raises:
+        InvalidParameterError: If a parameter is out of range.
 
     >>> FirstAbove(ranges=((0, 10), (10, 20)), threshold=50, epsilon=1.0).event()
     SparseVectorDpEvent(threshold_epsilon=0.5, comparison_epsilon=0.5, answer_epsilon=0.0)
@@ -68,32 +89,44 @@ class FirstAbove(Terms):
         for pair in self.ranges:
             _check.summable(range=pair)
         if not self.ranges:
-            raise InvalidParameterError("ranges must name at least one range: [(lower, upper), ...].")
+            raise InvalidParameterError("ranges must contain at least one range: [(lower, upper), ...].")
         if self.delta != 0:
-            raise InvalidParameterError("a sparse vector run is pure: leave delta out.")
+            raise InvalidParameterError("a sparse vector run has delta 0: remove delta.")
         known = tuple((inputs.parameter("ranges", a), inputs.parameter("ranges", b)) for a, b in self.ranges)
         object.__setattr__(self, "ranges", known)
 
     @property
     def name(self) -> str:
-        """What is asked."""
+        """The name of the statistic, as releases show it."""
         return f"ranges of {self.column} above {self.threshold:g} rows"
 
     def event(self) -> DpEvent:
-        """Return what the whole run costs, whatever it finds."""
+        """Return the event that the whole run is charged with, whatever it finds.
+
+        Returns:
+            The event, which an accountant prices.
+        """
         return self._run(None).event()
 
     def answer(self, data: Column, *, generator: Generator | None) -> Answer[tuple[Found, ...]]:
-        """Return the ranges found above the threshold until there were enough of them."""
+        """Return the ranges found above the threshold, at most `max_answers` of them.
+
+        Args:
+            data: The private column.
+            generator: The source of randomness. None means secure randomness from the operating system.
+
+        Returns:
+            The ranges that were found, with counts and intervals if `counted`.
+        """
         run, found = self._run(generator), list[Found]()
         for (lower, upper), rows in zip(self.ranges, self._rows(data), strict=True):
             if run.answers_left == 0:
                 break
-            said = run.ask(float(rows))
-            if isinstance(said, bool):
-                found += [Found(lower=lower, upper=upper)] if said else []
-            elif said is not None:
-                found.append(Found(lower=lower, upper=upper, count=said))
+            result = run.ask(float(rows))
+            if isinstance(result, bool):
+                found += [Found(lower=lower, upper=upper)] if result else []
+            elif result is not None:
+                found.append(Found(lower=lower, upper=upper, count=result))
         return Answer(value=tuple(found), interval=self._intervals(found), parts=self._parts(found))
 
     def _parts(self, found: list[Found]) -> Parts:
@@ -111,7 +144,7 @@ class FirstAbove(Terms):
     def _rows(self, data: Column) -> list[int]:
         """Count the rows in each range, from one histogram over all their ends."""
         ends = np.unique(np.array(self.ranges, dtype=np.float64))
-        # One bin more on either side, for what lies outside every range.
+        # One more bin on each side, for values outside every range.
         edges = np.concatenate([[np.nextafter(ends[0], -np.inf)], ends, [np.nextafter(ends[-1], np.inf)]])
         below = np.concatenate([[0], np.cumsum(data.histogram(edges))])  # rows below each edge
         place = {end: i + 1 for i, end in enumerate(ends.tolist())}
@@ -163,7 +196,30 @@ def first_above(
     purpose: str | None = None,
     generator: Generator | None = None,
 ) -> Release[tuple[Found, ...]]:
-    """Release the first ranges [lower, upper) that hold at least `threshold` values, at the cost of one run.
+    """Release the first ranges [lower, upper) that hold at least `threshold` values, for the cost of one run.
+
+    Args:
+        values: Numbers in a list, array or series, or a column of a private table. Missing values are left
+            out.
+        ranges: The ranges (lower, upper) to test in this order, public. A value equal to `upper` is outside.
+        threshold: The number of rows that a range must hold, public.
+        epsilon: The privacy budget of this release.
+        max_answers: The number of ranges above the threshold after which the run ends.
+        counted: Whether the noisy counts of the ranges are released, too, for a third of epsilon.
+        relation: Which data sets are neighbors: a `Relation` or its name, such as "replace-one".
+        level: The confidence level of the interval, between 0 and 1.
+        account: The account to charge before any data is read. None means that no account is charged.
+        purpose: The purpose that the account records. None means the name of the statistic.
+        generator: The source of randomness. None means secure randomness from the operating system.
+
+    Returns:
+        The release, with the ranges that were found, intervals of their counts and its guarantee.
+
+    Raises:
+        InvalidParameterError: If a parameter is out of range, or `values` are not numbers. Nothing is
+            charged.
+        BudgetExceededError: If the account has too little budget left. Nothing is computed.
+        QueryFailedError: If the engine of a table fails. The cost stays charged.
 
     >>> ages = [15.0] * 10 + [25.0] * 300
     >>> first_above(ages, ranges=[(0, 20), (20, 40), (40, 60)], threshold=100, epsilon=1.0).value

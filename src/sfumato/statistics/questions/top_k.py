@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The k most frequent of public categories, without their counts.
 
-Guarantee  `TopK` costs its event: k selections, one after the other, each among the categories that are left.
-Pure       delta 0: permute-and-flip with epsilon / k each, never worse than the exponential mechanism of the
-           same epsilon.
-Approx     delta above 0: the exponential mechanism, whose bounded range composes better than its epsilon. To
-           peel k times is the same as to add Gumbel noise to all counts once and to take the k largest.
-Neighbors  Adding or removing a unit of at most c rows moves all counts in one direction, each by at most c:
-           the scores are monotonic, which halves the noise. Replacing a unit moves them in both directions.
-Interval   None: what is released are names. Ask for a histogram of the chosen ones for their counts.
+Guarantee  `TopK` costs its event: k selections, one after the other, each among the remaining categories.
+           delta = 0: permute-and-flip with epsilon / k each, which is never worse than the exponential
+           mechanism of the same epsilon. delta > 0: the exponential mechanism, whose bounded range composes
+           better than its epsilon. Selecting k times is the same as adding Gumbel noise to all counts once
+           and taking the k largest.
+Neighbors  Adding or removing a unit of at most c rows changes all counts in one direction, each by at most c:
+           the scores are monotonic, which halves the noise. Replacing a unit changes them in both directions.
+Edge cases There is no interval, because the release contains only names. Release a histogram of the selected
+           categories for their counts.
 Source     McKenna and Sheldon 2020, arXiv:2010.12603 (permute-and-flip); Durfee and Rogers 2019,
            arXiv:1905.04273, Lemma 4.2 (peeling) and Section 3 (bounded range).
 """
@@ -38,7 +39,20 @@ __all__ = ["TopK", "top_k"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TopK(Terms):
-    """Which `k` of these categories have the most rows?
+    """The `k` most frequent of these categories.
+
+    Args:
+        epsilon: The privacy budget of this release.
+        delta: The delta of the guarantee. 0 means pure differential privacy.
+        relation: Which data sets are neighbors: a `Relation` or its name, such as "replace-one".
+        contribution_bound: The most rows of one privacy unit that count. It must equal that of the data.
+        level: Not used: names have no interval.
+        column: The name of the column, as releases show it.
+        k: The number of categories to select.
+        categories: The categories to select from, public and distinct.
+
+    Raises:
+        InvalidParameterError: If a parameter is out of range, or `k` is above the number of categories.
 
     >>> TopK(k=2, categories=("tea", "coffee", "milk"), epsilon=1.0).event()
     SelfComposedDpEvent(event=PureDpEvent(epsilon=0.5), count=2)
@@ -53,21 +67,33 @@ class TopK(Terms):
         object.__setattr__(self, "categories", checked_categories(self.categories))
         if self.k > len(self.categories):
             raise InvalidParameterError(
-                f"k={self.k} of {len(self.categories)} categories cannot be chosen. Ask for fewer."
+                f"k={self.k} is above the number of categories, {len(self.categories)}. Pass a smaller k."
             )
 
     @property
     def name(self) -> str:
-        """What is asked."""
+        """The name of the statistic, as releases show it."""
         return f"top {self.k} of {self.column}"
 
     def event(self) -> DpEvent:
-        """Return what asking costs."""
+        """Return the event that a release is charged with.
+
+        Returns:
+            The event, which an accountant prices.
+        """
         one = self._selection().event()
         return one if self.k == 1 else dp.SelfComposedDpEvent(one, self.k)
 
     def answer(self, data: Categories, *, generator: Generator | None) -> Answer[tuple[Hashable, ...]]:
-        """Return the chosen categories, first chosen first."""
+        """Return the selected categories, in the order of selection.
+
+        Args:
+            data: The private column of categories.
+            generator: The source of randomness. None means secure randomness from the operating system.
+
+        Returns:
+            The selected categories, without counts.
+        """
         scores = data.tally(self.categories).astype(float).tolist()
         left, chosen = list(self.categories), list[Hashable]()
         selection = self._selection()
@@ -90,7 +116,7 @@ class TopK(Terms):
 
 @lru_cache(maxsize=256)
 def _epsilon_of_one(epsilon: float, delta: float, k: int, relation: Relation) -> float:
-    """Return the epsilon of each of k selections that cost (epsilon, delta) together."""
+    """Return the epsilon of each of k selections that together cost (epsilon, delta)."""
     even = epsilon / k
     if delta == 0 or k == 1:
         return even
@@ -116,7 +142,28 @@ def top_k(
     purpose: str | None = None,
     generator: Generator | None = None,
 ) -> Release[tuple[Hashable, ...]]:
-    """Release the `k` most frequent of public categories, most frequent first as far as noise allows.
+    """Release the `k` most frequent of public categories, the most frequent first as far as noise allows.
+
+    Args:
+        values: Categories in a list, array or series, or `table.categories(...)`. Missing values are left
+            out.
+        k: The number of categories to select.
+        categories: The categories to select from, public and distinct.
+        epsilon: The privacy budget of this release.
+        delta: The delta of the guarantee. 0 means pure differential privacy.
+        relation: Which data sets are neighbors: a `Relation` or its name, such as "replace-one".
+        account: The account to charge before any data is read. None means that no account is charged.
+        purpose: The purpose that the account records. None means the name of the statistic.
+        generator: The source of randomness. None means secure randomness from the operating system.
+
+    Returns:
+        The release, with its value and its guarantee.
+
+    Raises:
+        InvalidParameterError: If a parameter is out of range, or `values` cannot be categories. Nothing is
+            charged.
+        BudgetExceededError: If the account has too little budget left. Nothing is computed.
+        QueryFailedError: If the engine of a table fails. The cost stays charged.
 
     >>> drinks = ["tea"] * 500 + ["coffee"] * 300 + ["milk"] * 5
     >>> top_k(drinks, k=2, categories=["milk", "coffee", "tea"], epsilon=1.0).value

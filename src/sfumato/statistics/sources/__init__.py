@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where private rows come from: files, frames, databases, and their schema."""
+"""Sources of private tables: files, frames, databases, and their schemas."""

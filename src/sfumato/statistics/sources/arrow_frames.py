@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Columns of Arrow in polars, pyarrow and pandas frames, made such that DuckDB can read every value.
+"""Conversion of Arrow columns in polars, pyarrow and pandas frames, so that DuckDB can read every value.
 
-Guarantee  DuckDB keeps times with a zone, and durations, in microseconds, and fails where one in seconds or
-           milliseconds does not fit, whatever is asked. Here such a value is missing before DuckDB reads it.
-           So is a text that is not UTF-8, which a pyarrow frame can hold and DuckDB fails on.
-Cost       All other columns stay as they are. Texts are looked through once, when the frame is opened.
+Guarantee  DuckDB stores times with a zone, and durations, in microseconds, and any query fails if one in
+           seconds or milliseconds does not fit. Here such a value is missing before DuckDB reads it. So is
+           text that is not UTF-8, which a pyarrow frame can hold and DuckDB fails on.
+Edge cases All other columns stay as they are. Texts are checked once, when the frame is opened.
 """
 
 import importlib
@@ -14,12 +14,12 @@ from sfumato.errors import InvalidParameterError
 
 __all__ = ["readable"]
 
-_STEPS = {"s": 10**6, "ms": 10**3}  # of a microsecond, in one of these
+_STEPS = {"s": 10**6, "ms": 10**3}  # microseconds in one of these
 _LARGEST = 2**63 - 1
 
 
 def readable(frame: Any) -> Any:
-    """Return a frame that DuckDB can read; any that has no columns of Arrow as it is.
+    """Return a frame that DuckDB can read; a frame without Arrow columns is returned unchanged.
 
     >>> import pyarrow as pa
     >>> since = pa.chunked_array([[0, 2**62]], type=pa.timestamp("ms", "UTC"))
@@ -42,21 +42,21 @@ def _table(frame: Any) -> Any:
 
 
 def _of_pandas(frame: Any) -> Any:
-    """Return a table of Arrow, with times in microseconds (`frames` tells why).
+    """Return an Arrow table, with times in microseconds (`pandas_frames` explains why).
 
-    Of a pandas frame DuckDB would copy all texts for every query.
+    DuckDB would copy all texts of a pandas frame for every query.
     """
     import pyarrow as pa
 
     try:
         table = pa.Table.from_pandas(frame, preserve_index=False)
-    except (pa.ArrowException, TypeError, ValueError):  # because of a type: no column has objects by now
+    except (pa.ArrowException, TypeError, ValueError):  # because of a type: no column has objects any more
         table = None
     if table is None:
         kinds = ", ".join(f"{name}: {kind}" for name, kind in frame.dtypes.items())
         raise InvalidParameterError(
-            f"a column of this pandas frame has a type that DuckDB has not ({kinds}). Make text or numbers "
-            "of it, or leave it out."
+            f"a column of this pandas frame has a type that DuckDB does not support ({kinds}). Convert it to "
+            "text or numbers, or remove it."
         )
     for place, field in enumerate(table.schema):
         if pa.types.is_timestamp(field.type) and field.type.unit != "us":
@@ -74,7 +74,7 @@ def _mended(table: Any) -> Any:
 
 
 def _is_coarse(kind: Any) -> bool:
-    """Whether a type is a time with a zone, or a duration, in longer steps than microseconds."""
+    """Return whether a type is a time with a zone, or a duration, in units longer than microseconds."""
     import pyarrow as pa
 
     timed = (pa.types.is_timestamp(kind) and kind.tz is not None) or pa.types.is_duration(kind)
@@ -82,10 +82,10 @@ def _is_coarse(kind: Any) -> bool:
 
 
 def _in_range(column: Any) -> Any:
-    """Return a column of times in microseconds, missing where these would not fit into 64 bits."""
+    """Return a column of times in microseconds, missing if they do not fit into 64 bits."""
     import pyarrow as pa
 
-    compute: Any = importlib.import_module("pyarrow.compute")  # which makes its functions when it is imported
+    compute: Any = importlib.import_module("pyarrow.compute")  # creates its functions on import
     kind = column.type
     finer = pa.duration("us") if pa.types.is_duration(kind) else pa.timestamp("us", kind.tz)
     if kind.unit == "ns":
@@ -97,7 +97,7 @@ def _in_range(column: Any) -> Any:
 
 
 def _in_utf8(column: Any) -> Any:
-    """Return a column; of texts, with those missing that are not UTF-8."""
+    """Return a column; texts that are not UTF-8 are missing."""
     import pyarrow as pa
 
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Texts without their collation: different if they differ at all.
+"""Removal of collations from text, so that texts are equal only if all their bytes are.
 
-Why        To an engine with a collation, "Ann" and "ANN" may be equal. As keys or categories they would be
-           one, and a single row could decide which of them names it. As units they would be one as well, so
-           that with "ANN" gone other rows of "Ann" would count.
-How        Through bytes and back, in DuckDB, PostgreSQL and Spark. In any other engine text is refused where
-           rows are told apart by it: whether it has a collation is not known here.
-Order      A server of PostgreSQL sorts by the language of its database. By bytes it sorts as all others do.
-Not UTF-8  Spark keeps any bytes as text, and Python would fail to read them. Such text is missing: what comes
-           back from UTF-16 is not what it was.
+In an engine with a collation, "Ann" and "ANN" may be equal. As keys or categories they would be one, and a
+single row could decide which of them names it. As units they would be one as well, so that without "ANN"
+other rows of "Ann" would count. Text is converted to bytes and back, in DuckDB, PostgreSQL and Spark.
+PostgreSQL sorts by the language of its database; by bytes it sorts like the other engines.
+
+Edge cases Spark keeps any bytes as text, and Python would fail to read them. Text that is not UTF-8 is
+           missing: it changes when it is converted to UTF-16 and back.
+Failure    In any other engine text is refused as a key, a category or a unit, because it is not known whether
+           the engine has a collation.
 """
 
 from collections.abc import Callable
@@ -23,9 +24,9 @@ Expression = Any
 
 
 def told_apart(value: Expression, *, engine: str) -> Expression:
-    """Return texts without their collation, or refuse them in an engine where that is not known to work.
+    """Return texts without their collation; values of other types are unchanged.
 
-    Values of other types stay as they are.
+    Raises for text in an engine for which this is not known to work.
     """
     if not value.type().is_string():
         return value
@@ -33,23 +34,23 @@ def told_apart(value: Expression, *, engine: str) -> Expression:
         return _in_unicode(value)
     if engine not in ("duckdb", "postgres"):
         raise InvalidParameterError(
-            f"{value.get_name()!r} is text, and in {engine} different texts may be equal, by a collation "
-            "that is not known here. Tell rows apart by a number or a date, or have the table in DuckDB (a "
-            "Parquet file, say), PostgreSQL or Spark."
+            f"{value.get_name()!r} is text, and in {engine} different texts may be equal by an unknown "
+            "collation. Use a column of numbers or dates, or copy the table to DuckDB (such as a Parquet "
+            "file), PostgreSQL or Spark."
         )
     to_bytes, to_text = _through_bytes(engine)
     return to_text(to_bytes(value))
 
 
 def by_bytes(value: Expression, *, engine: str) -> Expression:
-    """Return what sorts texts that are `told_apart` by their bytes; values of other types as they are."""
+    """Return a sort key that orders texts by their bytes; values of other types are unchanged."""
     if engine == "postgres" and value.type().is_string():
         return _through_bytes(engine)[0](value)
     return value
 
 
 def _in_unicode(value: Expression) -> Expression:
-    """Return Spark's texts through bytes and back, missing where they are not UTF-8."""
+    """Return Spark's texts converted to bytes and back, missing if they are not UTF-8."""
     import ibis
 
     to_bytes, to_text = _through_bytes("pyspark")
@@ -60,7 +61,7 @@ def _in_unicode(value: Expression) -> Expression:
 
 @lru_cache(maxsize=3)
 def _through_bytes(engine: str) -> tuple[Callable[[Expression], Expression], ...]:
-    """Return the engine's own functions from text to its bytes, and back."""
+    """Return the built-in functions of the engine from text to bytes, and back."""
     from ibis import udf
 
     builtin: Any = udf.scalar.builtin

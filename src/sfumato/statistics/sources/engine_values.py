@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values as they leave an engine: such as Python can hold, each written in one way only.
+"""Conversion of values that leave an engine to values that Python can hold, each written in one way.
 
-Guarantee  No value stops a query on its way out, and none decides how another is written. Whether a value can
-           leave depends on that value alone: what Python cannot hold is missing, and so is left out.
-Missing    Dates outside the years 1 to 9999, times of day from 24:00 on, text that is not UTF-8 (Spark keeps
-           any bytes), and a `numeric` that is NaN (PostgreSQL), as NaN is in any other column of numbers.
-Alike      Zero has no sign, texts have no collation (`collations`), and a decimal has no digits that say
-           nothing: 1.0 and 1.00 are equal to PostgreSQL, and one row would decide how both are written.
-Text       Decimals, times of day and UUIDs leave as text, since drivers fail on some of them, and so do
-           Spark's timestamps. They are read from it, but for UUIDs. All else leaves as a number, true or
-           false, a date, bytes or text.
+Guarantee  No value makes a query fail when it leaves the engine, and no value decides how another is written.
+           Whether a value can leave depends only on that value; values that Python cannot hold are missing,
+           and are left out.
+Edge cases These are missing: dates outside the years 1 to 9999, times of day from 24:00 on, text that is not
+           UTF-8 (Spark keeps any bytes), and a `numeric` that is NaN (PostgreSQL). Zero has no sign, texts
+           have no collation (`collations`), and decimals have no trailing zeros: 1.0 and 1.00 are equal in
+           PostgreSQL, and one row would decide how both are written. Decimals, times of day, UUIDs and
+           Spark's timestamps leave as text, since drivers fail on some of them, and are converted back,
+           except for UUIDs. All other values leave as numbers, booleans, dates, bytes or text.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -26,9 +26,9 @@ Expression = Any
 
 
 def comparable(value: Expression, *, engine: str) -> Expression:
-    """Return values by which rows can be told apart, grouped and named; what Python cannot hold is missing.
+    """Return values by which rows can be compared, grouped and named; missing if Python cannot hold them.
 
-    Text is refused in an engine whose collations are not known.
+    Raises for text in an engine whose collations are not known.
     """
     kind = value.type()
     if kind.is_string():
@@ -53,17 +53,17 @@ def _without_nan(value: Expression) -> Expression:
 
 
 def portable(value: Expression, *, engine: str) -> Expression:
-    """Return comparable values as a driver takes them: as text, where it would fail on some of them."""
+    """Return comparable values as text if the driver would fail on some of them; otherwise unchanged."""
     kind = value.type()
     if kind.is_decimal() and engine == "postgres":
         return _trimmed()(value).cast("string")
-    late = kind.is_timestamp() and engine == "pyspark"  # its driver goes by the clock of the machine
+    late = kind.is_timestamp() and engine == "pyspark"  # its driver uses the time zone of the machine
     as_text = late or kind.is_decimal() or kind.is_time() or kind.is_uuid()
     return value.cast("string") if as_text else value
 
 
 def _trimmed() -> Callable[[Expression], Expression]:
-    """Return PostgreSQL's function that takes digits away that say nothing."""
+    """Return PostgreSQL's function that removes trailing zeros."""
     from ibis import udf
 
     builtin: Any = udf.scalar.builtin
@@ -74,7 +74,7 @@ def _trimmed() -> Callable[[Expression], Expression]:
 
 
 def read_back(values: Sequence[Any], kind: Any) -> list[Hashable | None]:
-    """Return portable values as Python's own, given the type that they had before; None for what it has not.
+    """Return portable values as Python values of their original type; None if Python cannot hold one.
 
     >>> import ibis.expr.datatypes as dt
     >>> read_back(["1.50"], dt.Decimal(5, 2)), read_back(["24:00:00", "10:30:00"], dt.time)

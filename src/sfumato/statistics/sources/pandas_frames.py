@@ -1,23 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""pandas frames, whose types must not tell whether a value is missing or out of range.
+"""Conversion of pandas frames to types that do not reveal whether a value is missing or out of range.
 
-Promise    A schema is public, but pandas chooses types by looking at the values: whole numbers become floats
-           where one is missing, true and false become objects, and so do whole numbers beyond 64 bits. Here
-           they are read alike in either case, so what is printed of a table is the same with such a row and
-           without it.
-Numbers    Whole numbers are float64, as all others, and where keys are asked for, those of them count that
-           are whole. Above 2^53 they need a type that can be missing: pandas' "Int64".
-Unit       Is text, value by value, and 7.0 is written as 7: its type in pandas may depend on one row, but
-           which rows of all other units count may not. Whole numbers are those of float64, too.
-Times      Are in microseconds, as pandas chooses the step by looking at all values. What does not fit is
-           missing.
-Objects    Any other mixture of objects is text, value by value, as are categories: one that has no text in
-           UTF-8 (half of a surrogate pair, other bytes, an object that fails) is missing, and fails nothing.
-           A column of objects has no type of its own. Where one row is of another kind than all others, or
-           the only one that is not missing, it decides what the column is, unless a type is declared for it.
-Declared   A column with a declared type is read value by value, by that type (`schema`), whatever type it has
-           in pandas: no row then decides how another one is read.
-Not here   Nullable types, polars and pyarrow tell nothing of this kind.
+Guarantee  A schema is public, but pandas chooses types by looking at the values: whole numbers become floats
+           if one is missing, booleans become objects, and so do whole numbers beyond 64 bits. Here they are
+           read alike in both cases, so what is printed of a table is the same with such a row and without it.
+Unit       A unit is converted to text, value by value, and 7.0 is written as 7: its type in pandas may depend
+           on one row, but which rows of all other units count may not. Whole numbers are those of float64.
+Edge cases Whole numbers are read as float64. As keys, only those values count that are whole. Above 2^53
+           whole numbers need a nullable type: pandas' "Int64". Times are in microseconds, as pandas chooses
+           the unit by looking at all values; times that do not fit are missing. Any other mixture of objects
+           is converted to text, value by value, and so are categories. A value without text in UTF-8 (half of
+           a surrogate pair, other bytes, an object that fails) is missing, and causes no error. A column of
+           objects has no type of its own: a row of another kind than all others, or the only row that is not
+           missing, decides the type of the column, unless a type is declared. A column with a declared type
+           is read value by value by that type (`schema`), whatever its type in pandas is, so no row decides
+           how another one is read.
+Not here   Nullable types, polars and pyarrow, whose types do not depend on the values.
 """
 
 import sys
@@ -30,28 +28,28 @@ import numpy as np
 
 from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms import inputs
-from sfumato.statistics.columns.columns import is_missing, quietly
+from sfumato.statistics.columns.input_values import is_missing, quietly
 from sfumato.statistics.sources.schema import TYPES
 
 __all__ = ["is_pandas", "read_alike"]
 
-_NUMBERS = ("integer", "mixed-integer-float")  # pandas' words
+_NUMBERS = ("integer", "mixed-integer-float")  # names in pandas
 _INT64 = range(-(2**63), 2**63)
 _WHOLE = range(-(2**63), 2**64)
 _LARGEST = int(sys.float_info.max)
 
 
 def is_pandas(source: Any) -> bool:
-    """Whether a source is a pandas frame; pandas is not imported for it."""
+    """Return whether a source is a pandas frame, without importing pandas."""
     return type(source).__module__.split(".")[0] == "pandas" and hasattr(source, "columns")
 
 
 def read_alike(source: Any, *, unit: str | None = None, types: Mapping[str, str] | None = None) -> Any:
     """Return a pandas frame with the types that it would have if no value were missing or out of range.
 
-    Numbers become float64, and units text. Any source that is no pandas frame stays as it is.
-    Values of a column whose type is declared, in `types`, become text and are read by that type later, unless
-    pandas has them in a type of that kind: what type it has may depend on one value.
+    Numbers become float64, and units become text. Other sources are returned unchanged. Values of a column
+    with a declared type, in `types`, become text and are read by that type later, unless pandas already has
+    them in a type of that kind: which type pandas has may depend on one value.
 
     >>> import pandas as pd
     >>> frame = pd.DataFrame({"ill": [True, None], "age": [40, 50], "coins": [1, 10**400]})
@@ -81,7 +79,7 @@ def _column(column: Any, declared: str | None, *, is_unit: bool) -> Any:
 
 
 def _with_floats(column: Any) -> Any:
-    """Return a column of numbers as float64, which whole ones become where one of them is missing."""
+    """Return a column of numbers as float64, the type of whole numbers if one is missing."""
     kind = column.dtype
     if hasattr(column, "sparse"):
         return _with_floats(column.sparse.to_dense())
@@ -90,15 +88,15 @@ def _with_floats(column: Any) -> Any:
 
 
 def _with_names(source: Any) -> Any:
-    """Return a frame whose columns are named by text: a number that names one becomes text."""
+    """Return a frame whose column names are text."""
     names = [str(name) for name in source.columns]
     if len(set(names)) < len(names):
-        raise InvalidParameterError("two columns of the frame have one name: name each differently.")
+        raise InvalidParameterError("two columns of the frame have the same name: rename one of them.")
     return source.set_axis(names, axis=1)
 
 
 def _units(column: Any) -> Any:
-    """Return units as text, each as `_named` writes it, but for types that no missing value changes."""
+    """Return units as text, as `_named` writes them, except for types that no missing value changes."""
     import pyarrow as pa
     from pandas.api.types import is_numeric_dtype
 
@@ -119,7 +117,7 @@ def _text_column(texts: Any, column: Any) -> Any:
 
 
 def _reads_alike(kind: str, declared: str) -> bool:
-    """Whether an engine reads a pandas type as the declared one just as it reads the values one by one."""
+    """Return whether an engine reads a pandas type as the declared one, as it reads single values."""
     number = kind.lower().startswith(("int", "uint", "float", "bool"))
     timed = kind in ("datetime64[s]", "datetime64[ms]", "datetime64[us]", "datetime64[ns]")
     by_kind = {
@@ -135,10 +133,10 @@ def _reads_alike(kind: str, declared: str) -> bool:
 
 
 def _named(value: Any) -> str:
-    """Return a value as text, alike whatever type pandas has it in: 1.0 is written as 1, True as true."""
+    """Return a value as text that does not depend on its type in pandas: 1.0 is written as 1."""
     if isinstance(value, bool | np.bool_):
         return str(bool(value)).lower()
-    if isinstance(value, timedelta):  # which pandas writes in another way than Python
+    if isinstance(value, timedelta):  # pandas writes it differently than Python
         return f"{value // timedelta(microseconds=1)} us"
     if isinstance(value, complex) and value.imag == 0:
         value = value.real
@@ -146,7 +144,7 @@ def _named(value: Any) -> str:
 
 
 def _number_or_text(value: Any) -> str:
-    """Return a value as text; a whole number of 64 bits as float64 has it: pandas may have made it one."""
+    """Return a value as text; a whole number of 64 bits rounded to float64, as pandas may have done."""
     whole = isinstance(value, float | np.floating) and float(value).is_integer()
     rounded = isinstance(value, int | np.integer) and int(value) in _WHOLE
     return str(int(float(value))) if whole or rounded else _text(value)
@@ -159,7 +157,7 @@ def _text(value: Any) -> str:
 
 
 def _cell(value: Any) -> str:
-    """Return a value as a CSV file would have it, for an engine to read as the declared type."""
+    """Return a value as written in a CSV file, for an engine to read as the declared type."""
     if isinstance(value, bool | np.bool_):
         return str(int(value))
     if isinstance(value, int) and not -_LARGEST <= value <= _LARGEST:
@@ -168,7 +166,7 @@ def _cell(value: Any) -> str:
 
 
 def _plain(column: Any) -> Any:
-    """Return a column of objects as text; with a type of its own if one missing or huge value made it so."""
+    """Return a column of objects as text; booleans or numbers if only a missing or huge value made it so."""
     from pandas.api.types import infer_dtype
 
     known = np.array([*(None if is_missing(value) else value for value in column), None], dtype=object)[:-1]
@@ -188,7 +186,9 @@ def _texts(column: Any, written: Callable[[Any], str] = _text) -> Any:
     if str(column.dtype).startswith(("Int", "UInt")):
         return column.astype("string")
     if str(column.dtype).startswith("str") and written is not _cell:
-        texts = quietly(partial(pa.array, column, "string", from_pandas=True))  # fails on what is no UTF-8
+        texts = quietly(
+            partial(pa.array, column, "string", from_pandas=True)
+        )  # fails on text that is not UTF-8
         if texts is not None:
             return _text_column(texts, column)
     texts = [None if is_missing(value) else quietly(partial(written, value)) for value in column]

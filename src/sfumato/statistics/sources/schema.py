@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The types of columns: declared, or read from the schema of a source, and never guessed from a value.
+"""Types of columns: declared, or read from the schema of a source, and never guessed from a value.
 
-Promise    What type a column has is decided before any row is read: by `types`, or by the schema that the
-           format has (Parquet, databases, frames, arrays). A CSV file has none: there a column is text
-           unless `types` says otherwise. So one row cannot change how the others are read.
-Refused    A question that does not fit the type of its column is refused before anything is charged, in the
-           same words for every source.
-Cells      A value that does not fit the declared type is missing. It stops nothing and changes no other. A
-           whole number is digits with a sign: "3.7" is not rounded.
-Names      number, integer, text, boolean, date and timestamp; or a type as Ibis names it, such as "float64".
+A type is one of number, integer, text, boolean, date and timestamp, or a type as Ibis names it, such as
+"float64".
+
+Guarantee  The type of a column is decided before any row is read: by `types`, or by the schema of the format
+           (Parquet, databases, frames, arrays). A CSV file has no schema: its columns are text unless `types`
+           declares another type. So one row cannot change how the others are read.
+Edge cases A value that does not fit the declared type is missing. It causes no error and changes no other
+           value. A whole number is digits with a sign: "3.7" is not rounded.
+Failure    A question that does not fit the type of its column is refused before anything is charged, with the
+           same message for every source.
 """
 
 import contextlib
@@ -38,7 +40,7 @@ __all__ = [
 ]
 
 Types = Mapping[str, str] | str | os.PathLike[str]
-Expression = Any  # Ibis is imported only when a table is made
+Expression = Any  # Ibis is imported only when a table is opened
 
 TYPES = {
     "number": "float64",
@@ -48,9 +50,9 @@ TYPES = {
     "date": "date",
     "timestamp": "timestamp",
 }
-_SOFT = ("duckdb", "pyspark")  # engines whose casts can fail softly
+_SOFT = ("duckdb", "pyspark")  # engines with a cast that returns null on failure
 _DIGITS = r"^\s*[+-]?[0-9]+\s*$"
-_OF_SERIES: dict[str, str | None] = {  # how names of types begin in pandas, polars and pyarrow
+_OF_SERIES: dict[str, str | None] = {  # beginnings of type names in pandas, polars and pyarrow
     "struct": None,
     "str": "text",
     "large_string": "text",
@@ -85,8 +87,8 @@ def read_types(types: Types | None) -> dict[str, str]:
     found: object = _of_toml(os.fspath(types)) if isinstance(types, str | os.PathLike) else types
     if not isinstance(found, Mapping) or not all(isinstance(kind, str) for kind in found.values()):
         raise InvalidParameterError(
-            f"types must give a type to each column that is named, one of {', '.join(TYPES)}: "
-            "types={'age': 'number'}, or the path of a TOML file of lines such as age = \"number\"."
+            f"types must map names of columns to types ({', '.join(TYPES)}), as in "
+            "types={'age': 'number'}, or be the path of a TOML file with lines such as age = \"number\"."
         )
     return {str(name): str(kind) for name, kind in found.items()}
 
@@ -101,11 +103,11 @@ def _of_toml(path: str) -> object:
 
 
 def declared(table: Expression, types: Mapping[str, str], *, engine: str) -> Expression:
-    """Return an Ibis table whose columns have the declared types; what does not fit is missing."""
+    """Return an Ibis table whose columns have the declared types; values that do not fit are missing."""
     unknown = [name for name in types if name not in table.columns]
     if unknown:
         raise InvalidParameterError(
-            f"a type is declared for columns that are not there: {', '.join(unknown)}. "
+            f"types are declared for columns that do not exist: {', '.join(unknown)}. "
             f"The table has: {', '.join(table.columns)}."
         )
     kinds = {name: _parsed(name, kind) for name, kind in types.items()}
@@ -113,11 +115,11 @@ def declared(table: Expression, types: Mapping[str, str], *, engine: str) -> Exp
 
 
 def _parsed(name: str, given: str) -> Any:
-    """Return the Ibis type that a declaration means."""
+    """Return the Ibis type of a declaration."""
     import ibis
 
     kind: Any = None
-    with contextlib.suppress(Exception):  # a parser's own, or whatever a word makes Ibis do
+    with contextlib.suppress(Exception):  # any error of the parser or of Ibis
         kind = ibis.dtype(TYPES.get(given, given)).copy(nullable=True)
     zoned = kind is not None and kind.is_timestamp() and kind.timezone is not None
     if kind is None or zoned or not (kind.is_primitive() or kind.is_decimal() or _is_time(kind)):
@@ -149,22 +151,22 @@ def _read_as(value: Expression, kind: Any, engine: str) -> Expression:
 
 
 def _whole(value: Expression, kind: Any, engine: str) -> Expression:
-    """Return whole numbers; missing where a number is not whole, which engines would round."""
+    """Return whole numbers; numbers that are not whole are missing, as engines would round them."""
     found = value.try_cast(kind)
     if not value.type().is_string():
         exact = found.cast("float64") == value.cast("float64")
     elif engine == "duckdb":
         exact = value.re_search(_DIGITS)
     else:
-        return found  # Spark takes digits only
+        return found  # Spark accepts digits only
     return exact.ifelse(found, None)
 
 
-# --- what a column is -------------------------------------------------------------------------------------
+# --- types of columns -------------------------------------------------------------------------------------
 
 
 def plain_type(kind: Any) -> str:
-    """Return our name for an Ibis type; Ibis's own where we have none."""
+    """Return our name for an Ibis type; the name in Ibis if we have none."""
     if kind.is_string():
         return "text"
     if kind.is_floating() or kind.is_decimal():
@@ -175,7 +177,7 @@ def plain_type(kind: Any) -> str:
 
 
 def plain_type_of(values: Any) -> str | None:
-    """Return the type that an array or a series declares; None where each entry has one of its own.
+    """Return the type of an array or a series; None if each entry has its own type.
 
     >>> import numpy as np
     >>> plain_type_of(np.array(["a", "b"])), plain_type_of(np.array([1.5])), plain_type_of(["a"])
@@ -183,7 +185,7 @@ def plain_type_of(values: Any) -> str | None:
     """
     kind: Any = getattr(values, "dtype", None)
     kind = getattr(values, "type", None) if kind is None else kind
-    if hasattr(kind, "categories") and str(kind) == "category":  # of pandas: what its categories are
+    if hasattr(kind, "categories") and str(kind) == "category":  # pandas: the type of its categories
         return plain_type_of(kind.categories)
     by_numpy = {"U": "text", "S": "binary", "T": "text", "i": "integer", "u": "integer", "f": "number"}
     letter = getattr(kind, "kind", None)
@@ -194,13 +196,13 @@ def plain_type_of(values: Any) -> str | None:
 
 
 def from_text(text: str, kind: Any, *, name: str) -> Any:
-    """Return what a text that names a value of a column means, by the type of the column."""
+    """Return the value that a text names, by the type of the column."""
     found: Any = None
     with contextlib.suppress(KeyError, ValueError, OverflowError):
         found = _READ[plain_type(kind)](text)
     if found is None:
         raise InvalidParameterError(
-            f"{text!r} cannot be a value of column {name!r}, whose type is {plain_type(kind)}. Give "
+            f"{text!r} cannot be a value of column {name!r}, whose type is {plain_type(kind)}. Pass "
             "values of that type, or declare another type for the column."
         )
     return found
@@ -218,11 +220,11 @@ def _boolean(text: str) -> bool | None:
 _READ = {"text": str, "number": _number, "integer": int, "boolean": _boolean, "date": date.fromisoformat}
 
 
-# --- refusals ---------------------------------------------------------------------------------------------
+# --- errors -----------------------------------------------------------------------------------------------
 
 
 def not_a_number(name: str, kind: str) -> ColumnTypeError:
-    """Return the refusal of a column that is asked for as numbers and has another type."""
+    """Return the error for a column that must be numbers and has another type."""
     problem = f"column {name!r} has type {kind}, which is not a number; nothing was charged."
     if kind != "text":
         return ColumnTypeError(f"{problem} Name a column of numbers.")
@@ -230,27 +232,27 @@ def not_a_number(name: str, kind: str) -> ColumnTypeError:
 
 
 def no_numbers(names: Sequence[str]) -> ColumnTypeError:
-    """Return the refusal of a table that has no column of numbers to learn from."""
+    """Return the error for a table without a column of numbers to learn from."""
     problem = f"none of the columns ({', '.join(names)}) has a type that is a number; nothing was charged."
     return _undeclared(f"{problem} If the texts of a column are numbers,", "COLUMN", "number")
 
 
 def unfitting(name: str, kind: str, values: Iterable[Any], *, what: str) -> ColumnTypeError:
-    """Return the refusal of values (categories, keys, classes) that are not of the type of their column."""
-    problem = f"column {name!r} has type {kind}, and a {what} was named that is not; nothing was charged."
+    """Return the error for values (categories, keys, classes) that are not of the type of their column."""
+    problem = f"column {name!r} has type {kind}, but a given {what} has another type; nothing was charged."
     wanted = _type_of_all(values)
     if kind not in TYPES:
-        return ColumnTypeError(f"{problem} Make text, a number or a date of it in the source.")
+        return ColumnTypeError(f"{problem} Convert the column to text, numbers or dates in the source.")
     if kind != "text" or wanted is None:
-        return ColumnTypeError(f"{problem} Name values of that type.")
-    return _undeclared(f"{problem} Name texts; or, if its texts are values of type {wanted},", name, wanted)
+        return ColumnTypeError(f"{problem} Pass values of that type.")
+    return _undeclared(f"{problem} Pass texts; or, if its texts are values of type {wanted},", name, wanted)
 
 
 def _undeclared(problem: str, name: str, wanted: str) -> ColumnTypeError:
     error = ColumnTypeError(
-        f"{problem} declare that where the data is opened: types={{{name!r}: {wanted!r}}}."
+        f"{problem} declare the type when you open the data: types={{{name!r}: {wanted!r}}}."
     )
-    error.in_options = f"{problem} declare that: --type {name}={wanted}"
+    error.in_options = f"{problem} declare the type: --type {name}={wanted}"
     return error
 
 

@@ -1,27 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where private tables come from: files, frames, databases, Ibis expressions.
+"""Sources of private tables: files, frames, databases and Ibis expressions.
 
-Promise    Opening a source reads its schema (names and types), which is public, and no row. What an engine
-           says when that fails is not passed on: it may quote what it read.
-CSV        A CSV file has no types, and guessing them from its rows would make the schema depend on the data.
-           So the first line names the columns and every column is text; `types` declares which are something
-           else (`schema`). A text that does not fit its declared type is missing.
-Lines      A row is one line, and every line is read alone: it ends where a line ends (CR, LF or both), also
-           within quotes. A quote that is not closed would else swallow the lines of others. A line that is no
-           row (too few fields, too many, text after a closing quote, not UTF-8, longer than 2 MiB) is left
-           out, and no other. DuckDB and Spark read the same rows; no other engine is let near a CSV file.
-Headers    In DuckDB the first line of each file is no row. Spark cannot tell which line is first, so there
-           every line that equals the first line of one of the files is none.
-Times      Of Parquet files DuckDB reads times in milliseconds as microseconds, and fails where one does not
-           fit, whatever is asked of it. Such columns are not part of the table: the file's schema says which.
-Partitions Columns that are in the names of folders (visits/year=2024/a.parquet) are read where the path
-           itself names them (visits/year=*/*.parquet), always as text: names of folders may be private.
-Collation  A DuckDB whose default collation is not binary is refused: to it, different texts may be equal.
-           SQLite is refused: its types bind nobody, so whether all rows fit theirs depends on the rows. A
-           PostgreSQL database is refused whose encoding has texts that are none in UTF-8.
-Frames     A pandas column of objects is text (`frames`). polars and pyarrow: `arrow_frames`.
-Spill      DuckDB writes what does not fit into memory to a folder of its own under the system's folder for
-           temporary files, and removes it. The rows in it are as they are: keep that folder on a safe disk.
+Guarantee  Opening a source reads its schema (names and types), which is public, and no row.
+           A CSV file has no types, and guessing them from its rows would make the schema depend on the data.
+           So the first line names the columns, and every column is text; `types` declares other types
+           (`schema`). A text that does not fit its declared type is missing.
+           A row of a CSV file is one line, and each line is read alone. It ends at CR, LF or both, also
+           within quotes; otherwise a quote that is not closed would swallow the lines of others. A line that
+           is not a row (too few or too many fields, text after a closing quote, not UTF-8, longer than 2 MiB)
+           is left out, and no other line is. DuckDB and Spark read the same rows; other engines may not read
+           CSV.
+Edge cases In DuckDB the first line of each file is the header. Spark cannot tell which line is first, so
+           every line that equals the first line of one of the files is left out there. DuckDB reads times in
+           milliseconds of Parquet files as microseconds, and fails if one does not fit; such columns are left
+           out of the table, by the schema of the file. Columns in the names of folders
+           (visits/year=2024/a.parquet) are read if the path names them (visits/year=*/*.parquet), always as
+           text, as names of folders may be private. A pandas column of objects is text (`pandas_frames`); for
+           polars and pyarrow see `arrow_frames`. DuckDB writes rows that do not fit into memory, unencrypted,
+           to a folder of its own under the system's folder for temporary files, and removes it afterwards.
+Failure    An engine's error is not passed on, as it may quote what it read. These are refused: a DuckDB whose
+           default collation is not binary, because different texts may be equal in it; SQLite, which does not
+           enforce its types, so that rows decide whether they fit; and a PostgreSQL database with an encoding
+           that has texts outside UTF-8.
 """
 
 import csv
@@ -43,33 +43,33 @@ __all__ = ["is_lines", "opened"]
 
 _LONGEST_LINE = 2**21  # bytes; DuckDB's own limit
 _LINES = (".csv", ".tsv")
-_ALL_IN_UTF8 = ("UTF8", "LATIN1")  # PostgreSQL's names of encodings of which every text is one in UTF-8
+_ALL_IN_UTF8 = ("UTF8", "LATIN1")  # PostgreSQL's names of encodings whose texts all have a form in UTF-8
 Opened = tuple[Any, Any]  # an Ibis table, and its engine
 
 
 def opened(source: Any, *, engine: Any, table: str | None, types: Mapping[str, str]) -> Opened:
-    """Return the table that a source is, with the declared types, in its engine."""
+    """Return the table of a source, with the declared types, and its engine."""
     _require_ibis()
     try:
         found, backend = _opened(source, engine, table)
         try:
             return declared(_trusted((found, backend))[0], types, engine=backend.name), backend
         except Exception:
-            if table is not None:  # of a database that was connected to just now
+            if table is not None:  # close the connection that was opened above
                 backend.disconnect()
             raise
     except SfumatoError:
         raise
-    except Exception:  # of an engine or a file: its words may quote what it read, and its class tell of it
+    except Exception:  # of an engine or a file: its message and class may reveal what it read
         pass
     raise InvalidParameterError(
-        "the source could not be opened as a table. Give the path of a CSV or Parquet file, a "
+        "the source could not be opened as a table. Pass the path of a CSV or Parquet file, a "
         "pandas, polars or pyarrow frame, an Ibis table, or the URL of a database with table=..."
     )
 
 
 def is_lines(source: Any) -> bool:
-    """Whether a source is text, one row a line, where a line that is no row is left out.
+    """Return whether a source is a CSV file, in which lines that are not rows are left out.
 
     >>> is_lines("people.csv.gz"), is_lines("people.parquet")
     (True, False)
@@ -90,24 +90,24 @@ def _opened(source: Any, engine: Any, table: str | None) -> Opened:
     if isinstance(source, str) and "://" in source and table is not None:
         return _of_database(source, table, engine)
     if table is not None:
-        raise InvalidParameterError("table= names a table of a database, whose URL must then be the source.")
-    if isinstance(source, str) and source.startswith(("postgresql://", "postgres://", "duckdb://")):
         raise InvalidParameterError(
-            "a database has several tables. Give the name of the one you want: table=..."
+            "table= names a table of a database: pass the URL of the database as the source."
         )
+    if isinstance(source, str) and source.startswith(("postgresql://", "postgres://", "duckdb://")):
+        raise InvalidParameterError("a database has several tables. Pass the name of one: table=...")
     if isinstance(source, str | os.PathLike):
         return _of_file(os.fspath(source), engine or _duckdb())
     import ibis
 
     if isinstance(source, ibis.Table):
         if engine is not None:
-            raise InvalidParameterError("an Ibis table has an engine of its own: leave engine= out.")
+            raise InvalidParameterError("an Ibis table has its own engine: remove engine=.")
         return source, source.get_backend()
     return _of_frame(source, engine)
 
 
 def _trusted(found: Opened) -> Opened:
-    """Refuse an engine for which all texts have a collation, or whose schema binds nobody."""
+    """Raise for an engine whose texts have a collation, or which does not enforce its schema."""
     engine = found[1]
     if engine.name == "sqlite":
         raise InvalidParameterError(
@@ -118,15 +118,15 @@ def _trusted(found: Opened) -> Opened:
         encoding = str(engine.con.info.parameter_status("server_encoding"))
         if encoding not in _ALL_IN_UTF8:
             raise InvalidParameterError(
-                f"the encoding of this PostgreSQL database is {encoding}, in which a text may be none in "
-                "UTF-8, and stop a query. Copy the table to a database in UTF8 or to a Parquet file."
+                f"the encoding of this PostgreSQL database is {encoding}, in which a text may have no form "
+                "in UTF-8 and make a query fail. Copy the table to a database in UTF8 or to a Parquet file."
             )
     if engine.name == "duckdb":
         collation = str(engine.con.sql("SELECT current_setting('default_collation')").fetchall()[0][0])
         if collation.lower() not in ("", "binary", "c", "posix"):
             raise InvalidParameterError(
                 f"DuckDB's default collation is {collation!r}, by which different texts may be equal. Set it "
-                "to 'binary' before the table is opened."
+                "to 'binary' before you open the table."
             )
     return found
 
@@ -142,9 +142,7 @@ def _of_database(url: str, table: str, engine: Any) -> Opened:
     import ibis
 
     if engine is not None:
-        raise InvalidParameterError(
-            "a URL is connected to by itself: leave engine= out, or give an Ibis table."
-        )
+        raise InvalidParameterError("a URL opens its own connection: remove engine=, or pass an Ibis table.")
     connected = ibis.connect(url)
     try:
         return connected.table(table), connected
@@ -160,13 +158,13 @@ def _of_file(path: str, engine: Any) -> Opened:
             return read(path, engine)
     raise InvalidParameterError(
         f"{path!r} does not end in {', '.join(_READERS)}, so its format is not known. Convert it, or open it "
-        "with Ibis and give the Ibis table; a database needs table=..."
+        "with Ibis and pass the Ibis table; a database needs table=..."
     )
 
 
 def _require_there(path: str) -> None:
     if "://" not in path and not os.path.exists(path) and not glob.glob(path, recursive=True):
-        raise InvalidParameterError(f"there is no file {path!r}. Give the path of one that exists.")
+        raise InvalidParameterError(f"there is no file {path!r}. Pass the path of a file that exists.")
 
 
 def _of_parquet(path: str, engine: Any) -> Opened:
@@ -179,14 +177,14 @@ def _plain_parquet(path: str, engine: Any) -> Any:
 
 
 def _duckdb_parquet(path: str, engine: Any) -> Any:
-    # Left to itself, DuckDB would decide by the names of all folders whether there are such columns.
+    # By default DuckDB would decide by the names of all folders whether there are such columns.
     named = "=" in os.path.dirname(path)
     table = engine.read_parquet(path, hive_partitioning=named, hive_types_autocast=False)
     return table.drop(*(name for name in table.columns if name in _in_milliseconds(path, engine)))
 
 
 def _in_milliseconds(path: str, engine: Any) -> set[str]:
-    """Return the columns of Parquet files that have times in milliseconds, by their schemas."""
+    """Return the columns of Parquet files with times in milliseconds, by their schemas."""
     coarse = "logical_type LIKE 'TimestampType(%' AND logical_type LIKE '%MILLIS=Milli%'"
     query = f"SELECT name, num_children, coalesce({coarse}, false) FROM parquet_schema(?)"
     found, fields = set[str](), iter(engine.con.execute(query, [path]).fetchall())
@@ -197,7 +195,7 @@ def _in_milliseconds(path: str, engine: Any) -> set[str]:
 
 
 def _with_fields(fields: Iterator[tuple[str, int | None, bool]]) -> tuple[str, bool]:
-    """Return the next field of a schema, and whether it or any within it is what is looked for."""
+    """Return the next field of a schema, and whether it or a field within it has milliseconds."""
     name, children, is_coarse = next(fields)
     within = [_with_fields(fields)[1] for _ in range(children or 0)]
     return name, is_coarse or any(within)
@@ -225,7 +223,7 @@ def _of_csv(separator: str) -> Callable[[str, Any], Opened]:
         else:
             raise InvalidParameterError(
                 f"a CSV file is read by DuckDB or Spark, not by {engine.name}, whose reader may guess types "
-                "from rows. Leave engine= out, or convert the file to Parquet."
+                "from rows. Remove engine=, or convert the file to Parquet."
             )
         return engine.table(view), engine
 
@@ -233,13 +231,13 @@ def _of_csv(separator: str) -> Callable[[str, Any], Opened]:
 
 
 def _rows_of_lines(path: str, separator: str, names: list[str]) -> str:
-    """Return SQL for DuckDB that reads lines without a look at quotes, and splits each of them."""
-    # Nothing is detected: what DuckDB would find out depends on the rows. No line has the delimiter \x01, or
-    # what comes after it is left out with that line.
+    """Return SQL for DuckDB that reads lines regardless of quotes, and splits each of them."""
+    # Nothing is detected, as DuckDB would detect it from the rows. Lines do not contain the delimiter \x01; a
+    # line that does is left out.
     lines = (
         f"read_csv({_quoted(path)}, columns = {{'line': 'VARCHAR'}}, auto_detect = false, header = true, "
         "delim = chr(1), quote = '', escape = '', comment = '', ignore_errors = true, strict_mode = false, "
-        r"new_line = '\n')"  # CR ends a line too; without this, CR CR LF would take the next line with it
+        r"new_line = '\n')"  # CR ends a line, too; without this, CR CR LF would swallow the next line
     )
     delimiter = _quoted(separator)
     field = f'''{separator}("(?:[^"]|"")*"|[^"{separator}][^{separator}]*|)'''
@@ -253,24 +251,24 @@ def _rows_of_lines(path: str, separator: str, names: list[str]) -> str:
 
 
 def _spark_rows_of_lines(path: str, separator: str, engine: Any) -> Any:
-    """Return a Spark frame of the same rows: Spark's own reader would let one line fail the whole query."""
-    sql: Any = importlib.import_module("pyspark.sql.functions")  # there, where an engine of Spark is
+    """Return a Spark frame of the same rows. With Spark's own reader one line could fail the whole query."""
+    sql: Any = importlib.import_module("pyspark.sql.functions")  # installed if the engine is Spark
     session = engine.raw_sql("SELECT 1").sparkSession
-    # A block that begins a file begins with its header; any other would begin with somebody's row.
+    # Only the first block of a file begins with its header.
     first = session.read.text(path).where("_metadata.file_block_start = 0").select("value").head()
     header = "" if first is None else str(first[0])
     names = _names(header, separator, path)
-    # Hadoop leaves longer lines out, or cuts them off where a block ends. It skips a byte order mark.
+    # Hadoop leaves out longer lines, or truncates them at the end of a block. It skips a byte order mark.
     longest = {"mapreduce.input.linerecordreader.line.maxlength": str(_LONGEST_LINE)}
     lines = session.read.options(**longest).text(path)
-    # Possessive: what is read is never read again, or a long line would overflow Java's stack.
+    # Possessive quantifiers: with backtracking a long line would overflow Java's stack.
     field = f'''{separator}("[^"]*+(?:""[^"]*+)*+"|[^"{separator}][^{separator}]*+|)'''
     line = sql.concat(sql.lit(separator), sql.col("value"))
     lines = lines.where((sql.col("value") != header) & (sql.octet_length("value") < _LONGEST_LINE))
     split = lines.select(
         line.alias("line"), sql.regexp_extract_all(line, sql.lit(field), sql.lit(0)).alias("fields")
     )
-    # What is between fields is left out of them, and a byte that is not UTF-8 becomes another character.
+    # Text between fields is lost in the fields, and a byte that is not UTF-8 changes, so both are detected.
     rows = split.where((sql.size("fields") == len(names)) & (sql.array_join("fields", "") == sql.col("line")))
     return rows.select(*(_spark_field(sql, i).alias(name) for i, name in enumerate(names)))
 
@@ -295,7 +293,7 @@ def _named(name: str) -> str:
 
 
 def _header(path: str, separator: str) -> list[str]:
-    """Return the names in the first line of a file, or of the first of several."""
+    """Return the names in the first line of a file, or of the first of several files."""
     found = sorted(glob.glob(path)) or [path]
     open_text = gzip.open if found[0].endswith(".gz") else open
     # More than the first line is decoded: a bad byte further down must not be an error.
@@ -307,7 +305,7 @@ def _names(header: str, separator: str, path: str) -> list[str]:
     names = next(csv.reader([header], delimiter=separator), [])
     if not names or len(set(names)) < len(names) or not all(names):
         raise InvalidParameterError(
-            f"the first line of {path!r} must name the columns, each differently: a CSV file has no other "
+            f"the first line of {path!r} must name the columns, each differently, as a CSV file has no other "
             "schema. Add such a line."
         )
     return names
@@ -326,7 +324,7 @@ def _of_frame(frame: Any, engine: Any) -> Opened:
         raise InvalidParameterError(
             f"a private table cannot be made from {type(frame).__name__}"
             + (" in another engine" if engine is not None else "")
-            + ". Give a path, a pandas, polars or pyarrow frame, or an Ibis table."
+            + ". Pass a path, a pandas, polars or pyarrow frame, or an Ibis table."
         )
     connected = _duckdb()
     connected.con.register("frame", readable(frame))

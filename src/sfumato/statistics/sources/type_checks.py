@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queries that an engine cannot compute because of the types of columns, refused before they are paid for.
+"""The check that an engine can compute a query on columns of these types, before the query is charged.
 
-Promise    The engine is asked to prepare a query, for which it reads no row. What it says is not passed on.
-Why        Ibis knows the types of an engine by its own names. Some of PostgreSQL's are not what these say: an
-           `oid` is no number to its casts, `json` cannot be compared. A release would then fail once it is
-           paid for.
-How        PostgreSQL resolves types for PREPARE, and no more: to plan a query, it would look at statistics of
-           values. Spark analyzes a query, and DuckDB binds it, when asked for its schema.
+Ibis has its own names for the types of an engine, and some types of PostgreSQL behave differently: an `oid`
+cannot be cast like a number, `json` cannot be compared. Without this check a release would fail after it was
+charged.
+
+Guarantee  The engine prepares the query, and reads no row for that. PostgreSQL resolves types for PREPARE,
+           and no more; planning would read statistics of values. Spark analyzes a query, and DuckDB binds it,
+           when its schema is requested.
+Failure    The engine's error is not passed on.
 """
 
 import uuid
@@ -21,16 +23,16 @@ Expression = Any
 
 
 def require_prepared(engine: Any, expression: Expression, kinds: str = "") -> None:
-    """Raise unless the engine accepts an expression; `kinds` has the types of columns that it is about."""
+    """Raise if the engine does not accept an expression; `kinds` names the types of its columns."""
     try:
         _PREPARE.get(engine.name, _compiled)(engine, expression)
         return
-    except Exception:  # of an engine: its words are about SQL that nobody here wrote
+    except Exception:  # of an engine: its message is about SQL that the user did not write
         pass
     raise InvalidParameterError(
         f"{engine.name} refuses this query before it reads a row, most likely because of the types of the "
-        f"columns{f' ({kinds})' if kinds else ''}. Make a number, a text or a date of the column, in a view "
-        "in the engine, and open that."
+        f"columns{f' ({kinds})' if kinds else ''}. Convert the column to numbers, text or dates in a view in "
+        "the engine, and open that."
     )
 
 
@@ -50,7 +52,7 @@ def _prepared(engine: Any, expression: Expression) -> None:
 
 
 def _analyzed(engine: Any, expression: Expression) -> None:
-    engine.raw_sql(engine.compile(expression)).schema  # noqa: B018 - asking for it has the query analyzed
+    engine.raw_sql(engine.compile(expression)).schema  # noqa: B018 - reading it makes Spark analyze the query
 
 
 _PREPARE: dict[str, Callable[[Any, Expression], None]] = {

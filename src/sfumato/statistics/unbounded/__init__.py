@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Statistics of columns without known bounds."""
+"""Statistics of columns whose bounds are unknown or loose."""

@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The mean without good bounds, by a noisy histogram that says where to clip: Karwa and Vadhan.
+"""Private mean of a column with loose bounds, by the histogram method of Karwa and Vadhan.
 
-Guarantee  The mean costs a histogram with Gaussian noise and a Gaussian sum, and under add-or-remove
-           a Gaussian count: their rhos add up to the budget.
-Method     The bounds are cut into bins of one `stddev`. The bin with the largest noisy count and its two
-           neighbors should hold the mean; values are clipped to those three and room for their own spread,
-           sqrt(2 log(2 n / 0.01)) standard deviations, and their sum gets noise for that width.
-Assumes    `stddev`, public, is at least the standard deviation, and values are about Gaussian. Where this is
-           wrong, or the mean is out of bounds, privacy holds all the same; the mean is off.
-Neighbors  A row counts in one bin. A replaced one moves two bins by one each, sqrt(2) in Euclidean norm, and
-           the sum by twice its reach; then `public_size` is divided by.
-Interval   The noise of the sum and of the count; of the values as they are clipped.
-Source     Karwa and Vadhan 2018, arXiv:1711.03908, Algorithm 1, with Gaussian noise in place of Laplace and
-           a bounded histogram in place of a stability-based one, as bounds are given.
+The bounds are divided into bins of one `stddev`. The bin with the largest noisy count and its two neighbors
+should contain the mean. Values are clipped to these three bins and room for their own spread, sqrt(2 log(2 n
+/ 0.01)) standard deviations, and their sum gets noise for that width.
+
+The method assumes that `stddev`, which is public, is at least the standard deviation, and that values are
+about Gaussian. If this is wrong, or the mean is outside the bounds, the privacy guarantee still holds, but
+the mean is inaccurate.
+
+Guarantee  The mean costs a histogram with Gaussian noise and a Gaussian sum, and under add-or-remove also a
+           Gaussian count: their rhos add up to the budget.
+Neighbors  A row counts in one bin. A replaced row changes two bins by one each, sqrt(2) in Euclidean norm,
+           and the sum by twice its sensitivity; `public_size` is then the divisor.
+Edge cases The interval covers the noise of the sum and of the count, for the values as they are clipped.
+Source     Karwa and Vadhan 2018, arXiv:1711.03908, Algorithm 1, with Gaussian noise in place of Laplace and a
+           bounded histogram in place of a stability-based one, as bounds are given.
 """
 
 import math
@@ -37,13 +40,28 @@ __all__ = ["KarwaVadhanMean", "karwa_vadhan_mean"]
 
 _COUNT_SHARE = 0.02  # of the budget, for the number of rows
 _SUM_SHARE = 0.75  # of the rest, for the sum
-_BEYOND = 0.01  # the chance that any value is clipped, if they are Gaussian
+_BEYOND = 0.01  # the probability that any value is clipped, if they are Gaussian
 _MOST_BINS = 2**14
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KarwaVadhanMean(Concentrated):
-    """The mean of one column whose location is found by a histogram.
+    """The mean of one column whose location is found by a noisy histogram.
+
+    Args:
+        delta: The delta of the guarantee, above 0.
+        epsilon: The privacy budget of this release at `delta`. Pass `epsilon` or `rho`, not both.
+        rho: The privacy budget as zero-concentrated differential privacy. Pass `epsilon` or `rho`, not both.
+        relation: Which data sets are neighbors: a `Relation` or its name, such as "replace-one".
+        contribution_bound: The most rows of one privacy unit that count. It must equal that of the data.
+        public_size: The number of rows, if it is public. None means that it is private.
+        bounds: Lower and upper bound of the mean, public. They may be loose.
+        stddev: A public upper bound on the standard deviation. A wrong one costs accuracy, not privacy.
+        level: The confidence level of the interval, between 0 and 1.
+        column: The name of the column, as releases show it.
+
+    Raises:
+        InvalidParameterError: If a parameter is out of range.
 
     >>> question = KarwaVadhanMean(bounds=(-50, 50), stddev=1.0, rho=0.5, delta=1e-6)
     >>> question.name, question.bins
@@ -63,27 +81,39 @@ class KarwaVadhanMean(Concentrated):
         _check.probability(level=self.level)
         if not (self.bounds[1] - self.bounds[0]) / self.stddev <= _MOST_BINS:
             raise InvalidParameterError(
-                f"bounds are more than {_MOST_BINS} standard deviations wide, so the histogram is too long. "
-                "Use coinpress_mean, which needs none, or a larger stddev."
+                f"bounds are more than {_MOST_BINS} standard deviations wide, so the histogram has too many "
+                "bins. Use coinpress_mean, which needs no histogram, or a larger stddev."
             )
 
     @property
     def name(self) -> str:
-        """What is asked."""
+        """The name of the statistic, as releases show it."""
         return f"mean of {self.column} by Karwa-Vadhan"
 
     @property
     def bins(self) -> int:
-        """Return how many bins of at least one standard deviation the bounds hold."""
+        """The number of bins, each at least one standard deviation wide."""
         return max(1, math.floor((self.bounds[1] - self.bounds[0]) / self.stddev))
 
     def event(self) -> DpEvent:
-        """Return what asking costs."""
+        """Return the event that a release is charged with.
+
+        Returns:
+            The event, which an accountant prices.
+        """
         parts = [self._histogram().event(), self._sum().event()]
         return compose(*parts, *([] if self.public_size is not None else [self._count().event()]))
 
     def answer(self, data: Column, *, generator: Generator | None) -> Answer[float]:
-        """Find the fullest bin, then the mean of values clipped around it."""
+        """Find the fullest bin, then the mean of values clipped around it.
+
+        Args:
+            data: The private column.
+            generator: The source of randomness. None means secure randomness from the operating system.
+
+        Returns:
+            The mean and its interval.
+        """
         edges = np.linspace(*self.bounds, self.bins + 1)
         counts = data.histogram(edges)
         size = self._size(int(counts.sum()), generator)
@@ -99,7 +129,7 @@ class KarwaVadhanMean(Concentrated):
         noise, unit = self._sum(), half / (STEPS * size)
         total = np.array([data.moments((center - half, center + half)).total])
         moved = unit * float(noise.add(total, generator=generator)[0])
-        # A wrong number of rows moves the mean towards the center or away from it, to first order by this.
+        # The error of the number of rows moves the mean along the line to the center, to first order by this.
         miscounted = 0.0 if self.public_size is not None else moved * self._count().stddev / size
         mean = center + moved
         reach = -float(ndtri((1 - self.level) / 2)) * math.hypot(unit * noise.stddev, miscounted)
@@ -143,7 +173,32 @@ def karwa_vadhan_mean(
     purpose: str | None = None,
     generator: Generator | None = None,
 ) -> Release[float]:
-    """Return the mean of values that spread by about `stddev`, wherever within loose `bounds` it is.
+    """Release the mean of values with a spread of about `stddev`, with only loose bounds, by a noisy
+    histogram.
+
+    Args:
+        values: Numbers in a list, array or series, or a column of a private table. Missing values are left
+            out.
+        bounds: Lower and upper bound of the mean, public. They may be loose.
+        stddev: A public upper bound on the standard deviation. A wrong one costs accuracy, not privacy.
+        delta: The delta of the guarantee, above 0.
+        epsilon: The privacy budget of this release at `delta`. Pass `epsilon` or `rho`, not both.
+        rho: The privacy budget as zero-concentrated differential privacy. Pass `epsilon` or `rho`, not both.
+        relation: Which data sets are neighbors: a `Relation` or its name, such as "replace-one".
+        public_size: The number of rows, if it is public. None means that it is private.
+        level: The confidence level of the interval, between 0 and 1.
+        account: The account to charge before any data is read. None means that no account is charged.
+        purpose: The purpose that the account records. None means the name of the statistic.
+        generator: The source of randomness. None means secure randomness from the operating system.
+
+    Returns:
+        The release, with its value, its confidence interval and its guarantee.
+
+    Raises:
+        InvalidParameterError: If a parameter is out of range, or `values` are not numbers. Nothing is
+            charged.
+        BudgetExceededError: If the account has too little budget left. Nothing is computed.
+        QueryFailedError: If the engine of a table fails. The cost stays charged.
 
     >>> values = np.random.default_rng(0).normal(20, 1, size=1000)
     >>> release = karwa_vadhan_mean(values, bounds=(-50, 50), stddev=1.0, rho=0.5, delta=1e-6)

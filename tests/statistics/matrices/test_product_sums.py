@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from sfumato.accounting.guarantee import Relation
 from sfumato.statistics.gaussian_vectors import in_ball, whole_rows
-from sfumato.statistics.questions import product_sums
-from sfumato.statistics.questions.product_sums import COARSE, GRAIN, Scatter, added_up
+from sfumato.statistics.matrices import product_sums
+from sfumato.statistics.matrices.product_sums import COARSE, GRAIN, Scatter, added_up
 
 ADD, REPLACE = Relation.ADD_REMOVE, Relation.REPLACE_ONE
 numbers = st.lists(st.tuples(*[st.floats(-1.5, 1.5)] * 3), min_size=1, max_size=5)

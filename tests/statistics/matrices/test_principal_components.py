@@ -7,9 +7,9 @@ import pytest
 from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError
 from sfumato.statistics.columns.columns import rows_of
+from sfumato.statistics.matrices.covariance import Covariance
+from sfumato.statistics.matrices.principal_components import PrincipalComponents, principal_components
 from sfumato.statistics.query import cost
-from sfumato.statistics.questions.covariance import Covariance
-from sfumato.statistics.questions.principal_components import PrincipalComponents, principal_components
 from sfumato.testing import seeded
 
 ADD, REPLACE = Relation.ADD_REMOVE, Relation.REPLACE_ONE

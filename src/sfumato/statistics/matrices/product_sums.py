@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums of products of columns, exact before the noise: what covariance and principal components are made of.
+"""Exact sums of products of columns, for covariance and principal components.
 
-Guarantee  `Scatter` is the sum of v v^T over rows v, in whole steps: each row is scaled and rounded to whole
-           numbers of at most 2^14, so every product and every sum is a whole number that float64 holds, and a
-           matrix product gives them exactly, in whatever order it adds.
-Reach      One row moves the matrix by |v|^2 in Frobenius norm. Of a symmetric matrix the upper triangle says
-           all: with the entries off the diagonal weighted by sqrt(2) its norm is the Frobenius norm. In a
-           box, where |v|^2 grows with the dimension, equal weights are better: entries are at most 1 each, so
-           the triangle is at most sqrt(m (m + 1) / 2) long.
-Large      An entry that more than 2^33 rows make larger than 2^61 steps is that much. This moves no two of
-           them further apart, so the guarantee is the same, and no sum overflows.
-Rounding   Such sums have 62 bits, float64 has 53: weighted sums are rounded to multiples of
-           2^8 steps. With what float64 rounds before, an entry is off by at most 4 of these on either
-           neighbor; 8 for each entry are part of the reach, less than a thousandth of it.
-Neighbors  A replaced row takes one such matrix away and brings another. Both are positive semidefinite, so
-           they never point the same way, and the sum moves by at most sqrt(2) times one of them.
+Guarantee  `added_up` is the sum of v v^T over rows v, in whole steps: each row is scaled and rounded to whole
+           numbers of at most 2^14, so every product and every sum is a whole number that float64 represents
+           exactly, and a matrix product is exact in any order of addition. One row changes the matrix by
+           |v|^2 in Frobenius norm. The upper triangle of a symmetric matrix determines it: with the entries
+           off the diagonal weighted by sqrt(2) its norm is the Frobenius norm. In a box, where |v|^2 grows
+           with the dimension, equal weights are better: entries are at most 1 each, so the triangle has a
+           length of at most sqrt(m (m + 1) / 2).
+Neighbors  A replaced row subtracts one such matrix and adds another. Both are positive semidefinite, so they
+           never point in the same direction, and the sum changes by at most sqrt(2) times one of them.
+Edge cases An entry that more than 2^33 rows make larger than 2^61 steps is clamped to that. This does not
+           increase the distance of any two entries, so the guarantee holds, and no sum overflows. Such sums
+           have 62 bits and float64 has 53, so weighted sums are rounded to multiples of 2^8 steps. Together
+           with the rounding of float64 before, an entry is off by at most 4 of these on either neighbor. So 8
+           for each entry are part of the sensitivity, less than a thousandth of it.
 Source     Dwork, Talwar, Thakurta and Zhang 2014 (Analyze Gauss), with the weights of a symmetric matrix.
 """
 
@@ -23,26 +23,24 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from sfumato.accounting.guarantee import Relation
+from sfumato.statistics.arrays import Floats, Integers
 
 __all__ = ["COARSE", "GRAIN", "Scatter", "added_up"]
 
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
 
-GRAIN = 2**14  # steps of one unit: 2^25 products of two such numbers still add up exactly
+GRAIN = 2**14  # steps of one unit: 2^25 products of two such numbers add up exactly
 COARSE = 2**8  # steps that sums are rounded to
-_MOST = 2**61  # that an entry is: what 2^33 rows make of it
-_ROUNDED = 8.0  # of these, at most, that the rounding of an entry differs between neighbors
+_MOST = 2**61  # the largest entry, that of 2^33 rows
+_ROUNDED = 8.0  # of these: the largest difference between neighbors in the rounding of an entry
 _CHUNK = 2**20  # rows multiplied at once
 _UP = 1 + 2.0**-40  # covers the roundings of a bound computed in float64
 
 
 def added_up(batches: Iterable[Floats], dimension: int) -> Integers:
     """Return the sum of v v^T over rows of whole numbers of at most `GRAIN`."""
-    total = np.zeros((dimension, dimension), dtype=object)  # Python's whole numbers, which have no end
+    total = np.zeros((dimension, dimension), dtype=object)  # Python's integers, which do not overflow
     for rows in batches:
         for start in range(0, len(rows), _CHUNK):
             part = rows[start : start + _CHUNK]
@@ -52,7 +50,7 @@ def added_up(batches: Iterable[Floats], dimension: int) -> Integers:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scatter:
-    """How the upper triangle of a sum of v v^T is laid out, and how far one unit moves it.
+    """The layout of the upper triangle of a sum of v v^T, and its sensitivity.
 
     >>> ball = Scatter(dimension=3, squared_length=1.0, box=False)
     >>> round(ball.reach(rows=1, relation=Relation.ADD_REMOVE) * COARSE / GRAIN**2, 3)
@@ -60,17 +58,17 @@ class Scatter:
     """
 
     dimension: int
-    squared_length: float  # of a row, at most, before it is rounded
+    squared_length: float  # upper bound for a row, before it is rounded
     box: bool  # whether every coordinate is at most 1, rather than the length bounded
 
     @property
     def weights(self) -> Floats:
-        """Return the weight of each entry of the triangle, by which sums are multiplied before the noise."""
+        """The weight of each entry of the triangle, by which sums are multiplied before the noise."""
         rows, columns = np.triu_indices(self.dimension)
         return np.where(rows == columns, 1.0, 1.0 if self.box else math.sqrt(2))
 
     def reach(self, *, rows: int, relation: Relation) -> float:
-        """Return how far units of so many rows move the weighted triangle, in Euclidean norm."""
+        """Return the L2 sensitivity of the weighted triangle to units of so many rows."""
         if self.box:
             length = GRAIN**2 * math.sqrt(self.dimension * (self.dimension + 1) / 2)
         else:
@@ -79,7 +77,7 @@ class Scatter:
         return (rows * math.sqrt(relation.diameter) * length / COARSE + rounding) * _UP
 
     def triangle(self, total: Integers) -> Integers:
-        """Return the weighted upper triangle in whole numbers of `COARSE` steps."""
+        """Return the weighted upper triangle as whole numbers of `COARSE` steps."""
         upper = total[np.triu_indices(self.dimension)]
         return np.rint(upper * self.weights / COARSE).astype(np.int64)
 
