@@ -31,11 +31,12 @@ from sfumato.labels import (
     Alibi,
     ClusterLabels,
     Correction,
-    Denoising,
     MultiStage,
     NoisyGradients,
     PriorLabels,
     RandomizedLabels,
+    SelfConv,
+    SelfSpan,
     train,
 )
 from sfumato.labels.learning import Released
@@ -191,8 +192,7 @@ def _preprocessing() -> tuple[Case, ...]:
 
 def label_cases() -> tuple[Case, ...]:
     """Return the cases of the methods of `sfumato.labels`."""
-    shown = [denoising for denoising in Denoising if denoising.reveals_batches]
-    return (*_reporting(), *_counting(), *(_stepping(denoising) for denoising in shown))
+    return (*_reporting(), *_counting(), _stepping(SelfConv), _stepping(SelfSpan))
 
 
 def _released(
@@ -265,17 +265,16 @@ def _counting() -> tuple[Case, ...]:
     )
 
 
-def _stepping(denoising: Denoising) -> Case:
+def _stepping(kind: type[NoisyGradients]) -> Case:
     """Return the case of one step by noisy gradients: rows at right angles, and the weights after it."""
     rows = 4
-    method = NoisyGradients(
+    method = kind(
         epsilon=2.0,
         delta=DELTA,
         classes=2,
         public_size=rows,
         expected_batch_size=rows,
         steps=1,
-        denoising=denoising,
         ema_decay=None,
     )
 
@@ -294,8 +293,8 @@ def _stepping(denoising: Denoising) -> Case:
         return model.weight
 
     return Case(
-        subject=f"NoisyGradients, {method.name}",
-        audits="NoisyGradients",
+        subject=kind.__name__,
+        audits=kind.__name__,
         run=run,
         first=[0, 0, 1, 1],
         second=[1, 0, 1, 1],

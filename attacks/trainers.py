@@ -11,6 +11,7 @@ Projected  Where norms are estimated, batches are whole: that is quickly priced.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +20,7 @@ from sfumato import _check
 from sfumato.accounting.guarantee import Relation
 from sfumato.audit.evidence.results import AuditResult, confidence_of_each
 from sfumato.audit.runs.canaries import Canaries
-from sfumato.labels import Denoising, NoisyGradients, train
+from sfumato.labels import AltConv, LabelDpSgd, NoisyGradients, SelfConv, train
 from sfumato.mechanisms.random import Generator, resolve
 from sfumato.training.privacy.clipping import AdaptiveClip, Clipping, Scaling
 from sfumato.training.privacy.dp_sgd import DpSgd, NoisyStep
@@ -104,26 +105,26 @@ def _projected() -> _Way:
 
 
 def _of_labels(units: int) -> Iterator[_Way]:
-    for denoising in (Denoising.NONE, Denoising.ALT_CONV):
-        method = _method(denoising, _ROWS)
+    for method in (
+        LabelDpSgd(**_label_terms(_ROWS)),
+        AltConv(**_label_terms(_ROWS), alternative_batch_size=16),
+    ):
         name = f"labels, {method.name}, replace-label"
         yield _Way(name=name, mechanism=method.mechanism(), method=method)
-    shown = _method(Denoising.SELF_CONV, units).mechanism()
+    shown = SelfConv(**_label_terms(units)).mechanism()
     yield _Way(name="labels, as for selfspan and selfconv, replace-label", mechanism=shown)
 
 
-def _method(denoising: Denoising, units: int) -> NoisyGradients:
-    return NoisyGradients(
-        epsilon=1e6,  # no limit: steps and noise are given
-        delta=_DELTA,
-        classes=2,
-        public_size=units,
-        steps=_STEPS,
-        denoising=denoising,
-        expected_batch_size=units // 4,
-        noise_multiplier=_NOISE,
-        alternative_batch_size=16,
-    )
+def _label_terms(units: int) -> dict[str, Any]:
+    return {
+        "epsilon": 1e6,  # no limit: steps and noise are given
+        "delta": _DELTA,
+        "classes": 2,
+        "public_size": units,
+        "steps": _STEPS,
+        "expected_batch_size": units // 4,
+        "noise_multiplier": _NOISE,
+    }
 
 
 def _way(

@@ -15,7 +15,7 @@ from sfumato.accounting.events import PureDpEvent
 from sfumato.cli.app import app
 from sfumato.errors import InvalidParameterError
 from sfumato.estimators import StandardScaler
-from sfumato.labels import NoisyGradients
+from sfumato.labels import LabelDpSgd
 from sfumato.ledger import Budget, Ledger
 from sfumato.statistics.groups.key_discovery import KeyDiscovery
 from sfumato.training.privacy.clipping import Clipping
@@ -74,7 +74,7 @@ BUY = {
     "an estimator": lambda delta: StandardScaler(epsilon=1.0, delta=delta, bounds=(0, 1)).fit([[1.0]]),
     "a plan": lambda delta: plan(epsilon=2, delta=delta, **SIZES),
     "a run": lambda delta: plan_run(epsilon=2, delta=delta, **SIZES, clipping=Clipping(clip_norm=1.0)),
-    "labels": lambda delta: NoisyGradients(
+    "labels": lambda delta: LabelDpSgd(
         epsilon=1.0, delta=delta, classes=2, public_size=9, steps=1, expected_batch_size=3
     ),
     "an account": lambda delta: Ledger.temporary().open(

@@ -4,8 +4,8 @@
 from sfumato.labels.choose import Choice, choose
 from sfumato.labels.learning import learn, predictions
 from sfumato.labels.methods.clusters import ClusterLabels, cluster_count
-from sfumato.labels.methods.denoisers import AltConv, SelfConv, SelfSpan
-from sfumato.labels.methods.noisy_gradients import Denoising, NoisyGradients
+from sfumato.labels.methods.label_dp_pro import AltConv, SelfConv, SelfSpan
+from sfumato.labels.methods.noisy_gradients import LabelDpSgd, NoisyGradients
 from sfumato.labels.methods.randomized_response import Correction
 from sfumato.labels.methods.released_labels import Alibi, MultiStage, PriorLabels, RandomizedLabels
 from sfumato.labels.projection.column_generation import ColumnGeneration
@@ -24,8 +24,8 @@ __all__ = [
     "ClusterLabels",
     "ColumnGeneration",
     "Correction",
-    "Denoising",
     "FrankWolfe",
+    "LabelDpSgd",
     "LabelGradients",
     "LabelRun",
     "Learner",

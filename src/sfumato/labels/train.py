@@ -30,6 +30,7 @@ from sfumato.accounting.price import price
 from sfumato.errors import InvalidParameterError
 from sfumato.labels.input_checks import Given
 from sfumato.labels.learning import Augment, Released, learn, rehearsing, soft_cross_entropy, teacher
+from sfumato.labels.methods.catalogue import require_method
 from sfumato.labels.methods.noisy_gradients import NoisyGradients
 from sfumato.labels.methods.released_labels import ReleasingMethod
 from sfumato.labels.request import LabelRequest, Method, ask
@@ -200,6 +201,7 @@ def train(
     (1, 0)-differential privacy for one label, replace-label neighbors
     """
     require_audit(audit)
+    require_method(method)
     require_steps(method, resume=resume, audit=audit)
     if isinstance(method, NoisyGradients):
         _refuse_learner(method, learner)
@@ -236,7 +238,7 @@ def _refuse_learner(method: NoisyGradients, learner: Learner | None) -> None:
 def require_steps(method: Method, *, resume: bool, audit: RunAudit | None) -> None:
     """Raise if a run of this method cannot be resumed or audited as asked: no label is needed to know."""
     if isinstance(method, NoisyGradients):
-        if audit is not None and method.denoising.reveals_batches:
+        if audit is not None and method.reveals_batches:
             raise InvalidParameterError(
                 f"{method.name} projects on the features of a batch's own rows, and canaries have none: "
                 "audit AltConv or DP-SGD."

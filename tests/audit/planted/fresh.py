@@ -16,7 +16,7 @@ from sfumato.testing import seeded
 from sfumato.training.data import rows
 from sfumato.training.engine.gradients import PrivateGradients
 from sfumato.training.engine.passes import Passes
-from sfumato.training.loop import Session
+from sfumato.training.loop import TrainingLoop
 from sfumato.training.privacy.batch_draws import poisson
 from sfumato.training.privacy.clipping import Clipper
 from sfumato.training.privacy.noise import IndependentNoise
@@ -239,25 +239,25 @@ def _keep_raw(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PrivateGradients, "_noised", _noised)
 
 
-def _raw_of(session: Session) -> list[tuple[Tensor, Tensor]]:
+def _raw_of(session: TrainingLoop) -> list[tuple[Tensor, Tensor]]:
     """Return the model's parameters, each with its gradient without noise."""
     own = {id(parameter) for parameter in session.model.parameters()}
     private = session.private
     return [(p, private.raw[name]) for name, p in private.parameters.items() if id(p) in own]
 
 
-def _before_the_optimizer(patch: pytest.MonkeyPatch, change: Callable[[Session], None]) -> None:
+def _before_the_optimizer(patch: pytest.MonkeyPatch, change: Callable[[TrainingLoop], None]) -> None:
     _keep_raw(patch)
-    original = Session._denoise
+    original = TrainingLoop._denoise
 
     def _denoise(self):
         original(self)
         change(self)
 
-    patch.setattr(Session, "_denoise", _denoise)
+    patch.setattr(TrainingLoop, "_denoise", _denoise)
 
 
-def _raw_norm(session: Session) -> float:
+def _raw_norm(session: TrainingLoop) -> float:
     return float(torch.stack([raw.norm() for _, raw in _raw_of(session)]).norm())
 
 
@@ -293,7 +293,7 @@ def raw_spikes_skipped(patch: pytest.MonkeyPatch) -> None:
 
 def average_without_noise(patch: pytest.MonkeyPatch) -> None:
     _keep_raw(patch)
-    take_step, original = Session.take_step, WeightAverage.update
+    take_step, original = TrainingLoop.take_step, WeightAverage.update
 
     def remembered(self):
         if self.average is not None:
@@ -309,7 +309,7 @@ def average_without_noise(patch: pytest.MonkeyPatch) -> None:
             if sign == 1:
                 original(self)
 
-    patch.setattr(Session, "take_step", remembered)
+    patch.setattr(TrainingLoop, "take_step", remembered)
     patch.setattr(WeightAverage, "update", update)
 
 

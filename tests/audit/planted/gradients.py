@@ -29,7 +29,7 @@ from sfumato.training import (
     distributed,
 )
 from sfumato.training.data.units import moved
-from sfumato.training.loop import Session
+from sfumato.training.loop import TrainingLoop
 from sfumato.training.privacy.clipping import ClippedSums, Clipper
 from sfumato.training.privacy.noise import IndependentNoise
 
@@ -182,7 +182,7 @@ def clip_rows_of_a_unit(patch: pytest.MonkeyPatch) -> None:
         batch = self.units.take(units, self._generator.fork("rows", self.step))
         self.private.accumulate(*moved(batch.rows, self._device), row_weights=batch.row_weights)
 
-    patch.setattr(Session, "_accumulate", _accumulate)
+    patch.setattr(TrainingLoop, "_accumulate", _accumulate)
 
 
 # --- steps that are told apart ----------------------------------------------------------------------------

@@ -40,7 +40,7 @@ from sfumato.training.engine.losses import Loss
 from sfumato.training.payment import Payment
 from sfumato.training.privacy import clipping
 from sfumato.training.rank_agreement import Agreement
-from sfumato.training.record.run_ownership import Claims
+from sfumato.training.record.run_ownership import RunOwnership
 
 from .catalogue import CONFIDENCE, Planted, leaks
 
@@ -134,7 +134,7 @@ def copies_are_counted(seed: int) -> bool:
 
 def go_on_wherever_a_checkpoint_is(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Payment, "resume", lambda self, number, *, finished: None)  # "it was paid for already"
-    patch.setattr(Claims, "find", lambda self, state: state)
+    patch.setattr(RunOwnership, "find", lambda self, state: state)
 
 
 # --- ranks ------------------------------------------------------------------------------------------------
