@@ -296,7 +296,8 @@ def test_a_killed_run_goes_on_to_the_same_weights_under_the_same_charge(
     account, killed, tmp_path, name, owned
 ):
     terms = {"owners": torch.arange(300)} if owned else {}
-    method = replace(methods()[name], averaging=0.5, momentum=0.5)  # both remember earlier steps
+    method = replace(methods()[name], momentum=0.5)  # remembers earlier steps, as an average does
+    method = replace(method, averaging=0.5) if isinstance(method, AltConv) else method
     folder, more = str(tmp_path / "run"), terms | {"generator": seeded(5), "evaluation": (X, Y)}
     killed(4)
     with pytest.raises(Killed):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Only labels are secret: LabelDP-Pro, noisy labels, clusters. Features are public, and not protected."""
+"""Training when only labels are secret. Features are public and not protected."""
 
 from sfumato.labels.choose import Choice, choose
 from sfumato.labels.learning import learn, predictions
@@ -10,8 +10,8 @@ from sfumato.labels.methods.randomized_response import Correction
 from sfumato.labels.methods.released_labels import Alibi, MultiStage, PriorLabels, RandomizedLabels
 from sfumato.labels.projection.column_generation import ColumnGeneration
 from sfumato.labels.projection.gradient_products import LabelGradients
-from sfumato.labels.projection.hull import Accelerated, FrankWolfe, ProjectedGradient
 from sfumato.labels.projection.simplex import onto_simplex
+from sfumato.labels.projection.solvers import Accelerated, FrankWolfe, ProjectedGradient
 from sfumato.labels.projection.span import Span
 from sfumato.labels.train import LabelRun, Learner, train
 from sfumato.labels.whitening import whitened

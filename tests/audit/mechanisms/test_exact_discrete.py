@@ -45,7 +45,7 @@ def test_equal_laws_have_epsilon_0_and_disjoint_ones_none():
 
 @pytest.mark.parametrize("wrong", [[], [-0.1, 1.1], [0.6, 0.6], [math.nan, 0.5]])
 def test_what_is_no_law_is_refused(wrong):
-    with pytest.raises(InvalidParameterError, match="a law must be a list of probabilities"):
+    with pytest.raises(InvalidParameterError, match="a distribution must be a list of probabilities"):
         exact_epsilon(wrong, [0.5, 0.5])
 
 
