@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attack every way to train of this library: samplers, relations, clipping, owners, and secret labels.
+"""Attacks on every way to train: samplers, relations, clipping, owners, and secret labels.
 
-Guarantee  All lower bounds together have the confidence that was asked for. Each run is short, on data of no
-           importance, with canaries (`audit.runs.canaries`), and takes its mechanism as users do.
-Labels     `labels.train` with DP-SGD and AltConv. SelfSpan and SelfConv project on features, which canaries
-           have none of: the gradients that they would project are attacked here, and what comes of them in
-           `attacks.learners`.
-Projected  Where norms are estimated, batches are whole: that is quickly priced.
+Each run is short, on data of no importance, with canaries (`audit.runs.canaries`), and takes its mechanism
+as users do. `labels.train` runs with DP-SGD and AltConv. SelfSpan and SelfConv project on features, which
+canaries do not have: the gradients that they would project are attacked here, and their results in
+`attacks.learners`. If norms are estimated, batches are whole, because that is priced quickly.
+
+Guarantee  All lower bounds together have the stated confidence.
 """
 
 from collections.abc import Iterator
@@ -49,7 +49,18 @@ _RATE = PoissonSampling(sampling_rate=0.25)
 def trainers(
     canaries: int = 2000, *, confidence: float = 0.95, generator: Generator | None = None
 ) -> Iterator[AuditResult]:
-    """Train once for each way, and yield its claim with what canaries show.
+    """Train once in each way, and yield its claim with what canaries show.
+
+    Args:
+        canaries: The number of canaries of each run.
+        confidence: The confidence of all bounds together.
+        generator: The source of randomness, or None for secure randomness from the operating system.
+
+    Returns:
+        The result of each way, one after the other.
+
+    Raises:
+        InvalidParameterError: If `canaries` is not a positive whole number, or too small to show anything.
 
     >>> from sfumato.testing import seeded
     >>> next(trainers(400, generator=seeded(0))).refuted
@@ -65,7 +76,7 @@ def trainers(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Way:
-    """One way to train: a mechanism, who owns the rows, and what runs it beside the trainer."""
+    """One way to train: a mechanism, who owns the rows, and the method of secret labels, if any."""
 
     name: str
     mechanism: DpSgd

@@ -31,53 +31,12 @@ from sfumato.labels.learning import Released, Teach, soft_cross_entropy
 from sfumato.labels.methods import alibi, multistage, randomized_response
 from sfumato.labels.methods.prior_response import RRWithPrior
 from sfumato.labels.methods.randomized_response import Correction, marginal_loss
+from sfumato.labels.methods.releasing_method import ReleasingMethod
 from sfumato.mechanisms import inputs
 from sfumato.mechanisms.random import Generator, resolve
 from sfumato.mechanisms.randomized_response import RandomizedResponse
 
 __all__ = ["Alibi", "MultiStage", "PriorLabels", "RandomizedLabels", "ReleasingMethod", "label_share"]
-
-
-class ReleasingMethod(Protocol):
-    """A method that releases labels once, with noise."""
-
-    @property
-    def name(self) -> str:
-        """The name of the method."""
-        ...
-
-    @property
-    def relation(self) -> Relation:
-        """Which data sets are neighbors."""
-        ...
-
-    @property
-    def classes(self) -> int:
-        """The number of classes."""
-        ...
-
-    @property
-    def contribution_bound(self) -> int:
-        """The largest number of labels one unit may own."""
-        ...
-
-    def event(self) -> DpEvent:
-        """Describe what a run costs one unit."""
-        ...
-
-    def check_size(self, *, rows: int, units: int) -> None:
-        """Raise unless the method was made for this many rows and units. No label is needed."""
-        ...
-
-    def lessons(self, rows: int) -> Sequence[int]:
-        """Return the number of rows that each training of a run learns from; none learns from no row."""
-        ...
-
-    def release(
-        self, labels: Given, *, teach: Teach | None = None, generator: Generator | None = None
-    ) -> Released:
-        """Release the labels with noise, and return what to learn from."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
