@@ -177,7 +177,7 @@ def test_the_probabilities_of_all_outcomes_add_up_to_one(mechanism, value):
 
 def test_a_mechanism_without_a_known_law_is_refused():
     continuous = m.Laplace(scale=1.0, sensitivity=1.0, relation=ADD)
-    with pytest.raises(InvalidParameterError, match="the law of a Laplace is not written down"):
+    with pytest.raises(InvalidParameterError, match="the distribution of a Laplace is not known"):
         audit_discrete(continuous, 0.0, 1.0)
     with pytest.raises(InvalidParameterError, match="num_buckets must be"):
         audit_discrete(m.UnaryEncoding(epsilon=1.0, num_buckets=30), 0, 1)
