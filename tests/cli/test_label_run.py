@@ -11,7 +11,7 @@ from sfumato.datasets import Examples
 from sfumato.labels import NoisyGradients
 from sfumato.labels.recipes import METHODS
 from sfumato.ledger.state import Progress
-from sfumato.training.loop import Session
+from sfumato.training.loop import TrainingLoop
 from sfumato.training.record.run_folder import RunFolder
 
 LINE = "train digits --private labels"
@@ -210,7 +210,7 @@ class Killed(Exception):
 
 
 def test_a_killed_run_goes_on_under_the_same_charge(sfumato_says, account, monkeypatch, tmp_path):
-    take_step = Session.take_step
+    take_step = TrainingLoop.take_step
 
     def dying(session):
         if session.step == 1:
@@ -218,11 +218,11 @@ def test_a_killed_run_goes_on_under_the_same_charge(sfumato_says, account, monke
         return take_step(session)
 
     line = f"{LINE} --method altconv --epsilon 1 --seed 3 --json"
-    monkeypatch.setattr(Session, "take_step", dying)
+    monkeypatch.setattr(TrainingLoop, "take_step", dying)
     monkeypatch.setattr("sys.argv", f"sfumato {line} --ledger l.db --account labels --folder run".split())
     with pytest.raises(Killed):
         cli.main()
-    monkeypatch.setattr(Session, "take_step", take_step)
+    monkeypatch.setattr(TrainingLoop, "take_step", take_step)
     code, out, err = sfumato_says("train --folder run --resume --json")
     assert code == 0, err
     resumed = json.loads(out)
