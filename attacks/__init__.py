@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attacks on the claims of the whole library: run by tests and `make audit`, not installed."""
+"""Attacks on the claims of the whole library. Tests and `make audit` run them; they are not installed."""

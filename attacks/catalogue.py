@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attack every mechanism, statistic, estimator and label method: claim and lower bound, side by side.
+"""Attacks on every mechanism, statistic, estimator and label method: claim and lower bound, side by side.
 
-Guarantee  All lower bounds of a catalogue together have the confidence that was asked for: if every claim is
-           true, none is contradicted in at least that share of catalogues. Laws that are known are computed
-           exactly, too (`exact_discrete`). What takes many steps is attacked by `trainers`.
-Complete   Tests compare the cases (`releases`, `learners`) with the public names of `mechanisms`,
-           `statistics`, `estimators` and `labels`.
+Tests compare the cases (`releases`, `learners`) with the public names of `mechanisms`, `statistics`,
+`estimators` and `labels`, so none is left out. Methods with many steps are attacked by `trainers`.
+Distributions that are known are also computed exactly (`exact_discrete`).
+
+Guarantee  All lower bounds of a catalogue together have the stated confidence: if every claim is true, none
+           is contradicted in at least that share of catalogues.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,9 +27,19 @@ __all__ = ["learners", "mechanisms", "table"]
 def mechanisms(
     trials: int = 4000, *, confidence: float = 0.95, generator: Generator | None = None
 ) -> Iterator[AuditResult]:
-    """Attack mechanisms and statistics, each with `trials` runs on either of two neighbors. Takes minutes.
+    """Attack mechanisms and statistics. It takes minutes.
 
-    A few slow ones are run half as often; none less than it takes to contradict its claim at all.
+    Args:
+        trials: The number of runs on each of two neighbors. Slow cases run less often, but never too few to
+            contradict the claim.
+        confidence: The confidence of all bounds together.
+        generator: The source of randomness, or None for secure randomness from the operating system.
+
+    Returns:
+        The result of each case, one after the other.
+
+    Raises:
+        InvalidParameterError: If `trials` is not a positive whole number.
 
     >>> from sfumato.testing import seeded
     >>> next(mechanisms(2000, generator=seeded(0))).refuted
@@ -42,9 +53,19 @@ def mechanisms(
 def learners(
     trials: int = 4000, *, confidence: float = 0.95, generator: Generator | None = None
 ) -> Iterator[AuditResult]:
-    """Attack label methods and estimators, each with `trials` runs on either of two neighbors.
+    """Attack label methods and estimators. It takes minutes.
 
-    Takes minutes, too: what is slow is run half or a quarter as often.
+    Args:
+        trials: The number of runs on each of two neighbors. Slow cases run less often, but never too few to
+            contradict the claim.
+        confidence: The confidence of all bounds together.
+        generator: The source of randomness, or None for secure randomness from the operating system.
+
+    Returns:
+        The result of each case, one after the other.
+
+    Raises:
+        InvalidParameterError: If `trials` is not a positive whole number.
 
     >>> from sfumato.testing import seeded
     >>> next(learners(100, generator=seeded(0))).refuted
@@ -83,6 +104,12 @@ def _attacked(case: Case, trials: int, confidence: float, generator: Generator) 
 
 def table(results: Iterable[AuditResult]) -> str:
     """Return results as a table in Markdown: claimed epsilon, and what each attack shows.
+
+    Args:
+        results: The results of attacks.
+
+    Returns:
+        The table.
 
     >>> from sfumato.audit.mechanisms.exact_discrete import audit_laws
     >>> print(table([audit_laws({"yes": 0.75, "no": 0.25}, {"yes": 0.25, "no": 0.75}, subject="a coin")]))

@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the catalogue attacks beside mechanisms: every private estimator, every way to learn secret labels.
+"""The cases of every private estimator and of every method for secret labels.
 
-Released   Of an estimator, all that a fit stores of the data: coefficients, means, components. Of a method
-           that releases labels, what there is to learn from: reports, counts or soft labels. Of SelfSpan and
-           SelfConv, which canaries cannot audit, the weights after a step (`trainers` has the others).
-Neighbors  One row more, or one replaced; of labels, one label replaced or both of a user's. Each pair moves
-           what gets noise as far as a few rows can: the other rows contribute nothing, or all the same.
-Epsilon    4: an estimator spends it on several steps, of which one event sees only a part, or on a worst case
-           that hardly any data reaches. 2 of weights after a step, which is slow to run, and 1 of labels.
-Priced     Gaussian objective perturbation and TukeyEM are run as `fit` runs them, but priced beforehand: to
-           do so again each time would take ten to a hundred times longer than the rest.
-Lighter    What takes tens of milliseconds is run less often.
+- An estimator releases everything that a fit stores of the data: coefficients, means, components. A method
+  that releases labels releases what there is to learn from: reports, counts or soft labels. SelfSpan and
+  SelfConv, which canaries cannot audit, release the weights after a step (`trainers` has the others).
+- Epsilon is 4 for estimators: they spend it on several steps, of which one event sees only a part, or on a
+  worst case that hardly any data reaches. It is 2 for weights after a step, which are slow to compute, and 1
+  for labels.
+- Gaussian objective perturbation and TukeyEM run as `fit` runs them, but are priced beforehand: pricing them
+  each time would take ten to a hundred times longer than the rest. Cases that take tens of milliseconds run
+  less often.
+
+Neighbors  One row more, or one replaced; for labels, one label replaced or both of a user's. Each pair moves
+           the values that get noise as far as a few rows can: the other rows contribute nothing, or all the
+           same.
 """
 
 from collections.abc import Callable
@@ -31,11 +34,12 @@ from sfumato.labels import (
     Alibi,
     ClusterLabels,
     Correction,
-    Denoising,
     MultiStage,
     NoisyGradients,
     PriorLabels,
     RandomizedLabels,
+    SelfConv,
+    SelfSpan,
     train,
 )
 from sfumato.labels.learning import Released
@@ -59,7 +63,11 @@ Rows = tuple[Any, ...]  # what `fit` is given
 
 
 def estimator_cases() -> tuple[Case, ...]:
-    """Return the cases of `sfumato.estimators`."""
+    """Return the cases of `sfumato.estimators`.
+
+    Returns:
+        The cases.
+    """
     return (*_classifying(), *_regressing(), *_preprocessing())
 
 
@@ -68,12 +76,12 @@ def _fitted(
     first: Rows,
     second: Rows,
     *,
-    told: tuple[str, ...],
+    stored: tuple[str, ...],
     note: str = "",
     share: float = 1.0,
 ) -> Case:
-    """Return the case of an estimator, fitted to two data sets; `told` are the results that it stores."""
-    name, results = type(estimator).__name__, attrgetter(*told)
+    """Return the case of an estimator, fitted to two data sets; `stored` names the results that it stores."""
+    name, results = type(estimator).__name__, attrgetter(*stored)
 
     def run(data: Rows, generator: Generator) -> object:
         fresh: Any = clone(estimator)
@@ -102,7 +110,7 @@ def _classifying() -> tuple[Case, ...]:
         mean_trials=2.0,
         **_PURE,
     )
-    data: dict[str, Any] = {"first": none, "second": one, "told": ("coef_",)}
+    data: dict[str, Any] = {"first": none, "second": one, "stored": ("coef_",)}
     found = ("best_params_", "best_score_", "best_estimator_.coef_")
     return (
         _fitted(e.LogisticRegression(**_PURE, **output), **data, note=", output"),
@@ -110,12 +118,12 @@ def _classifying() -> tuple[Case, ...]:
         _fitted(e.LogisticRegression(**_PURE, **line), **data, note=", objective"),
         _perturbed(none, one),
         _fitted(e.LogisticRegression(**_GAUSSIAN, **steps), **data, note=", DP-SGD", share=_SHARE),
-        _fitted(search, none, one, told=found, share=0.5),
+        _fitted(search, none, one, stored=found, share=0.5),
     )
 
 
 def _perturbed(first: Rows, second: Rows) -> Case:
-    """Return the case of Gaussian objective perturbation: see "Priced"."""
+    """Return the case of Gaussian objective perturbation, priced beforehand."""
     mechanism = GaussianObjectivePerturbation.calibrated(
         **_GAUSSIAN, row_norm=1.0, regularization=1.0, relation=ADD
     )
@@ -141,9 +149,9 @@ def _regressing() -> tuple[Case, ...]:
     level, more = (ones[:-1], np.zeros(39)), (ones, np.array([0.0] * 39 + [1.0]))
     sums = e.AdaSSP(**_GAUSSIAN, clip_norm=1.0, target_bounds=(-1.0, 1.0), fit_intercept=False)
     return (
-        _fitted(e.NoisyStats(**_PURE, **box), corner, far, told=_LINE),
+        _fitted(e.NoisyStats(**_PURE, **box), corner, far, stored=_LINE),
         _matched(box),
-        _fitted(sums, level, more, told=_LINE),
+        _fitted(sums, level, more, stored=_LINE),
         _deep(),
     )
 
@@ -152,7 +160,7 @@ def _matched(box: dict[str, Any]) -> Case:
     """Return the case of TheilSen: the line through the last row goes far below all others, or above."""
     x, level = np.array([0.0, 0.1, 0.2, 1.0]), [0.8] * 3
     pairs = e.TheilSen(**_PURE, **box, prediction_bounds=_UNIT, matchings=1, relation="replace-one")
-    return _fitted(pairs, (x, np.array([*level, -100.0])), (x, np.array([*level, 100.0])), told=_LINE)
+    return _fitted(pairs, (x, np.array([*level, -100.0])), (x, np.array([*level, 100.0])), stored=_LINE)
 
 
 def _deep() -> Case:
@@ -161,7 +169,7 @@ def _deep() -> Case:
     ones, targets = np.ones((models, 1)), np.arange(models)
     point = e.TukeyEM(**_GAUSSIAN, num_models=models, fit_intercept=False, relation="replace-one")
     first, second = ((ones, (targets < out).astype(float)) for out in (away, away + 1))
-    case = _fitted(point, first, second, told=_LINE)
+    case = _fitted(point, first, second, stored=_LINE)
 
     def run(data: Rows, generator: Generator) -> object:
         fresh: Any = clone(point)
@@ -174,9 +182,9 @@ def _deep() -> Case:
 def _preprocessing() -> tuple[Case, ...]:
     middle, high = (np.full((20, 1), 0.5),), (np.array([[0.5]] * 20 + [[1.0]]),)
     none, one = (np.zeros((20, 1)),), (np.array([[0.0]] * 20 + [[1.0]]),)
-    scaled: dict[str, Any] = {"first": middle, "second": high, "told": ("mean_", "scale_")}
+    scaled: dict[str, Any] = {"first": middle, "second": high, "stored": ("mean_", "scale_")}
     parts = ("mean_", "explained_variance_", "components_")
-    turned: dict[str, Any] = {"first": none, "second": one, "told": parts}
+    turned: dict[str, Any] = {"first": none, "second": one, "stored": parts}
     axis: dict[str, Any] = {"clip_norm": 1.0, "n_components": 1}
     return (
         _fitted(e.StandardScaler(**_PURE, bounds=_UNIT), **scaled),
@@ -190,9 +198,12 @@ def _preprocessing() -> tuple[Case, ...]:
 
 
 def label_cases() -> tuple[Case, ...]:
-    """Return the cases of the methods of `sfumato.labels`."""
-    shown = [denoising for denoising in Denoising if denoising.reveals_batches]
-    return (*_reporting(), *_counting(), *(_stepping(denoising) for denoising in shown))
+    """Return the cases of the methods of `sfumato.labels`, except those that `trainers` attacks.
+
+    Returns:
+        The cases.
+    """
+    return (*_reporting(), *_counting(), _stepping(SelfConv), _stepping(SelfSpan))
 
 
 def _released(
@@ -215,7 +226,7 @@ def _released(
 
 
 def _targets(released: Released) -> Tensor:
-    """Return the targets; where they follow a model, those for one that knows nothing."""
+    """Return the targets; if they follow a model, those for a model without knowledge."""
     targets = released.targets
     if isinstance(targets, Tensor):
         return targets
@@ -223,7 +234,7 @@ def _targets(released: Released) -> Tensor:
 
 
 def _shares(rows: int) -> Callable[[Tensor, Released], Tensor]:
-    """Return what stages learn: that each row is of a class as often as it was reported so far."""
+    """Return what stages learn: the share of each class among the reports so far."""
 
     def teach(seen: Tensor, released: Released) -> Tensor:
         reports = _targets(released).bincount(minlength=_CLASSES)
@@ -265,17 +276,16 @@ def _counting() -> tuple[Case, ...]:
     )
 
 
-def _stepping(denoising: Denoising) -> Case:
-    """Return the case of one step by noisy gradients: rows at right angles, and the weights after it."""
+def _stepping(kind: type[NoisyGradients]) -> Case:
+    """Return the case of one step with noisy gradients: orthogonal rows, and the weights after the step."""
     rows = 4
-    method = NoisyGradients(
+    method = kind(
         epsilon=2.0,
         delta=DELTA,
         classes=2,
         public_size=rows,
         expected_batch_size=rows,
         steps=1,
-        denoising=denoising,
         ema_decay=None,
     )
 
@@ -294,8 +304,8 @@ def _stepping(denoising: Denoising) -> Case:
         return model.weight
 
     return Case(
-        subject=f"NoisyGradients, {method.name}",
-        audits="NoisyGradients",
+        subject=kind.__name__,
+        audits=kind.__name__,
         run=run,
         first=[0, 0, 1, 1],
         second=[1, 0, 1, 1],

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the catalogue attacks: every mechanism and every statistic, with two neighbors that are hard to hide.
+"""The cases of every mechanism and every statistic, with two neighbors that are hard to hide.
 
-Neighbors  Each pair moves what reaches the noise as far as the sensitivity allows, where that is simple to
-           arrange: a lower bound near the claim then shows that the claim is tight, not that it is false.
-Delta      Where noise is Gaussian, 0.01. Nothing in use should promise so little; but every claim at a small
-           delta implies one at this delta, and events this rare can be counted in thousands of runs.
-Epsilon    1, and 4 for what spends it on several steps, of which one event sees only a part.
-Lighter    Statistics of rows are run half as often: a run of theirs takes milliseconds.
+- Delta is 0.01 if noise is Gaussian. No release in use should have so weak a guarantee; but every claim at a
+  small delta implies one at this delta, and events this rare can be counted in thousands of runs.
+- Epsilon is 1, and 4 for cases that spend it on several steps, of which one event sees only a part.
+- Statistics of rows run half as often, because a run takes milliseconds.
+
+Neighbors  Each pair moves the value that gets noise as far as the sensitivity allows, if that is simple to
+           arrange. A lower bound near the claim then shows that the claim is tight, not that it is false.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,7 +28,7 @@ from sfumato.statistics.query import Query, Question
 __all__ = ["Case", "mechanism_cases", "released", "statistic_cases"]
 
 ADD, REPLACE = Relation.ADD_REMOVE, Relation.REPLACE_ONE
-DELTA = 0.01  # of Gaussian claims: see "Delta"
+DELTA = 0.01  # of Gaussian claims: see above
 _SCORES = ([1.0] + [0.0] * 7, [0.0] + [1.0] * 7)  # one up, all others down: the exponential's worst
 _ASKED = ([0.0] * 6 + [1.0], [1.0] * 6 + [0.0])  # all but the last up: above-threshold's worst
 _UNIT = (0.0, 1.0)
@@ -35,20 +36,42 @@ _UNIT = (0.0, 1.0)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
-    """One claim to attack: how to run it, on which neighbors. `exact` is a mechanism of known law."""
+    """One claim to attack.
+
+    Args:
+        subject: The name of the case.
+        audits: The public name of what is attacked.
+        run: How to run it.
+        first: A data set.
+        second: A neighbor of it.
+        claim: The guarantee to test.
+        exact: A mechanism whose distribution is known, or None.
+        share: The share of the trials to run.
+    """
 
     subject: str
-    audits: str  # the public name of what is attacked
+    audits: str
     run: Run | Vectorized
     first: Any
     second: Any
     claim: Guarantee
     exact: Any = None
-    share: float = 1.0  # of the trials asked for
+    share: float = 1.0
 
 
 def released(mechanism: Any, first: Any, second: Any, *, delta: float = 0.0, subject: str = "") -> Case:
-    """Return the case of a mechanism with a `release`."""
+    """Return the case of a mechanism with a `release`.
+
+    Args:
+        mechanism: The mechanism.
+        first: Its input on a data set.
+        second: Its input on a neighbor.
+        delta: The delta of the claim.
+        subject: The name of the case, or "" for the name of the class.
+
+    Returns:
+        The case.
+    """
     name = type(mechanism).__name__
     return Case(
         subject=subject or name,
@@ -69,7 +92,11 @@ def _exactly(mechanism: Any, first: Any, second: Any, *, delta: float = 0.0) -> 
 
 
 def mechanism_cases() -> tuple[Case, ...]:
-    """Return the cases of `sfumato.mechanisms`."""
+    """Return the cases of `sfumato.mechanisms`.
+
+    Returns:
+        The cases.
+    """
     return (*_additive(), *_in_tensors(), *_choosing(), *_answering(), *_local(), *_sensitive())
 
 
@@ -90,7 +117,9 @@ def _additive() -> tuple[Case, ...]:
 def _tensor(
     name: str, run_many: RunMany, mechanism: Any, *, first: Any = 0.0, second: Any = 1.0, delta: float
 ) -> Case:
-    """Return the case of noise in tensors, which is a function: its claim is that of a mechanism alike."""
+    """Return the case of a function that adds noise in tensors. Its claim is that of the mechanism with the
+    same noise.
+    """
     claim = claim_of(mechanism, delta=delta)
     return Case(
         subject=f"{name}, in a tensor",
@@ -248,7 +277,11 @@ def _asked(question: Question[Any], first: Any, second: Any, *, share: float = 1
 
 
 def statistic_cases() -> tuple[Case, ...]:
-    """Return the cases of the questions of `sfumato.statistics`."""
+    """Return the cases of the questions of `sfumato.statistics`.
+
+    Returns:
+        The cases.
+    """
     return (*_of_columns(), *_of_categories(), *_of_ranks(), *_of_rows())
 
 

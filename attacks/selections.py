@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Selections at a margin: what a mechanism does where one candidate is ahead, and not only at ties.
+"""Attacks on selections at a margin: one candidate is ahead, instead of all being equal.
 
-Why        A choice among equals shows the noise of a selection. A shortcut for clear cases ("nobody can catch
-           up, so return the leader") shows only where one neighbor takes it and the other does not.
-Pairs      The lead of a pair goes from below a margin to above it, as far as one unit may move scores. The
-           margins follow one another without a gap: a shortcut at any lead up to the largest is passed.
-Candidates Twenty, all behind by the same: together they are chosen often enough to be counted.
+A choice among equal candidates shows the noise of a selection. A shortcut for clear cases ("no candidate can
+catch up, so return the leader") shows only if one neighbor takes it and the other does not. The lead of a
+pair goes from below a margin to above it, as far as one unit may move scores. The margins follow one another
+without a gap, so a shortcut at any lead up to the largest is crossed. There are twenty candidates; all but
+the leader have the same score, so together they are chosen often enough to be counted.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,6 +28,9 @@ _TERMS: dict[str, Any] = {"epsilon": 1.0, "sensitivity": 1.0}
 
 def margin_cases() -> tuple[Case, ...]:
     """Return the cases of selections, each at several margins.
+
+    Returns:
+        The cases.
 
     >>> [case.subject for case in margin_cases()][:2]
     ['Exponential, ahead by 1', 'Exponential, ahead by 3']
@@ -57,7 +60,7 @@ def _rising() -> Iterator[Case]:
 
 
 def _on_a_line() -> Iterator[Case]:
-    """Yield a choice among intervals, of which one leads, and one whose ends are moved: they are private."""
+    """Yield choices among intervals: with one that leads, and with ends that are moved (they are private)."""
     line = m.IntervalExponential(**_TERMS, relation=Relation.REPLACE_ONE, bounds=(0.0, 20.0))
     edges = [0.0, 1.0, 20.0]
 
@@ -76,7 +79,7 @@ def _on_a_line() -> Iterator[Case]:
 
 
 def _above() -> Iterator[Case]:
-    """Yield questions whose values are over a threshold, more and more."""
+    """Yield questions whose values are above a threshold by more and more."""
     terms: dict[str, Any] = {
         "threshold": 0.0,
         "sensitivity": 1.0,

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attack every way to train of this library: samplers, relations, clipping, owners, and secret labels.
+"""Attacks on every way to train: samplers, relations, clipping, owners, and secret labels.
 
-Guarantee  All lower bounds together have the confidence that was asked for. Each run is short, on data of no
-           importance, with canaries (`audit.runs.canaries`), and takes its mechanism as users do.
-Labels     `labels.train` with DP-SGD and AltConv. SelfSpan and SelfConv project on features, which canaries
-           have none of: the gradients that they would project are attacked here, and what comes of them in
-           `attacks.learners`.
-Projected  Where norms are estimated, batches are whole: that is quickly priced.
+Each run is short, on data of no importance, with canaries (`audit.runs.canaries`), and takes its mechanism
+as users do. `labels.train` runs with DP-SGD and AltConv. SelfSpan and SelfConv project on features, which
+canaries do not have: the gradients that they would project are attacked here, and their results in
+`attacks.learners`. If norms are estimated, batches are whole, because that is priced quickly.
+
+Guarantee  All lower bounds together have the stated confidence.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +20,7 @@ from sfumato import _check
 from sfumato.accounting.guarantee import Relation
 from sfumato.audit.evidence.results import AuditResult, confidence_of_each
 from sfumato.audit.runs.canaries import Canaries
-from sfumato.labels import Denoising, NoisyGradients, train
+from sfumato.labels import AltConv, LabelDpSgd, NoisyGradients, SelfConv, train
 from sfumato.mechanisms.random import Generator, resolve
 from sfumato.training.privacy.clipping import AdaptiveClip, Clipping, Scaling
 from sfumato.training.privacy.dp_sgd import DpSgd, NoisyStep
@@ -48,7 +49,18 @@ _RATE = PoissonSampling(sampling_rate=0.25)
 def trainers(
     canaries: int = 2000, *, confidence: float = 0.95, generator: Generator | None = None
 ) -> Iterator[AuditResult]:
-    """Train once for each way, and yield its claim with what canaries show.
+    """Train once in each way, and yield its claim with what canaries show.
+
+    Args:
+        canaries: The number of canaries of each run.
+        confidence: The confidence of all bounds together.
+        generator: The source of randomness, or None for secure randomness from the operating system.
+
+    Returns:
+        The result of each way, one after the other.
+
+    Raises:
+        InvalidParameterError: If `canaries` is not a positive whole number, or too small to show anything.
 
     >>> from sfumato.testing import seeded
     >>> next(trainers(400, generator=seeded(0))).refuted
@@ -64,7 +76,7 @@ def trainers(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Way:
-    """One way to train: a mechanism, who owns the rows, and what runs it beside the trainer."""
+    """One way to train: a mechanism, who owns the rows, and the method of secret labels, if any."""
 
     name: str
     mechanism: DpSgd
@@ -104,26 +116,26 @@ def _projected() -> _Way:
 
 
 def _of_labels(units: int) -> Iterator[_Way]:
-    for denoising in (Denoising.NONE, Denoising.ALT_CONV):
-        method = _method(denoising, _ROWS)
+    for method in (
+        LabelDpSgd(**_label_terms(_ROWS)),
+        AltConv(**_label_terms(_ROWS), alternative_batch_size=16),
+    ):
         name = f"labels, {method.name}, replace-label"
         yield _Way(name=name, mechanism=method.mechanism(), method=method)
-    shown = _method(Denoising.SELF_CONV, units).mechanism()
+    shown = SelfConv(**_label_terms(units)).mechanism()
     yield _Way(name="labels, as for selfspan and selfconv, replace-label", mechanism=shown)
 
 
-def _method(denoising: Denoising, units: int) -> NoisyGradients:
-    return NoisyGradients(
-        epsilon=1e6,  # no limit: steps and noise are given
-        delta=_DELTA,
-        classes=2,
-        public_size=units,
-        steps=_STEPS,
-        denoising=denoising,
-        expected_batch_size=units // 4,
-        noise_multiplier=_NOISE,
-        alternative_batch_size=16,
-    )
+def _label_terms(units: int) -> dict[str, Any]:
+    return {
+        "epsilon": 1e6,  # no limit: steps and noise are given
+        "delta": _DELTA,
+        "classes": 2,
+        "public_size": units,
+        "steps": _STEPS,
+        "expected_batch_size": units // 4,
+        "noise_multiplier": _NOISE,
+    }
 
 
 def _way(

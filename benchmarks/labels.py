@@ -48,6 +48,7 @@ from torch import Tensor, nn
 from sfumato.datasets import DataNotFoundError, Dataset, load
 from sfumato.labels import AltConv, LabelGradients, NoisyGradients, train
 from sfumato.labels.choose import choose
+from sfumato.labels.methods.denoisers import AltConvDenoiser
 from sfumato.labels.recipes import LabelRecipe, Start, clustered, first_model, points_of, recipe
 from sfumato.mechanisms.random import resolve
 from sfumato.report.curves import Series, line_chart
@@ -324,11 +325,10 @@ def _errors(data: Dataset, epsilon: float, device: str) -> tuple[tuple[float, fl
     """Return mean cosine and distance of noisy and of denoised gradients, over some steps."""
     made = _altconv(data, epsilon)
     method = made.method
-    assert isinstance(method, NoisyGradients)
+    assert isinstance(method, AltConv)
     model, x, y = made.model.to(device), made.features.to(device), data.train.labels.to(device)
     stddev = method.mechanism().noise_multiplier(0) * method.clip_norm / method.expected_batch_size
     denoiser = replace(method, averaging=0.0).denoiser(x)
-    assert denoiser is not None
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     draws, found = torch.Generator().manual_seed(0), []
     for step in range(20):
@@ -371,11 +371,11 @@ def steps(quick: bool, device: str) -> Iterator[Row]:
     for epsilon in EPSILONS:
         made = _altconv(data, epsilon)
         method = made.method
-        assert isinstance(method, NoisyGradients)
+        assert isinstance(method, AltConv)
         count = 4 if quick else 20
         plain = _seconds(made.model, made.features, data, method, None, count, device)
         denoiser = method.denoiser(made.features.to(device))
-        assert isinstance(denoiser, AltConv)
+        assert isinstance(denoiser, AltConvDenoiser)
         ours = _seconds(made.model, made.features, data, method, denoiser, count, device)
         gaps = [entry.gap for entry in denoiser.log if entry.gap is not None]
         yield Row(
@@ -398,7 +398,7 @@ def _seconds(
     features: Tensor,
     data: Dataset,
     method: NoisyGradients,
-    denoiser: AltConv | None,
+    denoiser: AltConvDenoiser | None,
     count: int,
     device: str,
 ) -> float:
@@ -416,10 +416,10 @@ def _seconds(
         progress=False,
         runtime=Runtime(device=torch.device(device)),
     )
-    session = trainer._session()
+    loop = trainer._loop()
     for _ in range(count):
         began = time.perf_counter()
-        session.take_step()
+        loop.take_step()
         if device != "cpu":
             torch.cuda.synchronize()
         times.append(time.perf_counter() - began)

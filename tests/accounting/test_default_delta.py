@@ -15,7 +15,7 @@ from sfumato.accounting.events import PureDpEvent
 from sfumato.cli.app import app
 from sfumato.errors import InvalidParameterError
 from sfumato.estimators import StandardScaler
-from sfumato.labels import NoisyGradients
+from sfumato.labels import LabelDpSgd
 from sfumato.ledger import Budget, Ledger
 from sfumato.statistics.groups.key_discovery import KeyDiscovery
 from sfumato.training.budget import dp_sgd_for
@@ -77,7 +77,7 @@ BUY = {
     "a run": lambda delta: dp_sgd_for(
         Privacy(epsilon=2, delta=delta, **SIZES, clipping=Clipping(clip_norm=1.0))
     ),
-    "labels": lambda delta: NoisyGradients(
+    "labels": lambda delta: LabelDpSgd(
         epsilon=1.0, delta=delta, classes=2, public_size=9, steps=1, expected_batch_size=3
     ),
     "an account": lambda delta: Ledger.temporary().open(

@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sfumato.errors import InvalidParameterError
-from sfumato.labels import Alibi, ClusterLabels, Denoising, MultiStage, RandomizedLabels
+from sfumato.labels import Alibi, ClusterLabels, MultiStage, RandomizedLabels
 from sfumato.labels.choose import Choice, choose
 
 NAMES = {
@@ -15,7 +15,7 @@ NAMES = {
     MultiStage(epsilon=1.0, classes=3).name,
     RandomizedLabels(epsilon=1.0, classes=3).name,
     ClusterLabels(epsilon=1.0, classes=2, clusters=torch.tensor([0, 0])).name,
-    *(denoising.value for denoising in Denoising),
+    *("altconv", "selfconv", "selfspan", "dp-sgd"),
 }
 # From the method for the least information about a label to that for the most.
 RUNGS = ["nothing", "altconv", "dp-sgd", "clusters", "multi-stage", "randomized-response"]

@@ -41,7 +41,7 @@ def test_what_is_no_label_is_refused_and_never_shown(kind):
         assert private not in said
     assert said in (
         "labels must be whole numbers from 0 to 2, one for each of 3 rows of features; fractions and rows of "
-        "probabilities are no labels. Nothing was released.",
+        "probabilities are not accepted. Nothing was released.",
         "labels cannot be read as an array; nothing was released.",
     )
 

@@ -23,7 +23,8 @@ from scipy.stats import beta, norm
 from torch import nn
 
 from sfumato.accounting import Relation, price
-from sfumato.labels import Denoising, NoisyGradients, SelfSpan
+from sfumato.labels import AltConv, LabelDpSgd, NoisyGradients, SelfConv, SelfSpan
+from sfumato.labels.methods.denoisers import SelfSpanDenoiser
 from sfumato.testing import seeded
 from sfumato.training import PoissonSampling, Trainer
 
@@ -37,7 +38,7 @@ class Watching:
     """A denoiser that records what it is shown: noisy gradients, and rows where batches are revealed."""
 
     reveals_batches: bool
-    inner: SelfSpan | None = None
+    inner: SelfSpanDenoiser | None = None
     seen: list = field(default_factory=list, repr=False)  # of each step: a number for each row
     present: list = field(default_factory=list, repr=False)  # ... and which rows were in the batch
 
@@ -98,7 +99,7 @@ def lower_bound(losses, labels, *, threshold, delta):
 
 
 class Case(NamedTuple):
-    denoising: Denoising
+    kind: type[NoisyGradients]
     batch: int
     noise: float  # multiplier
     steps: int  # of a trial
@@ -116,8 +117,8 @@ class Audit:
 
 def audited(case):
     """Audit runs of some steps: one long run is many of them for each row."""
-    denoising, batch, noise, steps, trials, delta = case
-    method = NoisyGradients(
+    kind, batch, noise, steps, trials, delta = case
+    method = kind(
         epsilon=1e6,  # no limit: noise and steps are given
         delta=1e-5,
         classes=2,
@@ -125,17 +126,14 @@ def audited(case):
         steps=steps * trials,
         expected_batch_size=batch,
         noise_multiplier=noise,
-        denoising=denoising,
     )
     features, labels = torch.eye(ROWS) * 1000, torch.arange(ROWS) % 2
-    span = SelfSpan(features=features, classes=2, clip_norm=method.clip_norm)
-    watching = Watching(
-        reveals_batches=denoising.reveals_batches, inner=span if denoising is Denoising.SELF_SPAN else None
-    )
+    span = SelfSpanDenoiser(features=features, classes=2, clip_norm=method.clip_norm)
+    watching = Watching(reveals_batches=method.reveals_batches, inner=span if kind is SelfSpan else None)
     whole = method.mechanism()
     assert whole.steps == steps * trials
     shown = watched(whole, watching, features=features, labels=labels)
-    if denoising.reveals_batches:
+    if method.reveals_batches:
         losses = np.where(np.stack(watching.present), loss(shown, rate=1.0, noise=noise), 0.0)
     else:
         losses = loss(shown, rate=batch / ROWS, noise=noise)
@@ -152,14 +150,14 @@ def audited(case):
 
 
 CASES = {
-    "every-row-in-every-step": Case(Denoising.NONE, batch=400, noise=3.0, steps=1, trials=60, delta=0.05),
-    "poisson-one-step": Case(Denoising.NONE, batch=100, noise=0.5, steps=1, trials=200, delta=0.1),
-    "poisson-many-steps": Case(Denoising.ALT_CONV, batch=40, noise=1.0, steps=16, trials=50, delta=0.05),
-    "span-one-epoch": Case(Denoising.SELF_SPAN, batch=100, noise=2.0, steps=4, trials=40, delta=0.05),
-    "span-two-epochs": Case(Denoising.SELF_SPAN, batch=200, noise=3.0, steps=4, trials=40, delta=0.05),
-    "conv-one-epoch": Case(Denoising.SELF_CONV, batch=50, noise=2.0, steps=8, trials=40, delta=0.02),
+    "every-row-in-every-step": Case(LabelDpSgd, batch=400, noise=3.0, steps=1, trials=60, delta=0.05),
+    "poisson-one-step": Case(LabelDpSgd, batch=100, noise=0.5, steps=1, trials=200, delta=0.1),
+    "poisson-many-steps": Case(AltConv, batch=40, noise=1.0, steps=16, trials=50, delta=0.05),
+    "span-one-epoch": Case(SelfSpan, batch=100, noise=2.0, steps=4, trials=40, delta=0.05),
+    "span-two-epochs": Case(SelfSpan, batch=200, noise=3.0, steps=4, trials=40, delta=0.05),
+    "conv-one-epoch": Case(SelfConv, batch=50, noise=2.0, steps=8, trials=40, delta=0.02),
 }
-SHOWN = [name for name, case in CASES.items() if case.denoising.reveals_batches]
+SHOWN = [name for name, case in CASES.items() if case.kind in (SelfSpan, SelfConv)]
 
 
 @pytest.mark.parametrize("name", list(CASES))

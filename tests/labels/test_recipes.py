@@ -8,7 +8,7 @@ from sfumato import Relation
 from sfumato.datasets import Examples, load
 from sfumato.errors import InvalidParameterError
 from sfumato.labels import Learner, NoisyGradients, train
-from sfumato.labels.recipes import METHODS, Start, published_cnn, recipe, standardized, tiny_cnn
+from sfumato.labels.recipes import METHODS, Start, recipe, standardized
 
 every_method = pytest.mark.parametrize("method", list(METHODS))
 
@@ -95,8 +95,7 @@ def test_a_recipe_for_random_weights_has_features_weights_and_settings_of_its_ow
     flat = made.features.flatten(1) if made.features.dim() == 2 else made.features
     over = 0 if flat.dim() == 2 else (0, 2, 3)
     assert flat.mean(over).abs().max() < 1e-4 and (flat.var(over, correction=0).max() - 1).abs() < 1e-3
-    assert made.method.denoising is warm.method.denoising
-    assert replace(made.method, denoising=warm.method.denoising) != warm.method
+    assert type(made.method) is type(warm.method) and made.method != warm.method
     first, again = (
         recipe(digits, method, epsilon=0.7, delta=1e-4, seed=seed, start=Start.RANDOM) for seed in (1, 2)
     )
@@ -124,26 +123,7 @@ def test_from_random_weights_first_predictions_are_almost_even(digits):
     assert float(chances.min()) > 0.05 and float(chances.max()) < 0.2
 
 
-def test_the_published_network_has_the_published_layers_and_unit_variance():
-    torch.manual_seed(0)
-    model = published_cnn((1, 28, 28), 10)
-    assert [type(layer).__name__ for layer in model] == (
-        ["Conv2d", "ReLU", "AvgPool2d"] * 2 + ["Flatten", "Linear", "ReLU", "Linear"]
-    )
-    assert [p.shape[0] for p in model.parameters()] == [16] * 6 + [10] * 2
-    dense = model[7].weight
-    assert float(dense.detach().std()) * dense.shape[1] ** 0.5 == pytest.approx(1, abs=0.05)
-    assert not any(p.any() for name, p in model.named_parameters() if name.endswith("bias"))
-    for shape in ((3, 32, 32), (1, 12, 12)):
-        assert published_cnn(shape, 7)(torch.zeros(2, *shape)).shape == (2, 7)
-
-
 def test_test_rows_are_standardized_by_the_training_rows():
     train_rows, test_rows = torch.randn(50, 3) * 4 + 1, torch.zeros(2, 3)
     found = standardized(test_rows, by=train_rows)
     assert torch.allclose(found, -train_rows.mean(0) / train_rows.std(0, correction=0), atol=1e-6)
-
-
-def test_the_small_network_takes_images_of_any_channels_and_size():
-    for shape in ((1, 28, 28), (3, 32, 32), (1, 12, 12)):
-        assert tiny_cnn(shape, 7)(torch.zeros(2, *shape)).shape == (2, 7)

@@ -14,7 +14,7 @@ from sfumato.audit import Canaries
 from sfumato.errors import BudgetExceededError, InvalidParameterError, UnsupportedModelError
 from sfumato.labels import (
     Alibi,
-    Denoising,
+    AltConv,
     Learner,
     MultiStage,
     NoisyGradients,
@@ -22,6 +22,7 @@ from sfumato.labels import (
     RandomizedLabels,
     train,
 )
+from sfumato.labels.methods.catalogue import GRADIENT_METHODS
 from sfumato.ledger.state import Progress
 from sfumato.mechanisms.random import FastGenerator
 from sfumato.testing import seeded
@@ -36,8 +37,8 @@ GRADIENTS = {
     "public_size": 300,
     "steps": 6,
     "expected_batch_size": 60,
-    "alternative_batch_size": 20,
 }
+OWN = {AltConv: {"alternative_batch_size": 20}}
 LEARNER = Learner(epochs=1)
 
 
@@ -48,11 +49,11 @@ def methods(epsilon=4.0, **terms):
         "multi-stage": MultiStage(epsilon=epsilon, classes=CLASSES, **terms),
         "alibi": Alibi(epsilon=epsilon, classes=CLASSES, **terms),
     }
-    by_gradients = {
-        kind.value: NoisyGradients(epsilon=epsilon, classes=CLASSES, denoising=kind, **GRADIENTS, **terms)
-        for kind in Denoising
-    }
-    return released | by_gradients
+    by_gradients = [
+        kind(**{"epsilon": epsilon, "classes": CLASSES, **GRADIENTS, **OWN.get(kind, {}), **terms})
+        for kind in GRADIENT_METHODS
+    ]
+    return released | {method.name: method for method in by_gradients}
 
 
 NAMES = list(methods())
@@ -169,16 +170,9 @@ def test_a_model_that_makes_no_logits_of_the_classes_is_refused_before_paying(ac
 @pytest.mark.parametrize("name", NAMES)
 def test_users_who_own_several_labels_are_protected_as_a_whole(name):
     owners = torch.arange(300) // 2
-    size = {"public_size": 150} if name in {kind.value for kind in Denoising} else {}
     method = methods(contribution_bound=2)[name]
-    if size:
-        method = NoisyGradients(
-            epsilon=4.0,
-            classes=CLASSES,
-            denoising=Denoising(name),
-            contribution_bound=2,
-            **(GRADIENTS | size),
-        )
+    if isinstance(method, NoisyGradients):
+        method = replace(method, public_size=150)
     run = trained(method, owners=owners)
     assert run.guarantee.privacy_unit == "user" and run.guarantee.epsilon <= 4.0
     with pytest.raises(InvalidParameterError, match="owners"):
@@ -224,7 +218,7 @@ def test_digits_are_learned_from_noisy_labels_and_gradients():
     x = torch.tensor(digits.data / 16, dtype=torch.float32)
     y = torch.tensor(digits.target)
     kinds = {
-        "altconv": NoisyGradients(
+        "altconv": AltConv(
             epsilon=4.0, delta=1e-4, classes=10, public_size=1400, steps=60, expected_batch_size=256,
             alternative_batch_size=64,
         ),
@@ -267,7 +261,7 @@ def test_labels_are_not_released_once_more_by_each_process(monkeypatch, name):
 
 # --- resuming --------------------------------------------------------------------------------------------
 
-GRADIENT_NAMES = [kind.value for kind in Denoising]
+GRADIENT_NAMES = [name for name, method in methods().items() if isinstance(method, NoisyGradients)]
 
 
 class Killed(BaseException):
@@ -302,7 +296,8 @@ def test_a_killed_run_goes_on_to_the_same_weights_under_the_same_charge(
     account, killed, tmp_path, name, owned
 ):
     terms = {"owners": torch.arange(300)} if owned else {}
-    method = replace(methods()[name], averaging=0.5, momentum=0.5)  # both remember earlier steps
+    method = replace(methods()[name], momentum=0.5)  # remembers earlier steps, as an average does
+    method = replace(method, averaging=0.5) if isinstance(method, AltConv) else method
     folder, more = str(tmp_path / "run"), terms | {"generator": seeded(5), "evaluation": (X, Y)}
     killed(4)
     with pytest.raises(Killed):

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from sfumato.errors import InvalidParameterError
-from sfumato.labels.recipes import published_cnn, tiny_cnn
+from sfumato.labels.networks import published_cnn, tiny_cnn
 from sfumato.labels.whitening import whitened
 
 

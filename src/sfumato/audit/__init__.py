@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Is the claim true? Attacks on every guarantee, each with a lower bound on epsilon or an honest estimate.
+"""Attacks on guarantees: lower bounds on epsilon, and estimates of what a model reveals.
 
-`Canaries` audit a training run from within, an `Auditor` any mechanism of noisy sums, `attack` a finished
-one, `audit_inputs` one that cannot be changed, `audit_mechanism` any mechanism, `replay` whatever computes
-statistics, and `check_paid_first` the order of charge and data. `Lira` and `Rmia` ask who was in the training
-data; `train_with_secrets`, `invert` and `infer_attribute` what else a model gives away. Each is
-loaded when it is first used; what attacks runs and networks needs `sfumato[torch]`.
+`Canaries` audit a training run while it runs, an `Auditor` any mechanism of noisy sums, `attack` a finished
+run, `audit_inputs` a run that cannot be changed, `audit_mechanism` any mechanism, `replay` code that
+computes statistics, and `check_paid_first` the order of charge and data. `Lira` and `Rmia` estimate who was
+in the training data; `train_with_secrets`, `invert` and `infer_attribute` what else a model reveals. All
+names are imported lazily; attacks on runs and models need `sfumato[torch]`.
 """
 
 from typing import TYPE_CHECKING

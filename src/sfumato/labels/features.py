@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What public features say before any label is seen: components, neighbors, a spectrum, clusters.
+"""Components, neighbors, a spectrum and clusters of public features, computed before any label is used.
 
-Privacy    None is claimed and none is needed: features are public under label privacy, and nothing here may
-           be given a label. Where features are private too, none of this may be used.
-Repeatable The same features and the same seed give the same result on one machine.
-Gradients  `oriented_gradients`: how much of each direction of edge lies in each overlapping cell of an image,
-           as a unit vector of square roots. It forgets small shifts and the strength of lines.
-Spectrum   `spectrum`: leading eigenvectors of D^-1/2 W D^-1/2, where W joins each row with its nearest rows,
-           by exp(-distance^2 / (reach_i reach_j)), and reach is the distance of the 7th neighbor. They change
-           slowly along the sheets on which rows lie, so that few of them tell classes apart.
+- `oriented_gradients` measures how much of each direction of edge lies in each overlapping cell of an image,
+  as a unit vector of square roots. It is insensitive to small shifts and to the strength of lines.
+- `spectrum` returns the leading eigenvectors of D^-1/2 W D^-1/2, where W joins each row with its nearest
+  rows, by exp(-distance^2 / (reach_i reach_j)), and reach is the distance of the 7th neighbor. They change
+  slowly along the surfaces on which rows lie, so a few of them separate classes.
+
+The same features and the same seed give the same result on one machine.
+
+Guarantee  None is claimed: features are public under label privacy. Never pass a label to a function of this
+           module, and do not use it if features are private too.
 Source     Dalal, Triggs 2005 (gradients); Zelnik-Manor, Perona 2004 (local reach); Ng, Jordan, Weiss 2001
            (rows of unit length); Coifman, Lafon 2006 (diffusion); Arthur, Vassilvitskii 2007 (k-means++).
 """
@@ -48,39 +50,79 @@ _SEEDING_ROWS = 20_000  # k-means++ chooses its starts among so many rows
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class Components:
-    """A mean, and the directions in which rows differ most from it."""
+    """A mean, and the directions in which rows differ most from it.
 
-    mean: Tensor  # [columns]
-    directions: Tensor  # [columns, components], orthonormal, largest variance first
+    Attributes:
+        mean: The mean, [columns].
+        directions: Orthonormal directions [columns, components], largest variance first.
+    """
+
+    mean: Tensor
+    directions: Tensor
 
     def of(self, features: Tensor) -> Tensor:
-        """Return the coordinates of rows, seen before or not: [rows, components]."""
+        """Return the coordinates of rows, those used before or others.
+
+        Args:
+            features: The rows, [rows, columns].
+
+        Returns:
+            The coordinates, [rows, components].
+        """
         return (_rows(features) - self.mean) @ self.directions
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class Neighbors:
-    """The nearest other rows of each row, nearest first."""
+    """The nearest other rows of each row, nearest first.
 
-    rows: Tensor  # int64 [rows, neighbors]
-    distances: Tensor  # [rows, neighbors]
+    Attributes:
+        rows: Int64 [rows, neighbors].
+        distances: [rows, neighbors].
+    """
+
+    rows: Tensor
+    distances: Tensor
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class Spectrum:
-    """Leading eigenvalues and orthonormal eigenvectors of the graph of neighbors."""
+    """Leading eigenvalues and orthonormal eigenvectors of the graph of neighbors.
 
-    values: Tensor  # float64 [dimensions], falling, from 1
-    vectors: Tensor  # float64 [rows, dimensions]
+    Attributes:
+        values: Float64 [dimensions], falling, from 1.
+        vectors: Float64 [rows, dimensions].
+    """
+
+    values: Tensor
+    vectors: Tensor
 
     def points(self, *, steps: int = 10) -> Tensor:
-        """Return each row's place after so many steps of diffusion, scaled to unit length: for k-means."""
+        """Return the place of each row after some steps of diffusion, scaled to unit length, for k-means.
+
+        Args:
+            steps: The number of steps of diffusion.
+
+        Returns:
+            Float32 [rows, dimensions].
+        """
         _check.count(steps=steps)
         return F.normalize(self.vectors * self.values.clamp(min=0) ** steps, dim=1).float()
 
 
 def oriented_gradients(images: Tensor, *, cell: int = 4, directions: int = 8) -> Tensor:
-    """Return what edges images [rows, (channels,) height, width] have, and where: float32 [rows, columns].
+    """Return the directions of edges in each part of images.
+
+    Args:
+        images: [rows, height, width] or [rows, channels, height, width].
+        cell: The side of a cell in pixels, even.
+        directions: The number of directions.
+
+    Returns:
+        Float32 [rows, columns], of unit length.
+
+    Raises:
+        InvalidParameterError: If the shape or the cell are wrong.
 
     >>> oriented_gradients(torch.rand(3, 28, 28)).shape  # 8 directions in 7 x 7 cells
     torch.Size([3, 392])
@@ -111,7 +153,17 @@ def _gradients_of(images: Tensor, cell: int, directions: int) -> Tensor:
 
 
 def principal_components(features: Tensor, *, components: int) -> Components:
-    """Return the mean and the leading principal directions of all rows, exactly, added up in float64.
+    """Return the mean and the leading principal directions of all rows, exactly, summed in float64.
+
+    Args:
+        features: The rows, [rows, columns].
+        components: The number of directions.
+
+    Returns:
+        The mean and the directions.
+
+    Raises:
+        InvalidParameterError: If there are fewer columns than components.
 
     >>> found = principal_components(torch.tensor([[0.0, 0.0], [2.0, 2.0], [4.0, 4.0]]), components=1)
     >>> found.of(torch.tensor([[3.0, 3.0]])).abs()
@@ -127,14 +179,24 @@ def principal_components(features: Tensor, *, components: int) -> Components:
         apart = part.double() - mean
         scatter.addmm_(apart.T, apart)
     directions = torch.linalg.eigh(scatter).eigenvectors[:, -components:].flip(1)
-    # An eigenvector and its negative are as good: the sign is settled so that machines agree.
+    # An eigenvector and its negative are equally good: the sign is fixed so that machines agree.
     largest = directions.gather(0, directions.abs().argmax(0, keepdim=True))
     directions = directions * torch.where(largest < 0, -1.0, 1.0)
     return Components(mean=mean.to(rows.dtype), directions=directions.to(rows.dtype))
 
 
 def nearest_neighbors(points: Tensor, *, neighbors: int) -> Neighbors:
-    """Return the nearest other rows of each row, by exact search on the points' own device.
+    """Return the nearest other rows of each row, by exact search on the device of the points.
+
+    Args:
+        points: The rows, [rows, columns].
+        neighbors: The number of neighbors of each row.
+
+    Returns:
+        The neighbors and their distances.
+
+    Raises:
+        InvalidParameterError: If there are too few rows.
 
     >>> nearest_neighbors(torch.tensor([[0.0], [1.0], [5.0]]), neighbors=1).rows.flatten()
     tensor([1, 0, 1])
@@ -165,6 +227,17 @@ def _distances(rows: Tensor, chosen: Tensor) -> Tensor:
 
 def spectrum(neighbors: Neighbors, *, dimensions: int, tolerance: float = 1e-3) -> Spectrum:
     """Return the leading eigenvectors of the graph that joins each row with its neighbors, on the CPU.
+
+    Args:
+        neighbors: The neighbors of each row.
+        dimensions: The number of eigenvectors.
+        tolerance: The relative accuracy of eigenvalues.
+
+    Returns:
+        The spectrum.
+
+    Raises:
+        InvalidParameterError: If there are too few rows.
 
     >>> sides = torch.tensor([[0.0], [1.0], [2.0], [9.0], [10.0], [11.0]])
     >>> found = spectrum(nearest_neighbors(sides, neighbors=2), dimensions=2)
@@ -204,9 +277,9 @@ def _edges(neighbors: Neighbors) -> Any:
 
 
 def _vectors_of_parts(edges: Any, degrees: Floats, most: int) -> Floats:
-    """Return the eigenvectors of value 1, one for each part that nothing joins with others, largest first.
+    """Return the eigenvectors of value 1, one for each connected part, largest first.
 
-    They are known in closed form, and must be: Lanczos' method finds one vector of a repeated eigenvalue.
+    They are computed in closed form because Lanczos' method finds one vector of a repeated eigenvalue.
     """
     part = connected_components(edges, directed=False)[1]
     weights = np.bincount(part, weights=degrees)
@@ -235,9 +308,21 @@ def _leading(graph: Any, known: Floats, dimensions: int, tolerance: float) -> tu
 
 
 def k_means(points: Tensor, *, clusters: int, seed: int = 0, rounds: int = 30) -> Tensor:
-    """Return each row's cluster, 0 ... clusters - 1: Lloyd's rounds from a k-means++ start; int64 on the CPU.
+    """Return the cluster of each row, by rounds of Lloyd from a k-means++ start.
 
-    A cluster may be left without rows, where fewer rows than clusters are distinct.
+    A cluster may have no rows, if fewer rows than clusters are distinct.
+
+    Args:
+        points: The rows, [rows, columns].
+        clusters: The number of clusters.
+        seed: The seed of the start.
+        rounds: The largest number of rounds.
+
+    Returns:
+        The cluster of each row from 0, int64 on the CPU.
+
+    Raises:
+        InvalidParameterError: If there are fewer rows than clusters.
 
     >>> k_means(torch.tensor([[0.0], [0.1], [9.0]]), clusters=2).bincount().sort().values
     tensor([1, 2])

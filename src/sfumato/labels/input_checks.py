@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What comes in: labels, which are secret; priors, owners and evaluation rows, which are public.
+"""Checks of labels, which are secret, and of priors, owners and evaluation rows, which are public.
 
-Promise    Labels come out as one whole number from 0 to classes - 1 for each row of features. A whole number
-           outside is read as the nearest class: one label cannot make a run fail, which would show it. What
-           is refused is refused by type and shape, which are those of all labels: a refusal says what
-           labels must be, not one that was given, how many were wrong, or which classes occur.
-Public     The number of rows, the number of classes, priors and who owns which row are public, like features.
-           What is wrong with these can be known before anything is paid: `check_shape` and all that is
-           called `checked_...`, but for `checked_labels`, look at no secret label.
-Edges      Fractions, probabilities, text, missing values, a second axis and another number of rows are
+Labels become one whole number from 0 to classes - 1 for each row of features.
+
+Guarantee  A whole number outside of the classes is read as the nearest class: one label cannot make a run
+           fail, which would reveal it. Labels are refused only by type and shape, which belong to all labels
+           together. A message states what labels must be. It does not show a label, how many were wrong, or
+           which classes occur. The number of rows, the number of classes, priors and who owns which row are
+           public, like features. They are checked before anything is charged: `check_shape` and all
+           functions called `checked_...`, except `checked_labels`, use no secret label.
+Edge cases Fractions, probabilities, text, missing values, a second axis and another number of rows are
            refused: soft labels have no label to replace. True and False are the classes 1 and 0. A list has
-           no type but that of its entries, one of which could have it refused: `check_shape` takes arrays
-           and tensors only.
-           Evaluation labels are not protected, and refused outside of the classes.
+           no type other than that of its entries, and a single entry could cause a refusal: `check_shape`
+           accepts only arrays and tensors. Evaluation labels are not protected, and are refused if they are
+           outside of the classes.
 """
 
 from collections.abc import Sequence
@@ -44,17 +45,17 @@ _NAMES = "iubUS"  # numpy's kinds: signed, unsigned, bool, text, bytes
 
 
 def check_classes(classes: int) -> None:
-    """Require two classes or more: where there is one, the label is no secret."""
+    """Raise unless there are two classes or more: with one class, the label is not a secret."""
     _check.count(classes=classes)
     if classes < 2:
         raise InvalidParameterError(
-            f"classes must be 2 or more, but {classes!r} was given. Say how many there could be, "
-            "whichever occur."
+            f"classes must be 2 or more, but {classes!r} was given. Pass the number of possible classes, "
+            "whether or not all of them occur."
         )
 
 
 def check_features(features: Tensor, *, what: str = "features") -> None:
-    """Require a tensor with a row at least."""
+    """Raise unless features are a tensor with at least one row."""
     if not (isinstance(features, Tensor) and features.dim() and len(features)):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not be typed
         raise InvalidParameterError(
             f"{what} must be a tensor with one row for each example, and at least one row."
@@ -62,7 +63,14 @@ def check_features(features: Tensor, *, what: str = "features") -> None:
 
 
 def check_shape(labels: Given, *, rows: int) -> None:
-    """Require one label for each row, by length and type alone: these are public, and no label is looked at.
+    """Raise unless there is one label for each row, by length and type alone. No label is used.
+
+    Args:
+        labels: The labels.
+        rows: The number of rows of features.
+
+    Raises:
+        InvalidParameterError: If length or type are wrong. Nothing is spent.
 
     >>> check_shape(torch.rand(2, 3), rows=2)
     Traceback (most recent call last):
@@ -74,13 +82,12 @@ def check_shape(labels: Given, *, rows: int) -> None:
     if tuple(shape) != (rows,) or not _is_whole(labels):
         raise InvalidParameterError(
             f"labels must be whole numbers, one for each of {rows} rows of features, in a tensor or a numpy "
-            "array; fractions, text and rows of probabilities are no labels, and a list has no type. Nothing "
-            "was spent."
+            "array; fractions, text, rows of probabilities and lists are not accepted. Nothing was spent."
         )
 
 
 def _is_whole(labels: Given) -> bool:
-    """Whether labels are whole numbers by their type, none of which can be missing: a list has no type."""
+    """Whether labels are whole numbers by a type that has no missing values. A list has no type."""
     kind: Any = getattr(labels, "dtype", None)
     if isinstance(kind, torch.dtype):
         return kind in _WHOLE
@@ -88,7 +95,18 @@ def _is_whole(labels: Given) -> bool:
 
 
 def checked_labels(labels: Given, *, classes: int, rows: int) -> Tensor:
-    """Return secret labels as int64 on the CPU, one for each of `rows` rows of features.
+    """Return secret labels as int64 on the CPU.
+
+    Args:
+        labels: The labels.
+        classes: The number of classes.
+        rows: The number of rows of features.
+
+    Returns:
+        One label for each row, moved to the nearest class.
+
+    Raises:
+        InvalidParameterError: If shape or type are wrong.
 
     >>> checked_labels([0, 2, 1], classes=3, rows=3)
     tensor([0, 2, 1])
@@ -113,12 +131,22 @@ def _whole_numbers(labels: Given, *, classes: int, rows: int, what: str) -> npt.
 def _no_labels(what: str, classes: int, rows: int) -> InvalidParameterError:
     return InvalidParameterError(
         f"{what} must be whole numbers from 0 to {classes - 1}, one for each of {rows} rows of features; "
-        "fractions and rows of probabilities are no labels. Nothing was released."
+        "fractions and rows of probabilities are not accepted. Nothing was released."
     )
 
 
 def checked_evaluation(evaluation: tuple[Tensor, Given], *, classes: int) -> tuple[Tensor, Tensor]:
-    """Return features and labels that are NOT protected, the labels as int64 beside the features.
+    """Return features and labels that are NOT protected.
+
+    Args:
+        evaluation: A pair: features, and a label for each row.
+        classes: The number of classes.
+
+    Returns:
+        The features, and the labels as int64 on the device of the features.
+
+    Raises:
+        InvalidParameterError: If the pair, its shapes or a label are wrong.
 
     >>> checked_evaluation((torch.zeros(2, 4), [0, 2]), classes=3)[1]
     tensor([0, 2])
@@ -137,9 +165,19 @@ def checked_evaluation(evaluation: tuple[Tensor, Given], *, classes: int) -> tup
 
 
 def checked_prior(prior: Given, *, classes: int, rows: int) -> npt.NDArray[np.float64]:
-    """Return public weights of the classes as float64 [rows, classes]; one list of them stands for every row.
+    """Return public weights of the classes, normalized.
 
-    Weights need not add up to 1, but must be finite, not below zero, and above zero somewhere in each row.
+    Args:
+        prior: Weights [classes] for all rows, or [rows, classes]: finite, not below zero, above zero
+            somewhere in each row.
+        classes: The number of classes.
+        rows: The number of rows.
+
+    Returns:
+        Float64 [rows, classes] with sum 1 in each row.
+
+    Raises:
+        InvalidParameterError: If the weights or their shape are wrong.
 
     >>> checked_prior([1, 3], classes=2, rows=2)
     array([[0.25, 0.75],
@@ -163,9 +201,19 @@ def checked_prior(prior: Given, *, classes: int, rows: int) -> npt.NDArray[np.fl
 
 
 def checked_owners(owners: Given, *, rows: int, contribution_bound: int) -> Tensor:
-    """Return the number of each row's owner: int64. None may own more than `contribution_bound` rows.
+    """Return the number of each row's owner.
 
-    Owners are whole numbers or names. Of two fractions nobody knows whether they are the same person.
+    Args:
+        owners: Whole numbers or names, one for each row. Fractions are refused: it is not clear whether two
+            are the same person.
+        rows: The number of rows.
+        contribution_bound: The largest number of rows of one owner.
+
+    Returns:
+        Int64 numbers from 0, one for each row.
+
+    Raises:
+        InvalidParameterError: If shape or type are wrong, or an owner has more rows.
 
     >>> checked_owners(["ann", "bob", "ann"], rows=3, contribution_bound=2)
     tensor([0, 1, 0])
@@ -184,7 +232,7 @@ def checked_owners(owners: Given, *, rows: int, contribution_bound: int) -> Tens
     most = int(counts.max(initial=0))
     if most > contribution_bound:
         raise InvalidParameterError(
-            f"contribution_bound={contribution_bound}, but an owner has {most} rows. Say "
+            f"contribution_bound={contribution_bound}, but an owner has {most} rows. Pass "
             f"contribution_bound={most}, or drop rows of that owner first."
         )
     return torch.from_numpy(numbers.astype(np.int64))

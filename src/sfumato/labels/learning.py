@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Learn from what was released: plain training, which costs nothing.
+"""Training on released labels with plain, non-private optimizers. It costs no privacy.
 
-Privacy    Post-processing: features are public, and targets are releases that were paid for. Nothing here may
-           be given a private label; nothing here is a claim.
-Targets    One class for each row [rows], weights of the classes [rows, classes], or `MovingTargets`, which
-           may look at what the model says of the rows at hand. `loss` is given them as they are.
-Repeatable The same seed gives the same weights on one machine: order of rows, augmentation and the model's
-           own randomness (dropout) come from it. Global random state is left as it was.
-Steps      Adam, or SGD with momentum where `momentum` is said; the learning rate falls to zero along a
-           cosine. An epoch is cut into batches of nearly equal size, so that none is left with a single row.
-At the end The model is in evaluation mode, on the device of the run, with averaged weights if `ema_decay` is
-           said.
+Targets are one class for each row [rows], weights of the classes [rows, classes], or `MovingTargets`, which
+may use what the model predicts for the rows of a batch. The loss gets them unchanged. The optimizer is Adam,
+or SGD if `momentum` is given; the learning rate falls to zero along a cosine. An epoch is cut into batches
+of nearly equal size, so that no batch has a single row. At the end the model is in evaluation mode, on the
+device of the run, with averaged weights if `ema_decay` is given. The same seed gives the same weights on one
+machine: the order of rows, augmentation and the model's own randomness (dropout) come from it. Global random
+state is left as it was.
+
+Guarantee  Post-processing: features are public, and targets are releases that were charged. Never pass a
+           private label to a function of this module.
 """
 
 import copy
@@ -49,7 +49,7 @@ Augment = Callable[[Tensor, torch.Generator], Tensor]  # features of a batch -> 
 
 
 class MovingTargets(Protocol):
-    """Targets that follow what the model says."""
+    """Targets that follow what the model predicts."""
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -62,7 +62,12 @@ class MovingTargets(Protocol):
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class Released:
-    """What a method of label privacy gives to learn from: targets, and the loss that is meant for them."""
+    """What a method of label privacy releases.
+
+    Attributes:
+        targets: The targets of all rows.
+        loss: The loss that these targets are meant for.
+    """
 
     targets: Tensor | MovingTargets
     loss: Loss
@@ -74,7 +79,14 @@ Teach = Callable[
 
 
 def soft_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the cross-entropy of each row, for classes [rows] or weights of classes [rows, classes].
+    """Return the cross-entropy of each row.
+
+    Args:
+        logits: The output of a model, [rows, classes].
+        targets: Classes [rows], or weights of classes [rows, classes].
+
+    Returns:
+        The loss of each row.
 
     >>> soft_cross_entropy(torch.zeros(1, 2), torch.tensor([[0.25, 0.75]]))
     tensor([0.6931])
@@ -101,6 +113,24 @@ def learn(
     device: torch.device | str | None = None,
 ) -> None:
     """Train a model, in place, on public features and released targets.
+
+    Args:
+        model: The model. It is trained in place.
+        features: The public features, one row for each target.
+        targets: The released targets. Never pass private labels.
+        epochs: The number of passes over all rows.
+        batch_size: The largest number of rows in a batch.
+        learning_rate: The first learning rate. It falls to zero along a cosine.
+        loss: The loss of (logits, targets), one number for each row.
+        momentum: The momentum of SGD, in [0, 1], or None for Adam.
+        weight_decay: The weight decay of the optimizer.
+        augment: Changes the features of a batch, given a torch generator; or None.
+        ema_decay: The decay of an average of the weights over steps, or None for the last weights.
+        seed: The seed of the order of rows, of augmentation and of dropout.
+        device: The device to train on, or None for the device of the model.
+
+    Raises:
+        InvalidParameterError: If a parameter is out of range, or there is not one target for each row.
 
     >>> model = nn.Linear(2, 2)
     >>> x = torch.tensor([[0.0, 1.0], [1.0, 0.0]] * 8)
@@ -137,7 +167,18 @@ def learn(
 
 @torch.no_grad()
 def predictions(model: nn.Module, features: Tensor, *, batch_size: int = 1024) -> Tensor:
-    """Return the model's probabilities of the classes, in evaluation mode: float64 on the CPU.
+    """Return the model's probabilities of the classes, in evaluation mode.
+
+    Args:
+        model: The model. Its mode is restored.
+        features: The rows.
+        batch_size: The number of rows in memory at once.
+
+    Returns:
+        Probabilities [rows, classes], float64 on the CPU.
+
+    Raises:
+        InvalidParameterError: If `batch_size` is not a positive whole number.
 
     >>> predictions(nn.Identity(), torch.zeros(1, 2))
     tensor([[0.5000, 0.5000]], dtype=torch.float64)
@@ -151,7 +192,16 @@ def predictions(model: nn.Module, features: Tensor, *, batch_size: int = 1024) -
 
 @torch.no_grad()
 def check_model(model: nn.Module, features: Tensor, *, classes: int, batch_size: int = 1024) -> None:
-    """Require that the model makes one number for each class of each row: every row is tried.
+    """Raise unless the model returns one finite number for each class of every row.
+
+    Args:
+        model: The model.
+        features: The public features; every row is tried.
+        classes: The number of classes.
+        batch_size: The number of rows in memory at once.
+
+    Raises:
+        UnsupportedModelError: If the model fails on the features, or returns something else.
 
     >>> check_model(nn.Linear(4, 3), torch.zeros(9, 4), classes=3)
     """
@@ -163,29 +213,43 @@ def check_model(model: nn.Module, features: Tensor, *, classes: int, batch_size:
 
 @contextmanager
 def rehearsing(what: str) -> Generator[None]:
-    """Say of whatever fails inside that it failed on public rows. No label may be inside: errors are quoted.
+    """Report whatever fails inside as a failure on public rows. Errors are quoted, so no label may be used
+    inside.
+
+    Args:
+        what: What is tried, for the message.
+
+    Raises:
+        UnsupportedModelError: If anything inside fails. Nothing was spent.
 
     >>> with rehearsing("the model"):
     ...     nn.Linear(2, 3)(torch.zeros(1, 5))
     Traceback (most recent call last):
-    sfumato.errors.UnsupportedModelError: the model fails on the features, ... RuntimeError: mat1 and mat2 ...
+    sfumato.errors.UnsupportedModelError: the model fails on the features; ... RuntimeError: mat1 and mat2 ...
     """
     try:
         yield
     except (SfumatoError, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:
-        said = str(error).partition("\n")[0]
+        reason = str(error).partition("\n")[0]
         raise UnsupportedModelError(
-            f"{what} fails on the features, which was found out before anything was spent. "
-            f"{type(error).__name__}: {said}"
+            f"{what} fails on the features; nothing was spent. {type(error).__name__}: {reason}"
         ) from error
 
 
 def teacher(
     model: nn.Module, features: Tensor, learner: Callable[[nn.Module, Tensor, Released], None]
 ) -> Teach:
-    """Return how a stage learns: `learner` trains a copy of the model, which then predicts all rows.
+    """Return the function that trains between stages.
+
+    Args:
+        model: The model. A copy of it is trained in each stage.
+        features: The public features of all rows.
+        learner: Trains a model on features and released targets, in place.
+
+    Returns:
+        A function of row numbers and their released targets that returns probabilities for all rows.
 
     >>> def learner(student, x, released):
     ...     learn(student, x, released.targets, loss=released.loss, epochs=1, batch_size=2, learning_rate=0.1)
@@ -261,7 +325,7 @@ def _of_rows(targets: Tensor | MovingTargets, rows: Tensor, logits: Tensor) -> T
 
 @contextmanager
 def _seeded(seed: int, place: torch.device) -> Generator[None]:
-    """Seed the randomness that layers draw from, and give the old state back."""
+    """Seed the randomness that layers draw from, and restore the old state at the end."""
     cuda = [place] if place.type == "cuda" else []
     with torch.random.fork_rng(devices=cuda):
         torch.default_generator.manual_seed(seed)

@@ -26,6 +26,7 @@ from sfumato.labels.input_checks import Given
 from sfumato.labels.label_run import LabelRun
 from sfumato.labels.learner import Learner
 from sfumato.labels.learning import teacher
+from sfumato.labels.methods.catalogue import require_method
 from sfumato.labels.methods.noisy_gradients import NoisyGradients
 from sfumato.labels.methods.released_labels import ReleasingMethod
 from sfumato.labels.request import LabelRequest, Method, ask
@@ -116,6 +117,7 @@ def train(
     resume, audit = keywords.pop("resume", False), keywords.pop("audit", None)
     generator = keywords.pop("generator", None)
     require_audit(audit)
+    require_method(method)
     require_steps(method, resume=resume, audit=audit)
     if isinstance(method, NoisyGradients):
         _refuse_learner(method, learner)
@@ -163,7 +165,7 @@ def _refuse_learner(method: NoisyGradients, learner: Learner | None) -> None:
 def require_steps(method: Method, *, resume: bool, audit: RunAudit | None) -> None:
     """Raise if a run of this method cannot be resumed or audited as asked: no label is needed to know."""
     if isinstance(method, NoisyGradients):
-        if audit is not None and method.denoising.reveals_batches:
+        if audit is not None and method.reveals_batches:
             raise InvalidParameterError(
                 f"{method.name} projects on the features of a batch's own rows, and canaries have none: "
                 "audit AltConv or DP-SGD."

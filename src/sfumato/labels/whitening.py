@@ -1,24 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers that see inputs of mean zero and of more even variance, by public features.
+"""Networks whose layers get inputs of mean zero and of more even variance, computed from public features.
 
-Why        Noise is as large in every weight. A row's gradient is its layer's input times what comes back, so
-           that inputs with a large mean, or a few large directions, fill the clip norm with what all rows
-           have in common, and the noise drowns the rest. From random weights on MNIST at epsilon 0.1 this is
-           worth six points (docs/labels.md).
-Promise    `whitened` puts a fixed affine map in front of each convolution and linear layer of a sequence.
-           It has no weights to learn, and the network can compute what it could before. With
-           `same_outputs`, it computes just that; else layers keep their weights and get the mapped inputs.
-Map        x -> A (x - m), with m the mean and A a power of the covariance S of the layer's inputs (of a
-           convolution: of its patches): S^(-power / 2), scaled so that the mean variance is 1. Power 1
-           whitens, 0 centers. A ridge of 1% of the mean variance keeps A finite.
-Privacy    None is claimed, and none is left for features: m and A come from features without any noise. That
-           is free where only labels are secret, and wrong everywhere else. No label is looked at.
-Edges      Inputs without variance are left as they are, but for their mean. Layers of other kinds stay as
-           they are, and sequences inside of the sequence, and convolutions in groups or with padding by
-           name or by other values than zero. Statistics are computed in evaluation mode. Inputs that are not
-           finite, no rows, layers that occur twice and features that the network cannot read are refused.
-Source     LeCun et al. 1998, "Efficient BackProp" (centered, decorrelated inputs); applied here to where
-           noise is added.
+Noise has the same size in every weight. A row's gradient is the input of its layer times the gradient of its
+outputs. Inputs with a large mean, or with a few large directions, fill the clip norm with what all rows have
+in common, and the noise hides the rest. From random weights on MNIST at epsilon 0.1 whitening gains six
+points (docs/labels.md).
+
+`whitened` puts a fixed affine map in front of each convolution and linear layer of a sequence. It has no
+weights to learn, and the network can compute the same functions as before. With `same_outputs` it computes
+the same function; else layers keep their weights and get the mapped inputs. The map is x -> A (x - m), with
+m the mean and A a power of the covariance S of the layer's inputs (of a convolution: of its patches):
+S^(-power / 2), scaled so that the mean variance is 1. Power 1 whitens, 0 centers. A ridge of 1% of the mean
+variance keeps A finite.
+
+Guarantee  None: m and A come from features without noise. This costs nothing if only labels are secret, and
+           breaks privacy everywhere else. No label is used.
+Edge cases Inputs without variance are only centered. Layers of other kinds stay as they are; so do sequences
+           inside of the sequence, and convolutions with groups or with padding other than numbers of zeros.
+           Statistics are computed in evaluation mode. Inputs that are not finite, no rows, layers that occur
+           twice and features that the network cannot read raise InvalidParameterError.
+Source     LeCun et al. 1998, "Efficient BackProp" (centered, decorrelated inputs).
 """
 
 import copy
@@ -45,6 +46,19 @@ def whitened(
 ) -> nn.Sequential:
     """Return a copy of a network with a fixed map before each convolution and linear layer.
 
+    Args:
+        model: The network, a sequence of layers. It is not changed.
+        features: Public features. Never use private ones: their statistics are not protected.
+        power: How far variances are evened out: 1 whitens, 0 only centers.
+        same_outputs: Whether weights are changed so that the network computes the same function as before.
+
+    Returns:
+        The network with the maps, in the mode of `model`.
+
+    Raises:
+        InvalidParameterError: If the model is not a sequence of different layers, or a layer cannot use the
+            features.
+
     >>> network = whitened(nn.Sequential(nn.Linear(4, 3)), torch.randn(100, 4) + 5.0)
     >>> [layer.weight.requires_grad for layer in network]
     [False, True]
@@ -61,15 +75,15 @@ def whitened(
                 rows = one.eval()(rows)
         except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise InvalidParameterError(
-                f"layer {place}, {type(layer).__name__}, cannot be run on what the layers before it make of "
-                f"the features: {str(error).splitlines()[0]}"
+                f"layer {place}, {type(layer).__name__}, cannot be run on the outputs of the layers before "
+                f"it: {str(error).splitlines()[0]}"
             ) from error
         layers += added
     return nn.Sequential(*layers).train(model.training)
 
 
 def _require_sequence(model: nn.Module) -> None:
-    """Require layers one after the other, each once: a second use would learn apart from the first."""
+    """Raise unless layers follow one another, each once: a second use would learn apart from the first."""
     if not isinstance(model, nn.Sequential) or not len(model):
         raise InvalidParameterError(
             "the network must be a torch.nn.Sequential with at least one layer. Put its layers into one, or "
@@ -78,8 +92,8 @@ def _require_sequence(model: nn.Module) -> None:
     shared = [p for layer in model for p in layer.parameters()]
     if len({id(p) for p in shared}) < len(shared):
         raise InvalidParameterError(
-            "a layer of the network, or a parameter, is used twice: mapped inputs would make them two. Use "
-            "layers of their own."
+            "a layer of the network, or a parameter, is used twice: with mapped inputs it would become two. "
+            "Use a separate layer for each place."
         )
 
 

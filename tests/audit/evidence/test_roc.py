@@ -26,7 +26,7 @@ def test_the_area_is_the_peers(inside, outside):
 def test_the_threshold_is_the_best_of_those_with_few_false_positives(inside, outside, fpr):
     roc = Roc(inside, outside)
     if math.floor(fpr * len(outside) + 1e-9) < 1:
-        with pytest.raises(InvalidParameterError, match=f"give at least {math.ceil(1 / fpr - 1e-9)}"):
+        with pytest.raises(InvalidParameterError, match=f"Give at least {math.ceil(1 / fpr - 1e-9)}"):
             roc.tpr_at(fpr)
         return
     found = roc.tpr_at(fpr)

@@ -45,7 +45,7 @@ def test_equal_laws_have_epsilon_0_and_disjoint_ones_none():
 
 @pytest.mark.parametrize("wrong", [[], [-0.1, 1.1], [0.6, 0.6], [math.nan, 0.5]])
 def test_what_is_no_law_is_refused(wrong):
-    with pytest.raises(InvalidParameterError, match="a law must be a list of probabilities"):
+    with pytest.raises(InvalidParameterError, match="a distribution must be a list of probabilities"):
         exact_epsilon(wrong, [0.5, 0.5])
 
 
@@ -177,7 +177,7 @@ def test_the_probabilities_of_all_outcomes_add_up_to_one(mechanism, value):
 
 def test_a_mechanism_without_a_known_law_is_refused():
     continuous = m.Laplace(scale=1.0, sensitivity=1.0, relation=ADD)
-    with pytest.raises(InvalidParameterError, match="the law of a Laplace is not written down"):
+    with pytest.raises(InvalidParameterError, match="the distribution of a Laplace is not known"):
         audit_discrete(continuous, 0.0, 1.0)
     with pytest.raises(InvalidParameterError, match="num_buckets must be"):
         audit_discrete(m.UnaryEncoding(epsilon=1.0, num_buckets=30), 0, 1)

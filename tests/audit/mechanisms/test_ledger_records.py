@@ -26,7 +26,7 @@ def test_more_results_than_charges_are_found(account):
     account.reserve(PureDpEvent(0.5), **CHARGE).begin()
     assert check_one_result([lambda: "a", refused], account) == 1
     assert check_one_result([lambda: "a", lambda: "a"], account) == 2  # the same result tells no more
-    with pytest.raises(LeakError, match="2 different results were had for 1 charge"):
+    with pytest.raises(LeakError, match="2 different results were released for 1 charge"):
         check_one_result([lambda: "a", lambda: "b"], account)
     account.reserve(PureDpEvent(0.5), **CHARGE).begin()
     assert check_one_result([lambda: "a", lambda: "b"], account) == 2

@@ -388,8 +388,8 @@ def test_the_same_noise_cancels_and_leaves_what_the_neighbor_moved():
     [
         (lambda rows, g: clipped_sum(rows, g, scale=1.01), "by 1.01, but the stated sensitivity is 1"),
         (lambda rows, g: clipped_sum(rows, g) * len(rows), "moves the output"),
-        (lambda rows, g: m.gaussian((len(rows),), stddev=1.0, generator=g).numpy(), "other shapes"),
-        (lambda rows, g: None if len(rows) < 3 else clipped_sum(rows, g), "other shapes"),
+        (lambda rows, g: m.gaussian((len(rows),), stddev=1.0, generator=g).numpy(), "different shapes"),
+        (lambda rows, g: None if len(rows) < 3 else clipped_sum(rows, g), "different shapes"),
     ],
     ids=["scale", "size", "shape", "none"],
 )

@@ -53,7 +53,7 @@ def test_a_probability_of_zero_is_a_finite_log():
 
 @pytest.mark.parametrize("answer", [[float("nan"), 0.5], [1.0]], ids=["NaN", "one class"])
 def test_an_answer_that_is_none_is_refused(answer):
-    with pytest.raises(InvalidParameterError, match="model must answer"):
+    with pytest.raises(InvalidParameterError, match="model must return"):
         log_probabilities(Says(answer), np.zeros((2, 1)))
 
 
@@ -69,7 +69,7 @@ def test_labels_are_found_by_the_names_of_a_models_classes():
 
 @pytest.mark.parametrize("label", [-1, 3, 7])
 def test_a_label_that_the_model_does_not_know_is_refused(label):
-    with pytest.raises(InvalidParameterError, match="none of the 3 classes") as refusal:
+    with pytest.raises(InvalidParameterError, match="not one of the 3 classes") as refusal:
         label_columns(nn.Identity(), np.array([0, label]), num_classes=3)
     assert str(label) not in str(refusal.value).replace("3 classes", "")
 

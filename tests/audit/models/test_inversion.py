@@ -231,7 +231,7 @@ def test_rows_that_cannot_be_compared_are_refused(asked, said):
     ("asked", "said"),
     [
         ({"labels": []}, "labels"),
-        ({"labels": [3]}, "none of the 2 classes"),
+        ({"labels": [3]}, "not one of the 2 classes"),
         ({"shape": ()}, "shape"),
         ({"bounds": (1.0, 0.0)}, "bounds"),
         ({"closeness": -1.0}, "closeness"),

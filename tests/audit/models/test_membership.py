@@ -194,7 +194,7 @@ def changed(place, value):
         ("shadows", lambda a: np.where(a > 0, np.inf, a), "shadows holds confidences that are not finite"),
         ("target", lambda a: a[:0], "at least one"),
         ("target", lambda a: a[:-1], "the same rows"),
-        ("shadows", lambda a: a[:, :, :1], "asked alike"),
+        ("shadows", lambda a: a[:, :, :1], "same rows and queries"),
         ("members", lambda a: a.astype(int), "True or False"),
         ("members", lambda a: a[:-1], "True or False"),
         (

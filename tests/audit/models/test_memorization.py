@@ -209,5 +209,5 @@ def test_a_space_too_large_to_rank_and_a_sample_too_small_to_fit_are_refused():
         exact_exposures(normal_model({}), [1], form=WIDE)
     with pytest.raises(InvalidParameterError, match="100 at least"):
         sampled_exposures(normal_model({}), [1], form=WIDE, samples=99)
-    with pytest.raises(InvalidParameterError, match="no law can be fitted"):
+    with pytest.raises(InvalidParameterError, match="no distribution can be fitted"):
         log_tail(0.0, np.zeros(10))

@@ -49,7 +49,7 @@ def test_an_attacked_models_rows_are_fair_coins():
 
 
 def test_one_model_has_no_halves():
-    with pytest.raises(InvalidParameterError, match="below 2"):
+    with pytest.raises(InvalidParameterError, match="2 or more"):
         halves(10, 1)
 
 

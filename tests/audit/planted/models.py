@@ -13,7 +13,7 @@ from torch import nn
 from sfumato.audit.mechanisms.mechanism_attack import audit_outputs
 from sfumato.audit.mechanisms.replay import check_sensitivity
 from sfumato.estimators import LogisticRegression
-from sfumato.labels import Denoising, NoisyGradients
+from sfumato.labels import NoisyGradients, SelfConv
 from sfumato.mechanisms.random import Generator
 from sfumato.testing import seeded
 from sfumato.training import Trainer
@@ -94,7 +94,7 @@ class Watching:
 
 def labels_told_apart(seed: int) -> bool:
     """Train with batches that are shown, on rows in a column each: which label has each row?"""
-    method = NoisyGradients(
+    method = SelfConv(
         epsilon=1e6,  # no limit: noise and steps are given
         delta=DELTA,
         classes=2,
@@ -102,7 +102,6 @@ def labels_told_apart(seed: int) -> bool:
         steps=STEPS * TRIALS,
         expected_batch_size=BATCH,
         noise_multiplier=NOISE,
-        denoising=Denoising.SELF_CONV,
     )
     model, watching = nn.Linear(LABELED, 2, bias=False), Watching()
     nn.init.zeros_(model.weight)

@@ -11,9 +11,8 @@ from sfumato.audit.evidence.results import AuditResult, LowerBound
 from sfumato.audit.runs.canaries import Canaries
 from sfumato.audit.runs.run_attack import attack
 from sfumato.errors import InvalidParameterError
-from sfumato.labels import Learner, NoisyGradients, RandomizedLabels
+from sfumato.labels import LabelDpSgd, Learner, RandomizedLabels
 from sfumato.labels import train as train_on_labels
-from sfumato.labels.methods.noisy_gradients import Denoising
 from sfumato.testing import seeded
 from sfumato.training import Clipping, DpSgd, NoisyStep, PoissonSampling, Trainer
 
@@ -87,13 +86,12 @@ def test_nothing_to_attack_with_is_refused():
 
 
 def test_a_run_on_labels_is_attacked_by_its_noisy_gradients():
-    method = NoisyGradients(
+    method = LabelDpSgd(
         epsilon=2.0,
         delta=1e-5,
         classes=3,
         public_size=ROWS,
         steps=4,
-        denoising=Denoising.NONE,
         expected_batch_size=ROWS // 2,
     )
     run = trained_on_labels(method, audit=Canaries(count=400), progress=False)

@@ -282,7 +282,7 @@ def test_clusters_that_are_no_tensor_are_refused():
 
 
 def test_rounds_without_a_teacher_are_refused_before_anything_is_counted():
-    with pytest.raises(InvalidParameterError, match="need teach"):
+    with pytest.raises(InvalidParameterError, match="needs teach"):
         method(rounds=1).release("not even labels")
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from sfumato.errors import InvalidParameterError
-from sfumato.labels.methods.denoisers import AltConv, Denoised, SelfConv, SelfSpan
+from sfumato.labels.methods.denoisers import AltConvDenoiser, Denoised, SelfConvDenoiser, SelfSpanDenoiser
 from sfumato.labels.projection.column_generation import ColumnGeneration
 from sfumato.labels.projection.gradient_products import LabelGradients
 from sfumato.labels.projection.span import Span
@@ -50,12 +50,12 @@ def noisy_gradient(model, features, *, noise, seed=0):
 
 
 def unsmoothed(kind):
-    terms = {"smoothing": 1.0} if kind is SelfConv else {}
+    terms = {"smoothing": 1.0} if kind is SelfConvDenoiser else {}
     return kind(features=X, classes=CLASSES, **terms)
 
 
 @pytest.mark.parametrize("noise", [0.01, 0.1, 1.0])
-@pytest.mark.parametrize("kind", [SelfSpan, SelfConv])
+@pytest.mark.parametrize("kind", [SelfSpanDenoiser, SelfConvDenoiser])
 def test_a_projection_on_a_set_that_holds_the_gradient_comes_closer_to_it(kind, noise):
     model, batch = network(), X[:6]
     noisy, clean = noisy_gradient(model, batch, noise=noise)
@@ -68,7 +68,7 @@ def test_the_hull_is_closer_than_the_span_where_noise_is_large():
     noisy, clean = noisy_gradient(model, batch, noise=1.0)
     span, hull = (
         unsmoothed(kind).denoise(model, noisy, rows=torch.arange(6), generator=seeded(0))
-        for kind in (SelfSpan, SelfConv)
+        for kind in (SelfSpanDenoiser, SelfConvDenoiser)
     )
     assert (flat(hull) - clean).norm() < (flat(span) - clean).norm()
 
@@ -76,7 +76,7 @@ def test_the_hull_is_closer_than_the_span_where_noise_is_large():
 def test_what_is_returned_lies_in_the_hull_of_the_alternative_batch():
     model = network()
     noisy, _ = noisy_gradient(model, X, noise=0.3)
-    denoiser = AltConv(features=X, classes=CLASSES, batch_size=60, smoothing=1.0)
+    denoiser = AltConvDenoiser(features=X, classes=CLASSES, batch_size=60, smoothing=1.0)
     better = flat(denoiser.denoise(model, noisy, rows=None, generator=seeded(0)))
     matrix = columns(model, X)
     # The nearest point of the hull has no column on its far side.
@@ -86,7 +86,7 @@ def test_what_is_returned_lies_in_the_hull_of_the_alternative_batch():
 
 
 CLIP_NORM = 0.5  # less than most gradients
-CLOSE = {SelfConv: ColumnGeneration(tolerance=1e-9), SelfSpan: Span(tolerance=1e-9)}
+CLOSE = {SelfConvDenoiser: ColumnGeneration(tolerance=1e-9), SelfSpanDenoiser: Span(tolerance=1e-9)}
 
 
 def sure_network():
@@ -108,13 +108,13 @@ def clipped_mean(model, features, labels):
 
 
 def projected(kind, model, gradient, rows, *, clip_norm, smoothing=1.0):
-    terms = {"smoothing": smoothing} if kind is SelfConv else {}
+    terms = {"smoothing": smoothing} if kind is SelfConvDenoiser else {}
     denoiser = kind(features=X.double(), classes=CLASSES, clip_norm=clip_norm, solver=CLOSE[kind], **terms)
     return denoiser.denoise(model, gradient, rows=torch.arange(rows), generator=seeded(0))
 
 
 @pytest.mark.parametrize("clip_norm", [None, CLIP_NORM], ids=["unclipped", "clipped"])
-@pytest.mark.parametrize("kind", [SelfSpan, SelfConv])
+@pytest.mark.parametrize("kind", [SelfSpanDenoiser, SelfConvDenoiser])
 @pytest.mark.parametrize("labels", [[0] * 6, [2] * 6, [0, 1, 2, 0, 1, 2], [1, 1, 1, 0, 2, 0]], ids=str)
 def test_a_gradient_without_noise_is_its_own_projection(kind, labels, clip_norm):
     model = sure_network()
@@ -134,7 +134,7 @@ def test_columns_of_a_row_that_are_scaled_alike_would_not_hold_the_gradient():
     class Alike(LabelGradients):
         _scales = property(lambda _: scales[:, :, 0].expand(-1, CLASSES), lambda *_: None)
 
-    found = CLOSE[SelfConv].solve(Alike(model, features, classes=CLASSES), clean)
+    found = CLOSE[SelfConvDenoiser].solve(Alike(model, features, classes=CLASSES), clean)
     assert (flat(found.gradient) - flat(clean)).norm() > 0.1 * flat(clean).norm()
 
 
@@ -159,14 +159,17 @@ def test_smoothing_mixes_in_the_mean_of_all_columns():
     model, batch = network(), X[:6]
     noisy, _ = noisy_gradient(model.double(), batch.double(), noise=0.3)
     plain, smooth = (
-        flat(projected(SelfConv, model, noisy, 6, clip_norm=None, smoothing=share)) for share in (1.0, 0.75)
+        flat(projected(SelfConvDenoiser, model, noisy, 6, clip_norm=None, smoothing=share))
+        for share in (1.0, 0.75)
     )
     even = columns(model, batch.double()).mean(1)
     assert torch.allclose(smooth, 0.75 * plain + 0.25 * even, atol=1e-6)
 
 
 def test_what_is_smoothed_is_said():
-    plain, smooth = (AltConv(features=X, classes=CLASSES, batch_size=5, smoothing=s) for s in (1.0, 0.75))
+    plain, smooth = (
+        AltConvDenoiser(features=X, classes=CLASSES, batch_size=5, smoothing=s) for s in (1.0, 0.75)
+    )
     assert "evenly" not in plain.statement()
     assert "share of 0.25 of its weights" in smooth.statement()
 
@@ -179,8 +182,8 @@ def test_what_is_smoothed_is_said():
 def test_the_run_says_how_far_projections_can_be_from_the_nearest_points(solver, early):
     model = network()
     noisy, _ = noisy_gradient(model, X[:6], noise=0.3)
-    denoiser = SelfSpan(features=X, classes=CLASSES, solver=solver)
-    assert "known to be" not in denoiser.statement()
+    denoiser = SelfSpanDenoiser(features=X, classes=CLASSES, solver=solver)
+    assert "proven to be" not in denoiser.statement()
     better = denoiser.denoise(model, noisy, rows=torch.arange(6), generator=seeded(0))
     matrix = columns(model, X[:6]).double()
     wanted = matrix @ (torch.linalg.pinv(matrix, rtol=1e-6) @ flat(noisy).double())
@@ -188,7 +191,7 @@ def test_the_run_says_how_far_projections_can_be_from_the_nearest_points(solver,
     assert away <= denoiser.log[-1].distance + 1e-5
     assert ("1 of 1 projections stopped before their tolerance" in denoiser.statement()) == early
     assert denoiser.log[-1].reached != early and (denoiser.log[-1].distance > 0.1) == early
-    assert "of the noisy gradient's length of the nearest point" in denoiser.statement()
+    assert "of the length of the noisy gradient" in denoiser.statement()
 
 
 def test_alternative_batches_are_drawn_afresh_from_all_rows(monkeypatch):
@@ -202,7 +205,7 @@ def test_alternative_batches_are_drawn_afresh_from_all_rows(monkeypatch):
     monkeypatch.setattr("sfumato.labels.methods.denoisers.LabelGradients", Noting)
     model = network()
     noisy, _ = noisy_gradient(model, X, noise=0.3)
-    denoiser = AltConv(features=X, classes=CLASSES, batch_size=20)
+    denoiser = AltConvDenoiser(features=X, classes=CLASSES, batch_size=20)
     for step in range(30):
         denoiser.denoise(model, noisy, rows=None, generator=seeded(step))
     assert all(len(rows.unique(dim=0)) == 20 for rows in seen)
@@ -210,23 +213,23 @@ def test_alternative_batches_are_drawn_afresh_from_all_rows(monkeypatch):
 
 
 def test_the_average_of_noisy_gradients_has_the_stated_weights():
-    denoiser = AltConv(features=X, classes=CLASSES, averaging=0.5, batch_size=5)
+    denoiser = AltConvDenoiser(features=X, classes=CLASSES, averaging=0.5, batch_size=5)
     given = [{"w": torch.tensor([value])} for value in (1.0, 3.0, 11.0)]
     found = [float(denoiser._averaged(gradient)["w"]) for gradient in given]
     assert found == pytest.approx([1.0, (0.5 * 1 + 3) / 1.5, (0.25 * 1 + 0.5 * 3 + 11) / 1.75])
 
 
 def test_without_averaging_each_gradient_stands_alone():
-    denoiser = AltConv(features=X, classes=CLASSES, averaging=0.0, batch_size=5)
+    denoiser = AltConvDenoiser(features=X, classes=CLASSES, averaging=0.0, batch_size=5)
     assert [float(denoiser._averaged({"w": torch.tensor([v])})["w"]) for v in (1.0, 3.0)] == [1.0, 3.0]
 
 
 def test_the_state_is_all_that_is_remembered():
     model = network()
     noisy, _ = noisy_gradient(model, X, noise=0.3)
-    first = AltConv(features=X, classes=CLASSES, batch_size=20, averaging=0.8)
+    first = AltConvDenoiser(features=X, classes=CLASSES, batch_size=20, averaging=0.8)
     first.denoise(model, noisy, rows=None, generator=seeded(0))
-    second = AltConv(features=X, classes=CLASSES, batch_size=20, averaging=0.8)
+    second = AltConvDenoiser(features=X, classes=CLASSES, batch_size=20, averaging=0.8)
     second.load_state_dict(first.state_dict())
     one, two = (flat(d.denoise(model, noisy, rows=None, generator=seeded(1))) for d in (first, second))
     assert torch.equal(one, two) and first.log == second.log
@@ -236,7 +239,9 @@ def test_the_model_keeps_its_mode_and_its_gradients():
     model = network().train()
     noisy, _ = noisy_gradient(model, X, noise=0.3)
     model.train()
-    AltConv(features=X, classes=CLASSES, batch_size=20).denoise(model, noisy, rows=None, generator=seeded(0))
+    AltConvDenoiser(features=X, classes=CLASSES, batch_size=20).denoise(
+        model, noisy, rows=None, generator=seeded(0)
+    )
     assert model.training and all(p.grad is None for p in model.parameters())
 
 
@@ -244,15 +249,15 @@ def test_a_batch_of_no_rows_changes_nothing():
     model = network()
     noisy, _ = noisy_gradient(model, X, noise=0.3)
     for rows in (None, torch.zeros(0, dtype=torch.int64)):
-        denoiser = SelfConv(features=X, classes=CLASSES)
+        denoiser = SelfConvDenoiser(features=X, classes=CLASSES)
         better = denoiser.denoise(model, noisy, rows=rows, generator=seeded(0))
         assert better is noisy
 
 
 def test_which_of_them_show_the_batch():
-    assert SelfSpan(features=X, classes=2).reveals_batches
-    assert SelfConv(features=X, classes=2).reveals_batches
-    assert not AltConv(features=X, classes=2, batch_size=5).reveals_batches
+    assert SelfSpanDenoiser(features=X, classes=2).reveals_batches
+    assert SelfConvDenoiser(features=X, classes=2).reveals_batches
+    assert not AltConvDenoiser(features=X, classes=2, batch_size=5).reveals_batches
 
 
 @pytest.mark.parametrize(
@@ -270,20 +275,20 @@ def test_which_of_them_show_the_batch():
 )
 def test_settings_that_make_no_sense_are_refused(terms, advice):
     with pytest.raises(InvalidParameterError, match=advice):
-        AltConv(**({"features": X, "classes": CLASSES, "batch_size": 20} | terms))
+        AltConvDenoiser(**({"features": X, "classes": CLASSES, "batch_size": 20} | terms))
 
 
 def test_no_feature_is_in_the_repr():
-    said = repr(AltConv(features=X, classes=CLASSES, batch_size=20))
+    said = repr(AltConvDenoiser(features=X, classes=CLASSES, batch_size=20))
     assert "tensor" not in said and "batch_size=20" in said
 
 
 def test_a_distance_that_is_not_known_is_not_certified():
-    denoiser = SelfSpan(features=torch.zeros(4, 2), classes=2)
+    denoiser = SelfSpanDenoiser(features=torch.zeros(4, 2), classes=2)
     for distances in ((0.01, math.nan), (math.nan, 0.01), (math.inf,)):
         denoiser.log[:] = [Denoised(iterations=1, distance=d, gap=None, reached=True) for d in distances]
         assert (
-            f"1 of {len(distances)} projections are from the nearest point is not known"
+            f"distance of 1 of {len(distances)} projections to the nearest point is not known"
             in denoiser.statement()
         )
         assert "within" not in denoiser.statement()

@@ -6,33 +6,34 @@ from torch import nn
 
 from sfumato import Relation, price
 from sfumato.errors import CalibrationError, InvalidParameterError
-from sfumato.labels import AltConv, Denoising, NoisyGradients, SelfConv, SelfSpan, train
+from sfumato.labels import AltConv, LabelDpSgd, NoisyGradients, SelfConv, SelfSpan, train
+from sfumato.labels.methods.catalogue import GRADIENT_METHODS
 from sfumato.training import PoissonSampling, ShuffledBatches
 
 TERMS = {"epsilon": 1.0, "delta": 1e-5, "classes": 3, "public_size": 1000, "expected_batch_size": 100}
 
 
-def method(**terms):
-    return NoisyGradients(**(TERMS | {"steps": 40} | terms))
+def method(kind=LabelDpSgd, **terms):
+    return kind(**(TERMS | {"steps": 40} | terms))
 
 
-@pytest.mark.parametrize("denoising", Denoising)
-def test_what_a_run_is_charged_for_meets_the_budget_for_a_replaced_label(denoising):
-    asked = method(denoising=denoising)
+@pytest.mark.parametrize("kind", GRADIENT_METHODS)
+def test_what_a_run_is_charged_for_meets_the_budget_for_a_replaced_label(kind):
+    asked = method(kind)
     assert asked.relation is Relation.REPLACE_LABEL
     cost = price(asked.event(), delta=1e-5, relation=Relation.REPLACE_LABEL)
     assert 0.99 < cost.epsilon <= 1.0
 
 
 def test_batches_that_are_shown_amplify_nothing_and_a_label_is_charged_each_time_it_is_used():
-    for denoising in (Denoising.SELF_SPAN, Denoising.SELF_CONV):
-        run = method(denoising=denoising).mechanism()
+    for kind in (SelfSpan, SelfConv):
+        run = method(kind).mechanism()
         assert isinstance(run.sampling, ShuffledBatches)
         assert run.event() == dp.SelfComposedDpEvent(dp.GaussianDpEvent(run.noise_multiplier(0)), 4)  # epochs
-    for denoising in (Denoising.NONE, Denoising.ALT_CONV):
-        run = method(denoising=denoising).mechanism()
+    for kind in (LabelDpSgd, AltConv):
+        run = method(kind).mechanism()
         assert isinstance(run.sampling, PoissonSampling)
-    assert method(denoising=Denoising.SELF_CONV).mechanism().noise_multiplier(0) > run.noise_multiplier(0)
+    assert method(SelfConv).mechanism().noise_multiplier(0) > run.noise_multiplier(0)
 
 
 def test_a_replaced_label_costs_more_than_an_added_row():
@@ -51,7 +52,7 @@ def test_with_given_noise_the_run_stops_before_the_budget_is_exceeded():
         for steps in (run.steps,)
     ]
     assert spent[0] <= 1.0
-    one_more = NoisyGradients(**(TERMS | {"steps": run.steps + 1, "noise_multiplier": 2.0, "epsilon": 99.0}))
+    one_more = LabelDpSgd(**(TERMS | {"steps": run.steps + 1, "noise_multiplier": 2.0, "epsilon": 99.0}))
     assert price(one_more.event(), delta=1e-5, relation=Relation.REPLACE_LABEL).epsilon > 1.0
 
 
@@ -60,17 +61,16 @@ def test_a_budget_too_small_for_one_step_is_refused():
         method(noise_multiplier=0.1, epsilon=0.1).mechanism()
 
 
-def test_each_kind_has_its_denoiser():
-    x = torch.zeros(200, 4)
-    kinds = {kind: type(method(denoising=kind).denoiser(x)) for kind in Denoising}
-    assert kinds == {
-        Denoising.NONE: type(None),
-        Denoising.SELF_SPAN: SelfSpan,
-        Denoising.SELF_CONV: SelfConv,
-        Denoising.ALT_CONV: AltConv,
-    }
+def test_the_base_is_no_method():
+    with pytest.raises(TypeError, match="abstract"):
+        method(NoisyGradients)
 
 
+def test_without_a_denoiser_gradients_are_used_as_they_are():
+    assert method(LabelDpSgd).denoiser(torch.zeros(9, 4)) is None
+
+
+@pytest.mark.parametrize("kind", GRADIENT_METHODS)
 @pytest.mark.parametrize(
     "terms",
     [
@@ -79,18 +79,21 @@ def test_each_kind_has_its_denoiser():
         {"epsilon": float("nan")},
         {"delta": 0.0},
         {"steps": 0},
-        {"denoising": "altconv"},
+        {"ema_decay": 1.0},
+        {"momentum": -0.1},
+        {"clip_norm": 0.0},
+        {"public_size": 0},
         {"contribution_bound": 0},
         {"learning_rate": -1.0},
     ],
 )
-def test_settings_that_make_no_sense_are_refused(terms):
+def test_settings_that_make_no_sense_are_refused(kind, terms):
     with pytest.raises(InvalidParameterError, match=next(iter(terms))):
-        method(**terms)
+        method(kind, **terms)
 
 
 def test_a_falling_rate_reaches_zero_after_the_last_step():
-    method = NoisyGradients(
+    method = LabelDpSgd(
         epsilon=2.0,
         delta=1e-4,
         classes=3,
@@ -117,9 +120,9 @@ def test_a_run_follows_the_schedule_of_its_method(monkeypatch):
 
     monkeypatch.setattr(torch.optim.SGD, "step", noted)
     terms = {"epsilon": 2.0, "delta": 1e-4, "classes": 3, "public_size": 100, "steps": 3}
-    terms |= {"expected_batch_size": 20, "alternative_batch_size": 8}
+    terms |= {"expected_batch_size": 20}
     for falling, wanted in ((False, [2.0, 2.0, 2.0]), (True, [2.0, 4 / 3, 2 / 3])):
         rates.clear()
-        method = NoisyGradients(**terms, falling_rate=falling)
+        method = LabelDpSgd(**terms, falling_rate=falling)
         train(nn.Linear(4, 3), torch.randn(100, 4), torch.arange(100) % 3, method=method, progress=False)
         assert rates == pytest.approx(wanted)

@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch import nn
 
-from sfumato.labels import AltConv
+from sfumato.labels.methods.denoisers import AltConvDenoiser
 from sfumato.testing import seeded
 from sfumato.training import Runtime, train
 from sfumato.training.engine.evaluation_mode import evaluating
@@ -27,7 +27,7 @@ def test_each_part_goes_back_to_its_own_mode_whatever_happens():
 def test_a_denoiser_leaves_a_frozen_part_frozen():
     model = parts()
     noisy = {name: torch.ones_like(p) for name, p in model.named_parameters()}
-    AltConv(features=torch.randn(8, 3), classes=2, batch_size=4).denoise(
+    AltConvDenoiser(features=torch.randn(8, 3), classes=2, batch_size=4).denoise(
         model, noisy, rows=None, generator=seeded(0)
     )
     assert [part.training for part in model] == [True, False, True]

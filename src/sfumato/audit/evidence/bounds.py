@@ -1,31 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lower bounds on privacy loss from counts: what chance alone does not explain.
+"""Lower bounds on privacy loss from counts that chance alone does not explain.
 
-Guarantee  Each function returns a bound that exceeds the true value with chance at most 1 - confidence, for
-           every number of observations; nothing here is an approximation for large samples.
-Counts     An (epsilon, delta)-DP mechanism has TPR <= e^epsilon FPR + delta and TNR <= e^epsilon FNR + delta.
-           Both use the same two events, a lower bound on TPR and an upper bound on FPR, so each may fail with
-           chance (1 - confidence) / 2. Clopper and Pearson 1934; Jagielski et al. 2020, arXiv:2006.07709.
-Guesses    Of m canaries, each in or out by a fair coin of its own, an attack guesses r and is right on N of
-           them. Flip the coin of canary j: a right guess becomes a wrong one, and how many of the others are
-           right does not change. So for a function g from 0 to 1, (epsilon, delta)-DP gives
-               E[N g(N - 1)] <= e^epsilon E[(r - N) g(N)] + m delta.                                      (*)
-           With W ~ Binomial(r, e^epsilon / (1 + e^epsilon)) and, up to scale, the g that solves Stein's
-           equation of W for the event {at least v} (it is positive, and largest at v - 1), (*) reads
-               P[N >= v] <= P[W >= v] (1 + m delta / (v P[W = v])).
-           At delta = 0 this is Steinke, Nasr and Jagielski 2023, arXiv:2305.08846, Theorem 2.1; its term
-           for delta is smaller than theirs. It grows with epsilon, so it can be inverted.
-Trade-off  In place of (*), f-DP with the curve of the Gaussian mechanism gives, for every i,
-               E[N; N >= i] / m <= F(E[r - N; N >= i - 1] / m),    F(x) = Phi(Phi^-1(x) + mu).           (**)
-           Of all laws with P[N >= v] >= 1 - confidence that obey (**), the one that puts that mass on v and
-           takes each further count as rare as (**) lets it be has the least mass in all; where that is above
-           1 there is no such law, and mu is refuted. Mahloujifar, Melis and Chaudhuri 2025, arXiv:2410.22235.
-Pairs      The share of pairs (in, out) that an attack orders well is a mean over matchings of means over
-           k = min(in, out) pairs. Where canaries are independent given the coins, and each pair is ordered
-           well with chance at most a, a convex function of it has at most the mean that it has for
-           Binomial(k, a) / k (Hoeffding 1963, section 5). With (x - t)+ for the function: the chance that
-           the share exceeds the mean of the worst 1 - confidence of that binomial is at most 1 - confidence.
-Rounding   Searches return the end that is refuted, so they err downwards.
+- Counts: an (epsilon, delta)-DP mechanism has TPR <= e^epsilon FPR + delta and TNR <= e^epsilon FNR + delta.
+  Both use the same two events, a lower bound on TPR and an upper bound on FPR, so each may fail with
+  probability (1 - confidence) / 2. Clopper and Pearson 1934; Jagielski et al. 2020, arXiv:2006.07709.
+- Guesses: of m canaries, each in or out by an independent fair coin, an attack guesses r and is right on N of
+  them. Flip the coin of canary j: a right guess becomes a wrong one, and the number of others that are right
+  does not change. So for a function g from 0 to 1, (epsilon, delta)-DP gives
+
+      E[N g(N - 1)] <= e^epsilon E[(r - N) g(N)] + m delta.                                      (*)
+
+  With W ~ Binomial(r, e^epsilon / (1 + e^epsilon)) and, up to scale, the g that solves Stein's equation of W
+  for the event {at least v} (it is positive, and largest at v - 1), (*) reads
+
+      P[N >= v] <= P[W >= v] (1 + m delta / (v P[W = v])).
+
+  At delta = 0 this is Steinke, Nasr and Jagielski 2023, arXiv:2305.08846, Theorem 2.1; its term for delta is
+  smaller than theirs. It grows with epsilon, so it can be inverted.
+- Trade-off: in place of (*), f-DP with the curve of the Gaussian mechanism gives, for every i,
+
+      E[N; N >= i] / m <= F(E[r - N; N >= i - 1] / m),    F(x) = Phi(Phi^-1(x) + mu).           (**)
+
+  Of all distributions with P[N >= v] >= 1 - confidence that obey (**), the one that puts that mass on v and
+  makes each further count as rare as (**) allows has the least total mass. If that is above 1 there is no
+  such distribution, and mu is refuted. Mahloujifar, Melis and Chaudhuri 2025, arXiv:2410.22235.
+- Pairs: the share of pairs (in, out) that an attack orders correctly is a mean over matchings of means over
+  k = min(in, out) pairs. If canaries are independent given the coins, and each pair is ordered correctly with
+  probability at most a, a convex function of it has at most the mean that it has for Binomial(k, a) / k
+  (Hoeffding 1963, section 5). With (x - t)+ for the function: the probability that the share exceeds the
+  mean of the worst 1 - confidence of that binomial is at most 1 - confidence.
+
+Guarantee  Each function returns a bound that exceeds the true value with probability at most 1 - confidence,
+           for every number of observations; nothing here is an approximation for large samples. Searches
+           return the end that is refuted, so they err downwards.
 """
 
 import math
@@ -54,9 +61,9 @@ _TINY = 1e-290  # below, a binomial probability may have lost digits
 
 
 def clopper_pearson(hits: int, trials: int, *, confidence: float = 0.95) -> tuple[float, float]:
-    """Return bounds of a rate, each of which holds with `confidence` on its own.
+    """Return bounds of a rate, each of which holds with `confidence` separately.
 
-    Both together hold with 2 confidence - 1: for an interval of confidence c, ask for (1 + c) / 2.
+    Both together hold with 2 confidence - 1: for an interval of confidence c, pass (1 + c) / 2.
 
     >>> low, high = clopper_pearson(0, 10, confidence=0.975)
     >>> low, round(high, 4)
@@ -105,8 +112,8 @@ def needed(epsilon: float, *, delta: float, confidence: float = 0.95) -> int:
     _check.in_range(0, 1, delta=delta)
     _check_confidence(confidence)
     if not delta < 1:
-        raise InvalidParameterError(f"no attack contradicts delta={delta:g}: ask for a delta below 1.")
-    # All are told apart: TPR >= x and FPR <= 1 - x with x = ((1 - confidence) / 2)^(1/n).
+        raise InvalidParameterError(f"no attack contradicts delta={delta:g}. Use a delta below 1.")
+    # All are separated: TPR >= x and FPR <= 1 - x with x = ((1 - confidence) / 2)^(1/n).
     gap = (1 - delta) / (1 + math.exp(epsilon))
     return max(1, math.ceil(math.log((1 - confidence) / 2) / math.log1p(-gap) * (1 - 1e-12)))
 
@@ -114,9 +121,10 @@ def needed(epsilon: float, *, delta: float, confidence: float = 0.95) -> int:
 def epsilon_from_guesses(
     correct: int, guesses: int, canaries: int, *, delta: float, confidence: float = 0.95
 ) -> float:
-    """Return the epsilon that so many right guesses show, in one run ("Guesses" above).
+    """Return the epsilon that this many right guesses show, in one run ("Guesses" above).
 
-    Holds for any (epsilon, delta)-DP mechanism and any attack that fixed the number of guesses beforehand.
+    It holds for any (epsilon, delta)-DP mechanism and any attack that fixed the number of guesses
+    beforehand.
 
     >>> round(epsilon_from_guesses(75, 100, 1000, delta=1e-4), 3)
     0.695
@@ -128,7 +136,7 @@ def epsilon_from_guesses(
 
 
 def mu_from_guesses(correct: int, guesses: int, canaries: int, *, confidence: float = 0.95) -> float:
-    """Return the mu of Gaussian differential privacy that so many right guesses show ("Trade-off" above).
+    """Return the mu of Gaussian differential privacy that this many right guesses show ("Trade-off" above).
 
     >>> round(mu_from_guesses(430, 500, 5000), 3)
     0.56
@@ -139,9 +147,9 @@ def mu_from_guesses(correct: int, guesses: int, canaries: int, *, confidence: fl
 
 
 def area_from_pairs(share: float, pairs: int, *, confidence: float = 0.95) -> float:
-    """Return the least chance to order a pair well that explains this share ("Pairs" above).
+    """Return the least probability of ordering a pair correctly that explains this share ("Pairs" above).
 
-    `pairs` is the size of the smaller group; 1 / 2 is what guessing reaches.
+    `pairs` is the size of the smaller group; guessing reaches 1 / 2.
 
     >>> round(area_from_pairs(0.6, 2500), 4), round(area_from_pairs(1.0, 10), 4)
     (0.5797, 0.7411)
@@ -170,7 +178,7 @@ def _worst(mean: float, pairs: int, error: float) -> float:
 
 
 def _chance(correct: int, guesses: int, slack: float, epsilon: float) -> float:
-    """Bound the chance of so many right guesses; `slack` is canaries * delta."""
+    """Bound the probability of this many right guesses; `slack` is canaries * delta."""
     if correct == 0:
         return 1.0
     tail = float(bdtrc(correct - 1, guesses, 1 / (1 + math.exp(-epsilon))))
@@ -191,7 +199,7 @@ def _point(hits: int, trials: int, epsilon: float) -> float:
 
 
 def _no_law(correct: int, guesses: int, canaries: int, mu: float, error: float) -> bool:
-    """Return whether no law of the number of right guesses obeys the curve of `mu` and reaches `error`."""
+    """Return whether no distribution of right guesses obeys the curve of `mu` and reaches `error`."""
     right = error * correct / canaries  # E[N; N >= i] / m, from i = correct downwards
     wrong = error * (guesses - correct) / canaries  # E[r - N; N >= i] / m
     mass = error  # P[N >= i]
@@ -199,7 +207,7 @@ def _no_law(correct: int, guesses: int, canaries: int, mu: float, error: float) 
         least = float(ndtr(ndtri(right) - mu))  # of E[r - N; N >= i - 1] / m, by the curve
         added = (least - wrong) * canaries / (guesses - i + 1)  # P[N = i - 1]
         if not added > 0:
-            return False  # nothing more is asked for from here on
+            return False  # no further condition applies from here on
         wrong, right, mass = least, right + added * (i - 1) / canaries, mass + added
         if mass > 1:
             return True
@@ -227,8 +235,8 @@ def _check_confidence(confidence: float) -> None:
     _check.probability(confidence=confidence)
     if not 1 - confidence < 1:  # then every value would be refuted, however large
         raise InvalidParameterError(
-            f"confidence={confidence:g} cannot be told from 0 in float64: a bound of no confidence says "
-            "nothing. Ask for 0.95, say."
+            f"confidence={confidence:g} is 0 in float64: a bound without confidence says nothing. "
+            "Use 0.95, for example."
         )
 
 
@@ -243,5 +251,5 @@ def _check_guesses(correct: int, guesses: int, canaries: int) -> None:
     _check.count(canaries=canaries)
     if guesses > canaries:
         raise InvalidParameterError(
-            f"guesses={guesses} is more than the {canaries} canaries there are: guess each at most once."
+            f"guesses={guesses} is more than the number of canaries, {canaries}. Guess each at most once."
         )

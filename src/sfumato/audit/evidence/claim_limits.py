@@ -1,20 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a claim allows an attacker: how well outputs with and without a unit can be told apart at most.
+"""The best attack that a claim allows, and the epsilon that a better attack shows.
+
+A lower bound on the area under a ROC curve becomes one on epsilon within the family of the same event with
+more or less noise: `bound_of_area` finds the member of least noise that does not allow the area, up to
+rounding. The mechanism, if it is one of them, has less noise still. `bound_of_tail` does the same for one
+point of the curve, such as the shares of canaries in and out with a score above a threshold: an area hides
+what a few canaries reveal.
+
+The accountant's lower bound on that member's epsilon is used, if it has one. If it has none (projections,
+batches of a fixed or a largest size), its upper bound is used, and `certified` is False: a claim by the same
+accountant is still refuted only if it does not allow the area, but the number itself may be above the true
+epsilon by as much as the accountant's is.
 
 Guarantee  `largest_area(event)` is an upper bound on the area under the ROC curve of every attack on a
            mechanism that the event describes. Each point (epsilon, delta) of its privacy profile keeps the
-           false negatives of an attack with false positives a above max(1 - delta - e^epsilon a,
-           e^-epsilon (1 - delta - a)) (Wasserman, Zhou 2010; Kairouz, Oh, Viswanath 2015); what lies below
-           all of these lines is out of reach. Few points allow an attacker more, never less.
-Family     A lower bound on the area becomes one on epsilon within the family of the same event with more or
-           less noise: `bound_of_area` finds the member of least noise that does not allow the area, nearly.
-           The mechanism, if it is one of them, has less noise still.
-Lower      Of that member's epsilon the accountant's lower bound counts, where it has one. Where it has none
-           (projections, batches of a fixed or a largest size) its upper bound stands in, and `certified` is
-           False: a claim by the same accountant is still refuted only where the area is out of its reach, but
-           the number itself may be above the true epsilon by as much as the accountant's is.
-Tail       `bound_of_tail` does the same for one point of the curve, such as the share of canaries in and out
-           with a score above a threshold: an area hides what a few of them give away.
+           false negatives of an attack with false positives a above max(1 - delta - e^epsilon a, e^-epsilon
+           (1 - delta - a)) (Wasserman, Zhou 2010; Kairouz, Oh, Viswanath 2015); no attack reaches below all
+           of these lines. Fewer points allow an attacker more, never less.
 Source     ROC curves as trade-off functions: Dong, Roth, Su 2022.
 """
 
@@ -41,7 +43,7 @@ __all__ = [
     "most_found",
 ]
 
-_DELTAS = (0.09, 0.35, 0.005, 0.2, 0.03, 0.55, 1e-4, 0.8)  # those that say most come first
+_DELTAS = (0.09, 0.35, 0.005, 0.2, 0.03, 0.55, 1e-4, 0.8)  # the most informative first
 _CELLS = 4000  # of the axis of false positives; midpoints of a convex curve lie below its mean
 _FARTHEST = 1024.0  # factor of the noise, up or down: there an attack is as good as guessing, or perfect
 _ACCURACY = 1.005  # of that factor
@@ -61,7 +63,7 @@ def largest_area(event: DpEvent, *, relation: Relation) -> float:
 
 
 def most_found(event: DpEvent, alarms: Sequence[float], *, relation: Relation) -> list[float]:
-    """Return the most true positives that an attack may have at each rate of false positives.
+    """Return the largest share of true positives that an attack may have at each rate of false positives.
 
     >>> from sfumato.accounting.events import dp_sgd
     >>> one = dp_sgd(noise_multiplier=1.0, sampling_rate=1.0, steps=1)  # exactly 0.389
@@ -75,7 +77,7 @@ def most_found(event: DpEvent, alarms: Sequence[float], *, relation: Relation) -
 def _missed(
     event: DpEvent, alarms: npt.NDArray[np.float64], relation: Relation
 ) -> Iterator[npt.NDArray[np.float64]]:
-    """Yield the least share of false negatives at each rate of false positives, by ever more points."""
+    """Yield lower bounds on the false negatives at each rate of false positives, by more and more points."""
     missed = np.zeros(len(alarms))
     yield missed
     for delta in _DELTAS:
@@ -90,7 +92,12 @@ def _missed(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AreaBound:
-    """What an area says about epsilon, and whether the accountant vouches for it as a lower bound."""
+    """The epsilon that an area shows.
+
+    Attributes:
+        epsilon: The epsilon.
+        certified: Whether it is a lower bound by the accountant, not an upper one.
+    """
 
     epsilon: float
     certified: bool
@@ -99,7 +106,7 @@ class AreaBound:
 def bound_of_area(
     area: float, event: Callable[[float], DpEvent], *, delta: float, relation: Relation
 ) -> AreaBound:
-    """Return the epsilon of the event of least noise that does not allow the area; 0 where guessing has it.
+    """Return the epsilon of the event of least noise that does not allow the area; 0 if guessing reaches it.
 
     `event(factor)` is the claimed event with its noise multiplied by `factor`.
 
@@ -119,21 +126,28 @@ def bound_of_area(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tail:
-    """How many scores lie above a threshold that was chosen without them."""
+    """Counts of scores above a threshold that was chosen without them.
 
-    hits: int  # of canaries that are in
+    Attributes:
+        hits: The number of canaries above that were in.
+        positives: The number of canaries that were in.
+        alarms: The number of canaries above that were out.
+        negatives: The number of canaries that were out.
+    """
+
+    hits: int
     positives: int
-    alarms: int  # of canaries that are out
+    alarms: int
     negatives: int
 
 
 def bound_of_tail(
     tail: Tail, event: Callable[[float], DpEvent], *, delta: float, relation: Relation, confidence: float
 ) -> AreaBound:
-    """Return an epsilon that a share of high scores shows, as `bound_of_area` does for an area.
+    """Return the epsilon that a share of high scores shows, as `bound_of_area` does for an area.
 
-    Where the claimed event allows the share, the answer is what the counts show of any mechanism: less than
-    the family would, but no event need be priced for it.
+    If the claimed event allows the share, the result is what the counts show for any mechanism. That is less
+    than within the family, but no event has to be priced for it.
 
     >>> from sfumato.accounting.events import dp_sgd
     >>> def event(factor): return dp_sgd(noise_multiplier=factor, sampling_rate=1.0, steps=1)
@@ -160,7 +174,7 @@ def bound_of_tail(
 def _bound(
     spare: Callable[[float], float], event: Callable[[float], DpEvent], delta: float, relation: Relation
 ) -> AreaBound:
-    """Return the epsilon of the event of least noise that does not allow what was seen."""
+    """Return the epsilon of the event of least noise that does not allow the observation."""
     factor = _most_noise(spare)
     if factor is None:
         return AreaBound(epsilon=0.0, certified=True)
@@ -177,7 +191,7 @@ def epsilon_of_area(
 
 
 def _most_noise(spare: Callable[[float], float]) -> float | None:
-    """Return the least factor that does not allow what was seen, nearly; None where all do.
+    """Return the smallest factor that does not allow the observation, up to rounding; None if all do.
 
     `spare(factor)` is how much more is allowed, and falls with the factor. A bracket is closed by regula
     falsi on logarithms; the weight of an end that stays is halved (Illinois), so that both ends move.
@@ -203,7 +217,7 @@ def _closed(
     (low, above), (high, below) = allowed, refused
     while high > low * _ACCURACY:
         width, share = math.log(high / low), above / (above - below)
-        # A little past the crossing, so that the end that is refused comes near, too.
+        # A little past the crossing, so that the refuted end moves too.
         middle = low * math.exp(width * min(max(share + _PAST / width, _PAST / width), 1 - _PAST / width / 2))
         found = spare(middle)
         if found >= 0:

@@ -1,28 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lower bounds on epsilon from the scores of canaries in one run.
 
-Setting    Some canaries are put in and others left out, by a fair coin for each, independent of all else. An
-           attack gives every canary a score from what was released: higher means "was in". Scores of those
-           in and of those out are all that is needed here; the proofs are in `audit.evidence.bounds`.
-Guarantee  Each bound exceeds the true epsilon with chance at most 1 - confidence, where its conditions hold:
+Some canaries are put in and others left out, by an independent fair coin for each. An attack gives every
+canary a score from what was released: higher means "was in". Only the scores of those in and of those out
+are needed here; the proofs are in `audit.evidence.bounds`.
+
+- f_dp and gaussian_scores find mu, and return the epsilon of the Gaussian mechanism with that mu. They do
+  not apply to a mechanism with another curve (Laplace, randomized response), whose epsilon at small delta
+  may be smaller. `audit.evidence.claim_limits` turns `ranks` into epsilon for other events.
+- Scores are independent for canaries that are affected by their own noise only, such as gradients in
+  separate coordinates (Dirac canaries) in a run with independent sampling. Losses of one model on many
+  examples are not independent: use binary_guesses or f_dp there.
+- Swapping which of two canaries is in changes both: P1 x Q2 and Q1 x P2 can be separated with accuracy at
+  most the area under the ROC curve of the mechanism's trade-off function, whatever distributions single
+  canaries have within it. For mu-GDP that area is Phi(mu / sqrt 2).
+- Numbers of guesses are fixed beforehand; if several are tried, the error is split among them. Guesses among
+  equal scores count as wrong if they could be; pairs of equal scores count as half.
+
+Guarantee  Each bound exceeds the true epsilon with probability at most 1 - confidence, if its conditions
+           hold:
                function         family of mechanisms                   scores of different canaries
                binary_guesses   any (epsilon, delta)-DP one            may depend on one another
                f_dp             mu-GDP for some mu (Gaussian noise)    may depend on one another
                gaussian_scores  mu-GDP for some mu                     independent, given who is in
            `ranks` bounds the area under the ROC curve, for any family, with independent scores.
-Family     f_dp and gaussian_scores find mu, and say the epsilon of the Gaussian mechanism with that mu. Of a
-           mechanism whose curve is another (Laplace, randomized response) they say nothing: epsilon at small
-           delta may be smaller. `audit.evidence.claim_limits` turns `ranks` into epsilon for other events.
-Independent Holds for canaries that only noise of their own touches, as gradients in coordinates of their own
-           (Dirac canaries) in a run with independent sampling. Not for losses of one model on many examples:
-           take binary_guesses or f_dp there.
-Area       Swapping which of two canaries is in changes both: telling P1 x Q2 from Q1 x P2 is possible with
-           accuracy at most the area under the ROC curve of the mechanism's trade-off function, whatever laws
-           single canaries have within it. Of mu-GDP that area is Phi(mu / sqrt 2).
-Choice     Numbers of guesses are fixed beforehand; where several are tried, the error is split among them.
-Ties       Guesses among equal scores count as wrong wherever they could be; pairs of equal scores as half.
-Bad input  NaN, empty groups and too few canaries are errors that say how many would be needed; so are groups
-           too unequal in size to come from fair coins, where fair coins matter. Infinite scores are scores.
+Edge cases NaN, empty groups and too few canaries raise errors that state how many are needed; so do groups
+           too unequal in size to come from fair coins, if fair coins matter. Infinite scores are scores.
 """
 
 import math
@@ -60,9 +63,22 @@ def binary_guesses(
     confidence: float = 0.95,
     guesses: int | Sequence[int] | None = None,
 ) -> LowerBound:
-    """Guess "in" for the highest scores and "out" for the lowest, and count what is right.
+    """Guess "in" for the highest scores and "out" for the lowest, and count right guesses.
 
-    `guesses` is how many canaries are guessed in all, half at each end; the rest is left open.
+    Args:
+        in_scores: Scores of canaries that were in.
+        out_scores: Scores of canaries that were left out.
+        delta: The delta of the bound.
+        confidence: The probability that the bound holds.
+        guesses: How many canaries are guessed in all, half at each end; several numbers are tried at a
+            corrected confidence. None tries three shares of the canaries.
+
+    Returns:
+        The lower bound, for any mechanism.
+
+    Raises:
+        InvalidParameterError: If there are too few canaries, their groups do not come from fair coins, or a
+            parameter is out of range.
 
     >>> print(binary_guesses(range(100, 200), range(100), delta=1e-5))
     epsilon is at least 3.17 at delta 1e-05 (binary guesses in one run, 200 observations, confidence 0.95)
@@ -85,7 +101,22 @@ def f_dp(
     confidence: float = 0.95,
     guesses: int | Sequence[int] | None = None,
 ) -> LowerBound:
-    """Guess as `binary_guesses` does, and judge by the whole trade-off curve of Gaussian noise.
+    """Guess as `binary_guesses` does, and use the whole trade-off curve of Gaussian noise.
+
+    Args:
+        in_scores: Scores of canaries that were in.
+        out_scores: Scores of canaries that were left out.
+        delta: The delta of the bound.
+        confidence: The probability that the bound holds.
+        guesses: How many canaries are guessed in all, half at each end; several numbers are tried at a
+            corrected confidence. None tries three shares of the canaries.
+
+    Returns:
+        The lower bound, for mechanisms with Gaussian noise.
+
+    Raises:
+        InvalidParameterError: If there are too few canaries, their groups do not come from fair coins, or a
+            parameter is out of range.
 
     >>> print(f_dp(range(100, 200), range(100), delta=1e-5))
     epsilon is at least 5.92 at delta 1e-05 (guesses in one run, f-DP of Gaussian noise, 200 observations, \
@@ -104,7 +135,19 @@ confidence 0.95)
 def gaussian_scores(
     in_scores: npt.ArrayLike, out_scores: npt.ArrayLike, *, delta: float, confidence: float = 0.95
 ) -> LowerBound:
-    """Compare every score of those in with every score of those out; no threshold is chosen.
+    """Compare every score of those in with every score of those out, without a threshold.
+
+    Args:
+        in_scores: Scores of canaries that were in.
+        out_scores: Scores of canaries that were left out.
+        delta: The delta of the bound.
+        confidence: The probability that the bound holds.
+
+    Returns:
+        The lower bound, for mechanisms with Gaussian noise and independent scores.
+
+    Raises:
+        InvalidParameterError: If there are too few canaries, or a parameter is out of range.
 
     >>> print(gaussian_scores(range(100, 200), range(100), delta=1e-5))
     epsilon is at least 14.3 at delta 1e-05 (ranked scores in one run, Gaussian noise, 200 observations, \
@@ -119,9 +162,11 @@ confidence 0.95)
 
 
 def ranks(in_scores: npt.ArrayLike, out_scores: npt.ArrayLike, *, confidence: float = 0.95) -> float:
-    """Return a lower bound on the chance that a canary that is in outscores one that is out (ties: half).
+    """Return a lower bound on the probability that a canary that is in has a higher score than one that is
+    out.
 
-    That chance is the area under the ROC curve. Groups may be of any sizes, if all subsets were as likely.
+    Ties count half. That probability is the area under the ROC curve. Groups may be of any sizes, if all
+    subsets are equally likely.
 
     >>> round(ranks(range(100, 200), range(100)), 4)
     0.9705
@@ -138,8 +183,8 @@ def ranks(in_scores: npt.ArrayLike, out_scores: npt.ArrayLike, *, confidence: fl
 def highest(scores: npt.ArrayLike, present: npt.ArrayLike) -> Tail | None:
     """Choose a threshold by every second canary, and count scores above it among the others.
 
-    The threshold is where those that are in stand out most from those that are out. Which canaries choose
-    does not depend on who is in. None where a group is empty.
+    The threshold is where canaries that are in differ most from those that are out. Which canaries choose it
+    does not depend on who is in. Returns None if a group is empty.
 
     >>> tail = highest(range(100), np.arange(100) >= 60)
     >>> tail.hits, tail.positives, tail.alarms, tail.negatives
@@ -165,7 +210,7 @@ def highest(scores: npt.ArrayLike, present: npt.ArrayLike) -> Tail | None:
 
 
 def least_canaries(confidence: float = 0.95) -> int:
-    """Return the least size of each group with which perfect scores show anything.
+    """Return the smallest size of each group with which perfect scores show anything.
 
     >>> least_canaries(0.95), least_canaries(0.999)
     (5, 10)
@@ -177,7 +222,7 @@ def least_canaries(confidence: float = 0.95) -> int:
 def _guessed(
     inside: Scores, outside: Scores, guesses: int | Sequence[int] | None, confidence: float, bound: _Bound
 ) -> float:
-    """Return the best bound over numbers of guesses, each at a confidence that pays for the choice."""
+    """Return the best bound over numbers of guesses, each at a confidence corrected for the choice."""
     _check.probability(confidence=confidence)
     canaries = len(inside) + len(outside)
     _check_fair(len(inside), canaries)
@@ -197,7 +242,7 @@ def _options(canaries: int, guesses: int | Sequence[int] | None) -> list[int]:
     for count in options:
         _check.count(guesses=count)
         if count > canaries:
-            raise InvalidParameterError(f"guesses={count} is more than the {canaries} canaries there are.")
+            raise InvalidParameterError(f"guesses={count} is more than the number of canaries, {canaries}.")
     return options
 
 
@@ -212,7 +257,7 @@ def _usable(options: list[int], canaries: int, confidence: float, bound: _Bound)
 def _right(inside: Scores, outside: Scores, guesses: int) -> int:
     """Count right guesses: "in" for the highest half of them, "out" for the lowest, ties against us.
 
-    An order among ties may not depend on who is in, except to our loss: no order has fewer right guesses.
+    An order among ties may depend on who is in only to our loss: no order has fewer right guesses.
     """
     scores = np.concatenate([inside, outside])
     present = np.arange(len(scores)) < len(inside)
@@ -243,24 +288,24 @@ def _groups(in_scores: npt.ArrayLike, out_scores: npt.ArrayLike) -> tuple[Scores
 
 
 def _check_fair(count: int, canaries: int) -> None:
-    """Refuse groups that fair coins do not make: their scores would not be those of random halves."""
+    """Refuse groups that fair coins do not produce: their scores would not be those of random halves."""
     spread = math.sqrt(canaries * math.log(2 / _UNFAIR) / 2)  # Hoeffding
     if abs(count - canaries / 2) > spread:
         raise InvalidParameterError(
-            f"{count} canaries in and {canaries - count} out are not what fair coins give: draw for each, "
-            f"with chance 1/2, whether it is in, and give all scores. Of {canaries} canaries, from "
+            f"{count} canaries in and {canaries - count} out do not come from fair coins. Draw for each, "
+            f"with probability 1/2, whether it is in, and pass all scores. Of {canaries} canaries, from "
             f"{math.ceil(canaries / 2 - spread)} to {math.floor(canaries / 2 + spread)} would be in."
         )
 
 
 def _needed(confidence: float, bound: _Bound) -> str:
-    """Say how many canaries would do."""
+    """Describe how many canaries are enough."""
 
     def enough(count: int) -> bool:
         return bool(_usable(_options(count, None), count, confidence, bound))
 
     if not enough(_MANY):
-        return "a smaller delta: at this one no number of canaries would do"
+        return "a smaller delta: at this one no number of canaries is enough"
     count = next(count for count in range(2, _MANY + 1) if enough(count))
     return f"at least {count} canaries, {count // 2} of them to be guessed"
 
@@ -268,5 +313,5 @@ def _needed(confidence: float, bound: _Bound) -> str:
 def _too_few(inside: int, outside: int, confidence: float, needed: str) -> InvalidParameterError:
     return InvalidParameterError(
         f"{inside} canaries in and {outside} out, or so few guesses, show nothing at confidence "
-        f"{confidence:g}, even if all were told apart. Use {needed}; better 1000 in all."
+        f"{confidence:g}, even if all were guessed right. Use {needed}; better 1000 in all."
     )

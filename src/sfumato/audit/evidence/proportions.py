@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How often an attack was right, and by how much more often than another: shares with intervals.
+"""Shares with confidence intervals: how often an attack was right, and how much more often than another.
 
-Meaning    An interval of confidence c holds the true share in all but a part 1 - c of such samples, for any
-           number of rows: by Clopper and Pearson (1934), with no normal approximation.
-Gaps       The interval of a difference of two shares joins their two intervals, each at confidence
-           1 - (1 - c) / 2. By the union bound both hold together: it errs toward too wide.
-Each       An interval holds on its own. Several at once hold together at a lower confidence.
+An interval of confidence c holds the true share in all but a part 1 - c of such samples, for any number of
+rows, by Clopper and Pearson (1934), without a normal approximation. The interval of a difference of two
+shares joins their two intervals, each at confidence 1 - (1 - c) / 2; by the union bound both hold together,
+so it is rather too wide. Each interval holds separately. Several together hold at a lower confidence.
 """
 
 import math
@@ -23,7 +22,14 @@ __all__ = ["Interval", "gap", "in_words", "least_rows", "paired_gap", "share"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Interval:
-    """An estimate, and the ends between which the truth lies with this confidence."""
+    """An estimate, and the ends between which the true value lies with this confidence.
+
+    Attributes:
+        value: The estimate.
+        low: The lower end.
+        high: The upper end.
+        confidence: The confidence.
+    """
 
     value: float
     low: float
@@ -38,7 +44,7 @@ class Interval:
 
 
 def share(hits: int, trials: int, *, confidence: float = 0.95) -> Interval:
-    """Return the share of trials that hit.
+    """Return the share of hits among trials.
 
     >>> in_words(share(9, 10))
     '90.0% (55.5% to 99.7%)'
@@ -48,7 +54,7 @@ def share(hits: int, trials: int, *, confidence: float = 0.95) -> Interval:
 
 
 def gap(first: tuple[int, int], second: tuple[int, int], *, confidence: float = 0.95) -> Interval:
-    """Return how much larger the first share is, each given as (hits, trials) on rows of its own.
+    """Return how much larger the first share is, each given as (hits, trials) on different rows.
 
     >>> in_words(gap((90, 100), (50, 100)))
     '40.0% (19.7% to 57.1%)'
@@ -59,7 +65,7 @@ def gap(first: tuple[int, int], second: tuple[int, int], *, confidence: float = 
 def paired_gap(
     first: npt.NDArray[np.bool_], second: npt.NDArray[np.bool_], *, confidence: float = 0.95
 ) -> Interval:
-    """Return how much larger the first share is where both attacks were tried on the same rows.
+    """Return how much larger the first share is, if both attacks were tried on the same rows.
 
     Only rows on which they disagree count, so the interval is narrower than that of `gap`.
 
@@ -79,7 +85,7 @@ def in_words(interval: Interval) -> str:
 
 
 def least_rows(confidence: float) -> int:
-    """Return with how many rows an attack that is always right can be told from one that never is.
+    """Return the number of rows that separates an attack that is always right from one that never is.
 
     >>> least_rows(0.95)
     7
@@ -97,6 +103,6 @@ def _difference(first: tuple[int, int], second: tuple[int, int], confidence: flo
 
 
 def _ends(hits: int, trials: int, confidence: float) -> tuple[float, float]:
-    """Return the ends between which the share is with `confidence`: each errs with half of what is left."""
+    """Return the ends of the interval of a share: each may fail with half of the error."""
     _check.probability(confidence=confidence)
     return clopper_pearson(hits, trials, confidence=(1 + confidence) / 2)

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How well do scores tell members from others? The ROC curve, read where it matters: at few false alarms.
+"""The ROC curve of membership scores, with intervals, at low false-positive rates.
 
-Promise    A score is higher where membership is likelier. `tpr_at(fpr)` puts the threshold by the scores of
-           those who were out, so that at most a share `fpr` of them is above it; a tie is not above.
-Intervals  Clopper and Pearson's for rates, Hoeffding's for the area: no normal approximation, any number of
-           scores. They hold where the scores of different rows are independent given the threshold, as for
-           rows drawn at random and one model; they say nothing of another model.
-By chance  `p_value` is exact: where nothing leaks, in- and out-scores are exchangeable. That t in-scores lie
-           above the (k+1)-th largest out-score means that at most k of the t + k largest scores are out, and
-           their number is hypergeometric. Ties only raise it.
+A score is higher if membership is likelier. `tpr_at(fpr)` puts the threshold by the scores of those who were
+out, so that at most a share `fpr` of them is above it; a tie is not above. Intervals are those of Clopper
+and Pearson for rates and of Hoeffding for the area: no normal approximation, any number of scores. They hold
+if the scores of different rows are independent given the threshold, as for rows drawn at random and one
+model; they do not apply to another model. `p_value` is exact: if nothing leaks, in- and out-scores are
+exchangeable. That t in-scores lie above the (k+1)-th largest out-score means that at most k of the t + k
+largest scores are out, and their number is hypergeometric. Ties only raise it.
+
 Source     Low false-positive rates instead of averages: Carlini et al. 2022, arXiv:2112.03570, section III.
 Not here   A bound on epsilon: rows of one model are not independent runs. `one_run` has such bounds.
 """
@@ -35,14 +35,23 @@ _ROUNDING: Final = 1e-9  # of fpr * (number of scores): 0.29 * 100 is meant to b
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OperatingPoint:
-    """What one threshold does: who is called a member, and how many rightly."""
+    """The effect of one threshold.
+
+    Attributes:
+        threshold: Rows with a score above it are called members.
+        true_positives: The number of members called so.
+        positives: The number of members.
+        false_positives: The number of others called members.
+        negatives: The number of others.
+        p_value: The probability of so many true positives if nothing leaks.
+    """
 
     threshold: float
     true_positives: int
     positives: int
     false_positives: int
     negatives: int
-    p_value: float  # chance of so many true positives where nothing leaks
+    p_value: float
 
     @property
     def tpr(self) -> float:
@@ -66,6 +75,14 @@ class OperatingPoint:
 class Roc:
     """The ROC curve of scores of rows that were in the training data and of rows that were not.
 
+    Args:
+        in_scores: Scores of rows that were in, one number for each row.
+        out_scores: Scores of rows that were not.
+        name: The name of the attack.
+
+    Raises:
+        InvalidParameterError: If a group is empty, or a score is not a number.
+
     >>> roc = Roc([2.0, 3.0, 4.0, 5.0], [0.0, 1.0, 2.5, 1.5])
     >>> roc.area, roc.tpr_at(0.25).tpr
     (0.9375, 1.0)
@@ -84,29 +101,48 @@ class Roc:
 
     @property
     def area(self) -> float:
-        """The chance that a member's score exceeds another's, ties counted half; 0.5 where nothing leaks."""
+        """The probability that a member has a higher score than another, ties counted half; 0.5 if nothing
+        leaks.
+        """
         below = np.searchsorted(self.out_scores, self.in_scores, side="left")
         not_above = np.searchsorted(self.out_scores, self.in_scores, side="right")
         wins = below.sum(dtype=np.float64) + 0.5 * (not_above - below).sum(dtype=np.float64)
         return float(wins / (len(self.in_scores) * len(self.out_scores)))
 
     def area_interval(self, *, confidence: float = 0.95) -> Interval:
-        """Return the area with both ends, each with half of the error ("Pairs" of `bounds`)."""
+        """Return the area with both ends, each with half of the error ("Pairs" in `bounds`).
+
+        Args:
+            confidence: The confidence of the interval.
+
+        Returns:
+            The area and its interval.
+        """
         _check.probability(confidence=confidence)
         area, pairs = self.area, min(len(self.in_scores), len(self.out_scores))
         ends = [area_from_pairs(part, pairs, confidence=(1 + confidence) / 2) for part in (area, 1 - area)]
         return Interval(value=area, low=ends[0], high=1 - ends[1], confidence=confidence)
 
     def points(self) -> tuple[Scores, Scores]:
-        """Return false- and true-positive rates at every threshold, both rising from 0 to 1."""
+        """Return the curve.
+
+        Returns:
+            False- and true-positive rates at every threshold, both rising from 0 to 1.
+        """
         thresholds = np.unique(np.concatenate([self.in_scores, self.out_scores]))[::-1]
         fpr, tpr = (_share_at_least(scores, thresholds) for scores in (self.out_scores, self.in_scores))
         return np.concatenate([[0.0], fpr]), np.concatenate([[0.0], tpr])
 
     def log_points(self, *, most: int = 200) -> list[tuple[float, float]]:
-        """Return at most `most` points (log10 of FPR, log10 of TPR) of the curve, evenly spaced in FPR.
+        """Return points of the curve for axes with logarithmic scales, evenly spaced in FPR.
 
-        The curve begins where a single out-score is above the threshold: below, a log axis has no place.
+        The curve begins where a single out-score is above the threshold.
+
+        Args:
+            most: The largest number of points.
+
+        Returns:
+            Points (log10 of FPR, log10 of TPR).
         """
         _check.count(most=most)
         fpr, tpr = self.points()
@@ -117,14 +153,24 @@ class Roc:
     # --- one threshold -----------------------------------------------------------------------------------
 
     def tpr_at(self, fpr: float) -> OperatingPoint:
-        """Return what the lowest threshold does that calls at most a share `fpr` of others members."""
+        """Return the effect of the lowest threshold with at most this rate of false positives.
+
+        Args:
+            fpr: The largest share of others that may be called members.
+
+        Returns:
+            The counts at that threshold.
+
+        Raises:
+            InvalidParameterError: If there are too few out-scores for this rate.
+        """
         _check.probability(fpr=fpr)
         negatives = len(self.out_scores)
         allowed = math.floor(fpr * negatives + _ROUNDING)
         if allowed < 1:
             raise InvalidParameterError(
-                f"a false-positive rate of {fpr:g} cannot be seen in {negatives} out_scores: give at least "
-                f"{math.ceil(1 / fpr - _ROUNDING)}, or ask for a higher rate."
+                f"a false-positive rate of {fpr:g} cannot be measured with {negatives} out_scores. Give at "
+                f"least {math.ceil(1 / fpr - _ROUNDING)}, or use a higher rate."
             )
         return self._at(float(self.out_scores[negatives - 1 - allowed]), allowed)
 
@@ -143,7 +189,14 @@ class Roc:
     # --- for people --------------------------------------------------------------------------------------
 
     def describe(self, *, fprs: tuple[float, ...] = (0.001, 0.01), confidence: float = 0.95) -> str:
-        """Return the area and the true-positive rates as a sentence; rates that cannot be seen are left out.
+        """Describe the area and true-positive rates in a sentence.
+
+        Args:
+            fprs: False-positive rates. Those with too few scores are left out.
+            confidence: The confidence of each interval.
+
+        Returns:
+            The sentence.
 
         >>> Roc([2.0, 3.0, 4.0, 5.0], [0.0, 1.0, 2.5, 1.5], name="loss").describe(fprs=(0.25,))
         'loss: area 0.938 (0.37 to 0.998, confidence 0.95); TPR 1 (0.398 to 1, confidence 0.95) at FPR 0.25'
@@ -156,7 +209,7 @@ class Roc:
 
 
 def checked_scores(name: str, scores: npt.ArrayLike) -> Scores:
-    """Return scores as one axis of float64; refuse none, NaN, what is no number, and more axes than one.
+    """Return scores as one axis of float64; raise if they are empty, NaN, not numbers, or have more axes.
 
     >>> checked_scores("in_scores", [1, 2.5])
     array([1. , 2.5])

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the steps of a run cost at least, computed anew: by no accountant of ours, and rounded down.
+"""A lower bound on what the steps of a run cost, computed without our accountants.
 
-Guarantee  `least_epsilon` is a lower bound on the epsilon of sampled Gaussian sums, where each unit is in a
-           step with the stated chance, on its own, and noise has the stated size. It is one up to `ROUNDING`
-           where `is_precise` says so: for little noise, or a tiny delta, float64 has too few digits.
-How        One coordinate with a unit and without is a mixture of two normal laws, and one normal law. Both
-           are cut into cells, which can only make them harder to tell apart; the privacy loss of the cells is
-           composed over steps with optimistic rounding, by dp_accounting.
-Why        The claim of a run comes from a chain of events, prices and accountants. A mistake in it (a count
-           that is lost, a sensitivity that is halved) shows as a claim below this number.
+The claim of a run comes from a chain of events, prices and accountants. A mistake in it (a count that is
+lost, a sensitivity that is halved) shows as a claim below this number. One coordinate with a unit and
+without is a mixture of two normal distributions, and one normal distribution. Both are cut into cells, which
+can only make them harder to separate; the privacy loss of the cells is composed over steps with optimistic
+rounding, by dp_accounting.
+
+Guarantee  `least_epsilon` is a lower bound on the epsilon of sampled Gaussian sums, if each unit is in a
+           step with the stated probability, independently, and noise has the stated size. It holds up to
+           `ROUNDING` if `is_precise` is True: for little noise, or a tiny delta, float64 has too few digits.
 """
 
 import math
@@ -39,12 +40,12 @@ _SPAN = 5e6  # multiples that a loss may have: more takes memory
 
 
 def is_precise(noise: Sequence[float], claim: Guarantee) -> bool:
-    """Whether cells of float64 hold enough digits for a claim: not for little noise, or a tiny delta."""
+    """Whether float64 has enough digits for a claim: not for little noise, or a tiny delta."""
     return min(noise) >= _LEAST_NOISE and claim.delta >= _LEAST_DELTA and claim.epsilon <= _MOST_EPSILON
 
 
 def least_epsilon(noise: Sequence[float], *, sampling_rate: float, relation: Relation, delta: float) -> float:
-    """Return an epsilon that steps with these noise multipliers exceed.
+    """Return a lower bound on the epsilon of steps with these noise multipliers.
 
     >>> found = least_epsilon([1.0] * 10, sampling_rate=0.1, relation=Relation.ADD_REMOVE, delta=1e-5)
     >>> round(found, 1)  # the accountant says 2.86
@@ -90,7 +91,9 @@ def _of_one(stddev: float, rate: float, relation: Relation, interval: float) -> 
 
 
 def _masses(edges: Numbers) -> Numbers:
-    """Return what a standard normal law has in each cell; upper cells by upper tails, which keep digits."""
+    """Return the mass of a standard normal distribution in each cell; upper cells by upper tails, which keep
+    digits.
+    """
     lower = np.diff(np.concatenate([[0.0], ndtr(edges), [1.0]]))
     upper = -np.diff(np.concatenate([[1.0], ndtr(-edges), [0.0]]))
     return np.where(np.concatenate([edges, [math.inf]]) <= 0, lower, upper)

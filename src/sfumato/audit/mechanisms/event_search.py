@@ -1,22 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where are two data sets told apart? Scores of outputs, learned from some, to cut events from.
+"""Searches for events that separate two data sets: scores of outputs, learned from some of them.
 
 A search learns, from outputs on two neighboring data sets, scores that are high for outputs of the first one
 and low for those of the second. `best_event` then tries thresholds, on other outputs, and keeps the event
-"score above the threshold", or "not above" for the other direction, that promises the largest epsilon. What
-it promises is no bound: that is computed on outputs that neither of the two steps has seen
+"score above the threshold", or "not above" for the other direction, that promises the largest epsilon. The
+promise is not a bound: the bound is computed on outputs that neither step used
 (`audit.mechanisms.mechanism_attack`).
 
-Outcomes   every output by itself: its share in both. Exhaustive where a mechanism has few outcomes.
-Tails      each feature of the numbers as it is: the ends, where Gaussian losses grow.
-Histogram  bins of each feature, sorted by how much likelier they are on the first data set.
-Classifier a logistic regression and a small tree on all numbers: for what no single feature shows.
-LowBits    the last digit that is not zero. It finds noise that was added in floating point, where sums of
-           different numbers end in different places (Mironov 2012); so it refutes noise that is `for study
-           only`, and is not among the default searches.
-Ties       An event takes all outputs of equal score or none. DP-Sniper needs a coin for some of them to
-           reach a power fixed beforehand; here the threshold is free, and (p + t p') / (q + t q') is largest
-           at an end of 0 <= t <= 1.
+- `Outcomes`: every output by itself, with its share in both. It is exhaustive if a mechanism has few
+  outcomes.
+- `Tails`: each feature of the numbers as it is: the ends, where Gaussian losses grow.
+- `Histogram`: bins of each feature, sorted by how much likelier they are on the first data set.
+- `Classifier`: a logistic regression and a small tree on all numbers, for what no single feature shows.
+- `LowBits`: the last digit that is not zero. It finds noise that was added in floating point, where sums of
+  different numbers end in different places (Mironov 2012). It refutes noise that is `for study only`, and is
+  not among the default searches.
+
+An event takes all outputs of equal score or none. DP-Sniper needs a coin for some of them to reach a power
+fixed beforehand; here the threshold is free, and (p + t p') / (q + t q') is largest at an end of 0 <= t <=
+1.
+
 Source     Bichsel, Steffen, Bogunovic, Vechev 2021, "DP-Sniper: black-box discovery of differential privacy
            violations using classifiers"; Neyman and Pearson 1933 (the best events are those of the largest
            likelihood ratio).
@@ -59,7 +62,7 @@ _FAR = 1e150  # what an infinity counts as where one computes with it
 
 
 class EventSearch(Protocol):
-    """A way to find events: yields scores of outputs, each with a name."""
+    """A search for events: yields named scores of outputs."""
 
     def scores(self, first: Outputs, second: Outputs) -> Iterator[tuple[str, Score]]:
         """Learn from outputs on the first and on the second data set."""
@@ -70,17 +73,24 @@ class EventSearch(Protocol):
 class Event:
     """Outputs whose score is above a threshold, likelier on the first data set; or those that are not.
 
-    `reverse` turns both around: the event is that the score is not above, likelier on the second.
+    With `reverse` the event is that the score is not above, likelier on the second data set.
+
+    Attributes:
+        name: The name of the event.
+        score: The score of outputs.
+        threshold: The threshold of the score.
+        reverse: Whether the event is that the score is not above the threshold.
+        promise: The epsilon that the event seemed to show when it was chosen. It is not a bound.
     """
 
     name: str
     score: Score
     threshold: float
     reverse: bool
-    promise: float  # how large an epsilon it seemed to show
+    promise: float
 
     def holds(self, outputs: Outputs) -> Flags:
-        """Return for which outputs it happened."""
+        """Return for which outputs the event happened."""
         above = self.score(outputs) > self.threshold
         return ~above if self.reverse else above
 
@@ -118,7 +128,7 @@ def _cuts(scores: Floats) -> Floats:
 def _promises(
     hits: npt.NDArray[np.integer], runs: int, others: npt.NDArray[np.integer], other_runs: int, delta: float
 ) -> Floats:
-    """Return log((p - delta) / q) with p and q put where they are unlikely to be better, -inf for none."""
+    """Return log((p - delta) / q) with p and q at pessimistic values, -inf for none."""
     likely = np.where(hits > 0, beta.ppf(_UNLIKELY, np.maximum(hits, 1), runs - hits + 1), 0.0)
     unlikely = np.where(
         others < other_runs, beta.ppf(1 - _UNLIKELY, others + 1, np.maximum(other_runs - others, 1)), 1.0
@@ -155,7 +165,11 @@ class Tails:
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Bins of equally many outputs, for each feature of their numbers."""
+    """Bins with equally many outputs, for each feature of their numbers.
+
+    Args:
+        bins: The numbers of bins to try.
+    """
 
     bins: tuple[int, ...] = (8, 32, 128)
 
@@ -176,7 +190,7 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class LowBits:
-    """Where the last digit of a number lies that is not zero, in binary."""
+    """The place of the last binary digit of a number that is not zero."""
 
     def scores(self, first: Outputs, second: Outputs) -> Iterator[tuple[str, Score]]:
         """Yield for each number how much likelier each place is."""
@@ -188,7 +202,11 @@ class LowBits:
 
 @dataclass(frozen=True, slots=True)
 class Classifier:
-    """A logistic regression and a decision tree, on all numbers of the commonest kind of output."""
+    """A logistic regression and a decision tree, on all numbers of the most frequent kind of output.
+
+    Args:
+        depth: The depth of the tree.
+    """
 
     depth: int = 5
 
@@ -233,7 +251,7 @@ def _likelier(cells: Cells, first: Outputs, second: Outputs) -> Score:
     """Return the score that is the log of the ratio of both shares of a cell; 0 for one never seen."""
     one, two = Counter(cells(first)), Counter(cells(second))
     known = {*one, *two}
-    # Half a hit more for each: a cell that was seen only once is no proof.
+    # Half a hit is added to each: a cell that was seen only once is weak evidence.
     ratios = {
         cell: np.log((one[cell] + 0.5) / (two[cell] + 0.5) * len(second) / len(first)) for cell in known
     }
@@ -270,12 +288,12 @@ def _lowest_bit(values: Floats) -> npt.NDArray[np.int64]:
 
 
 def _features(kind: Hashable, first: Outputs, second: Outputs) -> Iterator[tuple[str, Feature]]:
-    """Yield numbers of an output that one may look at: the most different ones, and all together."""
+    """Yield features of the numbers of an output: the numbers that differ most, and all together."""
     one, two = (outputs.of_kind(kind)[1] for outputs in (first, second))
     width = max(one.shape[1], two.shape[1])
     if not width:
         return
-    if not (len(one) and len(two)):  # one of them never puts out this kind, which says it all
+    if not (len(one) and len(two)):  # only one of them has this kind, which separates them by itself
         return
     apart = _apart(one, two)
     for column in np.argsort(-np.abs(apart), kind="stable")[:_MOST_COLUMNS].tolist():

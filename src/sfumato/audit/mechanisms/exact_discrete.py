@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Epsilon without chance: every outcome of a discrete mechanism, with its probability.
+"""The exact epsilon of a discrete mechanism, from every outcome and its probability.
 
-Guarantee  `exact_epsilon` is the least epsilon for which two laws are (epsilon, delta)-close, both ways, over
-           all events: the best event of each size takes outcomes in the order of their likelihood ratio. It
-           is rounded down past float64's error, relative and absolute, so a claim that holds with equality is
-           not contradicted, however small it is.
-Cut off    A law may leave out outcomes, as the far ends of the integers: events of those that are left have
-           the stated probabilities, so the result is still a lower bound.
-Whose law  `law` writes down what a mechanism says that it draws, from its parameters. That the samplers draw
-           that law is another question, which `mechanism_attack` and the tests of the samplers answer.
+`law` computes the probabilities that a mechanism states, from its parameters. Whether the samplers draw from
+that distribution is tested by `mechanism_attack` and by the tests of the samplers.
+
+Guarantee  `exact_epsilon` is the least epsilon for which two distributions are (epsilon, delta)-close, both
+           ways, over all
+           events: the best event of each size takes outcomes in the order of their likelihood ratio. It is
+               rounded down by
+           more than float64's error, relative and absolute, so a claim that holds with equality is not
+           contradicted, however small it is.
+Edge cases A distribution may leave out outcomes, such as the far ends of the integers. Events of the others
+           have the stated probabilities, so the result is still a lower bound.
 Source     The hockey-stick divergence: Barthe and Olmedo 2013; permute-and-flip: McKenna and Sheldon 2020.
 """
 
@@ -42,7 +45,7 @@ __all__ = ["audit_discrete", "audit_laws", "claim_of", "exact_epsilon", "law"]
 
 Floats = npt.NDArray[np.float64]
 Law = Mapping[Hashable, float]
-CERTAIN = 1 - 2.0**-53  # the confidence of what no chance was part of
+CERTAIN = 1 - 2.0**-53  # the confidence of a result without randomness
 _ROUNDING = 1e-9  # relative: more than summing a law of a million outcomes loses
 _EACH_OUTCOME = 1e-15  # absolute: what the logarithm of a ratio near 1 loses, for each outcome that is summed
 _REACH = (
@@ -52,7 +55,7 @@ _MOST_BITS = 12  # of unary encoding: 2^12 outcomes
 
 
 class Mechanism(Protocol):
-    """What knows its event and its neighbors."""
+    """A mechanism with an event and a relation."""
 
     @property
     def relation(self) -> Relation:
@@ -60,12 +63,12 @@ class Mechanism(Protocol):
         ...
 
     def event(self) -> DpEvent:
-        """Return what one release costs."""
+        """Describe what one release costs."""
         ...
 
 
 def claim_of(mechanism: Mechanism, *, delta: float = 0.0, privacy_unit: str = "unit") -> Guarantee:
-    """Return what a mechanism claims by its event, at a delta.
+    """Return the guarantee that a mechanism claims by its event, at a delta.
 
     >>> from sfumato.mechanisms import Laplace
     >>> claim_of(Laplace(scale=0.5, sensitivity=1.0, relation=Relation.ADD_REMOVE)).epsilon
@@ -82,7 +85,18 @@ def claim_of(mechanism: Mechanism, *, delta: float = 0.0, privacy_unit: str = "u
 def exact_epsilon(
     first: Sequence[float] | Floats, second: Sequence[float] | Floats, *, delta: float = 0.0
 ) -> float:
-    """Return the least epsilon that two lists of probabilities, of the same outcomes, allow at delta.
+    """Return the least epsilon that two lists of probabilities allow at delta.
+
+    Args:
+        first: The probability of each outcome on one data set.
+        second: The probability of the same outcomes on its neighbor.
+        delta: The delta of the guarantee.
+
+    Returns:
+        Epsilon, rounded down; infinite if no epsilon is enough.
+
+    Raises:
+        InvalidParameterError: If the lists are not probabilities, or have different lengths.
 
     >>> round(exact_epsilon([0.75, 0.25], [0.25, 0.75]), 6) == round(math.log(3), 6)
     True
@@ -93,8 +107,8 @@ def exact_epsilon(
     one, two = _probabilities(first), _probabilities(second)
     if one.shape != two.shape:
         raise InvalidParameterError(
-            f"both laws must give a probability to the same outcomes, but {one.size} and {two.size} numbers "
-            "were given."
+            f"both distributions must have a probability for each of the same outcomes, but {one.size} and "
+            f"{two.size} numbers were given."
         )
     epsilon = max(_one_way(one, two, delta), _one_way(two, one, delta))
     return max(0.0, epsilon * (1 - _ROUNDING) - _EACH_OUTCOME * one.size)
@@ -107,7 +121,7 @@ def _one_way(one: Floats, two: Floats, delta: float) -> float:
     with np.errstate(divide="ignore"):
         order = np.argsort(np.log(two) - np.log(one), kind="stable")
     likely, unlikely = np.cumsum(one[order]) - delta, np.cumsum(two[order])
-    # A delta that is used up but for rounding is used up: what is left would be divided by nearly nothing.
+    # A delta that is used up except for rounding is used up: the rest would be divided by almost zero.
     enough = likely > _ROUNDING * delta
     with np.errstate(divide="ignore"):
         ratios = np.log(likely[enough]) - np.log(unlikely[enough])
@@ -118,8 +132,8 @@ def _probabilities(given: Sequence[float] | Floats) -> Floats:
     known = np.asarray(given, dtype=np.float64).ravel()
     if known.size == 0 or not (bool((known >= 0).all()) and float(known.sum()) <= 1 + _ROUNDING):
         raise InvalidParameterError(
-            "a law must be a list of probabilities: one or more, none of them negative or NaN, with a sum of "
-            "at most 1."
+            "a distribution must be a list of probabilities: one or more, none of them negative or NaN, with "
+            "a sum of at most 1."
         )
     return known
 
@@ -132,7 +146,20 @@ def audit_laws(
     claim: Guarantee | None = None,
     subject: str = "mechanism",
 ) -> AuditResult:
-    """Return the exact epsilon of two laws, `{outcome: probability}`, beside the claim.
+    """Compare the exact epsilon of two distributions with a claim.
+
+    Args:
+        first: The distribution on one data set, `{outcome: probability}`.
+        second: The distribution on its neighbor.
+        delta: The delta to audit at. None is that of the claim, or 0 without a claim.
+        claim: The guarantee to test, or None.
+        subject: The name of the mechanism, for the report.
+
+    Returns:
+        The exact epsilon, beside the claim.
+
+    Raises:
+        InvalidParameterError: If a distribution is not one of probabilities.
 
     >>> coin = audit_laws({"yes": 0.75, "no": 0.25}, {"yes": 0.25, "no": 0.75}, subject="a coin")
     >>> round(coin.best.epsilon, 4)
@@ -154,7 +181,20 @@ def audit_laws(
 def audit_discrete(
     mechanism: Any, first: Any, second: Any, *, delta: float | None = None, claim: Guarantee | None = None
 ) -> AuditResult:
-    """Return the exact epsilon of a discrete mechanism on two neighboring inputs, beside its event's price.
+    """Compare the exact epsilon of a discrete mechanism on two neighboring inputs with a claim.
+
+    Args:
+        mechanism: A discrete mechanism of `sfumato.mechanisms`.
+        first: The input on one data set: a number, or scores of candidates.
+        second: The input on its neighbor.
+        delta: The delta to audit at. None is that of the claim, or 0 without a claim.
+        claim: The guarantee to test. None tests the price of the mechanism's event.
+
+    Returns:
+        The exact epsilon, beside the claim.
+
+    Raises:
+        InvalidParameterError: If the distribution of this mechanism is not known here.
 
     >>> from sfumato.mechanisms import RandomizedResponse
     >>> answers = RandomizedResponse.calibrated(epsilon=1.0, num_buckets=3)
@@ -168,12 +208,12 @@ def audit_discrete(
     return audit_laws(one, two, delta=delta, claim=claimed, subject=type(mechanism).__name__)
 
 
-# --- the laws of our mechanisms ---------------------------------------------------------------------------
+# --- the distributions of our mechanisms ------------------------------------------------------------------
 
 
 @singledispatch
 def law(mechanism: Any, value: Any, outcomes: Sequence[Hashable]) -> Law:
-    """Return the probability of each outcome that a mechanism has on one input.
+    """Return the probability of each outcome of a mechanism on one input.
 
     >>> from sfumato.mechanisms import DiscreteLaplace
     >>> noise = DiscreteLaplace(scale=1 / math.log(2), sensitivity=1, relation=Relation.ADD_REMOVE)
@@ -181,7 +221,7 @@ def law(mechanism: Any, value: Any, outcomes: Sequence[Hashable]) -> Law:
     {4: 0.166667, 5: 0.333333}
     """
     raise InvalidParameterError(
-        f"the law of a {type(mechanism).__name__} is not written down here. Use audit_laws with its "
+        f"the distribution of a {type(mechanism).__name__} is not known here. Use audit_laws with its "
         "probabilities, or audit_mechanism, which runs it."
     )
 
@@ -237,7 +277,7 @@ def _rate(mechanism: Exponential | PermuteAndFlip) -> float:
 
 
 def _outcomes(mechanism: Any, first: Any, second: Any) -> Sequence[Hashable]:
-    """Return the outcomes that both inputs may have, the far ends of the integers left out."""
+    """Return the outcomes that both inputs may have, without the far ends of the integers."""
     if isinstance(mechanism, DiscreteLaplace | DiscreteGaussian):
         size = mechanism.scale if isinstance(mechanism, DiscreteLaplace) else mechanism.stddev
         reach = math.ceil(_REACH * size) + 1

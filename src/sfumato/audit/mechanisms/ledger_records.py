@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One charge for each result, and a mark on noise that protects nobody: what a ledger must show.
+"""Checks of the records of a ledger: one charge for each result, and a mark on noise that does not protect.
 
-Checks     `check_one_result`  of several attempts to finish what was charged once, one gives a result.
-           `check_marked`      a release with noise that can be repeated or computed is marked in the ledger.
-           Each raises `LeakError` where the record is wrong, for certain, without statistics.
-Counted    Results that are equal are one result: the same weights twice tell no more than once.
-Not here   Whether anything was read before it was paid for (`audit.mechanisms.payment_order`).
+- `check_one_result`: of several attempts to finish what was charged once, only one gives a result.
+- `check_marked`: a release whose noise can be repeated or computed is marked in the ledger.
+
+Each raises `LeakError` if the record is wrong. The checks are exact, without statistics. Results that are
+equal count as one result: the same weights twice reveal no more than once.
+
+Not here   Whether anything was read before it was charged (`audit.mechanisms.payment_order`).
 """
 
 from collections.abc import Callable, Sequence
@@ -19,10 +21,20 @@ __all__ = ["check_marked", "check_one_result"]
 
 
 def check_one_result(attempts: Sequence[Callable[[], object]], account: Account) -> int:
-    """Make all attempts; raise `LeakError` if they give more results than the account has releases.
+    """Check that attempts give no more different results than the account has releases.
 
-    Return how many attempts gave a result. An attempt that raises a `SfumatoError` was refused. Results are
-    compared by `==`. Use an account that holds nothing but what the attempts go on with.
+    An attempt that raises a `SfumatoError` was refused. Results are compared by `==`.
+
+    Args:
+        attempts: Functions without arguments, each of which tries to get a result.
+        account: The account that is charged. It must hold only the releases of these attempts.
+
+    Returns:
+        The number of attempts that gave a result.
+
+    Raises:
+        LeakError: If there are more different results than charges.
+        InvalidParameterError: If every attempt was refused, so that nothing was checked.
     """
     results = list[object]()
     for attempt in attempts:
@@ -33,17 +45,26 @@ def check_one_result(attempts: Sequence[Callable[[], object]], account: Account)
     charged = sum(release.spent for release in account.releases())
     different = [result for place, result in enumerate(results) if result not in results[:place]]
     if len(different) > charged:
-        raise LeakError(f"{len(different)} different results were had for {charged} charge(s)")
+        raise LeakError(f"{len(different)} different results were released for {charged} charge(s)")
     if not results:
         raise InvalidParameterError("every attempt was refused, so nothing was checked.")
     return len(results)
 
 
 def check_marked(release: Callable[[Account, Generator], object], account: Account) -> int:
-    """Release with noise that protects nobody; raise `LeakError` unless the ledger says so each time.
+    """Check that releases with noise that does not protect are marked in the ledger.
 
-    Return how many releases were charged. `release(account, generator)` must draw its noise from the
-    generator that it is given, and charge the account.
+    Args:
+        release: Called as `release(account, generator)`. It must draw its noise from that generator and
+            charge the account.
+        account: An account that can pay for three releases.
+
+    Returns:
+        The number of releases that were charged.
+
+    Raises:
+        LeakError: If a release with seeded or non-cryptographic noise is not marked.
+        InvalidParameterError: If nothing was charged, so that nothing was checked.
 
     >>> import tempfile
     >>> from sfumato import Budget, Ledger

@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attack a mechanism: run it many times on two neighboring data sets, find an event that tells them apart.
+"""An attack on a mechanism: many runs on two neighboring data sets, and an event that separates them.
+
+The event may be likelier on the first data set or on the second. Its complement is tried too, which costs
+nothing, as it rests on the same two counts. Runs must be independent and draw from the generator they are
+given, or from one that does not repeat. Each run gets a generator of its own, so it may fork it. A claim is
+about all neighbors: choose those that should be the hardest to hide.
 
 Guarantee  The lower bound exceeds the true epsilon (at this delta, for these two data sets, hence for the
            mechanism) in at most a share 1 - confidence of audits, however the event was found. A quarter of
-           the outputs teaches scores, a quarter chooses one event from all of them (`event_search`), and the
-           other half, which neither has seen, counts how often it happens: one event, fixed beforehand, so
-           nothing more is paid for the choice.
-Both ways  The event may be likelier on the first data set or on the second. Its complement is tried, too,
-           which costs nothing, as it rests on the same two counts.
-Assumed    Runs are independent, and draw from the generator that they are given, or from none that repeats.
-           Each run is given a generator of its own, so it may fork it. A claim is about all neighbors: choose
-           those that should be the hardest to hide.
-Not here   An error that a run raises: whether one is raised may itself tell, so return something instead.
-Source     Clopper and Pearson 1934 (`bounds`); Ding et al. 2018, "Detecting violations of differential
-           privacy" (search on some runs, count on others).
+           the outputs trains scores, a quarter chooses one event (`event_search`), and the other half, which
+           neither step used, counts how often it happens. It is one event, fixed before counting, so the
+           choice needs no correction.
+Not here   An error that a run raises: whether one is raised may itself reveal data, so return a value
+           instead.
+Source     Clopper and Pearson 1934 (`evidence.bounds`); Ding et al. 2018, "Detecting violations of
+           differential privacy" (search on some runs, count on others).
 """
 
 import math
@@ -40,12 +41,26 @@ _FEWEST = 40  # outputs of each data set, for ten to learn from, ten to choose o
 
 @dataclass(frozen=True, slots=True)
 class Vectorized:
-    """A mechanism that gives many outputs at once: `run_many(data, count, generator)`, one for each row."""
+    """A mechanism that returns many outputs at once.
+
+    Args:
+        run_many: Called as `run_many(data, count, generator)`; returns `count` independent outputs, one for
+            each row.
+    """
 
     run_many: RunMany
 
     def outputs(self, data: Any, count: int, generator: Generator) -> Iterable[object]:
-        """Return as many outputs as asked for."""
+        """Run the mechanism.
+
+        Args:
+            data: The data set.
+            count: The number of outputs.
+            generator: The source of randomness.
+
+        Returns:
+            The outputs.
+        """
         return self.run_many(data, count, generator)
 
 
@@ -62,10 +77,27 @@ def audit_mechanism(
     generator: Generator | None = None,
     events: Sequence[EventSearch] = EVENTS,
 ) -> AuditResult:
-    """Return what `trials` runs on each of two neighboring data sets show of epsilon.
+    """Bound epsilon from below by runs of a mechanism on two neighboring data sets.
 
-    `run(data, generator)` returns one output: a number, an array, None, a word, or tuples of such. The delta
-    is that of the claim if there is one, else 0, unless it is given.
+    Args:
+        run: Called as `run(data, generator)`; returns one output: a number, an array, None, a word, or
+            tuples of these.
+        first: A data set.
+        second: A neighbor of it.
+        trials: The number of runs on each data set.
+        delta: The delta to audit at. None is that of the claim, or 0 without a claim.
+        confidence: The probability that the bound holds.
+        claim: The guarantee to test, or None.
+        subject: The name of the mechanism, for the report.
+        generator: The source of randomness, or None for secure randomness from the operating system.
+        events: The searches for events to use.
+
+    Returns:
+        The lower bound, beside the claim.
+
+    Raises:
+        InvalidParameterError: If a parameter is out of range, or there are too few runs to contradict the
+            claim.
 
     >>> from sfumato.mechanisms import laplace
     >>> from sfumato.testing import seeded
@@ -88,7 +120,18 @@ def audit_mechanism(
 
 
 def runs_needed(epsilon: float, *, delta: float = 0.0, confidence: float = 0.95) -> int:
-    """Return how many runs on each data set could show an epsilon at all, if no two outputs were alike.
+    """Return the number of runs on each data set that can show an epsilon, if all outputs differ.
+
+    Args:
+        epsilon: The epsilon to show.
+        delta: The delta of the bound.
+        confidence: The confidence of the bound.
+
+    Returns:
+        The least number of runs.
+
+    Raises:
+        InvalidParameterError: If a parameter is out of range.
 
     >>> runs_needed(1.0), runs_needed(8.0)
     (40, 21998)
@@ -106,7 +149,23 @@ def audit_outputs(
     subject: str = "mechanism",
     events: Sequence[EventSearch] = EVENTS,
 ) -> AuditResult:
-    """Return what outputs on two neighboring data sets show of epsilon: as they were drawn, not sorted.
+    """Bound epsilon from below by outputs on two neighboring data sets.
+
+    Args:
+        first: Outputs on one data set, in the order they were drawn, not sorted.
+        second: Outputs on its neighbor.
+        delta: The delta to audit at. None is that of the claim, or 0 without a claim.
+        confidence: The probability that the bound holds.
+        claim: The guarantee to test, or None.
+        subject: The name of the mechanism, for the report.
+        events: The searches for events to use.
+
+    Returns:
+        The lower bound, beside the claim.
+
+    Raises:
+        InvalidParameterError: If a parameter is out of range, or there are too few outputs to contradict the
+            claim.
 
     >>> audit_outputs(["yes"] * 100, ["no"] * 100, subject="a mechanism that tells").best.epsilon > 2
     True
@@ -123,13 +182,13 @@ def audit_outputs(
 
 def _drawn(run: Run | Vectorized, data: Any, trials: int, generator: Generator) -> Iterable[object]:
     if not isinstance(run, Vectorized):
-        # What a run forks from a seeded generator is the same again, so no two runs may share one.
+        # Forks of a seeded generator repeat, so no two runs may share one.
         return [run(data, generator.fork("run", place)) for place in range(trials)]
     outputs = run.outputs(data, trials, generator)
     given = len(outputs) if hasattr(outputs, "__len__") else None  # type: ignore[arg-type]  # has one
     if given is not None and given != trials:
         raise InvalidParameterError(
-            f"run_many must return one output for each of the {trials} runs asked for, but {given} came. "
+            f"run_many must return one output for each of the {trials} runs, but it returned {given}. "
             "Put the runs on the first axis."
         )
     return outputs
@@ -155,7 +214,7 @@ def _found(
     scores = [score for search in events for score in search.scores(first, second)]
     if not scores:
         raise InvalidParameterError(
-            "no search found anything to look at in these outputs. Add Outcomes(), which takes any output."
+            "no search applies to these outputs. Add Outcomes(), which accepts any output."
         )
     return best_event(scores, more_first, more_second, delta=delta)
 
@@ -176,7 +235,8 @@ def _counted(event: Event, first: Outputs, second: Outputs, *, delta: float, con
 
 
 def delta_of(delta: float | None, claim: Guarantee | None) -> float:
-    """Return the delta to audit at: a bound at a smaller one would not speak of the claim.
+    """Return the delta to audit at. A bound at a smaller delta than the claim's would not contradict the
+    claim.
 
     >>> delta_of(None, None), delta_of(0.5, None)
     (0.0, 0.5)
@@ -193,7 +253,7 @@ def delta_of(delta: float | None, claim: Guarantee | None) -> float:
 
 
 def _check_enough(runs: int, delta: float, confidence: float, claim: Guarantee | None) -> None:
-    """Refuse an audit that could not contradict its claim even if it saw right through the mechanism."""
+    """Refuse an audit that could not contradict its claim even if all outputs differed."""
     _check.probability(confidence=confidence)
     epsilon = 0.0 if claim is None or math.isinf(claim.epsilon) else claim.epsilon
     least = runs_needed(epsilon, delta=delta, confidence=confidence)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far apart may two neighbors be where noise is added? For each mechanism, what its sensitivity allows.
+"""How far apart two neighboring data sets may be before noise is added, for each mechanism.
 
-Rule       A `Watch` names a method that adds noise and a check of what two neighboring data sets give to it:
-           at most the sensitivity that the mechanism was made for, in its norm, under its relation.
-Yours      `WATCHED` lists our mechanisms. For one of your own, give `audit.mechanisms.replay` the list
-           `(*WATCHED, Watch(...))`.
+A `Watch` names a method that adds noise, and a check of the values that two neighboring data sets pass to
+it: they may differ by at most the sensitivity that the mechanism was made for, in its norm, under its
+relation. `WATCHED` lists our mechanisms. For a mechanism of your own, pass `(*WATCHED, Watch(...))` to
+`audit.replay`.
 """
 
 from collections import Counter
@@ -43,12 +43,19 @@ SLACK = 1e-9  # float64, relative
 
 
 class LeakError(SfumatoError, AssertionError):
-    """A release lets more of its data out than it states."""
+    """A release reveals more of its data than it states."""
 
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """A method that adds noise, and what two neighbors may give it: `check` raises `LeakError` for more."""
+    """A method that adds noise, and the check of what two neighbors pass to it.
+
+    Args:
+        kind: The class of the mechanism.
+        method: The name of the method that adds noise.
+        check: Called with the mechanism and the arguments of both runs; raises `LeakError` if they differ by
+            too much.
+    """
 
     kind: type
     method: str
@@ -65,7 +72,7 @@ def _number(mechanism: Any, one: Given, two: Given) -> None:
 
 
 def comparison_of(mechanism: Any) -> Any:
-    """Return the comparison of a sparse vector run. What it knows of itself is not public."""
+    """Return the comparison of a sparse vector run. Its internal state is not public."""
     return getattr(mechanism, "_test", mechanism)
 
 
@@ -115,7 +122,9 @@ def score_at(points: Floats, edges: Any, scores: Any) -> Floats:
 def _check_gaps(mechanism: Any, gaps: Floats) -> None:
     _within(float(np.abs(gaps).max(initial=0.0)), mechanism.sensitivity, "a score")
     if mechanism.monotonic and (gaps > 0).any() and (gaps < 0).any():
-        raise LeakError("a neighbor moves scores in both directions, which were said to be monotonic")
+        raise LeakError(
+            "a neighbor moves scores in both directions, but the mechanism was declared monotonic"
+        )
 
 
 def _tested(mechanism: ProposeTestRelease, one: Given, two: Given) -> None:
@@ -125,7 +134,7 @@ def _tested(mechanism: ProposeTestRelease, one: Given, two: Given) -> None:
 
 
 def _units(mechanism: Any, one: Given, two: Given) -> None:
-    """Check that one unit's row differs, in any order: the mechanism itself bounds what a row may do."""
+    """Check that the row of one unit differs, in any order. The mechanism bounds the effect of a row."""
     before, after = (Counter(row.tobytes() for row in np.asarray(given[0])) for given in (one, two))
     gone, new = (before - after).total(), (after - before).total()
     allowed = (gone == new <= 1) if mechanism.relation.replaces else gone + new <= 1
@@ -136,7 +145,7 @@ def _units(mechanism: Any, one: Given, two: Given) -> None:
 
 
 def _answers(mechanism: Any, one: Given, two: Given) -> None:
-    """Check that one person's answer differs: each report stays in its person's place."""
+    """Check that one person's answer differs. Each report stays in its person's place."""
     before, after = np.asarray(one[0]), np.asarray(two[0])
     if len(before) != len(after):
         raise LeakError("a neighbor changes how many people answer")

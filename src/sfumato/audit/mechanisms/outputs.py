@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a mechanism put out, in a form in which events can be searched: a kind, and numbers.
+"""The outputs of a mechanism in a form in which events can be searched: a kind, and numbers.
 
-Kind       The shape of an output without its numbers: "a number", "an array of 2 x 3", "a pair of None and a
-           number", "the word 'yes'". Outputs of one kind have equally many numbers.
-Promise    Two outputs are the same exactly if their kinds and all bits of their numbers are (as float64): a
-           mechanism that tells by a shape, by a None or by a last bit is read as it is.
-Edges      NaN is no number but a part of the kind; infinities are numbers. Tensors of every type of number
-           are read, with their gradients or without. A whole number that float64 cannot hold is refused, and
-           what is neither a number, an array, a tuple, list, dict or dataclass of such, nor hashable.
+The kind is the structure of an output without its numbers: "a number", "an array of 2 x 3", "a pair of None
+and a number", "the word 'yes'". Outputs of one kind have equally many numbers. Two outputs are equal exactly
+if their kinds and all bits of their numbers (as float64) are equal, so a mechanism that leaks by a shape, by
+a None or by a last bit is read as it is.
+
+Edge cases NaN is part of the kind, not a number; infinities are numbers. Tensors of every type of number are
+           read, with their gradients or without. A whole number that float64 cannot hold is refused, and so
+           is anything that is not a number, an array, a tuple, list, dict or dataclass of these, or
+           hashable.
 """
 
 import enum
@@ -32,7 +34,7 @@ Kind = Hashable
 
 
 class _Token(enum.Enum):
-    """What stands for numbers in a kind: unlike anything that a mechanism puts out."""
+    """What stands for numbers in a kind. No output equals it."""
 
     NUMBER = "number"
     ARRAY = "array"
@@ -59,15 +61,15 @@ class Outputs:
         return len(self.kinds)
 
     def part(self, start: int, stop: int) -> "Outputs":
-        """Return some of them."""
+        """Return the outputs from one place to another."""
         return Outputs(self.kinds[start:stop], self.rows[start:stop])
 
     def keys(self) -> list[Hashable]:
-        """Return a name of each output: equal names for equal outputs."""
+        """Return a key of each output: equal keys for equal outputs."""
         return [(kind, row.tobytes()) for kind, row in zip(self.kinds, self.rows, strict=True)]
 
     def of_kind(self, kind: Kind) -> tuple[Flags, Floats]:
-        """Return which outputs are of a kind, and the numbers of those: [of the kind, numbers]."""
+        """Return a mask of the outputs of a kind, and their numbers: [of the kind, numbers]."""
         if kind not in self._known:  # asked by every score
             mask = np.array([known == kind for known in self.kinds], dtype=np.bool_)
             chosen = [self.rows[i] for i in np.flatnonzero(mask).tolist()]
@@ -76,7 +78,7 @@ class Outputs:
 
 
 def commonest_kind(*groups: Outputs) -> Kind:
-    """Return the kind that most outputs with numbers have, of those without numbers if there are none."""
+    """Return the most frequent kind with numbers or, if there is none, of all kinds."""
     counted = Counter(kind for outputs in groups for kind, row in _pairs(outputs) if row.size)
     counted = counted or Counter(kind for outputs in groups for kind in outputs.kinds)
     return counted.most_common(1)[0][0]
@@ -87,7 +89,7 @@ def _pairs(outputs: Outputs) -> Iterable[tuple[Kind, Floats]]:
 
 
 def read(outputs: Iterable[object]) -> Outputs:
-    """Read what many runs put out. An array is read along its first axis.
+    """Read the outputs of many runs. An array is read along its first axis.
 
     >>> read([1.5, None, (True, 2.5)]).kinds
     (number, None, (number, number))

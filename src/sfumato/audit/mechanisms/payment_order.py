@@ -1,21 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pay first, read after, and never get it back: the order of charge and data, checked on a real ledger.
+"""Checks that data is read only after it was charged, and that charges are never undone, on a real ledger.
 
-Checks     `check_paid_first`     no row is read before a release of the account has begun; also where the
-                                  account refuses the release, or where the release fails.
-           `check_stays_spent`    a release that fails while it reads stays charged.
-           `check_never_exceeds`  an account that is asked until it refuses has admitted no more than its
-                                  budget, counted here and not by the account itself.
-           Each raises `LeakError` where the order is broken, for certain, without statistics.
-Whose      Only a release that the code under test begins, and that is open when data is read, pays for the
-           read: neither what the account held before, nor what was charged and finished for something else.
-Counted    What was admitted must fit the budget by simple addition, or, where the budget has a delta, by the
-           tightest accountant there is (`accounting.price`): no rule may admit more.
-Watched    Data is wrapped (`Watched`): every attribute, call, item, length, iteration or array of it counts
-           as a read, but for the names that are public. At each read the ledger itself is asked whether
-           anything is begun, so it does not matter how the code under test keeps its books.
+- `check_paid_first`: no row is read before a release of the account has begun; also if the account refuses
+  the release, or the release fails.
+- `check_stays_spent`: a release that fails while it reads data stays charged.
+- `check_never_exceeds`: an account that is used until it refuses has admitted no more than its budget,
+  counted here and not by the account itself.
+
+Each raises `LeakError` if the order is broken. The checks are exact, without statistics. Only a release that
+the code under test begins, and that is open when data is read, covers the read: neither what the account
+held before, nor what was charged and finished for something else. What was admitted must fit the budget by
+simple addition or, if the budget has a delta, by the tightest accountant there is (`accounting.price`).
+
+Data is wrapped (`Watched`): every attribute, call, item, length, iteration or array of it counts as a read,
+except for public names. At each read the ledger itself is queried, so it does not matter how the code under
+test keeps its records.
+
+Failure    Messages name attributes that were read, never their contents.
 Not here   What the release computes (`replay`), and whether its noise is enough (`mechanism_attack`).
-Messages   They name attributes that were read, never what was in them.
 """
 
 import math
@@ -48,11 +50,11 @@ _MOST = 10_000  # releases that an account is asked for
 
 
 class _BrokenDataError(Exception):
-    """What data raises that is to fail when it is read."""
+    """Raised by data that is meant to fail when it is read."""
 
 
 class Watched:
-    """Private data that tells of every read, before it happens.
+    """Private data that reports every read before it happens.
 
     >>> seen = []
     >>> column = Watched([1.0, 2.0], seen.append, public=("name",))
@@ -103,10 +105,23 @@ class Watched:
 def check_paid_first(
     release: Release, data: Any, account: Account, *, public: Collection[str] = _PUBLIC
 ) -> int:
-    """Release; raise `LeakError` if data is read while no release of its own is begun. Return the reads.
+    """Check that data is read only while a release of its own has begun.
 
-    Use an account that can pay, and then one that cannot: a release that is refused must not have read.
-    Another error of the release is raised as it is, unless data was read for nothing before it.
+    Use an account that can pay, and then one that cannot: a release that is refused must not have read data.
+    Other errors of the release are raised unchanged, unless data was read without a charge before.
+
+    Args:
+        release: Called as `release(data, account)`. It must compute from that data and charge that account.
+        data: The data.
+        account: The account to charge.
+        public: The names of attributes that are public and may be read at any time.
+
+    Returns:
+        The number of reads.
+
+    Raises:
+        LeakError: If data was read without a charge.
+        InvalidParameterError: If nothing was read, so that nothing was checked.
 
     >>> import tempfile
     >>> from sfumato import Budget, Ledger
@@ -122,7 +137,7 @@ def check_paid_first(
     paid, unpaid = list[str](), list[str]()
     before = _numbers(account)
 
-    def on_read(name: str) -> None:  # notes it, as what is raised here could be caught on its way
+    def on_read(name: str) -> None:  # recorded, as an error raised here could be caught by the release
         (paid if _begun(account, before) else unpaid).append(name)
 
     failed: Exception | None = None
@@ -148,9 +163,19 @@ def check_paid_first(
 def check_stays_spent(
     release: Release, data: Any, account: Account, *, public: Collection[str] = _PUBLIC
 ) -> None:
-    """Release data that fails when it is read; raise `LeakError` unless the charge stays.
+    """Check that a release that fails while it reads data stays charged.
 
-    The charge is that of the releases that were begun when data was read: another one does not stand in.
+    The charge must be that of the releases that had begun when data was read; another one does not count.
+
+    Args:
+        release: Called as `release(data, account)`. It must compute from that data and charge that account.
+        data: The data.
+        account: The account to charge.
+        public: The names of attributes that are public and may be read at any time.
+
+    Raises:
+        LeakError: If the failed release is not charged.
+        InvalidParameterError: If nothing was read, so that nothing was checked.
     """
     before = _numbers(account)
     paying: list[set[int]] = []  # at each read, what was begun
@@ -175,10 +200,23 @@ def check_stays_spent(
 def check_never_exceeds(
     account: Account, mechanism: Mechanism | DpEvent, *, relation: Any = None, most: int = _MOST
 ) -> int:
-    """Ask for a release until it is refused; raise `LeakError` if all together exceed the budget.
+    """Use an account until it refuses, and check that it admitted no more than its budget.
 
-    Return how many were admitted. Releases are left at every stage: reserved, begun, committed. The account
-    spends all it has: open one for this.
+    Releases are left at every stage: reserved, begun, committed. The account spends everything it has: open
+    one for this.
+
+    Args:
+        account: The account. Its budget is used up.
+        mechanism: What each release is charged for.
+        relation: The relation of the mechanism, if it is an event.
+        most: The largest number of releases to try.
+
+    Returns:
+        The number of releases that were admitted.
+
+    Raises:
+        LeakError: If all releases together exceed the budget.
+        InvalidParameterError: If the first release was refused, or the budget was not used up.
     """
     _check.count(most=most)
     event = mechanism if isinstance(mechanism, DpEvent) else mechanism.event()
@@ -197,10 +235,10 @@ def check_never_exceeds(
         if admitted:
             return admitted
         raise InvalidParameterError(
-            "the first release was refused already, so nothing was checked. Ask for cheaper ones."
+            "the first release was refused, so nothing was checked. Use a cheaper mechanism."
         ) from None
     raise InvalidParameterError(
-        f"{most} releases did not use up the budget. Ask for dearer ones, or say a larger `most`."
+        f"{most} releases did not use up the budget. Use a more expensive mechanism, or pass a larger `most`."
     )
 
 
@@ -216,7 +254,7 @@ def _require_within(whole: DpEvent, account: Account) -> None:
 
 
 def _by_sum(whole: DpEvent, *, delta: float, relation: Relation) -> float:
-    """Return the epsilon by simple addition; infinite where a part has none, as Gaussian noise."""
+    """Return the epsilon by simple addition; infinite if a part has none, such as Gaussian noise."""
     try:
         return composition.basic_epsilon(whole, delta=delta, relation=relation)
     except UnsupportedEventError:
@@ -236,6 +274,6 @@ def _numbers(account: Account) -> set[int]:
 
 
 def _begun(account: Account, before: Collection[int]) -> set[int]:
-    """Return the releases that are begun and not finished, but for those that were there before."""
+    """Return the releases that have begun and are not finished, except those that were there before."""
     begun = (one.reservation for one in account.releases() if one.progress is Progress.BEGUN)
     return {number for number in begun if number not in before}

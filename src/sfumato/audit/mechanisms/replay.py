@@ -1,27 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replay a release on a neighbor with the same randomness, and compare what reaches the noise.
+"""Replay of a release on a neighbor with the same randomness, to compare the values that noise is added to.
 
-Two ways   `replay` watches our mechanisms. It runs a release on some data and writes down what went into
-           every mechanism and what came out. It runs it again on a neighbor; this time every mechanism
-           returns what it returned before, so both runs are in the same place at every step, as in the proof
-           of adaptive composition. Then
-           1. both runs must have called the same mechanisms with the same parameters: nothing but their
-              answers decides;
-           2. what went in must differ at most by the sensitivity that each mechanism was made for;
-           3. both outputs must be the same: nothing of the data went around the mechanisms. An error that
-              only the neighbor's run raises is an output, too;
-           4. the mechanisms together must cost no more than the claim (where delta is 0: costs then add up).
-           `check_sensitivity` needs no mechanism of ours: with the same randomness additive noise cancels, so
-           the outputs differ by what the neighbor moved before the noise.
-Copies     What went in and came out is copied when it does, so that nothing that a release changes in place
-           afterwards changes the record.
-Rounding   `check_sensitivity` allows for what the type of the outputs rounds away, and refuses to judge where
-           that is more than 1% of the sensitivity.
-Finds      An understated sensitivity (2), data read past the noise (1 or 3), too small a charge (4), each for
-           certain, on one pair of neighbors, without statistics. What it does not find: a sampler that draws
-           another law than it says, which `audit.mechanisms.mechanism_attack` is for.
-Messages   They say how far a neighbor moved what was released, so use invented data, never people's.
-Threads    While a release is watched, mechanisms are watched in the whole process: one replay at a time.
+`replay` watches our mechanisms. It runs a release on some data and records the inputs and outputs of every
+mechanism. It runs it again on a neighbor; this time every mechanism returns its recorded output, so both
+runs are in the same state at every step, as in the proof of adaptive composition. Then
+
+1. both runs must have called the same mechanisms with the same parameters: only their answers decide;
+2. their inputs must differ at most by the sensitivity that each mechanism was made for;
+3. both outputs must be the same: no data bypassed the mechanisms. An error that only the neighbor's run
+raises is an
+   output too;
+4. the mechanisms together must cost no more than the claim (if delta is 0: costs then add up).
+
+It finds an understated sensitivity (2), data that bypassed the noise (1 or 3) and too small a charge (4),
+each with certainty, on one pair of neighbors, without statistics. It does not find a sampler that draws from
+another distribution than it states; `audit.mechanisms.mechanism_attack` does. Inputs and outputs are copied
+when they are recorded, so later changes in place do not change the record.
+
+`check_sensitivity` works for any mechanism with additive noise: with the same randomness noise cancels, so
+the outputs differ by what the neighbor moved before the noise. It allows for rounding in the type of the
+outputs, and refuses to judge if that is more than 1% of the sensitivity.
+
+Edge cases Messages state how far a neighbor moved a release, so use invented data, never data of people.
+           While a release is watched, mechanisms are watched in the whole process: run one replay at a time.
 """
 
 import contextlib
@@ -61,7 +62,7 @@ _MOST_ROUNDED = 0.01  # of the sensitivity: more could hide what is looked for
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One use of a mechanism: its parameters as they were then, what went in and what came out."""
+    """One use of a mechanism: its parameters at that time, its inputs and its output."""
 
     mechanism: Any
     terms: str
@@ -71,7 +72,7 @@ class Call:
 
 @dataclass
 class Tape:
-    """What went into the mechanisms; with `answers`, the outcomes to repeat."""
+    """A record of the calls of mechanisms. With `answers`, the outputs to repeat."""
 
     answers: Sequence[Any] | None = None
     calls: list[Call] = field(default_factory=list[Call])
@@ -82,7 +83,7 @@ class Tape:
     )
 
     def called(self, mechanism: Any, given: Given, compute: Callable[[], Any]) -> Any:
-        """Note a call, and return what it returns: computed, or the answer of the tape."""
+        """Record a call, and return its output: computed, or the recorded answer."""
         if self._inside:  # a mechanism that is made of others counts as one
             return compute()
         terms, kept = self._terms(mechanism), _copied(given)
@@ -91,7 +92,7 @@ class Tape:
         return returned
 
     def started(self, run: AboveThreshold, threshold: float) -> None:
-        """Note the threshold of a sparse vector run, which it keeps with noise only."""
+        """Record the threshold of a sparse vector run, which itself keeps it only with noise."""
         self._thresholds[run] = threshold
 
     def _terms(self, mechanism: Any) -> str:
@@ -124,7 +125,7 @@ _MORE = "the neighbor's run calls more mechanisms"
 
 
 def _copied(value: Any) -> Any:
-    """Return what stays as it is, whatever is done to the value afterwards."""
+    """Return a copy that later changes of the value do not affect."""
     if isinstance(value, SecureGenerator | SeededGenerator | FastGenerator):
         return value  # no data, and it refuses to be copied
     if is_tensor(value):
@@ -135,13 +136,13 @@ def _copied(value: Any) -> Any:
         return copy.deepcopy(value)
     except Exception as error:
         raise InvalidParameterError(
-            f"a {type(value).__name__} that a mechanism was given or returned cannot be copied, so what is "
-            "done to it later could not be told. Give mechanisms numbers, arrays, or lists of these."
+            f"a {type(value).__name__} that a mechanism was given or returned cannot be copied, so later "
+            "changes to it would be missed. Pass numbers, arrays, or lists of these to mechanisms."
         ) from error
 
 
 def _keep_count(mechanism: Any, returned: Any) -> None:
-    """Let a sparse vector run know of an answer that was put into its mouth."""
+    """Tell a sparse vector run about an answer that was replayed."""
     if isinstance(mechanism, AboveThreshold | SparseVector):
         comparison_of(mechanism)._left -= (
             bool(returned) if isinstance(mechanism, AboveThreshold) else returned is not None
@@ -160,12 +161,24 @@ def replay(
     generator: Generator | None = None,
     watch: Sequence[Watch] | None = None,
 ) -> tuple[Call, ...]:
-    """Release on both; raise `LeakError` unless only what mechanisms return can leave. Return the calls.
+    """Check, by a replay on a neighbor, that only outputs of mechanisms leave a release.
 
-    `release(data, generator)` must draw its noise with mechanisms of ours; `watch` replaces the list of them,
-    so add one of your own by `(*WATCHED, Watch(...))`. Without a claim, or with one whose delta is above 0,
-    the cost is not checked. Both runs get the same randomness, so a generator must be a seeded one;
-    `seeded(0)` if none is given, as noise on invented data need not be secret.
+    Args:
+        release: Called as `release(data, generator)`. It must draw its noise with watched mechanisms.
+        data: Invented data.
+        neighbor: A neighbor of it.
+        claim: The guarantee to check the cost against. The cost is not checked without a claim, or if its
+            delta is above 0.
+        generator: A seeded generator, the same for both runs. None is `seeded(0)`, as noise on invented data
+            need not be secret.
+        watch: The watched mechanisms instead of `WATCHED`. Add one of your own by `(*WATCHED, Watch(...))`.
+
+    Returns:
+        The calls of mechanisms.
+
+    Raises:
+        LeakError: If the release reveals more than it states.
+        InvalidParameterError: If the generator is not seeded, or a value cannot be copied.
 
     >>> from sfumato.accounting.guarantee import Relation
     >>> from sfumato.mechanisms import Laplace
@@ -200,18 +213,18 @@ def replay(
 
 
 def _twins(generator: Generator | None) -> tuple[Generator, Generator]:
-    """Return two generators of the same randomness."""
+    """Return two generators with the same randomness."""
     source = seeded(0) if generator is None else generator
     if not source.seeded:
         raise InvalidParameterError(
-            "both runs need the same randomness, which a secret generator never gives twice. Leave the "
+            "both runs need the same randomness, but a secure generator does not repeat. Leave the "
             "generator out, or use sfumato.testing.seeded(n)."
         )
     return source.fork("replay", 0), source.fork("replay", 0)
 
 
 def _by_the_neighbor(release: Release, neighbor: Any, generator: Generator) -> Any:
-    """Release on the neighbor. The first run raised nothing, so an error here tells the two apart."""
+    """Release on the neighbor. The first run raised nothing, so an error here separates the two."""
     try:
         return release(neighbor, generator)
     except LeakError:
@@ -228,7 +241,7 @@ _watching = threading.Lock()
 
 @contextlib.contextmanager
 def watched(tape: Tape, watch: Sequence[Watch] | None = None) -> Iterating[Tape]:
-    """Send every call of a watched mechanism over the tape."""
+    """Record every call of a watched mechanism on the tape."""
     watching = WATCHED if watch is None else watch
     before = [(one.kind, one.method, getattr(one.kind, one.method)) for one in watching]
     if not _watching.acquire(blocking=False):
@@ -263,7 +276,7 @@ def _started(tape: Tape, original: Callable[..., None]) -> Callable[..., None]:
 
 
 def check_call(one: Call, two: Call, watch: Sequence[Watch] | None = None) -> None:
-    """Raise `LeakError` unless two calls differ by what their mechanism allows neighbors to differ by."""
+    """Raise `LeakError` unless two calls differ by at most what their mechanism allows."""
     if type(one.mechanism) is not type(two.mechanism) or one.terms != two.terms:
         raise LeakError("the neighbor's run calls another mechanism, or one with other parameters")
     for watching in WATCHED if watch is None else watch:
@@ -296,11 +309,26 @@ def check_sensitivity(
     order: float = 2.0,
     generator: Generator | None = None,
 ) -> float:
-    """Return how far a neighbor moves what is released with the same randomness, in the norm of `order`.
+    """Measure how far a neighbor moves a release with the same randomness.
 
-    Raise `LeakError` if that is more than `sensitivity`, or if the outputs have other shapes. Noise must be
-    added, and drawn from the generator in a way that does not depend on the data; return numbers in the type
-    they were computed in. A generator must be a seeded one; `seeded(0)` if none is given.
+    Noise must be added, and drawn from the generator in a way that does not depend on the data. Return
+    numbers in the type in which they were computed.
+
+    Args:
+        release: Called as `release(data, generator)`; returns numbers.
+        data: Invented data.
+        neighbor: A neighbor of it.
+        sensitivity: The stated sensitivity.
+        order: The order of its norm: 1, 2 or `math.inf`.
+        generator: A seeded generator, the same for both runs. None is `seeded(0)`.
+
+    Returns:
+        The distance of the two outputs.
+
+    Raises:
+        LeakError: If the distance exceeds the sensitivity, or the outputs have different shapes.
+        InvalidParameterError: If the generator is not seeded, or rounding could hide more than 1% of the
+            sensitivity.
 
     >>> from sfumato.mechanisms import gaussian
     >>> def noisy_sum(rows, generator):
@@ -314,7 +342,7 @@ def check_sensitivity(
     outputs = release(data, generators[0]), _by_the_neighbor(release, neighbor, generators[1])
     one, two = (read([output]) for output in outputs)
     if one.kinds != two.kinds:
-        raise LeakError("the outputs have other shapes: a neighbor changes more than numbers")
+        raise LeakError("the outputs have different shapes: a neighbor changes more than numbers")
     with np.errstate(invalid="ignore"):  # the difference of infinities is none, and is not within
         moved = _norm(one.rows[0] - two.rows[0], order)
     rounding = max(_unit(output) for output in outputs) * (_norm(one.rows[0], order) + sensitivity)
@@ -331,7 +359,7 @@ def _norm(numbers: npt.NDArray[np.float64], order: float) -> float:
 
 
 def _unit(output: Any) -> float:
-    """Return what is lost of 1 in an output, in the coarsest type of numbers that it has."""
+    """Return the rounding error of 1 in the coarsest number type of an output."""
     inner = parts(output)
     if inner:
         return max(_unit(part) for part in inner)

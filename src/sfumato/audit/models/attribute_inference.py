@@ -1,20 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attribute inference: guess one secret column of a row from the others, its label, and a model.
+"""Attribute inference: guesses of one secret column of a row from the others, its label, and a model.
 
-Attack     For each value that the secret may have, write it into the row and ask the model how probable the
-           row's label is then; weigh by what the population says about the value, and guess the likeliest
-           (Fredrikson et al. 2014, "Privacy in Pharmacogenetics", with the model's probabilities in place of
-           its confusion matrix; Yeom et al. 2018, arXiv:1709.01604). Probabilities are read as log odds: a
-           model that is nearly sure of a label whatever the secret remembers by how many nines it is sure.
-Baselines  Two, because they answer two questions. `population`: the same guess without the model, learned
-           from rows that an attacker owns (without it, an attack may only be imputing: Jayaraman and Evans
-           2022, arXiv:2209.01292). `outsiders`: the same attack on rows that the model was not trained on.
-           That members are guessed right more often is what training on a row gave away (the "attribute
-           advantage" of Yeom et al. 2018), and what differential privacy bounds: on average over trainings,
-           members are guessed at most e^epsilon times as often, plus delta. What a model says about members
-           and outsiders alike is knowledge about the population, which no epsilon hides.
-Intervals  Over rows, for this one model: members and outsiders must be drawn at random from those that were
-           trained on, and from the same population.
+For each value that the secret may have, the attack writes it into the row and asks the model how probable
+the row's label is then; it weighs by what the population says about the value, and guesses the likeliest
+(Fredrikson et al. 2014, "Privacy in Pharmacogenetics", with the model's probabilities in place of its
+confusion matrix; Yeom et al. 2018, arXiv:1709.01604). Probabilities are used as log odds: a model that is
+nearly sure of a label for every value still differs in how sure it is.
+
+There are two baselines. `population` is the same guess without the model, learned from rows that an attacker
+owns (without it, an attack may only be imputing: Jayaraman and Evans 2022, arXiv:2209.01292). `outsiders` is
+the same attack on rows that the model was not trained on. If members are guessed right more often, training
+on a row revealed it (the "attribute advantage" of Yeom et al. 2018); differential privacy bounds that: on
+average over trainings, members are guessed at most e^epsilon times as often, plus delta. What a model
+reveals about members and outsiders alike is knowledge about the population, which no epsilon hides.
+
+Intervals are over rows, for this one model: members and outsiders must be drawn at random from the rows that
+were trained on, and from the same population.
+
 Not here   A lower bound on epsilon. It is about the randomness of training, of which one model is one draw.
 """
 
@@ -39,9 +41,16 @@ Places = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attribute:
-    """A secret: in which columns of a row it is written, and how each value that it may have is written.
+    """A secret: the columns of a row in which it is written, and how each possible value is written.
 
-    The values are public: the domain of the column, not those that were found in it.
+    The values are public: the domain of the column, not those found in the data.
+
+    Args:
+        columns: The columns of the secret.
+        values: The possible values, each with one number for each column.
+
+    Raises:
+        InvalidParameterError: If columns or values repeat, or there are fewer than two values.
 
     >>> Attribute.one_hot([4, 5, 6]).values[2]
     (0.0, 0.0, 1.0)
@@ -62,16 +71,33 @@ class Attribute:
         if any(len(value) != len(self.columns) for value in self.values):
             raise InvalidParameterError("each of values must have one number for each of columns.")
         if len(set(self.values)) != len(self.values) or len(self.values) < 2:
-            raise InvalidParameterError("values must be two or more, all different: else nothing is secret.")
+            raise InvalidParameterError("values must be two or more, all different.")
 
     @classmethod
     def one_hot(cls, columns: npt.ArrayLike) -> "Attribute":
-        """Return a secret that has a column for each value: 1 in its own, and 0 in the others."""
+        """Make a secret with a column for each value: 1 in its own column, 0 in the others.
+
+        Args:
+            columns: The columns.
+
+        Returns:
+            The attribute.
+        """
         places = tuple(int(c) for c in np.asarray(columns).ravel())
         return cls(columns=places, values=tuple(map(tuple, np.eye(len(places)).tolist())))
 
     def read(self, features: Floats) -> Places:
-        """Return which of the values each row has."""
+        """Return which of the values each row has.
+
+        Args:
+            features: The rows.
+
+        Returns:
+            The number of the value of each row.
+
+        Raises:
+            InvalidParameterError: If a row has none of the values, or several.
+        """
         written = features[:, list(self.columns)][:, None, :]  # [N, 1, columns]
         same = np.isclose(written, np.array(self.values)[None], rtol=1e-5, atol=1e-6).all(2)  # [N, values]
         if not (same.sum(1) == 1).all():
@@ -82,34 +108,58 @@ class Attribute:
         return same.argmax(1).astype(np.int64)
 
     def write(self, features: Floats, value: int) -> Floats:
-        """Return the rows with one of the values in each."""
+        """Return the rows with one of the values in each.
+
+        Args:
+            features: The rows. They are not changed.
+            value: The number of the value.
+
+        Returns:
+            The changed rows.
+        """
         changed = features.copy()
         changed[:, list(self.columns)] = self.values[value]
         return changed
 
     def rest(self, features: Floats) -> Floats:
-        """Return what an attacker knows of the rows: all other columns."""
+        """Return the columns that an attacker knows: all others.
+
+        Args:
+            features: The rows.
+
+        Returns:
+            The rows without the secret.
+        """
         return np.delete(features, list(self.columns), axis=1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttributeInference:
-    """How often a secret was guessed, by whom, and what the model gave away."""
+    """How often a secret was guessed, and how much the model revealed.
 
-    members: Interval  # with the model, on rows that it was trained on
-    outsiders: Interval  # with the model, on other rows
-    population: Interval  # without the model, on the members' rows
-    over_outsiders: Interval  # members - outsiders: what training on a row gave away
-    over_population: Interval  # members - population: what the model is worth to the attacker
-    values: int  # how many the secret may have
+    Attributes:
+        members: With the model, on rows that it was trained on.
+        outsiders: With the model, on other rows.
+        population: Without the model, on the members' rows.
+        over_outsiders: Members minus outsiders: what training on a row revealed.
+        over_population: Members minus population: what the model adds for the attacker.
+        values: The number of values of the secret.
+    """
+
+    members: Interval
+    outsiders: Interval
+    population: Interval
+    over_outsiders: Interval
+    over_population: Interval
+    values: int
 
     @property
     def leaks(self) -> bool:
-        """Whether members are guessed more often than outsiders, beyond what chance explains."""
+        """Whether members are guessed more often than outsiders, beyond chance."""
         return self.over_outsiders.low > 0
 
     def statement(self) -> str:
-        """Return what was found, in a sentence."""
+        """Describe the result in a sentence or two."""
         shown = "is" if self.leaks else "is not"
         return (
             f"A secret with {self.values} values is guessed right for {in_words(self.members)} of members, "
@@ -120,7 +170,7 @@ class AttributeInference:
 
 
 def value_scores(model: Any, features: Any, labels: Any, *, attribute: Attribute) -> Floats:
-    """Return the log odds of each row's label if its secret were each of the values: [rows, values].
+    """Return the log odds of each row's label for each value of its secret: [rows, values].
 
     >>> from torch import nn
     >>> value_scores(
@@ -143,21 +193,32 @@ def infer_attribute(
     attribute: Attribute,
     confidence: float = 0.95,
 ) -> AttributeInference:
-    """Attack a secret column of rows through a model, and say how much of the success the model explains.
+    """Attack a secret column of rows through a model, and measure how much of the success the model
+    explains.
 
-    `members` are rows that the model was trained on, `outsiders` rows of the same law that it was not, and
-    `population` more such rows, which the attacker owns: each a pair (features, labels). The features are a
-    table: one row of numbers each, with the secret in them.
+    Args:
+        model: The attacked classifier: a torch module with logits, or a model with `predict_proba`.
+        members: Rows that the model was trained on, a pair (features, labels).
+        outsiders: Rows of the same distribution that it was not trained on.
+        population: More such rows, which the attacker owns.
+        attribute: The secret. Features are a table with the secret in it.
+        confidence: The confidence of each interval.
+
+    Returns:
+        The shares of right guesses, and their differences.
+
+    Raises:
+        InvalidParameterError: If groups are too small, or have different columns.
 
     >>> from torch import nn
     >>> secret, rows = np.arange(30) % 2, np.zeros((30, 2))
     >>> rows[:, 1] = 9 * secret
-    >>> told = rows, secret  # the label is the secret: the population alone gives it away
+    >>> known = rows, secret  # the label is the secret: the population alone reveals it
     >>> found = infer_attribute(
     ...     nn.Identity(),
-    ...     told,
-    ...     told,
-    ...     population=told,
+    ...     known,
+    ...     known,
+    ...     population=known,
     ...     attribute=Attribute(columns=(1,), values=((0.0,), (9.0,))),
     ... )
     >>> found.members.value, found.over_population.value, found.leaks
@@ -203,21 +264,21 @@ def _check_groups(read: dict[str, tuple[Floats, Any]], attribute: Attribute, lea
             raise InvalidParameterError(f"{name} must be a table of rows that have the attribute's columns.")
         if len(features) < least:
             raise InvalidParameterError(
-                f"{name} must have at least {least} rows for the confidence asked: with fewer, an attack "
-                "that is always right cannot be told from one that never is. For gaps of 10%, give 600."
+                f"{name} must have at least {least} rows for this confidence: with fewer, an attack "
+                "that is always right looks like one that never is. For gaps of 10%, give 600."
             )
     if len({features.shape[1] for features, _ in read.values()}) > 1:
         raise InvalidParameterError(
-            "members, outsiders and population must have the same columns: rows of another law cannot be "
-            "compared."
+            "members, outsiders and population must have the same columns: rows of another distribution "
+            "cannot be compared."
         )
 
 
 class _Imputer:
     """What the population says about the secret, given the other columns and the label.
 
-    Logistic regression on standardized columns and labels; with add-one shares mixed in where a value was
-    never seen, so that the model can still speak for it.
+    Logistic regression on standardized columns and labels, mixed with add-one shares, so that values that
+    were never seen keep a probability.
     """
 
     def __init__(self, features: Floats, labels: npt.NDArray[Any], *, attribute: Attribute) -> None:

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How an attacker asks a classifier: rows in, a log probability for each class out.
+"""Queries to a classifier: rows in, a log probability for each class out.
 
-Models     A torch module, whose outputs are taken as logits in [rows, classes] (log probabilities are logits
-           too); or anything with scikit-learn's `predict_proba`.
-Labels     Columns of the output are told by `classes_` where the model has them, else they are 0, 1, 2, ...
-Zeros      A probability of zero is read as the smallest positive number, so that what an attacker knows
-           beside the model still decides among values that it all calls impossible.
-Unchanged  Neither the weights nor their gradients nor the mode of a module are changed by asking.
+A model is a torch module whose outputs are logits in [rows, classes] (log probabilities are logits too), or
+anything with scikit-learn's `predict_proba`. Columns of the output are named by `classes_` if the model has
+them, else they are 0, 1, 2,
+... Weights, gradients and the mode of a module are not changed.
+
+Edge cases A probability of zero is read as the smallest positive number, so that an attacker's other
+           knowledge still decides among values that the model calls impossible.
 """
 
 from typing import Any, Final
@@ -29,12 +30,12 @@ _SMALLEST: Final = float(np.finfo(np.float64).tiny)
 
 
 def as_array(values: Any) -> npt.NDArray[Any]:
-    """Return a tensor, wherever it is, or anything else as an array."""
+    """Return a tensor on any device, or anything else, as an array."""
     return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
 
 
 def read_rows(rows: Any, *, name: str) -> tuple[Floats, npt.NDArray[Any]]:
-    """Return the features and labels of a pair, or of a set that has them, as arrays."""
+    """Return the features and labels of a pair, or of an object with these attributes, as arrays."""
     pair = (
         rows if isinstance(rows, tuple) else (getattr(rows, "features", None), getattr(rows, "labels", None))
     )
@@ -51,7 +52,7 @@ def read_rows(rows: Any, *, name: str) -> tuple[Floats, npt.NDArray[Any]]:
 
 
 def log_probabilities(model: Any, features: Any) -> Floats:
-    """Return what a classifier says of each row, as log probabilities in [rows, classes].
+    """Return the log probabilities of a classifier for each row, [rows, classes].
 
     >>> log_probabilities(nn.Identity(), np.zeros((1, 4))).round(3).tolist()
     [[-1.386, -1.386, -1.386, -1.386]]
@@ -59,20 +60,18 @@ def log_probabilities(model: Any, features: Any) -> Floats:
     rows = as_array(features)
     pieces = [_ask(model, rows[i : i + _PIECE]) for i in range(0, len(rows), _PIECE)]
     if not pieces or any(piece.ndim != 2 or piece.shape[1] < 2 for piece in pieces):
-        raise InvalidParameterError(
-            "the model must answer rows with a number for each of two or more classes."
-        )
+        raise InvalidParameterError("the model must return a number for each of two or more classes.")
     answers = np.concatenate(pieces)
     if len(answers) != len(rows) or np.isnan(answers).any():
         raise InvalidParameterError(
-            "the model must answer each row, without NaN. Its training may have diverged: try a smaller "
-            "learning rate."
+            "the model must return a result for each row, without NaN. Its training may have diverged: try "
+            "a smaller learning rate."
         )
     return answers
 
 
 def label_columns(model: Any, labels: npt.NDArray[Any], *, num_classes: int) -> Places:
-    """Return the column of the model's output that is about each label.
+    """Return the column of the model's output for each label.
 
     >>> label_columns(nn.Identity(), np.array([2, 0]), num_classes=3).tolist()
     [2, 0]
@@ -83,8 +82,8 @@ def label_columns(model: Any, labels: npt.NDArray[Any], *, num_classes: int) -> 
     found = order[place].astype(np.int64)
     if not np.array_equal(classes[found], labels):
         raise InvalidParameterError(
-            f"a label is none of the {num_classes} classes that the model knows. Give labels as the model "
-            "was trained with them."
+            f"a label is not one of the {num_classes} classes of the model. Pass labels as the model was "
+            "trained with them."
         )
     return found
 

@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Model inversion: draw what a classifier takes each class to be, and see whom it resembles.
+"""Model inversion: reconstruct an example of each class from a classifier, and measure whom it resembles.
 
-Attack     For each class, go down the slope of -log p(class | x), plus how rough x is (total variation) and
-           how far from what the attacker expects, by Adam within public bounds (after Fredrikson et al. 2015,
-           "Model Inversion Attacks that Exploit Confidence Information", Algorithm 1). A torch module is
-           asked for slopes; a model with `predict_proba` alone for probabilities at points nearby.
-Scores     `identified`: the share of classes whose drawing is nearest to its own class in a line-up of all
-           (the means of their training rows); whoever knows only the population guesses, and is right for
-           one in as many as there are. `nearer`: the share of classes where the row nearest to the drawing,
-           of training rows and as many held-out ones, was trained on; one half if only the population shows.
-Meaning    `identified` alone is no privacy loss: a drawing of the digit 3 should look like a 3, with privacy
-           or without, as that is what all examples share. It is one where a class is a person, and
-           differential privacy for that person's rows prevents it. `nearer` is one always.
-Intervals  Over classes, by Clopper and Pearson. Where training and held-out rows are exchangeable within each
-           class and the model does not depend on which is which, `nearer` is a coin for each class.
+For each class, the attack minimizes -log p(class | x), plus the roughness of x (total variation) and its
+distance from what the attacker expects, by Adam within public bounds (after Fredrikson et al. 2015, "Model
+Inversion Attacks that Exploit Confidence Information", Algorithm 1). Gradients come from a torch module, or
+from differences of probabilities of a model that has only `predict_proba`.
+
+`identified` is the share of classes whose drawing is nearest to its own class among all (by the means of
+their training rows); an attacker who knows only the population guesses, and is right for one in as many as
+there are. `nearer` is the share of classes where the row nearest to the drawing, of training rows and as
+many held-out ones, was trained on; one half if only the population shows. `identified` alone is not a
+privacy loss: a drawing of the digit 3 should look like a 3, with privacy or without, as all examples share
+that. It is one if a class is a person, and differential privacy for that person's rows prevents it. `nearer`
+always is one.
+
+Intervals are over classes, by Clopper and Pearson. If training and held-out rows are exchangeable within
+each class and the model does not depend on which is which, `nearer` is a fair coin for each class.
+
 Not here   A lower bound on epsilon: one model is one draw of training.
 """
 
@@ -55,12 +58,27 @@ def invert(
     steps: int = 300,
     learning_rate: float = 0.05,
 ) -> Tensor:
-    """Return a drawing of each of the labels' classes: [labels, *shape], within `bounds`.
+    """Return a drawing of the class of each label.
 
-    Drawings begin at `expected`, what the attacker thinks a row of the population looks like (the middle of
-    the bounds unless said), and `closeness` holds them near it. `smoothness` is for pictures in [channels,
-    height, width]; other rows have no neighbors. `learning_rate` is a part of the bounds' width. A model of
-    steps, such as a tree, has no slope, and its drawings stay as they began.
+    A model without gradients, such as a tree, leaves the drawings as they began.
+
+    Args:
+        model: The attacked classifier.
+        labels: The labels of the classes to draw.
+        shape: The shape of a row.
+        bounds: The smallest and largest value of a feature, public.
+        expected: What the attacker expects a row to look like; drawings start there. None is the middle of
+            the bounds.
+        closeness: The weight that holds drawings near `expected`.
+        smoothness: The weight of smoothness, for pictures in [channels, height, width] only.
+        steps: The number of steps.
+        learning_rate: The size of a step, as a part of the width of the bounds.
+
+    Returns:
+        The drawings, [labels, *shape], within `bounds`.
+
+    Raises:
+        InvalidParameterError: If a parameter is out of range.
 
     >>> lines = nn.Linear(2, 2)
     >>> lines.weight.data = torch.tensor([[4.0, 0.0], [0.0, 4.0]])
@@ -87,17 +105,26 @@ def invert(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InversionScore:
-    """Whom the drawings resemble, and what an attacker without the model would get."""
+    """Whom the drawings resemble, and what an attacker without the model would reach.
 
-    identified: Interval  # share of classes recognized in the line-up
-    chance: float  # the same share for someone who guesses
-    nearer: Interval | None  # share of drawings nearest to a row that was trained on; by chance 1/2
-    similarity: Sequence[float] = field(repr=False)  # of each drawing with the training row most like it
-    expected_similarity: Sequence[float] | None = field(repr=False)  # the same of what the attacker expected
+    Attributes:
+        identified: The share of classes that are recognized.
+        chance: The same share for guessing.
+        nearer: The share of drawings nearest to a row that was trained on, 1/2 by chance; None without
+            held-out rows.
+        similarity: The similarity of each drawing with the most similar training row.
+        expected_similarity: The same for what the attacker expected, or None.
+    """
+
+    identified: Interval
+    chance: float
+    nearer: Interval | None
+    similarity: Sequence[float] = field(repr=False)
+    expected_similarity: Sequence[float] | None = field(repr=False)
 
     @property
     def advantage(self) -> Interval:
-        """How many more classes are identified than by guessing, as a share."""
+        """The share of classes that are identified, minus that of guessing."""
         found = self.identified
         value, low, high = (end - self.chance for end in (found.value, found.low, found.high))
         return Interval(value=value, low=low, high=high, confidence=found.confidence)
@@ -109,21 +136,21 @@ class InversionScore:
 
     @property
     def remembers(self) -> bool:
-        """Whether the model draws rows that it was trained on rather than their like."""
+        """Whether drawings resemble training rows more than other rows of the same class."""
         return self.nearer is not None and self.nearer.low > 1 / 2
 
     def statement(self) -> str:
-        """Return what was found, in a sentence."""
-        told = [
+        """Describe the result in a sentence or two."""
+        parts = [
             f"Of the classes, {in_words(self.identified)} are recognized in the model's drawings "
             f"({self.chance:.1%} by chance)",
             f"mean similarity with training rows {np.mean(self.similarity):.2f}",
         ]
         if self.nearer is not None:
-            told.insert(1, f"{in_words(self.nearer)} are nearest to a training row (50% by chance)")
+            parts.insert(1, f"{in_words(self.nearer)} are nearest to a training row (50% by chance)")
         if self.expected_similarity is not None:
-            told[-1] += f" (without the model {np.mean(self.expected_similarity):.2f})"
-        return f"{'; '.join(told)}. Confidence {self.identified.confidence:g}."
+            parts[-1] += f" (without the model {np.mean(self.expected_similarity):.2f})"
+        return f"{'; '.join(parts)}. Confidence {self.identified.confidence:g}."
 
 
 def score_inversion(
@@ -136,11 +163,22 @@ def score_inversion(
     bounds: tuple[float, float],
     confidence: float = 0.95,
 ) -> InversionScore:
-    """Compare drawings of classes with rows: `train`, and `held_out` ones that the model has not seen.
+    """Compare drawings of classes with training rows and held-out rows.
 
-    Both are pairs (features, labels). Held-out rows must be as many in each class as training rows, else the
-    nearest of the more is nearer by chance alone. `expected` is what the drawings began with; how like the
-    rows it was before the model was asked is told beside.
+    Args:
+        drawings: The drawings, one for each label.
+        labels: The labels of the drawings.
+        train: Rows that the model was trained on, a pair (features, labels).
+        held_out: Rows that it was not trained on, as many in each class, or None.
+        expected: What the drawings started from, to compare with; or None.
+        bounds: The smallest and largest value of a feature.
+        confidence: The confidence of each interval.
+
+    Returns:
+        Whom the drawings resemble.
+
+    Raises:
+        InvalidParameterError: If shapes do not match, or there are too few classes or rows.
 
     >>> faces = np.eye(6)
     >>> score = score_inversion(
@@ -170,7 +208,7 @@ def score_inversion(
 def similarity(first: Any, second: Any, *, bounds: tuple[float, float]) -> npt.NDArray[np.float64]:
     """Return the structural similarity of pairs of pictures, from -1 to 1: [pairs].
 
-    Rows are in [pairs, channels, height, width], and compared in windows of 7 x 7 pixels with equal weights;
+    Rows are [pairs, channels, height, width], and compared in windows of 7 x 7 pixels with equal weights;
     rows of any other shape are compared as a whole (Wang et al. 2004, "Image quality assessment").
 
     >>> picture = np.eye(8)[None, None]
@@ -234,7 +272,7 @@ def _autograd(model: nn.Module, labels: npt.NDArray[Any], bounds: tuple[float, f
 
 
 def _differences(model: Any, labels: npt.NDArray[Any], bounds: tuple[float, float]) -> Slopes:
-    """Return the slope of -log p(label) by asking on both sides of each number."""
+    """Return the slope of -log p(label) by probabilities on both sides of each number."""
 
     def slopes(drawn: Tensor) -> Tensor:
         size = drawn[0].numel()
@@ -288,7 +326,7 @@ def _check_line_up(classes: int, confidence: float) -> None:
     needed = next(k for k in range(2, 10_000) if share(k, k, confidence=confidence).low > 1 / k)
     if classes < needed:
         raise InvalidParameterError(
-            f"a line-up needs at least {needed} classes for the confidence asked: with fewer, recognizing "
+            f"a line-up needs at least {needed} classes for this confidence: with fewer, recognizing "
             "them all could be chance."
         )
 
@@ -310,7 +348,7 @@ def _nearer(
             "held_out must have as many rows of each label as train: the nearest of more rows is nearer by "
             "chance alone. Leave some out, at random."
         )
-    # A tie counts as a miss: it must not speak for memory.
+    # A tie counts as a miss: it is not evidence of memorization.
     hits = [
         _distances(p, group).min() < _distances(p, other).min()
         for p, group, other in zip(pictures, groups, others, strict=True)

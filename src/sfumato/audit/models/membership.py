@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Was this row in the training data? Scores of every row, higher where that is likelier.
+"""Membership inference: scores of rows, higher if the row was more likely in the training data.
 
-Input      Logit-scaled confidences, log p / (1 - p) of a row's own label: of the attacked model [rows] or
-           [rows, queries], and of shadow models, trained on random halves of the rows, [models, rows] or
-           [models, rows, queries], with the mask of who was in each [models, rows]. Nothing is asked of how
-           the models were trained; `audit.models.shadow_models` trains them and reads confidences.
-Loss       `loss_from_confidences` needs no shadow models, and finds out mostly which rows are easy.
-LiRA       A likelihood-ratio test by row, with normal laws fitted to shadow models (Carlini et al. 2022,
-           arXiv:2112.03570): online with laws of in and of out, offline with out alone.
-RMIA       A row's gain in probability over the average model, ranked among that of rows of the population
-           (Zarifzadeh et al. 2024, arXiv:2312.03262).
-Queries    Several views of a row (mirrored, shifted) are averaged: log-ratios in LiRA, ranks in RMIA.
-Fair       Masks and confidences of shadow models may be used freely; the attacked model must not be one of
-           them. Where each row is in exactly half of all models, the masks of the others give its own away.
+Scores are computed from logit-scaled confidences, log p / (1 - p) of a row's own label: of the attacked
+model [rows] or [rows, queries], and of shadow models, trained on random halves of the rows, [models, rows]
+or [models, rows, queries], with the mask of who was in each [models, rows]. The models may be trained in any
+way; `audit.models.shadow_models` trains them and computes confidences.
+
+- `loss_from_confidences` needs no shadow models, and mostly finds which rows are easy.
+- `Lira` is a likelihood-ratio test for each row, with normal distributions fitted to shadow models (Carlini
+  et al. 2022, arXiv:2112.03570): online with those of in and of out, offline with out alone.
+- `Rmia` ranks a row's gain in probability over the average model among that of rows of the population
+  (Zarifzadeh et al. 2024, arXiv:2312.03262).
+
+Several views of a row (mirrored, shifted) are averaged: log-ratios in LiRA, ranks in RMIA. Masks and
+confidences of shadow models may be used freely, but the attacked model must not be one of them: if each row
+is in exactly half of all models, the masks of the others reveal its own.
 """
 
 from dataclasses import dataclass
@@ -40,7 +42,16 @@ class Variance(StrEnum):
 
 
 def loss_from_confidences(target: npt.ArrayLike) -> Array:
-    """Return minus the cross-entropy of each row, averaged over queries: the loss-threshold attack.
+    """Return the scores of the loss-threshold attack: minus the cross-entropy, averaged over queries.
+
+    Args:
+        target: Confidences of the attacked model, [rows] or [rows, queries].
+
+    Returns:
+        A score for each row.
+
+    Raises:
+        InvalidParameterError: If confidences are not finite, or have another shape.
 
     >>> loss_from_confidences([0.0, 100.0]).round(3).tolist()
     [-0.693, -0.0]
@@ -54,6 +65,13 @@ def loss_from_confidences(target: npt.ArrayLike) -> Array:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lira:
     """The likelihood-ratio attack.
+
+    Args:
+        online: Whether models that were trained on a row are used. False uses only models without it.
+        variance: How the spread of confidences is estimated.
+
+    Raises:
+        InvalidParameterError: If the variance is unknown.
 
     >>> members = np.array([[True, False], [False, True], [True, False], [False, True]])
     >>> shadows = np.where(members, 3.0, 1.0) + [[0.1], [0.2], [-0.1], [-0.2]]
@@ -73,7 +91,21 @@ class Lira:
             )
 
     def scores(self, target: npt.ArrayLike, *, shadows: npt.ArrayLike, members: npt.ArrayLike) -> Array:
-        """Return a score for each row: the log-likelihood ratio, or offline how far above out-models."""
+        """Return the score of each row.
+
+        Args:
+            target: Confidences of the attacked model, [rows] or [rows, queries].
+            shadows: Confidences of the shadow models, [models, rows] or [models, rows, queries].
+            members: Which rows each shadow model was trained on, [models, rows].
+
+        Returns:
+            The log-likelihood ratio of each row; offline, how far its confidence is above that of models
+            without it.
+
+        Raises:
+            InvalidParameterError: If shapes do not match, values are not finite, or a row has too few
+                models.
+        """
         seen, others, mask = _inputs(target, shadows, members)
         out = self._law(others, ~mask, "out of")
         if not self.online:
@@ -104,8 +136,8 @@ def _normal(shadows: Array, mask: Mask, kind: Variance) -> _Normal:
     pooled = squares.sum(0) / max(float((counts - 1).sum()), 1.0)  # [queries]: about each row's own mean
     if not (pooled > 0).all():
         raise InvalidParameterError(
-            "no row's confidence differs between shadow models that agree on it, so its spread is unknown: "
-            "give more shadow models, at least 4, each trained from other weights."
+            "no row has different confidences in shadow models with the same membership, so the spread is "
+            "unknown. Use more shadow models, at least 4, each trained from other first weights."
         )
     if kind == Variance.FIXED:
         return _Normal(mean, pooled)
@@ -120,10 +152,16 @@ _GAIN_IN: Final = 0.3  # the paper's `a` for CIFAR-10
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rmia:
-    """The robust attack: a share of the population that gains less probability from training than the row.
+    """The robust attack: the share of the population that gains less probability from training than the row.
 
-    Offline, where only models without a row are at hand, its probability in models that have it is taken as
-    `offline_a * p + 1 - offline_a`. `gamma` is how much more than a population row it must gain.
+    Args:
+        online: Whether models that were trained on a row are used.
+        gamma: The factor by which a row must gain more than a row of the population, 1 or more.
+        offline_a: Offline, the probability in models with the row is estimated as `offline_a * p + 1 -
+            offline_a`.
+
+    Raises:
+        InvalidParameterError: If a parameter is out of range.
 
     >>> shadows, members = np.zeros((2, 2)), np.array([[True, False], [False, True]])
     >>> population = np.zeros(8), np.zeros((2, 8))
@@ -148,10 +186,24 @@ class Rmia:
         members: npt.ArrayLike,
         population: tuple[npt.ArrayLike, npt.ArrayLike],
     ) -> Array:
-        """Return a score in (0, 1) for each row; `population` is target and shadows of rows in no model.
+        """Return the score of each row.
 
-        Rows that exceed the same part of the population are ordered by their gain itself: otherwise all that
-        exceed the whole of it would be tied, and few false alarms could not be told from many.
+        Rows that exceed the same part of the population are ordered by their gain. Otherwise all rows that
+        exceed the whole of it would be tied, and low rates of false positives could not be measured.
+
+        Args:
+            target: Confidences of the attacked model, [rows] or [rows, queries].
+            shadows: Confidences of the shadow models, [models, rows] or [models, rows, queries].
+            members: Which rows each shadow model was trained on, [models, rows].
+            population: Confidences of the attacked model and of the shadow models on rows that are in no
+                model.
+
+        Returns:
+            A score in (0, 1) for each row.
+
+        Raises:
+            InvalidParameterError: If shapes do not match, values are not finite, or a row has too few
+                models.
         """
         seen, others, mask = _inputs(target, shadows, members)
         crowd, crowd_others, nobody = _population(population, models=len(mask), queries=seen.shape[1])
@@ -224,8 +276,8 @@ def _shadows(shadows: npt.ArrayLike, seen: Array, name: str) -> Array:
     if found.shape[1:] != seen.shape:
         raise InvalidParameterError(
             f"{name} must be [models, rows] or [models, rows, queries] with the {seen.shape[0]} rows and "
-            f"{seen.shape[1]} queries of the attacked model, but {list(found.shape)} was given: the two can "
-            "be compared only on the same rows, asked alike."
+            f"{seen.shape[1]} queries of the attacked model, but {list(found.shape)} was given: both "
+            "must have the same rows and queries."
         )
     _refuse_nan(found, name)
     return found
@@ -249,7 +301,7 @@ def _require_models(mask: Mask, needed: int, side: str) -> None:
     if least < needed:
         raise InvalidParameterError(
             f"every row needs at least {needed} shadow models that it was {side}, but a row has {least}. "
-            f"Train {2 * needed} or more, with each row in half of them (audit.shadows.halves)."
+            f"Train {2 * needed} or more, with each row in half of them (audit.models.shadow_models.halves)."
         )
 
 
@@ -257,5 +309,5 @@ def _refuse_nan(values: Array, name: str) -> None:
     if not np.isfinite(values).all():
         raise InvalidParameterError(
             f"{name} holds confidences that are not finite: a model diverged, or its confidence was rounded "
-            "to 0 or 1. Compute log p - log(1 - p) from logits (audit.shadows.confidences)."
+            "to 0 or 1. Compute log p - log(1 - p) from logits (audit.confidences)."
         )

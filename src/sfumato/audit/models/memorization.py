@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What does a language model remember? Secrets planted in its text, and how far it prefers them to others.
+"""Memorization of language models: how far a model prefers secrets planted in its text to others.
 
-Exposure   Of a secret drawn uniformly from a public space R: log2 |R| - log2 rank, where the rank counts the
-           members of R that the model finds at least as likely, the secret itself included. A model that
-           knows nothing of it gives 1.44 bits on average (log2 e) and t bits or more with chance 2^-t at
-           most; log2 |R| bits mean that it prefers the secret to all others.
-Exact      By ranking the whole space, up to about a million members.
-Sampled    By comparing with random members. `tail` is then the exact Monte-Carlo p-value, (1 + as likely) /
-           (1 + drawn), and bits beyond it come from a skew-normal law fitted to the drawn ones: an estimate.
-Bound      Under (epsilon, delta) for whoever owns the secret, a tail of p or less has chance e^epsilon p +
-           delta at most, since without the secret it has chance p. So one secret in one run bounds epsilon
-           from below, by `tail` alone and without the fitted law.
+The exposure of a secret drawn uniformly from a public space R is log2 |R| - log2 rank. The rank counts the
+members of R that the model finds at least as likely, including the secret. A model that does not know the
+secret gives 1.44 bits on average (log2 e), and t bits or more with probability at most 2^-t; log2 |R| bits
+mean that it prefers the secret to all others. `exact_exposures` ranks the whole space, up to about a million
+members. `sampled_exposures` compares with random members: `tail` is then the exact Monte-Carlo p-value, (1 +
+as likely) / (1 + drawn), and bits beyond it come from a skew-normal distribution fitted to the drawn ones,
+which is an estimate.
+
+Guarantee  Under (epsilon, delta) for the owner of the secret, a tail of p or less has probability at most
+           e^epsilon p + delta, since without the secret it has probability p. So one secret in one run
+           bounds epsilon from below, by `tail` alone and without the fitted distribution.
 Source     Carlini et al. 2019, arXiv:1802.08232: exposure (section 4), skew-normal (section 4.3).
 """
 
@@ -49,6 +50,13 @@ _FEWEST_TO_FIT: Final = 100  # scores for three parameters of a law
 class SecretFormat:
     """Texts with a place for digits, such as "my number is {}": the space that secrets are drawn from.
 
+    Args:
+        template: The text, with {} once in the place of the digits.
+        digits: The number of digits, 1 to 18.
+
+    Raises:
+        InvalidParameterError: If the template does not contain {} once, or `digits` is out of range.
+
     >>> SecretFormat(template="pin {}", digits=4).text(42)
     'pin 0042'
     """
@@ -67,32 +75,57 @@ class SecretFormat:
 
     @property
     def size(self) -> int:
-        """How many texts there are."""
+        """The number of texts."""
         return 10**self.digits
 
     def text(self, secret: int) -> str:
-        """Return the text of a secret."""
+        """Return the text of a secret.
+
+        Args:
+            secret: The secret, a whole number below `size`.
+
+        Returns:
+            The text.
+
+        Raises:
+            InvalidParameterError: If the secret is out of range.
+        """
         return self.template.replace("{}", f"{_member(secret, self):0{self.digits}d}")
 
     def draw(self, count: int, *, generator: Generator | None = None) -> tuple[int, ...]:
-        """Return secrets drawn uniformly and independently: two may be the same, as bounds need it."""
+        """Draw secrets uniformly and independently. Two may be equal, as the bounds require.
+
+        Args:
+            count: The number of secrets.
+            generator: The source of randomness, or None for secure randomness from the operating system.
+
+        Returns:
+            The secrets.
+        """
         _check.count(count=count)
         return tuple(uniform_below(self.size, count, generator).tolist())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Exposure:
-    """How exposed one secret is."""
+    """How exposed one secret is.
+
+    Attributes:
+        bits: The exposure.
+        tail: The probability of a rank as good if the model does not know the secret.
+        compared: The number of other texts it was compared with.
+        exact: Whether `bits` comes from a rank, not from a fitted distribution.
+    """
 
     bits: float
-    tail: float  # chance of a rank as good where the model knows nothing of the secret
-    compared: int  # with how many others
-    exact: bool  # whether `bits` is a rank's, or a fitted law's
+    tail: float
+    compared: int
+    exact: bool
 
     def bound(self, *, delta: float, confidence: float = 0.95) -> LowerBound:
-        """Return a lower bound on epsilon, for a secret that one privacy unit alone put into the text.
+        """Return a lower bound on epsilon, for a secret that only one privacy unit put into the text.
 
-        For several secrets, ask each at `confidence_of_each`.
+        For several secrets, use `confidence_of_each`.
 
         >>> secret = Exposure(bits=13.3, tail=1e-4, compared=10**4, exact=True)
         >>> round(secret.bound(delta=1e-5).epsilon, 2)
@@ -104,7 +137,7 @@ class Exposure:
         if not alpha > delta:
             raise InvalidParameterError(
                 f"at delta={delta:g} nothing can be shown with confidence {confidence:g}: the claim itself "
-                f"may fail that often. Ask for a confidence below {1 - delta:g}."
+                f"may fail that often. Use a confidence below {1 - delta:g}."
             )
         _require_space(self.compared, alpha - delta)
         epsilon = max(0.0, math.log(alpha - delta) - math.log(self.tail))
@@ -132,7 +165,7 @@ def _require_space(compared: int, chance: float) -> None:
 def exact_exposures(
     log_likelihood: LogLikelihood, secrets: Sequence[int], *, form: SecretFormat
 ) -> list[Exposure]:
-    """Return the exposure of each secret by its rank among the whole space, which is scored once.
+    """Return the exposure of each secret by its rank in the whole space, which is scored once.
 
     >>> form = SecretFormat(template="{}", digits=2)
     >>> found = exact_exposures(lambda texts: [float(text == "42") for text in texts], [42, 7], form=form)
@@ -158,7 +191,7 @@ def _member(secret: int, form: SecretFormat) -> int:
 
 
 def require_secrets(secrets: Sequence[object]) -> None:
-    """Refuse to look for no secret at all."""
+    """Raise if there are no secrets."""
     if not len(secrets):
         raise InvalidParameterError("no secrets were given: plant at least one before training (form.draw).")
 
@@ -192,16 +225,17 @@ def sampled_exposures(
     samples: int = 10_000,
     generator: Generator | None = None,
 ) -> list[Exposure]:
-    """Return the exposure of each secret against random others: for spaces too large to rank.
+    """Return the exposure of each secret against random others, for spaces too large to rank.
 
-    `bits` is by the sample where at least 1% of it is as likely as the secret, else by a skew-normal law. A
-    sample of equal scores has no such law: it shows no more bits than its size does.
+    `bits` comes from the sample if at least 1% of it is as likely as the secret, else from a skew-normal
+    distribution. A sample of equal scores has no such distribution: it shows no more bits than its size
+    does.
     """
     require_secrets(secrets)
     _check.count(samples=samples)
     if samples < _FEWEST_TO_FIT:
         raise InvalidParameterError(
-            f"samples={samples} are too few to fit a law to: use {_FEWEST_TO_FIT} at least."
+            f"samples={samples} are too few to fit a distribution. Use {_FEWEST_TO_FIT} at least."
         )
     drawn = uniform_below(form.size, samples, generator).tolist()
     scores = _scored(log_likelihood, [form.text(secret) for secret in drawn])
@@ -221,7 +255,8 @@ def _sampled(own: float, scores: npt.NDArray[np.float64], size: int) -> Exposure
 
 
 def log_tail(value: float, sample: npt.NDArray[np.float64]) -> float:
-    """Return the log-chance of `value` or less under the skew-normal law with the moments of a sample.
+    """Return the log-probability of `value` or less under the skew-normal distribution with the moments of a
+    sample.
 
     >>> normal = stats.norm.ppf(np.arange(0.5, 1000) / 1000)
     >>> round(log_tail(-4.0, normal), 1), round(float(stats.norm.logcdf(-4.0)), 1)
@@ -230,7 +265,8 @@ def log_tail(value: float, sample: npt.NDArray[np.float64]) -> float:
     finite, stddev = sample[np.isfinite(sample)], _spread(sample)
     if not stddev > 0:
         raise InvalidParameterError(
-            "the model finds all sampled texts equally likely: no law can be fitted. Use exact_exposures."
+            "the model finds all sampled texts equally likely, so no distribution can be fitted. Use "
+            "exact_exposures."
         )
     shape, place, scale = _skew_normal(float(finite.mean()), stddev, float(stats.skew(finite)))
     z = (value - place) / scale
@@ -244,7 +280,7 @@ def log_tail(value: float, sample: npt.NDArray[np.float64]) -> float:
 
 
 def _spread(sample: npt.NDArray[np.float64]) -> float:
-    """Return the standard deviation of the finite scores, 0 where all are equal or none is finite."""
+    """Return the standard deviation of the finite scores; 0 if all are equal or none is finite."""
     finite = sample[np.isfinite(sample)]
     return float(finite.std()) if finite.size and np.ptp(finite) > 0 else 0.0  # rounding is no spread
 

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures beside one another as SVG, for people who judge an attack by eye.
+"""Pictures side by side as SVG, to judge an attack by eye.
 
-Promise    One text without scripts, fonts, images or links to load: it can be written to a file, or put into
-           a page that allows nothing of the kind. It shows what it is given: pictures of private rows are
-           private.
+The result is one text without scripts, fonts, images or links to load: it can be written to a file, or put
+into a page that allows none of these. It shows what it is given: pictures of private rows are private.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,7 +30,18 @@ Pixels = npt.NDArray[np.float64]
 def gallery(
     rows: Mapping[str, Any], *, bounds: tuple[float, float] = (0.0, 1.0), titles: Sequence[str] = ()
 ) -> str:
-    """Return an SVG with a row of pictures under each name: [count, height, width] or with channels first.
+    """Return an SVG with a row of pictures under each name.
+
+    Args:
+        rows: Pictures by name: [count, height, width], or [count, channels, height, width].
+        bounds: The values of black and white.
+        titles: Titles of the columns.
+
+    Returns:
+        The SVG as text.
+
+    Raises:
+        InvalidParameterError: If there are no pictures, or they have another shape.
 
     >>> svg = gallery({"training": np.eye(8)[None], "inverted": np.eye(8)[None]}, titles=["0"])
     >>> svg[:4], svg.count("<g")
@@ -49,10 +59,10 @@ def gallery(
         parts.append(_text(name, _NAMES - 10, top + height / 2 + 5, anchor="end"))
         parts += [_picture(p, _NAMES + i * (_SIDE + _GAP), top) for i, p in enumerate(pictures)]
     size = f"0 0 {_NAMES + count * (_SIDE + _GAP)} {_TOP + len(read) * (height + _GAP):g}"
-    told = escape(f"Rows of {count} pictures: {', '.join(read)}.")
+    title = escape(f"Rows of {count} pictures: {', '.join(read)}.")
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{size}" width="100%" role="img" '
-        f'style="font:13px system-ui,sans-serif;color:inherit"><title>{told}</title>{"".join(parts)}</svg>'
+        f'style="font:13px system-ui,sans-serif;color:inherit"><title>{title}</title>{"".join(parts)}</svg>'
     )
 
 

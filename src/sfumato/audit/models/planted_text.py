@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plant secrets in a text, train a model of characters on it, with or without privacy, and ask what it kept.
+"""Training of language models on text with planted secrets, with or without privacy, to measure memorization.
 
-Models     Any that predict the next token at every place, [rows, length] to [rows, length, tokens], such as
-           `training.models.networks.lstm` and `training.models.networks.transformer`.
-Planting   A secret is one row of its own: its text, then text of the caller's rows up to their length. One
-           row is one privacy unit, so a bound on epsilon from it attacks the claim for one example.
-Without    `epsilon=None` trains the same model on the same rows by Adam, claims nothing, and shows what
-           privacy is for.
+Models predict the next token at every place, [rows, length] to [rows, length, tokens], such as
+`training.models.networks.lstm` and `training.models.networks.transformer`. A secret is one row of its own:
+its text, then text of the caller's rows up to their length. With `epsilon=None` the same model is trained on
+the same rows by Adam, without a guarantee, for comparison.
+
+Unit       One row is one privacy unit, so a bound on epsilon from a secret tests the claim for one example.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,25 +36,32 @@ Encode = Callable[[str], Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Memorization:
-    """A model trained on planted secrets, and how exposed they are."""
+    """A model trained on planted secrets, and how exposed they are.
+
+    Attributes:
+        model: The trained model.
+        secrets: The planted secrets.
+        exposures: The exposure of each.
+        guarantee: The guarantee of the training, or None if it was not private.
+    """
 
     model: nn.Module
     secrets: tuple[int, ...]
     exposures: tuple[Exposure, ...]
-    guarantee: Guarantee | None  # None: trained without privacy
+    guarantee: Guarantee | None
 
     @property
     def mean_bits(self) -> float:
-        """The mean exposure; 1.44 bits where nothing was kept."""
+        """The mean exposure; 1.44 bits if nothing was memorized."""
         return float(np.mean([exposure.bits for exposure in self.exposures]))
 
 
 def text_log_likelihood(
     model: nn.Module, *, encode: Encode = encode_text, batch_size: int = 1024
 ) -> Callable[[Sequence[str]], npt.NDArray[np.float64]]:
-    """Return what gives the log-likelihood of texts of one length: of all tokens after the first.
+    """Return a function that gives the log-likelihood of texts of one length: of all tokens after the first.
 
-    The model is asked in evaluation mode, and left in the mode it was in.
+    The model is evaluated in evaluation mode, and its mode is restored.
 
     >>> from sfumato.training.models.networks import lstm
     >>> text_log_likelihood(lstm(97))(["to be", "or no"]).shape
@@ -77,8 +84,8 @@ def _stacked(ids: Sequence[Tensor]) -> Tensor:
     lengths = sorted({len(one) for one in ids})
     if len(lengths) != 1:
         raise InvalidParameterError(
-            f"texts must be of one length, and at least one, but their numbers of tokens are {lengths}: one "
-            "that is longer is less likely for that alone. Ask for each length on its own."
+            f"texts must be of one length, and at least one, but their numbers of tokens are {lengths}: a "
+            "longer text is less likely for its length alone. Score each length separately."
         )
     return torch.stack(list(ids))
 
@@ -89,7 +96,7 @@ def _log_likelihood(model: nn.Module, ids: Tensor) -> Tensor:
 
 
 def plant(rows: Rows, texts: Sequence[str], *, encode: Encode = encode_text) -> Rows:
-    """Return rows with one more for each text, filled up with what some row begins with.
+    """Return rows with one more for each text, filled up with the beginning of other rows.
 
     >>> rows = torch.zeros(3, 6, dtype=torch.int64), torch.zeros(3, 6, dtype=torch.int64)
     >>> plant(rows, ["pin 42"])[0].shape
@@ -98,9 +105,7 @@ def plant(rows: Rows, texts: Sequence[str], *, encode: Encode = encode_text) -> 
     length = rows[0].shape[1]
     require_secrets(texts)
     if not len(rows[0]):
-        raise InvalidParameterError(
-            "there are no rows to plant secrets among: give at least one, whose text fills up theirs."
-        )
+        raise InvalidParameterError("there are no rows to plant secrets among. Give at least one.")
     planted: list[Tensor] = []
     for place, text in enumerate(texts):
         ids = encode(text)
@@ -130,10 +135,28 @@ def train_with_secrets(
     generator: Generator | None = None,
     runtime: Runtime | None = None,
 ) -> Memorization:
-    """Plant `secrets` random secrets, train the model in place, and rank each secret in its whole space.
+    """Plant random secrets, train the model in place, and rank each secret in its whole space.
 
-    With epsilon and delta by DP-SGD (one row is protected; the number of rows is taken as public), without
-    them by Adam. `learning_rate` is that of the one used.
+    Args:
+        model: The model, trained in place.
+        rows: Token ids, and the ids one place later.
+        form: The space of secrets.
+        secrets: The number of secrets to plant.
+        epochs: The number of passes over the rows.
+        expected_batch_size: The expected number of rows in a batch.
+        learning_rate: The learning rate of DP-SGD, or of Adam without privacy.
+        epsilon: The privacy budget of DP-SGD, or None to train without privacy.
+        delta: The delta of the guarantee. The number of rows is public.
+        clip_norm: The L2 bound on the gradient of one row.
+        encode: Turns text into token ids.
+        generator: The source of randomness, or None for secure randomness from the operating system.
+        runtime: How gradients are computed, or None for the defaults.
+
+    Returns:
+        The model, the secrets and their exposures.
+
+    Raises:
+        InvalidParameterError: If a parameter is out of range, or a secret does not fit a row.
     """
     drawn = form.draw(secrets, generator=generator)
     planted = plant(rows, [form.text(secret) for secret in drawn], encode=encode)

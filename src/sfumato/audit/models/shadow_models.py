@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shadow models: what an attacker trains, on random halves of rows, to learn what membership looks like.
+"""Shadow models, which an attacker trains on random halves of rows to learn how membership shows.
 
-Confidence `confidences` gives log p / (1 - p) of each row's own label, from logits and never from rounded
-           probabilities: the logit of the label less the log-sum-exp of the others.
-Halves     Each row is in exactly half of the shadow models (in one more by a coin where their number is odd),
-           rows independently of one another. The attacked model is NOT one of them: draw its rows by
-           `coin_flips`, independently, and its membership is independent of everything an attacker has.
-Training   Is the caller's own function, private or not; models are trained one after the other, in place.
+`confidences` returns log p / (1 - p) of each row's own label, from logits and never from rounded
+probabilities: the logit of the label minus the log-sum-exp of the others. Each row is in exactly half of the
+shadow models (in one more by a coin if their number is odd), independently of other rows. The attacked model
+is NOT one of them: draw its rows by `coin_flips`, independently, and its membership is independent of
+everything an attacker has. Models are trained one after the other, by a function of the caller, private or
+not.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,7 +35,19 @@ Train = Callable[[nn.Module, Rows], object]
 def confidences(
     model: nn.Module, rows: Rows, *, views: Sequence[View] = (), batch_size: int = 1024
 ) -> npt.NDArray[np.float64]:
-    """Return logit-scaled confidences [rows, queries]: of the rows as they are, then of each view.
+    """Return logit-scaled confidences of the rows as they are, then of each view.
+
+    Args:
+        model: The model. Its mode is restored.
+        rows: Features and labels.
+        views: Changes of the features, such as mirroring, for more queries of each row.
+        batch_size: The number of rows in memory at once.
+
+    Returns:
+        Confidences [rows, queries].
+
+    Raises:
+        InvalidParameterError: If the model does not return logits of two classes or more.
 
     >>> rows = torch.tensor([[3.0, 1.0]]), torch.tensor([0])
     >>> confidences(nn.Identity(), rows)
@@ -63,7 +75,7 @@ def loss_scores(
 def _logit_scaled(logits: Tensor, labels: Tensor) -> Tensor:
     if logits.dim() != 2 or logits.shape[1] < 2:
         raise InvalidParameterError(
-            f"a model to attack gives logits [rows, classes] for 2 classes or more, not {list(logits.shape)}."
+            f"the model must return logits [rows, classes] for 2 classes or more, not {list(logits.shape)}."
         )
     logits = logits.double()
     own = logits.gather(1, labels[:, None]).squeeze(1)
@@ -97,7 +109,14 @@ def _require_rows(rows: Rows) -> None:
 
 
 def coin_flips(num_rows: int, *, generator: Generator | None = None) -> npt.NDArray[np.bool_]:
-    """Return for each row whether it is in, by a fair coin of its own: the rows of an attacked model.
+    """Return for each row whether it is in, by an independent fair coin: the rows of an attacked model.
+
+    Args:
+        num_rows: The number of rows.
+        generator: The source of randomness, or None for secure randomness from the operating system.
+
+    Returns:
+        True or False for each row.
 
     >>> coin_flips(1000).shape
     (1000,)
@@ -114,7 +133,9 @@ def halves(num_rows: int, count: int, *, generator: Generator | None = None) -> 
     """
     _check.count(num_rows=num_rows, count=count)
     if count < 2:
-        raise InvalidParameterError(f"a row needs a model with and one without it: count={count} is below 2.")
+        raise InvalidParameterError(
+            f"count={count}, but a row needs a model with it and one without it. Use 2 or more."
+        )
     keys = words(num_rows * count, generator).reshape(count, num_rows)
     ranks = keys.argsort(axis=0).argsort(axis=0)  # a random order of the models for each row
     kept = count // 2 + (uniform_below(2, num_rows, generator) if count % 2 else 0)
@@ -123,17 +144,31 @@ def halves(num_rows: int, count: int, *, generator: Generator | None = None) -> 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ShadowModels:
-    """Trained shadow models, and which rows each was trained on."""
+    """Trained shadow models, and which rows each was trained on.
+
+    Attributes:
+        models: The models.
+        members: Which rows each was trained on, [models, rows].
+    """
 
     models: tuple[nn.Module, ...]
-    members: npt.NDArray[np.bool_]  # [models, rows]
+    members: npt.NDArray[np.bool_]
 
     def confidences(
         self, rows: Rows, *, views: Sequence[View] = (), batch_size: int = 1024
     ) -> npt.NDArray[np.float64]:
-        """Return logit-scaled confidences [models, rows, queries] of any rows, such as a population's."""
-        asked = [confidences(model, rows, views=views, batch_size=batch_size) for model in self.models]
-        return np.stack(asked)
+        """Return logit-scaled confidences of any rows.
+
+        Args:
+            rows: Features and labels.
+            views: Changes of the features, such as mirroring, for more queries of each row.
+            batch_size: The number of rows in memory at once.
+
+        Returns:
+            Confidences [models, rows, queries].
+        """
+        found = [confidences(model, rows, views=views, batch_size=batch_size) for model in self.models]
+        return np.stack(found)
 
 
 def shadow_models(
@@ -144,7 +179,21 @@ def shadow_models(
     train: Train,
     generator: Generator | None = None,
 ) -> ShadowModels:
-    """Train `count` models from fresh weights, each on a random half of the rows by `train(model, half)`.
+    """Train models from new weights, each on a random half of the rows.
+
+    Args:
+        make_model: Returns a new model.
+        rows: Features and labels.
+        count: The number of models, 2 or more.
+        train: Called as `train(model, half)`; trains the model in place.
+        generator: The source of randomness of the halves, or None for secure randomness from the operating
+            system.
+
+    Returns:
+        The models, and which rows each was trained on.
+
+    Raises:
+        InvalidParameterError: If there are no rows, or `count` is below 2.
 
     >>> rows = torch.randn(8, 2), torch.zeros(8, dtype=torch.int64)
     >>> shadows = shadow_models(lambda: nn.Linear(2, 2), rows, count=2, train=lambda model, half: None)
@@ -162,6 +211,14 @@ def shadow_models(
 
 
 def select(rows: Rows, mask: npt.NDArray[np.bool_]) -> Rows:
-    """Return the rows where the mask holds."""
+    """Return the rows where the mask is True.
+
+    Args:
+        rows: Features and labels.
+        mask: True or False for each row.
+
+    Returns:
+        Features and labels of those rows.
+    """
     kept = torch.from_numpy(np.flatnonzero(mask)).to(rows[0].device)
     return rows[0][kept], rows[1][kept.to(rows[1].device)]

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Laplace noise on one-hot labels, and Bayes: ALIBI.
+"""Laplace noise on one-hot labels, and posteriors by Bayes: ALIBI.
+
+Noise is drawn on the grid of multiples of 2^-10 by the exact discrete Laplace distribution with secure bits,
+so no floating-point noise has to be trusted; an entry moves by 2^10 steps of the grid. Given a prior, the
+posterior of a class c is proportional to prior_c * exp((|o_c| - |o_c - 1|) / scale): the other entries
+cancel. The prior of a row is a moving average of the predictions of the model in training, from an even
+start. That model was trained on noisy labels only, so the prior costs nothing.
 
 Guarantee  Whatever one label is, its noisy one-hot vector is at most e^epsilon times likelier than under any
-           other label. A one-hot vector has an entry 1, else zeros; replacing a label moves two entries by 1
-           each, an L1 distance of 2, so Laplace noise of scale 2 / epsilon on each entry is enough.
-Exact      Noise is drawn on the grid of multiples of 2^-10 by the exact discrete Laplace law with secure
-           bits, so no floating-point noise has to be trusted; one entry of the grid moves by 2^10 steps.
+           other label. A one-hot vector has one entry 1, else zeros. Replacing a label moves two entries by
+           1 each, an L1 distance of 2, so Laplace noise of scale 2 / epsilon on each entry is enough. Bayes
+           is post-processing.
 Neighbors  Replace-label.
-Bayes      Post-processing. Given a prior, the posterior of a class c is proportional to prior_c * exp((|o_c|
-           - |o_c - 1|) / scale): the other entries cancel. The prior of a row is a moving average of what the
-           model being trained said of it, from an even start. That model has seen noisy labels only, so the
-           prior costs nothing.
 Source     Malek, Mironov, Prasad, Shilov, Tramer 2021, "Antipodes of label differential privacy: PATE and
            ALIBI", arXiv:2106.03408 (Additive Laplace with Iterative Bayesian Inference).
 """
@@ -60,7 +61,7 @@ class NoisyOneHot:
 
     @property
     def relation(self) -> Relation:
-        """One label is replaced."""
+        """Neighbors differ in one label."""
         return Relation.REPLACE_LABEL
 
     @property
@@ -69,7 +70,7 @@ class NoisyOneHot:
         return self._entry().scale / _STEPS
 
     def event(self) -> DpEvent:
-        """Return what one label costs: two entries of its vector change, and each has noise of its own."""
+        """Describe what one label costs: two entries of its vector change, and each has independent noise."""
         return dp.SelfComposedDpEvent(self._entry().event(), _MOVED)
 
     def release(self, labels: Given, *, generator: Generator | None = None) -> Tensor:
@@ -109,16 +110,16 @@ class BayesTargets:
         return len(self._likelihoods)
 
     def at(self, rows: Tensor, logits: Tensor) -> Tensor:
-        """Take in what the model says of some rows, and return their posteriors."""
+        """Update the prior of some rows with the predictions of the model, and return their posteriors."""
         self._likelihoods, self._prior = self._likelihoods.to(logits.device), self._prior.to(logits.device)
         rows = rows.to(logits.device)
-        said = logits.detach().to(self._prior.dtype).softmax(1)
-        self._prior[rows] = prior = torch.lerp(said, self._prior[rows], self._decay)
+        predicted = logits.detach().to(self._prior.dtype).softmax(1)
+        self._prior[rows] = prior = torch.lerp(predicted, self._prior[rows], self._decay)
         return (prior.log() + self._likelihoods[rows]).softmax(1)
 
 
 def check_decay(prior_decay: float) -> None:
-    """Require a share of the old prior that leaves room for the new one."""
+    """Raise unless the share of the old prior is in [0, 1)."""
     _check.non_negative(prior_decay=prior_decay)
     if prior_decay >= 1:
         raise InvalidParameterError(f"prior_decay must be below 1, but {prior_decay!r} was given.")

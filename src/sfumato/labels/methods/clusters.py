@@ -1,21 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Labels of public clusters: count each cluster's labels, add noise once, and smooth what comes out.
+"""Noisy label counts of public clusters, smoothed to soft labels.
+
+`cluster_count` recommends the number of clusters from public numbers, before any label is used.
+`soft_labels` models the share of a class among similar rows as a Gaussian process: smooth along the spectrum
+of public features, with a part of its own for each cluster, observed through noise of known size. Small
+clusters borrow from those nearby. Sums of noisy counts cost nothing (`LabelCounts.coarser`); neither does
+learning from the result, predicting, and learning again (`rounds`).
 
 Guarantee  Rows are put into clusters by their public features alone. Replacing one label moves two counts of
-           one cluster by 1 each: 2 added up, sqrt(2) in norm, however many clusters there are. All counts
-           get noise for the whole epsilon, once; `event()` is what that costs.
-Unit       One label, or a user who owns up to k of them, in whichever clusters: in cluster c, with k_c of the
-           rows, counts move by at most 2 k_c added up and by a square of at most 2 k_c^2 (counts are not
-           negative), so by 2 k added up and sqrt(2) k in norm. Who owns which row is public.
-Noise      Discrete Laplace where delta is 0, discrete Gaussian where it is above: `statistics.noise`.
+           one cluster by 1 each: 2 in L1 norm, sqrt(2) in L2 norm, however many clusters there are. All
+           counts get noise for the whole epsilon, once; `event()` is what that costs. Noise is discrete
+           Laplace if delta is 0, and discrete Gaussian if it is above (`statistics.noise`). Smoothing is
+           post-processing.
 Neighbors  Replace-label. Features, clusters, their sizes and the number of classes are public.
-How many   `cluster_count` says how many clusters to make: public numbers in, before any label is seen.
-Smoothing  Post-processing: features and noisy counts only. `soft_labels` takes the share of a class among
-           like rows for a Gaussian process: smooth along the spectrum of public features, with a part of its
-           own for each cluster, seen through the noise whose size is known. Small clusters borrow from those
-           nearby. Sums of noisy counts are free as well (`LabelCounts.coarser`), and so is learning from the
-           result, predicting, and learning again (`rounds`).
-Edges      A cluster without rows has noise for counts. Counts below zero stay, as clamping would bias sums.
+Unit       One label, or a user who owns up to k labels, in any clusters: in cluster c, with k_c of the rows,
+           counts move by at most 2 k_c in L1 norm and by a square of at most 2 k_c^2 (counts are not
+           negative), so by 2 k in L1 norm and sqrt(2) k in L2 norm. Who owns which row is public.
+Edge cases A cluster without rows has noise for counts. Counts below zero stay, as clamping would bias sums.
 Source     Counts: Dwork, McSherry, Nissim, Smith 2006. Smoothing: Rasmussen, Williams 2006, equation 2.25.
 """
 
@@ -49,10 +50,22 @@ _DIFFUSION = 10  # power of the eigenvalues in the prior, as in Spectrum.points
 
 
 def cluster_count(public_size: int, *, classes: int, epsilon: float, contribution_bound: int = 1) -> int:
-    """Return how many clusters to make of so many rows: a rule of public numbers, fixed beforehand.
+    """Return the number of clusters for a number of rows, by a rule of public numbers.
 
-    An average cluster has 6 log(classes) scales of noise (2 * contribution_bound / epsilon) in rows, and 60
-    at least. There are never fewer clusters than classes, where rows allow.
+    An average cluster has 6 log(classes) scales of noise (2 * contribution_bound / epsilon) in rows, and at
+    least 60. There are never fewer clusters than classes, if there are enough rows.
+
+    Args:
+        public_size: The number of rows, public.
+        classes: The number of classes.
+        epsilon: The privacy budget of the run.
+        contribution_bound: The largest number of labels one user owns.
+
+    Returns:
+        The number of clusters.
+
+    Raises:
+        InvalidParameterError: If a parameter is out of range.
 
     >>> cluster_count(60_000, classes=10, epsilon=0.1), cluster_count(60_000, classes=10, epsilon=1.0)
     (217, 1000)
@@ -67,14 +80,29 @@ def cluster_count(public_size: int, *, classes: int, epsilon: float, contributio
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class LabelCounts:
-    """Noisy counts of each cluster's labels, with what is public about them."""
+    """Noisy counts of the labels of each cluster.
 
-    counts: Tensor  # float64 [clusters, classes]: whole numbers, some below zero
-    sizes: Tensor  # int64 [clusters]: rows of each, public
-    variances: Tensor  # float64 [clusters]: of the noise on each of a cluster's counts, public
+    Attributes:
+        counts: Whole numbers as float64 [clusters, classes], some below zero.
+        sizes: The rows of each cluster, int64 [clusters], public.
+        variances: The variance of the noise on each count of a cluster, float64 [clusters], public.
+    """
+
+    counts: Tensor
+    sizes: Tensor
+    variances: Tensor
 
     def coarser(self, parents: Tensor) -> "LabelCounts":
-        """Add up clusters with the same parent, 0 ... m - 1. It costs nothing: the noise is added up too.
+        """Add up clusters with the same parent. It costs nothing: the noise is added up too.
+
+        Args:
+            parents: The parent of each cluster, numbered from 0.
+
+        Returns:
+            The counts of the parents.
+
+        Raises:
+            InvalidParameterError: If there is not one parent for each cluster.
 
         >>> fine = LabelCounts(counts=torch.tensor([[3.0, -1.0], [5.0, 2.0]]), sizes=torch.tensor([4, 6]),
         ...                    variances=torch.tensor([2.0, 2.0]))
@@ -97,7 +125,17 @@ class LabelCounts:
 class ClusterLabels:
     """Noisy label counts of public clusters, smoothed to a soft label for each row.
 
-    `clusters` names the cluster of each row; `spectrum` is that of the same rows, if they have one.
+    Args:
+        epsilon: The privacy budget of the run.
+        classes: The number of classes, public.
+        clusters: The cluster of each row, numbered from 0, as `features.k_means` returns it.
+        spectrum: The spectrum of the same rows (`features.spectrum`), or None.
+        delta: 0 for Laplace noise, above 0 for Gaussian noise.
+        contribution_bound: The largest number of labels one user may own.
+        rounds: How often a model learns from the soft labels and improves them. It costs nothing.
+
+    Raises:
+        InvalidParameterError: If a parameter is out of range.
 
     >>> method = ClusterLabels(epsilon=0.5, classes=2, clusters=torch.tensor([0] * 300 + [1] * 300))
     >>> method.event()
@@ -129,20 +167,32 @@ class ClusterLabels:
 
     @property
     def name(self) -> str:
-        """How the method is called."""
+        """The name of the method."""
         return "clusters"
 
     @property
     def relation(self) -> Relation:
-        """Labels are replaced; features are public."""
+        """Neighbors differ in the labels of one unit; features are public."""
         return Relation.REPLACE_LABEL
 
     def event(self) -> DpEvent:
-        """Return what a run costs one unit."""
+        """Describe what a run costs one unit.
+
+        Returns:
+            The event, for an accountant.
+        """
         return self._noise().event()
 
     def check_size(self, *, rows: int, units: int) -> None:
-        """Require a cluster for each row."""
+        """Check that there is a cluster for each row.
+
+        Args:
+            rows: The number of rows of features.
+            units: The number of units. It is not used.
+
+        Raises:
+            InvalidParameterError: If clusters are those of another number of rows.
+        """
         if rows != len(self.clusters):
             raise InvalidParameterError(
                 f"clusters are of {len(self.clusters)} rows, but there are {rows} rows of features. Cluster "
@@ -150,11 +200,29 @@ class ClusterLabels:
             )
 
     def lessons(self, rows: int) -> Sequence[int]:
-        """Learn from all rows, each time."""
+        """Learn from all rows in each training.
+
+        Args:
+            rows: The number of rows.
+
+        Returns:
+            The number of rows of each training.
+        """
         return [rows]
 
     def counts(self, labels: Given, *, generator: Generator | None = None) -> LabelCounts:
-        """Return the noisy counts: all that is ever told about the labels."""
+        """Release the noisy counts: everything that is revealed about the labels.
+
+        Args:
+            labels: The secret labels, one for each row.
+            generator: The source of noise, or None for secure randomness from the operating system.
+
+        Returns:
+            The noisy counts.
+
+        Raises:
+            InvalidParameterError: If shape or type of the labels are wrong.
+        """
         noise = self._noise()
         true = checked_labels(labels, classes=self.classes, rows=len(self.clusters))
         groups = self._groups()
@@ -169,20 +237,31 @@ class ClusterLabels:
     def release(
         self, labels: Given, *, teach: Teach | None = None, generator: Generator | None = None
     ) -> Released:
-        """Return soft labels to learn from: float32 [rows, classes].
+        """Release soft labels to learn from.
 
-        With `rounds`, `teach` learns from them and predicts every row, and so on: half of each new soft label
-        is what the counts say, half what the last model says.
+        With `rounds`, `teach` learns from them and predicts every row, several times. Half of each new soft
+        label comes from the counts, half from the last model.
+
+        Args:
+            labels: The secret labels, one for each row.
+            teach: Trains between rounds; required if `rounds` is above 0.
+            generator: The source of noise, or None for secure randomness from the operating system.
+
+        Returns:
+            Soft labels, float32 [rows, classes], and their loss.
+
+        Raises:
+            InvalidParameterError: If `rounds` needs `teach`, or shape or type of the labels are wrong.
         """
         if self.rounds and teach is None:
-            raise InvalidParameterError(f"rounds={self.rounds} need teach=..., which learns between them.")
+            raise InvalidParameterError(f"rounds={self.rounds} needs teach=..., which learns between rounds.")
         counted = self.counts(labels, generator=generator)
-        said = soft_labels(counted, clusters=self.clusters, spectrum=self.spectrum)
-        released = Released(targets=said, loss=soft_cross_entropy)
+        soft = soft_labels(counted, clusters=self.clusters, spectrum=self.spectrum)
+        released = Released(targets=soft, loss=soft_cross_entropy)
         if teach is not None:
             for _ in range(self.rounds):
-                predicted = teach(torch.arange(len(said)), released)
-                released = Released(targets=(said + predicted.to(said)) / 2, loss=soft_cross_entropy)
+                predicted = teach(torch.arange(len(soft)), released)
+                released = Released(targets=(soft + predicted.to(soft)) / 2, loss=soft_cross_entropy)
         return released
 
     def _groups(self) -> int:
@@ -204,8 +283,19 @@ class ClusterLabels:
 def soft_labels(counted: LabelCounts, *, clusters: Tensor, spectrum: Spectrum | None = None) -> Tensor:
     """Return weights of the classes for each row, from noisy counts of its cluster and of those nearby.
 
-    Post-processing: features and noisy counts only. Without a spectrum no cluster is near another, and each
-    is drawn towards the shares of all.
+    This is post-processing. Without a spectrum no cluster is near another, and each is drawn towards the
+    shares of all.
+
+    Args:
+        counted: The noisy counts.
+        clusters: The cluster of each row.
+        spectrum: The spectrum of the same rows, or None.
+
+    Returns:
+        Float32 [rows, classes] with sum 1 in each row.
+
+    Raises:
+        InvalidParameterError: If clusters or spectrum do not match the counts.
 
     >>> counted = LabelCounts(counts=torch.tensor([[90.0, 13.0], [2.0, -4.0]]).double(),
     ...                       sizes=torch.tensor([100, 3]), variances=torch.tensor([200.0, 200.0]).double())
@@ -237,7 +327,7 @@ def _prior_basis(spectrum: Spectrum) -> Tensor:
 
 
 def _overall_shares(counts: Tensor) -> Tensor:
-    """Return how common each class is, from sums of noisy counts; even where noise has left nothing."""
+    """Return how common each class is, from sums of noisy counts; even shares if the sum is not positive."""
     sums = counts.sum(0)
     return onto_simplex(sums / sums.sum()) if sums.sum() > 0 else torch.full_like(sums, 1 / len(sums))
 

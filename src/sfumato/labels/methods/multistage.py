@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stages: what was learned from earlier reports becomes the prior of later ones (LP-MST, LP-2ST).
+"""Reports in stages: a model of the earlier reports is the prior of later ones (LP-MST, LP-2ST).
+
+The first stage reports by plain randomized response. Each later one trains a model on all reports so far;
+the model's predictions on the features of its own rows are the prior of RRWithPrior.
 
 Guarantee  Whatever one label is, all reports together are at most e^epsilon times likelier than under any
-           other label. Rows are split into stages by a rule that does not look at labels, and each label is
-           reported once, in its own stage, by an epsilon-private mechanism. Earlier stages do not see it, and
-           later ones see only its report, so the cost is that of the dearest stage, not the sum.
-Stages     The first reports by plain randomized response. Each later one trains a model on all reports so
-           far; the model's predictions on the features of its own rows are the prior of RRWithPrior.
+           other label. Rows are split into stages by a rule that does not use labels, and each label is
+           reported once, in its own stage, by an epsilon-private mechanism. Earlier stages do not use it,
+           and later ones use only its report, so the cost is that of the most expensive stage, not the sum.
 Neighbors  Replace-label. Which row is in which stage is public, like features.
-Edges      A stage without rows is skipped; where the first stage has none, the next has no prior and is
+Edge cases A stage without rows is skipped. If the first stage has none, the next one has no prior and is
            first.
 Source     Ghazi, Golowich, Kumar, Manurangsi, Zhang 2021, arXiv:2102.06062, Algorithm 3.
 """
@@ -30,15 +31,15 @@ __all__ = ["check_shares", "report_in_stages", "rows_so_far", "split_rows"]
 
 
 def check_shares(shares: Sequence[float]) -> None:
-    """Require two stages or more, with positive shares."""
+    """Raise unless there are two stages or more, with positive shares."""
     if len(shares) < 2:
-        raise InvalidParameterError(f"shares must name two stages or more, but {shares!r} was given.")
+        raise InvalidParameterError(f"shares must be those of two stages or more, but {shares!r} was given.")
     for share in shares:
         _check.positive(shares=share)
 
 
 def split_rows(rows: int, *, shares: Sequence[float], generator: Generator | None = None) -> list[Tensor]:
-    """Split row numbers at random, by shares of their total; no label has a say.
+    """Split row numbers at random by shares of their total, without using labels.
 
     >>> [len(stage) for stage in split_rows(10, shares=(2, 3))]
     [4, 6]
@@ -49,7 +50,7 @@ def split_rows(rows: int, *, shares: Sequence[float], generator: Generator | Non
 
 
 def rows_so_far(rows: int, *, shares: Sequence[float]) -> list[int]:
-    """Return how many rows are reported after each stage: what the next one learns from, and in the end all.
+    """Return how many rows were reported after each stage; the last number is that of all rows.
 
     >>> rows_so_far(10, shares=(2, 3))
     [4, 10]
@@ -67,9 +68,9 @@ def report_in_stages(
     correction: Correction = Correction.NONE,
     generator: Generator | None = None,
 ) -> Released:
-    """Report every label once, stage by stage, and return what to learn from: the reports of all stages.
+    """Report every label once, stage by stage, and return the reports of all stages.
 
-    `teach(rows, released)` trains on the reports of some rows and returns its probabilities for all rows.
+    `teach(rows, released)` trains on the reports of some rows and returns probabilities for all rows.
     """
     rows = len(labels)
     _check_partition(stages, rows)
@@ -86,7 +87,7 @@ def report_in_stages(
 
 
 class _Reports:
-    """The reports so far; with the forward correction, also how likely each class makes them."""
+    """The reports so far and, with the forward correction, the likelihood of each class."""
 
     def __init__(self, mechanism: RRWithPrior, rows: int, correction: Correction) -> None:
         self._mechanism = mechanism
@@ -106,7 +107,7 @@ class _Reports:
 
 
 def _check_partition(stages: Sequence[Tensor], rows: int) -> None:
-    """Require each row once: a label that is reported twice would cost twice."""
+    """Raise unless each row occurs once: a label that is reported twice would cost twice."""
     together = torch.cat([torch.empty(0, dtype=torch.int64), *stages]).sort().values
     if not torch.equal(together, torch.arange(rows)):
         raise InvalidParameterError(f"stages must hold each of the {rows} rows exactly once.")

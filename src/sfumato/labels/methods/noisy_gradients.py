@@ -1,23 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Methods that see labels at every step, through noisy gradients: DP-SGD for labels, and LabelDP-Pro.
+"""The base of methods that train on secret labels with noisy gradients, and DP-SGD for labels.
+
+`LabelDpSgd` uses each noisy gradient as it is. `AltConv`, `SelfConv` and `SelfSpan` (`label_dp_pro`) project
+it first. With a `noise_multiplier` a run ends before the first step that would exceed the budget; the number
+of steps is known before the run starts.
 
 Guarantee  A step releases a sum of clipped gradients with Gaussian noise. Replacing a label moves the sum by
-           up to twice the clip norm, which the relation replace-label says. `event()` is that of all steps.
-Batches    Without a denoiser, or with AltConv, batches are Poisson samples and stay secret, which amplifies.
-           SelfSpan and SelfConv show who is in a batch: batches then are cut from shuffled epochs, and a
-           label is charged once for each epoch, without amplification. Which of the two is no setting: it
-           follows from the denoiser.
-Rehearsal  Features are public: `rehearse` finds out with a few of them, and no label, what cannot work.
-Stopping   With a `noise_multiplier` the run ends before the first step that would exceed the budget, which is
-           known beforehand.
+           up to twice the clip norm, and the noise is priced for that (relation replace-label). `event()`
+           describes all steps. Batches are secret Poisson samples, which amplifies privacy, unless the
+           denoiser reveals who is in a batch. Then batches are cut from shuffled epochs, and a label is
+           charged once for each epoch, without amplification. You cannot choose this; the method determines
+           it.
+Neighbors  Replace-label: the labels of one unit are replaced, features are public.
 Unit       One label, or a user with all of theirs: gradients of a user's rows are averaged before clipping.
-Source     Ghazi et al. 2024, "LabelDP-Pro"; Abadi et al. 2016 (DP-SGD).
+Failure    `rehearse` computes one step with a few public features and no label. A model or a setting that
+           cannot work raises there, before the run is charged.
+Source     Abadi et al. 2016 (DP-SGD); Ghazi et al. 2024, "LabelDP-Pro".
 """
 
 import copy
-import enum
 import warnings
-from dataclasses import dataclass, replace
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +34,6 @@ from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError
 from sfumato.labels.input_checks import check_classes
 from sfumato.labels.learning import rehearsing
-from sfumato.labels.methods.denoisers import AltConv, SelfConv, SelfSpan, require_smoothing
 from sfumato.mechanisms.random import resolve
 from sfumato.training.budget import dp_sgd_for
 from sfumato.training.description import Privacy
@@ -39,51 +42,44 @@ from sfumato.training.privacy.denoising import Denoiser
 from sfumato.training.privacy.dp_sgd import DpSgd
 from sfumato.training.privacy.sampling import Sampling, ShuffledBatches
 
-__all__ = ["Denoising", "NoisyGradients"]
+__all__ = ["LabelDpSgd", "NoisyGradients"]
 
 _REHEARSED = 2  # rows: one would not show whether rows are mixed
 
 
-class Denoising(enum.Enum):
-    """What is done to a noisy gradient before a step."""
-
-    NONE = "dp-sgd"
-    SELF_SPAN = "selfspan"
-    SELF_CONV = "selfconv"
-    ALT_CONV = "altconv"
-
-    @property
-    def reveals_batches(self) -> bool:
-        """Whether it shows who is in a batch."""
-        return self in (Denoising.SELF_SPAN, Denoising.SELF_CONV)
-
-
 @dataclass(frozen=True, kw_only=True)
-class NoisyGradients:
-    """DP-SGD under label privacy, denoised or not.
+class NoisyGradients(ABC):
+    """The settings that all methods with noisy gradients share. Pass one of its subclasses as `method=`.
 
-    >>> method = NoisyGradients(epsilon=1.0, delta=1e-6, classes=10, public_size=60_000, steps=100)
-    >>> method.name, round(method.mechanism().noise_multiplier(0), 2)
-    ('altconv', 1.49)
+    Args:
+        epsilon: The privacy budget of the run. Noise is calibrated to it unless `noise_multiplier` is given.
+        delta: The delta of the guarantee, above 0.
+        classes: The number of classes, public, 2 or more.
+        public_size: The number of units (labels, or users with `owners`), public.
+        steps: The number of noisy updates.
+        expected_batch_size: The expected number of units in a batch.
+        noise_multiplier: The standard deviation of the noise over `clip_norm`. None calibrates it to
+            `epsilon`. If it is given, the run stops before the first step that would exceed `epsilon`.
+        clip_norm: The L2 bound on the gradient of one unit.
+        learning_rate: The learning rate of the optimizer, which is SGD.
+        momentum: The momentum of the optimizer, in [0, 1]. It is applied after denoising.
+        falling_rate: Whether the learning rate falls to zero over the run, by the same amount each step.
+        ema_decay: The decay of an average of the weights over steps, or None for the last weights.
+        contribution_bound: The largest number of labels one user may own.
     """
 
     epsilon: float
     delta: float
     classes: int
-    public_size: int  # units
+    public_size: int
     steps: int
-    denoising: Denoising = Denoising.ALT_CONV
     expected_batch_size: int = 1024
     noise_multiplier: float | None = None
     clip_norm: float = 3.0
     learning_rate: float = 2.0
-    momentum: float = 0.0  # of the optimizer, after denoising
-    falling_rate: bool = False  # whether the learning rate falls to zero, in equal steps
+    momentum: float = 0.0
+    falling_rate: bool = False
     ema_decay: float | None = 0.9
-    alternative_batch_size: int = 128
-    averaging: float = 0.0
-    smoothing: float = 0.75  # of hulls: see `denoisers`
-    clip_columns: bool = False  # of hulls: whether columns are clipped as gradients are
     contribution_bound: int = 1
 
     def __post_init__(self) -> None:
@@ -95,40 +91,63 @@ class NoisyGradients:
             public_size=self.public_size,
             steps=self.steps,
             expected_batch_size=self.expected_batch_size,
-            alternative_batch_size=self.alternative_batch_size,
             contribution_bound=self.contribution_bound,
         )
-        require_smoothing(self.smoothing)
         if self.ema_decay is not None:
             _check.probability(ema_decay=self.ema_decay)
-        if not isinstance(self.denoising, Denoising):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not be typed
-            raise InvalidParameterError(f"denoising must be a Denoising, but {self.denoising!r} was given.")
 
     @property
+    @abstractmethod
     def name(self) -> str:
-        """How the method is called."""
-        return self.denoising.value
+        """The name of the method in recipes, on the command line and in records."""
+
+    @property
+    @abstractmethod
+    def reveals_batches(self) -> bool:
+        """Whether the method reveals who is in a batch. Then batches do not amplify privacy."""
+
+    @abstractmethod
+    def denoiser(self, features: Tensor) -> Denoiser | None:
+        """Return what is done to each noisy gradient before a step.
+
+        Args:
+            features: The public features of all rows.
+
+        Returns:
+            The denoiser of one run, or None if noisy gradients are used as they are.
+        """
 
     @property
     def relation(self) -> Relation:
-        """Labels are replaced; features are public."""
+        """Neighbors differ in the labels of one unit; features are public."""
         return Relation.REPLACE_LABEL
 
     def check_size(self, *, rows: int, units: int) -> None:
-        """Require as many units as were stated, and enough rows for an alternative batch."""
+        """Check that the method was made for this many rows and units.
+
+        Args:
+            rows: The number of rows of features.
+            units: The number of labels, or of users.
+
+        Raises:
+            InvalidParameterError: If `units` is not `public_size`, or there are too few rows. Nothing is
+                spent.
+        """
         if units != self.public_size:
             raise InvalidParameterError(
-                f"public_size={self.public_size}, but the labels are those of {units} units. Say "
+                f"public_size={self.public_size}, but the labels are those of {units} units. Pass "
                 f"public_size={units}."
-            )
-        if self.denoising is Denoising.ALT_CONV and self.alternative_batch_size > rows:
-            raise InvalidParameterError(
-                f"alternative_batch_size={self.alternative_batch_size}, but there are {rows} rows of "
-                "features. Use a smaller one."
             )
 
     def mechanism(self) -> DpSgd:
-        """Return the run: batches, clipping, noise and length."""
+        """Describe the run: batches, clipping, noise and number of steps.
+
+        Returns:
+            The mechanism that is charged.
+
+        Raises:
+            CalibrationError: If the budget does not allow one step.
+        """
         return dp_sgd_for(
             Privacy(
                 public_size=self.public_size,
@@ -144,66 +163,116 @@ class NoisyGradients:
         )
 
     def event(self) -> DpEvent:
-        """Return what a run costs one unit."""
+        """Describe what a run costs one unit.
+
+        Returns:
+            The event of all steps, for an accountant.
+        """
         return self.mechanism().event()
 
     def optimizer(self, parameters: list[nn.Parameter]) -> Optimizer:
-        """Return the optimizer of a run."""
+        """Make the optimizer of a run.
+
+        Args:
+            parameters: The weights to train.
+
+        Returns:
+            SGD with the learning rate and the momentum of the method.
+        """
         return torch.optim.SGD(parameters, lr=self.learning_rate, momentum=self.momentum)
 
     def schedule(self, optimizer: Optimizer) -> LRScheduler:
-        """Return how the learning rate of a run falls."""
+        """Make the schedule of a falling learning rate.
+
+        Args:
+            optimizer: The optimizer whose learning rate falls.
+
+        Returns:
+            A schedule that reaches zero after the last step.
+        """
         steps = self.mechanism().steps
         return LambdaLR(optimizer, lambda step: 1 - step / steps)
 
-    def denoiser(self, features: Tensor) -> Denoiser | None:
-        """Return the denoiser of a run on these features."""
-        if self.denoising is Denoising.SELF_SPAN:
-            return SelfSpan(features=features, classes=self.classes)
-        clip_norm = self.clip_norm if self.clip_columns else None
-        if self.denoising is Denoising.SELF_CONV:
-            return SelfConv(
-                features=features, classes=self.classes, smoothing=self.smoothing, clip_norm=clip_norm
-            )
-        if self.denoising is Denoising.ALT_CONV:
-            return AltConv(
-                features=features,
-                classes=self.classes,
-                batch_size=self.alternative_batch_size,
-                averaging=self.averaging,
-                smoothing=self.smoothing,
-                clip_norm=clip_norm,
-            )
-        return None
-
     def rehearse(self, model: nn.Module, features: Tensor) -> None:
-        """Clip and denoise with a few rows and no label, on a copy of the model: what cannot work raises."""
+        """Clip and denoise once on a copy of the model, with a few rows and no label.
+
+        Args:
+            model: The model to train. It is not changed.
+            features: The public features of all rows.
+
+        Raises:
+            UnsupportedModelError: If the model's gradients cannot be clipped or denoised. Nothing is spent.
+        """
         copied = copy.deepcopy(model).train()
         private = PrivateGradients(
             copied, clip_norm=self.clip_norm, noise_multiplier=1.0, expected_batch_size=_REHEARSED
         )
         named = private.parameters
         rows = features[:_REHEARSED].to(next(iter(named.values())).device)
-        with rehearsing("the model's gradient"), torch.random.fork_rng(_drawing(rows)):
+        with rehearsing("the model's gradient"), torch.random.fork_rng(_random_devices(rows)):
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # the run itself will say which engine it must use
+                warnings.simplefilter("ignore")  # the run itself warns about the engine it must use
                 private.accumulate(rows, torch.zeros(len(rows), dtype=torch.int64, device=rows.device))
-            denoiser = self._smaller(len(rows)).denoiser(rows)
+            denoiser = self._rehearsed(len(rows)).denoiser(rows)
             if denoiser is not None:
                 ones = {name: torch.ones_like(p) for name, p in named.items()}
                 own = torch.arange(len(rows)) if denoiser.reveals_batches else None
                 denoiser.denoise(copied, ones, rows=own, generator=resolve(None))
 
-    def _smaller(self, rows: int) -> "NoisyGradients":
-        return replace(self, alternative_batch_size=min(self.alternative_batch_size, rows))
+    def _rehearsed(self, rows: int) -> "NoisyGradients":
+        """Return the method with settings that a few rows allow."""
+        return self
 
     def _sampling(self) -> Sampling | None:
-        """Return batches that everybody may know where the denoiser shows them; else Poisson ones."""
-        if not self.denoising.reveals_batches:
+        """Return public batches if the method reveals them; None stands for secret Poisson samples."""
+        if not self.reveals_batches:
             return None
         return ShuffledBatches(batch_size=self.expected_batch_size, public_size=self.public_size)
 
 
-def _drawing(rows: Tensor) -> list[torch.device]:
+@dataclass(frozen=True, kw_only=True)
+class LabelDpSgd(NoisyGradients):
+    """DP-SGD under label privacy: noisy gradients are used as they are.
+
+    Args:
+        epsilon: The privacy budget of the run. Noise is calibrated to it unless `noise_multiplier` is given.
+        delta: The delta of the guarantee, above 0.
+        classes: The number of classes, public, 2 or more.
+        public_size: The number of units (labels, or users with `owners`), public.
+        steps: The number of noisy updates.
+        expected_batch_size: The expected number of units in a batch.
+        noise_multiplier: The standard deviation of the noise over `clip_norm`. None calibrates it to
+            `epsilon`. If it is given, the run stops before the first step that would exceed `epsilon`.
+        clip_norm: The L2 bound on the gradient of one unit.
+        learning_rate: The learning rate of the optimizer, which is SGD.
+        momentum: The momentum of the optimizer, in [0, 1].
+        falling_rate: Whether the learning rate falls to zero over the run, by the same amount each step.
+        ema_decay: The decay of an average of the weights over steps, or None for the last weights.
+        contribution_bound: The largest number of labels one user may own.
+
+    >>> method = LabelDpSgd(epsilon=1.0, delta=1e-6, classes=10, public_size=60_000, steps=100)
+    >>> method.name, round(method.mechanism().noise_multiplier(0), 2)
+    ('dp-sgd', 1.49)
+    """
+
+    @property
+    def name(self) -> str:
+        """The name of the method in recipes, on the command line and in records."""
+        return "dp-sgd"
+
+    @property
+    def reveals_batches(self) -> bool:
+        """Batches stay secret."""
+        return False
+
+    def denoiser(self, features: Tensor) -> None:
+        """Return None: noisy gradients are used as they are.
+
+        Args:
+            features: The public features of all rows. They are not used.
+        """
+
+
+def _random_devices(rows: Tensor) -> list[torch.device]:
     """Return the devices beside the CPU whose random state a pass over rows may change."""
     return [rows.device] if rows.is_cuda else []

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Randomized response among the likeliest labels: RRWithPrior.
 
+k is chosen so that the report is the true label as often as possible, if labels are drawn from the prior:
+P[report = label] = e^epsilon / (e^epsilon + k - 1) * (prior of the k likeliest). No epsilon-private report
+of a label is right more often (proved in the source). Ties go to the smaller k and the lower class.
+Probabilities are those of `mechanisms.randomized_response`, rounded towards noise, with secure bits. A label
+outside of the k likeliest is first replaced by an even draw, which randomized response leaves exactly even.
+The number of bits used does not depend on labels.
+
 Guarantee  Whatever one label is, its report is at most e^epsilon times likelier than under any other label,
-           for every prior. A label outside the k likeliest is reported as one of them, drawn evenly.
-Prior      Public: known beforehand, or computed from features and from reports of OTHER labels. A prior that
-           has seen the label itself is not covered.
-Best       k makes the report the true label as often as possible, if labels are drawn from the prior:
-           P[report = label] = e^epsilon / (e^epsilon + k - 1) * (prior of the k likeliest). No
-           epsilon-private report of a label is right more often (proved in the source). Ties go to
-           the smaller k and the lower class.
+           for every prior. A label outside of the k likeliest is reported as one of them, drawn evenly. The
+           prior must be public: known beforehand, or computed from features and from reports of OTHER
+           labels. A prior computed from the label itself is not covered.
 Neighbors  Replace-label.
-Chances    Those of `mechanisms.randomized_response`, rounded towards noise, with secure bits. A label outside
-           the k likeliest is first replaced by an even draw, which randomized response leaves even: exactly.
-           The bits used do not depend on labels.
 Source     Ghazi, Golowich, Kumar, Manurangsi, Zhang 2021, "Deep learning with label differential privacy",
            arXiv:2102.06062, Algorithms 1 (RRTop-k) and 2 (RRWithPrior).
 """
@@ -63,19 +63,20 @@ class RRWithPrior:
 
     @property
     def relation(self) -> Relation:
-        """One label is replaced."""
+        """Neighbors differ in one label."""
         return Relation.REPLACE_LABEL
 
     def event(self) -> DpEvent:
-        """Return what one report costs: epsilon, whatever the prior."""
+        """Describe what one report costs: epsilon, whatever the prior."""
         return PureDpEvent(self.epsilon)
 
     def sizes(self, prior: Given) -> Tensor:
-        """Return k for each row of a prior [rows, classes]: how many classes its reports come from."""
+        """Return k for each row of a prior [rows, classes]: the number of classes its reports come from."""
         return torch.from_numpy(_Lists.of(_rows(prior, self.classes), self.epsilon).sizes)
 
     def release(self, labels: Given, *, prior: Given, generator: Generator | None = None) -> Tensor:
-        """Return one report for each label: int64 on the CPU. The prior has a row for each, or is one row.
+        """Return one report for each label, int64 on the CPU. The prior has a row for each label, or one
+        row.
 
         >>> RRWithPrior(epsilon=50.0, classes=3).release([2, 0], prior=[1.0, 1.0, 1.0])
         tensor([2, 0])
@@ -84,14 +85,14 @@ class RRWithPrior:
         true = checked_labels(labels, classes=self.classes, rows=rows).numpy()
         lists = _Lists.of(checked_prior(prior, classes=self.classes, rows=rows), self.epsilon)
         ranks = lists.ranks[np.arange(rows), true]
-        reports = lists.order[:, 0].copy()  # where k is 1 there is nothing to draw
+        reports = lists.order[:, 0].copy()  # if k is 1 nothing is drawn
         for size in np.unique(lists.sizes[lists.sizes > 1]).tolist():
             some = np.flatnonzero(lists.sizes == size)
             reports[some] = lists.order[some, self._place(ranks[some], size, generator)]
         return torch.from_numpy(reports)
 
     def likelihoods(self, reports: Tensor, *, prior: Given) -> Tensor:
-        """Return the log of each report's chance under each class: float64 [rows, classes]."""
+        """Return the log of the probability of each report under each class: float64 [rows, classes]."""
         lists = _Lists.of(checked_prior(prior, classes=self.classes, rows=len(reports)), self.epsilon)
         noise = np.array([self._noise(size) for size in range(1, self.classes + 1)])[lists.sizes - 1]
         inside = lists.ranks < lists.sizes[:, None]

@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Randomized response of labels, and losses that know of it.
+"""Randomized response of labels, and losses that correct for it.
+
+A report is the label with probability 1 - p, else a class drawn evenly from all of them. Probabilities are
+those of `mechanisms.randomized_response`: rounded towards noise, with secure bits. The corrections are:
+
+- NONE: the loss of the report as if it were the label.
+- BACKWARD: (loss(report) - p * mean over classes of loss) / (1 - p). Its expectation over the report is
+  exactly the loss of the true label. It is not bounded below: a model that is too large for its data can
+  drive it towards minus infinity.
+- FORWARD: -log of the probability that the model gives the report: the sum over classes of the probability
+  of the report under that class, times the model's probability of it. Its minimum, over all models, is at
+  the true probabilities.
 
 Guarantee  Each label is reported by k-ary randomized response: whatever it is, a report is at most e^epsilon
-           times likelier than under any other label. What is learned from reports is post-processing.
+           times likelier than under any other label. Learning from reports is post-processing.
 Neighbors  Replace-label: one label is replaced. Features are public.
-Chances    Those of `mechanisms.randomized_response`: rounded towards noise, with secure bits.
-Losses     A report is the label with chance 1 - p, else a class drawn evenly from all of them.
-           NONE      the loss of the report as if it were the label.
-           BACKWARD  (loss(report) - p * mean over classes of loss) / (1 - p): its expectation over the
-                     report is the loss of the true label, exactly. Not bounded below: a model that is too
-                     large for its data can drive it towards minus infinity.
-           FORWARD   -log of the chance that the model gives the report: the sum over classes of the chance of
-                     the report under that class, times the model's probability of it. Its minimum, over all
-                     models, is at the true probabilities.
 Source     Warner 1965; Natarajan, Dhillon, Ravikumar, Tewari 2013, Lemma 1 (unbiased); Patrini, Rozza, Menon,
            Nock, Qu 2017, Theorems 1 and 2 (backward and forward).
 """
@@ -33,7 +35,7 @@ __all__ = ["Correction", "backward_loss", "likelihoods", "marginal_loss", "repor
 
 
 class Correction(enum.Enum):
-    """How a loss allows for the noise in reports."""
+    """How a loss corrects for the noise in reports."""
 
     NONE = "none"
     BACKWARD = "backward"
@@ -52,7 +54,7 @@ def response(*, epsilon: float, classes: int) -> RandomizedResponse:
 
 
 def report(mechanism: RandomizedResponse, labels: Tensor, *, generator: Generator | None = None) -> Tensor:
-    """Return one report for each label: int64 on the CPU.
+    """Return one report for each label, int64 on the CPU.
 
     >>> report(response(epsilon=50.0, classes=3), torch.tensor([2, 0]))
     tensor([2, 0])
@@ -77,7 +79,7 @@ def backward_loss(mechanism: RandomizedResponse) -> Loss:
 
 
 def likelihoods(mechanism: RandomizedResponse, reports: Tensor) -> Tensor:
-    """Return the log of each report's chance under each class: float64 [rows, classes].
+    """Return the log of the probability of each report under each class: float64 [rows, classes].
 
     >>> likelihoods(response(epsilon=1.0, classes=2), torch.tensor([1])).softmax(1)
     tensor([[0.2689, 0.7311]], dtype=torch.float64)
@@ -88,7 +90,7 @@ def likelihoods(mechanism: RandomizedResponse, reports: Tensor) -> Tensor:
 
 
 def marginal_loss(logits: Tensor, log_likelihoods: Tensor) -> Tensor:
-    """Return -log of the chance that the model gives what was released: the forward correction.
+    """Return -log of the probability that the model gives what was released: the forward correction.
 
     >>> marginal_loss(torch.zeros(1, 2), torch.tensor([[0.5, 0.5]]).log())
     tensor([0.6931])

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Methods that release labels once, with noise: one interface.
+"""Methods that release labels once, with noise.
 
-Guarantee  `release` reveals each label through noise, once; `event()` is what a unit with up to
-           `contribution_bound` labels pays for all of them. Both are pure: delta is zero.
-Unit       One label, or a user who owns up to `contribution_bound` of them: then each has an equal share of
-           epsilon, and the user pays them all. Who owns which row is public (`checking.checked_owners`).
+The caller is charged for `event()` before it calls `release`. Learning from what `release` returns costs
+nothing (`learning`).
+
+Guarantee  `release` reveals each label through noise, once. `event()` is what a unit with up to
+           `contribution_bound` labels is charged for all of them. Both are pure: delta is zero.
 Neighbors  Replace-label: the labels of one unit are replaced, features are public.
-Order      Whoever calls pays `event()` first. Learning from what `release` returns costs nothing
-           (`learning`).
+Unit       One label, or a user who owns up to `contribution_bound` labels: then each has an equal share of
+           epsilon, and the user is charged for all. Who owns which row is public
+           (`input_checks.checked_owners`).
 """
 
 import math
@@ -28,6 +30,7 @@ from sfumato.labels.learning import Released, Teach, soft_cross_entropy
 from sfumato.labels.methods import alibi, multistage, randomized_response
 from sfumato.labels.methods.prior_response import RRWithPrior
 from sfumato.labels.methods.randomized_response import Correction, marginal_loss
+from sfumato.labels.methods.releasing_method import ReleasingMethod
 from sfumato.mechanisms import inputs
 from sfumato.mechanisms.random import Generator, resolve
 from sfumato.mechanisms.randomized_response import RandomizedResponse
@@ -35,51 +38,9 @@ from sfumato.mechanisms.randomized_response import RandomizedResponse
 __all__ = ["Alibi", "MultiStage", "PriorLabels", "RandomizedLabels", "ReleasingMethod", "label_share"]
 
 
-class ReleasingMethod(Protocol):
-    """A method that releases labels once, with noise."""
-
-    @property
-    def name(self) -> str:
-        """How the method is called."""
-        ...
-
-    @property
-    def relation(self) -> Relation:
-        """Which data sets are neighbors."""
-        ...
-
-    @property
-    def classes(self) -> int:
-        """How many classes there are."""
-        ...
-
-    @property
-    def contribution_bound(self) -> int:
-        """The most labels one unit may own."""
-        ...
-
-    def event(self) -> DpEvent:
-        """Return what a run costs one unit."""
-        ...
-
-    def check_size(self, *, rows: int, units: int) -> None:
-        """Raise unless the method is for so many rows and units: no label is needed to know."""
-        ...
-
-    def lessons(self, rows: int) -> Sequence[int]:
-        """Return how many of the rows each training of a run learns from; none learns from no row."""
-        ...
-
-    def release(
-        self, labels: Given, *, teach: Teach | None = None, generator: Generator | None = None
-    ) -> Released:
-        """Return what to learn from. `teach` trains between stages; a method without stages ignores it."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class _EachLabel(ABC):
-    """What methods have in common that report each label on its own, by one mechanism for all."""
+    """The base of methods that report each label separately, by the same mechanism."""
 
     epsilon: float
     classes: int
@@ -94,24 +55,43 @@ class _EachLabel(ABC):
 
     @property
     def relation(self) -> Relation:
-        """Labels are replaced; features are public."""
+        """Neighbors differ in the labels of one unit; features are public."""
         return Relation.REPLACE_LABEL
 
     def event(self) -> DpEvent:
-        """Return what a run costs one unit: each of its labels is charged."""
+        """Describe what a run costs one unit: each of its labels is charged.
+
+        Returns:
+            The event, for an accountant.
+        """
         return compose(dp.SelfComposedDpEvent(self._mechanism().event(), self.contribution_bound))
 
     def check_size(self, *, rows: int, units: int) -> None:
-        """Take any number of rows, from one on."""
+        """Accept any number of rows, from one on.
+
+        Args:
+            rows: The number of rows.
+            units: The number of units.
+
+        Raises:
+            InvalidParameterError: If a number is not positive.
+        """
         _check.count(rows=rows, units=units)
 
     def lessons(self, rows: int) -> Sequence[int]:
-        """Learn once, from all rows."""
+        """Learn once, from all rows.
+
+        Args:
+            rows: The number of rows.
+
+        Returns:
+            The number of rows of each training.
+        """
         return [rows]
 
     @abstractmethod
     def _mechanism(self) -> "_OneLabel":
-        """Return what reports one label, for its share of epsilon."""
+        """Return the mechanism that reports one label, for its share of epsilon."""
 
 
 class _OneLabel(Protocol):
@@ -121,6 +101,16 @@ class _OneLabel(Protocol):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RandomizedLabels(_EachLabel):
     """Randomized response of each label.
+
+    Args:
+        epsilon: The privacy budget of the run: of all labels of one unit.
+        classes: The number of classes, public, 2 or more.
+        contribution_bound: The largest number of labels one user may own. Each gets an equal share of
+            epsilon.
+        correction: How the loss corrects for the noise.
+
+    Raises:
+        InvalidParameterError: If a parameter is out of range.
 
     >>> method = RandomizedLabels(epsilon=1.0, classes=10, correction=Correction.BACKWARD)
     >>> method.name, method.event()
@@ -135,13 +125,25 @@ class RandomizedLabels(_EachLabel):
 
     @property
     def name(self) -> str:
-        """How the method is called."""
+        """The name of the method."""
         return "randomized-response"
 
     def release(
         self, labels: Given, *, teach: Teach | None = None, generator: Generator | None = None
     ) -> Released:
-        """Return the reports, and the loss of the chosen correction."""
+        """Report the labels.
+
+        Args:
+            labels: The secret labels, one for each row.
+            teach: Trains between stages. A method without stages ignores it.
+            generator: The source of noise, or None for secure randomness from the operating system.
+
+        Returns:
+            The reports, and the loss of the chosen correction.
+
+        Raises:
+            InvalidParameterError: If shape or type of the labels are wrong.
+        """
         mechanism = self._mechanism()
         true = checked_labels(labels, classes=self.classes, rows=len(labels))
         reports = randomized_response.report(mechanism, true, generator=generator)
@@ -162,13 +164,24 @@ class RandomizedLabels(_EachLabel):
 class PriorLabels(_EachLabel):
     """Randomized response among the classes that a public prior makes likely (RRWithPrior).
 
+    Args:
+        epsilon: The privacy budget of the run: of all labels of one unit.
+        classes: The number of classes, public, 2 or more.
+        contribution_bound: The largest number of labels one user may own. Each gets an equal share of
+            epsilon.
+        prior: Public weights of the classes, [classes] for all rows or [rows, classes].
+        correction: How the loss corrects for the noise: NONE or FORWARD.
+
+    Raises:
+        InvalidParameterError: If a parameter is out of range.
+
     >>> import torch
     >>> method = PriorLabels(epsilon=1.0, classes=3, prior=torch.tensor([0.8, 0.1, 0.1]))
     >>> method.event()
     PureDpEvent(epsilon=1.0)
     """
 
-    prior: Given  # [classes], or [rows, classes]: public
+    prior: Given
     correction: Correction = Correction.NONE
 
     def __post_init__(self) -> None:
@@ -178,17 +191,37 @@ class PriorLabels(_EachLabel):
 
     @property
     def name(self) -> str:
-        """How the method is called."""
+        """The name of the method."""
         return "prior-response"
 
     def check_size(self, *, rows: int, units: int) -> None:
-        """Require a prior for each row, or one for all."""
+        """Check that there is a prior for each row, or one for all.
+
+        Args:
+            rows: The number of rows.
+            units: The number of units. It is not used.
+
+        Raises:
+            InvalidParameterError: If the prior has another number of rows.
+        """
         checked_prior(self.prior, classes=self.classes, rows=rows)
 
     def release(
         self, labels: Given, *, teach: Teach | None = None, generator: Generator | None = None
     ) -> Released:
-        """Return the reports, and the loss of the chosen correction."""
+        """Report the labels.
+
+        Args:
+            labels: The secret labels, one for each row.
+            teach: Trains between stages. A method without stages ignores it.
+            generator: The source of noise, or None for secure randomness from the operating system.
+
+        Returns:
+            The reports, and the loss of the chosen correction.
+
+        Raises:
+            InvalidParameterError: If shape or type of the labels are wrong.
+        """
         mechanism = self._mechanism()
         reports = mechanism.release(labels, prior=self.prior, generator=generator)
         if self.correction is Correction.FORWARD:
@@ -204,8 +237,19 @@ class PriorLabels(_EachLabel):
 class MultiStage(_EachLabel):
     """Reports in stages, each with a prior learned from the stages before (LP-MST; with two, LP-2ST).
 
-    Each label is reported in one stage, so all stages together cost what one does. The labels of a user may
-    be in different ones, and each is charged.
+    Each label is reported in one stage, so all stages together cost as much as one. The labels of a user may
+    be in different stages, and each is charged.
+
+    Args:
+        epsilon: The privacy budget of the run: of all labels of one unit.
+        classes: The number of classes, public, 2 or more.
+        contribution_bound: The largest number of labels one user may own. Each gets an equal share of
+            epsilon.
+        shares: The share of the rows in each stage, two stages or more.
+        correction: How the loss corrects for the noise: NONE or FORWARD.
+
+    Raises:
+        InvalidParameterError: If a parameter is out of range.
 
     >>> MultiStage(epsilon=1.0, classes=10, shares=(0.5, 0.25, 0.25)).event()
     PureDpEvent(epsilon=1.0)
@@ -221,20 +265,39 @@ class MultiStage(_EachLabel):
 
     @property
     def name(self) -> str:
-        """How the method is called."""
+        """The name of the method."""
         return "multi-stage"
 
     def lessons(self, rows: int) -> Sequence[int]:
-        """Learn after each stage, from all rows that were reported so far."""
+        """Learn after each stage, from all rows reported so far.
+
+        Args:
+            rows: The number of rows.
+
+        Returns:
+            The number of rows of each training.
+        """
         return [count for count in multistage.rows_so_far(rows, shares=self.shares) if count]
 
     def release(
         self, labels: Given, *, teach: Teach | None = None, generator: Generator | None = None
     ) -> Released:
-        """Return the reports of all stages. `teach` is needed (`learning.teacher` makes one)."""
+        """Report the labels, stage by stage.
+
+        Args:
+            labels: The secret labels, one for each row.
+            teach: Trains between stages. It is required; `learning.teacher` makes it.
+            generator: The source of noise, or None for secure randomness from the operating system.
+
+        Returns:
+            The reports of all stages, and the loss of the chosen correction.
+
+        Raises:
+            InvalidParameterError: If `teach` is missing, or shape or type of the labels are wrong.
+        """
         if teach is None:
             raise InvalidParameterError(
-                "stages learn from one another: say teach=..., as `teacher` makes it."
+                "stages learn from one another. Pass teach=..., as `learning.teacher` makes it."
             )
         true = checked_labels(labels, classes=self.classes, rows=len(labels))
         split = resolve(generator).fork("stages", 0)
@@ -253,9 +316,18 @@ class MultiStage(_EachLabel):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Alibi(_EachLabel):
-    """Laplace noise on one-hot labels, and Bayes with a prior from the model being trained (ALIBI).
+    """Laplace noise on one-hot labels, and posteriors by Bayes with a prior from the model in training
+    (ALIBI).
 
-    `prior_decay` is the share that the prior of a row keeps each time the model sees that row.
+    Args:
+        epsilon: The privacy budget of the run: of all labels of one unit.
+        classes: The number of classes, public, 2 or more.
+        contribution_bound: The largest number of labels one user may own. Each gets an equal share of
+            epsilon.
+        prior_decay: The share that the prior of a row keeps each time the model sees that row, in [0, 1).
+
+    Raises:
+        InvalidParameterError: If a parameter is out of range.
 
     >>> Alibi(epsilon=1.0, classes=10).name
     'alibi'
@@ -269,13 +341,25 @@ class Alibi(_EachLabel):
 
     @property
     def name(self) -> str:
-        """How the method is called."""
+        """The name of the method."""
         return "alibi"
 
     def release(
         self, labels: Given, *, teach: Teach | None = None, generator: Generator | None = None
     ) -> Released:
-        """Return posteriors of the noisy labels that follow the model."""
+        """Release noisy one-hot labels.
+
+        Args:
+            labels: The secret labels, one for each row.
+            teach: Trains between stages. A method without stages ignores it.
+            generator: The source of noise, or None for secure randomness from the operating system.
+
+        Returns:
+            Posteriors of the noisy labels that follow the model.
+
+        Raises:
+            InvalidParameterError: If shape or type of the labels are wrong.
+        """
         mechanism = self._mechanism()
         likelihoods = mechanism.likelihoods(mechanism.release(labels, generator=generator))
         targets = alibi.BayesTargets(likelihoods, prior_decay=self.prior_decay)
@@ -287,7 +371,7 @@ class Alibi(_EachLabel):
 
 
 def label_share(epsilon: float, contribution_bound: int) -> float:
-    """Return the epsilon of each of a unit's labels: their sum is at most `epsilon`, rounding included.
+    """Return the epsilon of each of a unit's labels. Their sum is at most `epsilon`, rounding included.
 
     >>> label_share(1.0, 4)
     0.25

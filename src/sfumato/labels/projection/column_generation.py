@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The nearest point in the hull of all label gradients, by solving exactly for the few that matter.
+"""The nearest point in the convex hull of all label gradients, found by exact solutions for a few columns.
 
-Promise    As in `hull`: weights, the point they make, and a bound on the squared distance to the nearest.
-Why        Few columns carry weight once the target is noisy (Caratheodory, and far less in practice), so that
-           solving for these exactly takes a few products. Where noise is small the target is almost inside
-           and many columns carry weight: then accelerated gradients go on.
-Privacy    Post-processing: features and weights only, and a target that is already noisy. No label is used.
+Few columns have weight if the target is noisy (by Caratheodory's theorem, and far fewer in practice), so an
+exact solution for these takes a few products. If noise is small, the target is almost inside and many
+columns have weight: then accelerated gradients continue.
+
+Guarantee  Post-processing: features, weights and a target that is already noisy. No label is used. The result
+           carries a bound on its distance to the nearest point (`hull`).
 Source     von Hohenbalken 1977 (simplicial decomposition).
 """
 
@@ -17,19 +18,27 @@ from torch import Tensor
 
 from sfumato import _check
 from sfumato.errors import InvalidParameterError
-from sfumato.labels.projection.hull import Accelerated, Problem, Products, Projection, State, check_stop, dot
+from sfumato.labels.projection.hull import Problem, Products, Projection, State, check_stop, dot
 from sfumato.labels.projection.quadratic import minimize_on_simplex
+from sfumato.labels.projection.solvers import Accelerated
 
 __all__ = ["ColumnGeneration"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ColumnGeneration:
-    """Solve exactly for the columns that matter, and ask G which others might.
+    """Solve exactly for the columns with weight, and add columns that lower the distance.
 
-    Each iteration takes one `against` and forms the `columns_per_iteration` columns of lowest slope, at most
-    one of each row; those that get no weight are dropped, and no more than `most_columns` are held. Where
-    these do not suffice, up to `most_accelerated` iterations of accelerated gradients go on from there.
+    Each iteration takes one `against` and forms the columns of lowest slope, at most one of each row.
+    Columns without weight are dropped.
+
+    Args:
+        tolerance: The relative gap at which the solver stops.
+        most_iterations: The largest number of iterations.
+        columns_per_iteration: The number of columns added in each iteration.
+        most_columns: The largest number of columns held.
+        most_accelerated: The largest number of iterations of accelerated gradients, if the columns do not
+            suffice. 0 for none.
     """
 
     tolerance: float = 1e-3
@@ -51,9 +60,23 @@ class ColumnGeneration:
         start: Tensor | None = None,
         each: bool = False,
     ) -> Projection:
-        """Project a target on the hull. With `each`, too many vertices would be in use: refused."""
+        """Project a target on the hull.
+
+        Args:
+            products: The products with the matrix G, as `LabelGradients`.
+            target: The vector to project, by the name of each parameter.
+            start: Weights [rows, classes] to start from, or None for weights whose combination is zero.
+            each: Must be False: too many columns would have weight. Use `Accelerated`.
+
+        Returns:
+            The nearest point found, with its bound.
+
+        Raises:
+            InvalidParameterError: If `each` is True, the target is not finite, there are no rows, or `start`
+                has another shape.
+        """
         if each:
-            raise InvalidParameterError("ColumnGeneration has no `each`: use Accelerated.")
+            raise InvalidParameterError("ColumnGeneration does not support each=True. Use Accelerated.")
         problem = Problem(products, target, each, self.tolerance)
         state, iterations = problem.start(start), 0
         face = _Face.of(state)
@@ -68,7 +91,7 @@ class ColumnGeneration:
         return self._accelerated(problem.result(state, iterations), products, target)
 
     def _accelerated(self, found: Projection, products: Products, target: Mapping[str, Tensor]) -> Projection:
-        """Go on from a projection whose columns did not suffice; return the one with the smaller gap."""
+        """Continue from a projection whose columns did not suffice; return the one with the smaller gap."""
         if found.reached or not self.most_accelerated:
             return found
         solver = Accelerated(tolerance=self.tolerance, most_iterations=self.most_accelerated)
@@ -78,7 +101,7 @@ class ColumnGeneration:
 
 
 def _best(problem: Problem, state: State, used: Tensor, most: int) -> Tensor:
-    """Return the places of the columns that go down most: at most one of each row, none that is in use."""
+    """Return the columns that lower the distance most: at most one of each row, and none in use."""
     level = dot(state.slopes, state.weights)
     slopes = state.slopes.index_fill(1, used, torch.inf)
     lowest, classes = problem.by_row(slopes).min(1)
@@ -125,7 +148,7 @@ class _Face:
         )
 
     def minimized(self, target: Tensor) -> "_Face":
-        """Return the nearest combination to the target, of the columns it needs alone."""
+        """Return the nearest combination to the target, with only the columns that have weight."""
         linear = (self.points @ target).double().cpu()
         shares = minimize_on_simplex(self.gram, linear, start=self.shares)
         kept = (shares > 0).index_fill(0, torch.tensor(0), True)

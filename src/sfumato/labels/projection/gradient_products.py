@@ -1,39 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gradients of all rows for all labels they could have, known by their products alone.
+"""Products with the gradients of all rows for all labels they could have.
 
-Promise    Let G have one column for each row i and class k: the gradient of -log softmax(model(x_i))[k] by
-           the model's present weights. `combine` returns G u and `against` returns G^T v without forming G.
-           Memory does not grow with the number of columns; `columns` forms those few that are asked for.
-Formed     With `most_bytes`, G is formed nevertheless if it takes no more than that: where models are small
-           and passes are cheap, one over rows times classes costs less than a dozen products.
-Privacy    Post-processing: features and weights only. No label is looked at, so no claim is needed or made.
-Passes     The forward pass is done once and kept. `combine` is one backward pass. `against` is one backward
-           pass through the backward pass, which needs no forward-mode rules and repeats no forward pass.
-           With `microbatch_size`, no more rows than that are held, and each product repeats their forward
-           pass.
-Clipped    With `clip_norm`, each column is scaled down to at most this norm on its own, exactly as a step
-           clips the gradient of a row with that label. Norms cost one pass for every class.
-Zero       Is in the hull of each row's columns, clipped or not: `neutral` has the weights. So is, without
-           `clip_norm`, every scaled-down column; with it, the column as a step would clip it. A mean of
-           clipped gradients of these rows is thus in the hull, whatever their labels are.
-Weights    Products are those of the weights at birth; ask no more after a step, but build anew.
-Edges      No rows: zero from `combine`, nothing from `against`. A model that mixes rows (batch norm in
-           training mode) or draws randomness (dropout in training mode) has no such columns, and is
-           refused. Modes, buffers and gradients of the model stay as they were.
+G has one column for each row i and class k: the gradient of -log softmax(model(x_i))[k] by the model's
+current weights. `combine` returns G u and `against` returns G^T v without forming G. Memory does not grow
+with the number of columns; `columns` forms only the columns it is given. With `most_bytes`, G is formed if
+it takes no more than that: if models are small and passes are cheap, one pass over rows times classes costs
+less than a dozen products.
+
+The forward pass is done once and kept. `combine` is one backward pass. `against` is one backward pass
+through the backward pass, which needs no forward-mode rules and repeats no forward pass. With
+`microbatch_size`, no more rows than that are held, and each product repeats their forward pass. Products are
+those of the weights at construction: make a new object after a step.
+
+With `clip_norm`, each column is scaled down to at most this norm, exactly as a step clips the gradient of a
+row with that label. Norms take one pass for every class. Zero lies in the hull of each row's columns,
+clipped or not: `neutral` returns the weights. Without `clip_norm` every scaled-down column lies in it too;
+with it, the column as a step would clip it. So a mean of clipped gradients of these rows lies in the hull,
+whatever their labels are.
+
+Guarantee  Post-processing: features and weights only. No label is used, so nothing is claimed.
+Edge cases No rows: zero from `combine`, nothing from `against`. A model that mixes rows (batch norm in
+           training mode) or draws randomness (dropout in training mode) has no such columns and raises
+           UnsupportedModelError. Modes, buffers and gradients of the model stay as they were.
 """
 
 import warnings
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from sfumato import _check
 from sfumato.errors import InvalidParameterError, UnsupportedModelError
+from sfumato.labels.projection.label_losses import (
+    LossGraph,
+    label_losses,
+    model_outputs,
+    twice_differentiable,
+)
 from sfumato.training.engine import parameter_values
 from sfumato.training.engine.book_keeping import BookKeeping
 from sfumato.training.engine.functional import Functional, FunctionalPass
@@ -44,7 +49,21 @@ Vectors = dict[str, Tensor]
 
 
 class LabelGradients:
-    """Products with the gradients of every row for every class, at the model's present weights.
+    """Products with the gradients of every row for every class, at the model's current weights.
+
+    Args:
+        model: The model. It is not changed.
+        features: The rows, public.
+        classes: The number of classes.
+        parameters: The names of the parameters to differentiate by, or None for all trainable ones.
+        clip_norm: The L2 bound on each column, or None for unclipped columns.
+        microbatch_size: The number of rows in memory at once, or None for all.
+        most_bytes: The size up to which G is formed. 0 never forms it.
+
+    Raises:
+        InvalidParameterError: If a parameter is out of range.
+        UnsupportedModelError: If the model mixes rows, draws randomness, or does not return one score for
+            each class.
 
     >>> products = LabelGradients(nn.Linear(4, 3), torch.ones(5, 4), classes=3)
     >>> products.combine(torch.ones(5, 3))["weight"].shape
@@ -81,7 +100,7 @@ class LabelGradients:
         self._parameters = _chosen(model, parameters)
         rows = len(features)
         self._held = rows if microbatch_size is None else min(microbatch_size, rows)
-        self._kept = _Graph(self, slice(0, rows)) if rows and self._held == rows else None
+        self._kept = self._graph(slice(0, rows)) if rows and self._held == rows else None
         self._formed = self._form() if 0 < self._size() <= most_bytes else None  # [rows, classes, parameters]
         self._scales = (  # [rows, classes]
             None if clip_norm is None or not rows else clip_norm / self._norms().clamp(min=clip_norm)
@@ -89,12 +108,12 @@ class LabelGradients:
 
     @property
     def rows(self) -> int:
-        """How many rows of features there are."""
+        """The number of rows."""
         return len(self._features)
 
     @property
     def classes(self) -> int:
-        """How many labels a row could have."""
+        """The number of labels that a row could have."""
         return self._classes
 
     @property
@@ -103,42 +122,76 @@ class LabelGradients:
         return self._parameters
 
     def neutral(self) -> Tensor:
-        """Return weights [rows, classes] of sum 1 in each row, for which the columns of each row cancel.
+        """Return weights for which the columns of each row cancel.
 
-        They are the model's own probabilities, each over the scale of its column where columns are clipped.
+        They are the model's own probabilities, each over the scale of its column if columns are clipped.
+
+        Returns:
+            Weights [rows, classes] with sum 1 in each row.
         """
-        found = [(-graph.losses.detach()).exp() for graph in self._graphs()]
+        found = [(-graph.losses.detach()).exp() for _, graph in self._graphs()]
         if not found:
             return self._nothing()
         weights = torch.cat(found) if self._scales is None else torch.cat(found) / self._scales
         return weights / weights.sum(1, keepdim=True)
 
     def combine(self, weights: Tensor) -> Vectors:
-        """Return G u: the sum of all columns, times their weights [rows, classes]."""
+        """Return G u: the sum of all columns, times their weights.
+
+        Args:
+            weights: The weights u, [rows, classes].
+
+        Returns:
+            The combination, by the name of each parameter.
+
+        Raises:
+            InvalidParameterError: If the weights have another shape.
+        """
         self._check_shape(weights)
         weights = weights if self._scales is None else weights * self._scales
         if self._formed is not None:
             return self._shaped(weights.flatten().to(self._formed) @ self._formed.flatten(0, 1))
         totals = {name: torch.zeros_like(p) for name, p in self._parameters.items()}
-        for graph in self._graphs():
-            found = graph.backward(weights[graph.place])
+        for place, graph in self._graphs():
+            found = graph.backward(weights[place])
             for name, gradient in zip(totals, found, strict=True):
                 totals[name] += gradient
         return totals
 
     def against(self, direction: Mapping[str, Tensor]) -> Tensor:
-        """Return G^T v: the inner product of each column with a direction, [rows, classes]."""
+        """Return G^T v: the inner product of each column with a direction.
+
+        Args:
+            direction: The direction v, by the name of each parameter.
+
+        Returns:
+            The inner products, [rows, classes].
+
+        Raises:
+            InvalidParameterError: If the direction has other names or shapes than the parameters.
+        """
         tangents = self._checked(direction)
         if self._formed is not None:
             slopes = self._formed @ torch.cat([tangent.flatten() for tangent in tangents])
             return slopes if self._scales is None else slopes * self._scales
-        found = [graph.twice(tangents) for graph in self._graphs()]
+        found = [graph.twice(tangents) for _, graph in self._graphs()]
         if not found:
             return self._nothing()
         return torch.cat(found) if self._scales is None else torch.cat(found) * self._scales
 
     def columns(self, rows: Tensor, classes: Tensor) -> Vectors:
-        """Return some columns themselves, stacked: [how many, *shape of the parameter]."""
+        """Return some columns.
+
+        Args:
+            rows: The row of each column.
+            classes: The class of each column.
+
+        Returns:
+            The columns, stacked, by the name of each parameter: [columns, *shape of the parameter].
+
+        Raises:
+            InvalidParameterError: If `rows` and `classes` are not vectors of the same length.
+        """
         if rows.dim() != 1 or rows.shape != classes.shape:
             raise InvalidParameterError(
                 "columns need one class for each row: two vectors of the same length."
@@ -172,7 +225,7 @@ class LabelGradients:
         return {name: part.reshape(*part.shape[:-1], *p.shape) for (name, p), part in named}
 
     def _each(self, rows: Tensor, classes: Tensor) -> Vectors:
-        with _twice_differentiable(self._model):
+        with twice_differentiable(self._model):
             found = self._reference((self._features[rows], classes))
         return {name: found.per_unit(name).detach() for name in self._parameters}
 
@@ -202,25 +255,17 @@ class LabelGradients:
             warnings.filterwarnings("ignore", "torch.func.vmap cannot run")  # slow is fine: they are few
             return Functional(self._model, _cross_entropy).run(rows)
 
-    def losses(self, place: slice) -> Tensor:
-        """Return -log softmax of the model's output for some rows, [rows, classes], with its graph."""
-        features = self._features[place]
-        before = _draws(features)
-        with torch.enable_grad(), _twice_differentiable(self._model):
-            logits = _outputs(self._model, features)
-        if any(not torch.equal(a, b) for a, b in zip(before, _draws(features), strict=True)):
-            raise UnsupportedModelError(
-                "the model draws randomness in its forward pass, as dropout does in training mode: each pass "
-                "would have other gradients. Call model.eval() first, or leave dropout out."
-            )
-        return -_logits(logits, len(features), self._classes).log_softmax(1)
-
-    def _graphs(self) -> Iterator["_Graph"]:
+    def _graphs(self) -> Iterator[tuple[slice, LossGraph]]:
         if self._kept is not None:
-            yield self._kept
+            yield slice(0, self.rows), self._kept
             return
         for start in range(0, self.rows, max(self._held, 1)):
-            yield _Graph(self, slice(start, min(start + self._held, self.rows)))
+            place = slice(start, min(start + self._held, self.rows))
+            yield place, self._graph(place)
+
+    def _graph(self, place: slice) -> LossGraph:
+        losses = label_losses(self._model, self._features[place], classes=self._classes)
+        return LossGraph(losses, list(self._parameters.values()))
 
     def _nothing(self) -> Tensor:
         return next(iter(self._parameters.values())).new_zeros((0, self._classes))
@@ -239,94 +284,6 @@ class LabelGradients:
                 f"{ {name: list(shape) for name, shape in shapes.items()} }."
             )
         return [direction[name].to(p.dtype) for name, p in self._parameters.items()]
-
-
-class _Graph:
-    """The passes of some rows: the losses, and their backward pass as a function of the weights."""
-
-    def __init__(self, products: LabelGradients, place: slice) -> None:
-        self.place = place
-        self.losses = products.losses(place)
-        self._parameters = list(products.parameters.values())
-        self._reverse: tuple[Tensor, list[tuple[int, Tensor]]] | None = None
-
-    def backward(self, weights: Tensor) -> list[Tensor]:
-        """Return the gradient of the weighted sum of losses by each parameter."""
-        if not self.losses.requires_grad:
-            return [torch.zeros_like(p) for p in self._parameters]
-        return list(
-            torch.autograd.grad(
-                self.losses,
-                self._parameters,
-                weights.to(self.losses),
-                retain_graph=True,
-                allow_unused=True,
-                materialize_grads=True,
-            )
-        )
-
-    def twice(self, direction: Sequence[Tensor]) -> Tensor:
-        """Return the losses' derivatives along a direction.
-
-        The backward pass is linear in its weights u, so they are the derivative of <backward(u), v> by u.
-        """
-        if self._reverse is None:
-            self._reverse = self._differentiable_backward()
-        weights, gradients = self._reverse
-        outputs = [gradient for _, gradient in gradients]
-        if not outputs:
-            return torch.zeros_like(weights)
-        tangents = [direction[place] for place, _ in gradients]
-        try:
-            found = _or_none(
-                torch.autograd.grad(outputs, weights, tangents, retain_graph=True, allow_unused=True)
-            )[0]
-        except RuntimeError as error:  # NotImplementedError is one too
-            raise _no_second_derivative(error) from error
-        return torch.zeros_like(weights) if found is None else found
-
-    def _differentiable_backward(self) -> tuple[Tensor, list[tuple[int, Tensor]]]:
-        weights = torch.zeros_like(self.losses, requires_grad=True)
-        if not self.losses.requires_grad:
-            return weights, []
-        found = _or_none(
-            torch.autograd.grad(self.losses, self._parameters, weights, create_graph=True, allow_unused=True)
-        )
-        gradients = [(i, g) for i, g in enumerate(found) if g is not None and g.requires_grad]
-        _refuse_once_differentiable([g for _, g in gradients])
-        return weights, gradients
-
-
-def _or_none(found: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-    """Say what torch's annotation leaves out: a gradient that nothing depends on is None."""
-    return found
-
-
-_ONLY_ONCE: Final = (
-    "the model has an operation that cannot be differentiated twice, which products need. Replace it, or "
-    "freeze the parameters before it."
-)
-
-
-def _no_second_derivative(error: RuntimeError) -> Exception:
-    if isinstance(error, torch.OutOfMemoryError):
-        return error
-    return UnsupportedModelError(f"{_ONLY_ONCE} Torch says: {str(error).splitlines()[0]}")
-
-
-def _refuse_once_differentiable(gradients: Sequence[Tensor]) -> None:
-    """Refuse functions marked so: their error waits on a path that leads to no weight, and is never met."""
-    waiting = [g.grad_fn for g in gradients]
-    seen = set(waiting)
-    while waiting:
-        node = waiting.pop()
-        if node is None:
-            continue
-        if node.name().endswith("::Error"):
-            raise UnsupportedModelError(_ONLY_ONCE)
-        fresh = [following for following, _ in node.next_functions if following not in seen]
-        seen.update(fresh)
-        waiting += fresh
 
 
 def _chosen(model: nn.Module, names: Sequence[str] | None) -> dict[str, nn.Parameter]:
@@ -352,42 +309,5 @@ def _refuse_mixing(model: nn.Module) -> None:
             )
 
 
-def _logits(logits: object, rows: int, classes: int) -> Tensor:
-    shape = list(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-    if not isinstance(logits, Tensor) or shape != [rows, classes] or not logits.is_floating_point():
-        raise UnsupportedModelError(
-            f"the model must return one score for each row and class, [{rows}, {classes}], but it returned "
-            f"{shape}."
-        )
-    return logits
-
-
 def _cross_entropy(model: nn.Module, features: Tensor, classes: Tensor) -> Tensor:
-    return F.cross_entropy(_outputs(model, features), classes, reduction="none")
-
-
-def _outputs(model: nn.Module, features: Tensor) -> Tensor:
-    """Run a model on copies of its buffers: what the pass writes there is dropped."""
-    buffers = {name: b.clone() for name, b in model.named_buffers()}
-    return torch.func.functional_call(model, buffers, (features,))
-
-
-def _draws(features: Tensor) -> list[Tensor]:
-    """Return the state of torch's random generators, to see whether a pass drew from them."""
-    states = [torch.get_rng_state()]
-    return [*states, torch.cuda.get_rng_state(features.device)] if features.is_cuda else states
-
-
-@contextmanager
-def _twice_differentiable(model: nn.Module) -> Generator[None]:
-    """Keep attention and recurrent layers from fused kernels, which can be differentiated only once."""
-    with sdpa_kernel(SDPBackend.MATH), parameter_values.as_written():
-        if not any(isinstance(module, nn.RNNBase) for module in model.modules()):
-            yield
-            return
-        before = torch.backends.mkldnn.enabled, torch.backends.cudnn.enabled
-        try:
-            torch.backends.mkldnn.enabled = torch.backends.cudnn.enabled = False  # type: ignore[assignment]
-            yield
-        finally:
-            torch.backends.mkldnn.enabled, torch.backends.cudnn.enabled = before  # type: ignore[assignment]
+    return F.cross_entropy(model_outputs(model, features), classes, reduction="none")

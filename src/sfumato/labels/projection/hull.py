@@ -1,23 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The nearest point in the convex hull of all label gradients.
+"""The problem of projecting a vector on the convex hull of all label gradients, and when to stop.
 
-Promise    A solver returns weights w >= 0 with sum 1 over all rows and classes, the point G w, and `gap`:
-           the squared distance to the nearest point of the hull is at most `gap`. G is never formed. With
-           `each`, every row has total weight 1 / rows: the average of the rows' own hulls, a smaller set.
-Stop       gap(w) = <g, w> - min over the set of <g, .>, with g = G^T (G w - target), is at least |G w -
-           x*|^2 and at least f(w) - f*, where f = |G w - target|^2 / 2. The half-space that it cuts off
-           contains the hull, so f* >= lower = (2 f - gap)^2 / (4 f). Stop when f - lower is at most
-           `tolerance` times lower, or, for a target in the hull or almost, times 1e-3 |target|^2 / 2.
-           `reached` says whether it was.
-Start      The weights given, or the neutral ones of `products`, for which G w = 0.
-Privacy    Post-processing: features and weights only, and a target that is already noisy. No label is used.
-Choice     `column_generation.ColumnGeneration` for the hull, `Accelerated` with `each`.
-Source     Jaggi 2013 (gap); Beck, Teboulle 2009 and O'Donoghue, Candes 2015 (acceleration, restart);
-           Lacoste-Julien, Jaggi 2015, arXiv:1511.05932 (away and pairwise steps); Ghazi et al. 2024,
-           "LabelDP-Pro" (projected gradients for this problem).
+A solver returns weights w >= 0 with sum 1 over all rows and classes, the point G w, and `gap`: the squared
+distance of G w to the nearest point of the hull is at most `gap`. G is never formed. With `each`, every row
+has total weight 1 / rows: the average of the rows' own hulls, a smaller set.
+
+The gap is gap(w) = <g, w> - min over the set of <g, .>, with g = G^T (G w - target). It is at least |G w -
+x*|^2 and at least f(w) - f*, where f = |G w - target|^2 / 2. The half-space that it cuts off contains the
+hull, so f* >= lower = (2 f - gap)^2 / (4 f). A solver stops when f - lower is at most `tolerance` times
+lower or, for a target that is almost in the hull, times 1e-3 |target|^2 / 2. `reached` tells whether it
+stopped there.
+
+Guarantee  Post-processing: features, weights and a target that is already noisy. No label is used.
+Edge cases A target with a NaN or an infinity, and a hull without rows, raise InvalidParameterError.
+Source     Jaggi 2013 (gap).
+Not here   The solvers (`solvers`, `column_generation`).
 """
 
-import enum
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -32,37 +31,29 @@ from sfumato.labels.projection.simplex import onto_simplex
 from sfumato.labels.projection.span import finite
 
 __all__ = [
-    "Accelerated",
-    "FrankWolfe",
     "Problem",
     "Products",
-    "ProjectedGradient",
     "Projection",
     "Solver",
     "State",
-    "Variant",
     "check_stop",
     "dot",
 ]
 
 _INSIDE: Final = 1e-3  # a target this near the hull, in squared length relative to its own, counts as inside
-_POWER_ITERATIONS: Final = 6
-_SLACK: Final = 1.1  # power iteration comes from below
-_SHRINK: Final = 0.9  # how fast a curvature estimate forgets
-_ROUNDING: Final = 1e-6
 
 
 class Products(Protocol):
-    """What is needed of the matrix G: see `products.LabelGradients`."""
+    """The products with the matrix G that a solver needs; see `gradient_products.LabelGradients`."""
 
     @property
     def rows(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         ...
 
     @property
     def classes(self) -> int:
-        """How many columns each row has."""
+        """The number of columns of each row."""
         ...
 
     def neutral(self) -> Tensor:
@@ -84,24 +75,34 @@ class Products(Protocol):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Projection:
-    """A point `gradient` = G `weights` of the hull, and how far it can be from the nearest one."""
+    """A point of the hull, and a bound on its distance to the nearest one.
 
-    weights: Tensor  # [rows, classes]
+    Attributes:
+        weights: The weights of the columns, [rows, classes].
+        gradient: The point G `weights`, by the name of each parameter.
+        gap: A bound on the squared distance to the nearest point.
+        relative_gap: The gap that the tolerance of a solver refers to.
+        relative_distance: The bound on the distance, over the length of the target.
+        iterations: The number of iterations.
+        reached: Whether the solver stopped within its tolerance.
+    """
+
+    weights: Tensor
     gradient: dict[str, Tensor]
     gap: float
     relative_gap: float
-    relative_distance: float  # the bound on the distance, over the length of the target
+    relative_distance: float
     iterations: int
     reached: bool
 
     @property
     def distance_bound(self) -> float:
-        """The most that `gradient` is away from the nearest point of the hull."""
+        """The largest possible distance of `gradient` to the nearest point of the hull."""
         return math.sqrt(self.gap)
 
 
 class Solver(Protocol):
-    """A way to project on the hull."""
+    """A solver of the projection on the hull."""
 
     def solve(
         self,
@@ -111,20 +112,31 @@ class Solver(Protocol):
         start: Tensor | None = None,
         each: bool = False,
     ) -> Projection:
-        """Project a target on the hull, or with `each` on the average of the rows' hulls."""
+        """Project a target on the hull.
+
+        Args:
+            products: The products with the matrix G, as `LabelGradients`.
+            target: The vector to project, by the name of each parameter.
+            start: Weights [rows, classes] to start from, or None for weights whose combination is zero.
+            each: Whether to project on the average of the rows' own hulls instead of the hull of all
+                columns.
+
+        Returns:
+            The nearest point found, with its bound.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class State:
-    """Where a solver is. Blocks are simplices: one of all columns, or one for each row."""
+    """The current point of a solver. Blocks are simplices: one of all columns, or one for each row."""
 
     weights: Tensor  # [blocks, columns of a block]
     point: Tensor  # G w, [parameters]
     slopes: Tensor  # G^T (G w - target), [blocks, columns of a block]
 
     def toward(self, other: "State", share: float) -> "State":
-        """Return the state at self + share (other - self): all of it is affine in the weights."""
+        """Return the state at self + share (other - self). All parts of it are affine in the weights."""
         return State(
             torch.lerp(self.weights, other.weights, share),
             torch.lerp(self.point, other.point, share),
@@ -134,7 +146,7 @@ class State:
 
 @dataclass
 class Problem:
-    """A target, the set to project it on, and when to stop."""
+    """A target, the set to project it on, and the tolerance."""
 
     products: Products
     target: Mapping[str, Tensor]
@@ -181,7 +193,7 @@ class Problem:
         return onto_simplex(weights, total=self.total)
 
     def gap(self, state: State) -> float:
-        # From the lowest slope of each block: a sum of terms that cannot be negative, so it does not cancel.
+        # Measured from the lowest slope of each block: no term is negative, so the sum does not cancel.
         above = state.slopes - state.slopes.amin(-1, keepdim=True)
         return float((above.double() * state.weights.double()).sum())
 
@@ -226,175 +238,7 @@ def dot(first: Tensor, second: Tensor) -> float:
     return float((first.double() * second.double()).sum())
 
 
-def _vertices(slopes: Tensor, total: float, *, among: Tensor | None = None) -> Tensor:
-    """Return `total` at the lowest slope of each block, or at the highest among those that `among` marks."""
-    place = slopes.argmin(-1) if among is None else slopes.masked_fill(~among, -torch.inf).argmax(-1)
-    return torch.zeros_like(slopes).scatter_(-1, place.unsqueeze(-1), total)
-
-
 def check_stop(tolerance: float, most_iterations: int) -> None:
-    """Require numbers at which a solver can stop."""
+    """Raise unless a solver can stop at these numbers."""
     _check.positive(tolerance=tolerance)
     _check.count(most_iterations=most_iterations)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ProjectedGradient:
-    """Plain projected gradients, with step size 1 / L where none is given.
-
-    L, the largest eigenvalue of G^T G, is estimated by power iteration, at the price of six more products.
-    """
-
-    tolerance: float = 1e-3
-    most_iterations: int = 100
-    step_size: float | None = None
-
-    def __post_init__(self) -> None:
-        check_stop(self.tolerance, self.most_iterations)
-        if self.step_size is not None:
-            _check.positive(step_size=self.step_size)
-
-    def solve(
-        self,
-        products: Products,
-        target: Mapping[str, Tensor],
-        *,
-        start: Tensor | None = None,
-        each: bool = False,
-    ) -> Projection:
-        """Project a target on the hull, or with `each` on the average of the rows' hulls."""
-        problem = Problem(products, target, each, self.tolerance)
-        state, iterations = problem.start(start), 0
-        step = self.step_size
-        while iterations < self.most_iterations and not problem.done(state):
-            step = _step_size(problem, state) if step is None else step
-            state = problem.at(problem.nearest(state.weights - step * state.slopes))
-            iterations += 1
-        return problem.result(state, iterations)
-
-
-def _step_size(problem: Problem, state: State) -> float:
-    direction, largest = state.slopes, 0.0
-    for _ in range(_POWER_ITERATIONS):
-        direction = direction / direction.norm()
-        image = problem.combine(direction)
-        largest = max(largest, dot(image, image))
-        direction = problem.slopes(image + problem.flat)
-    return 1 / (_SLACK * largest) if largest else 1.0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Accelerated:
-    """Accelerated projected gradients (FISTA) that restart when momentum points uphill.
-
-    The step size follows the curvature that is met on the way: no product is spent on estimating it.
-    """
-
-    tolerance: float = 1e-3
-    most_iterations: int = 60
-
-    def __post_init__(self) -> None:
-        check_stop(self.tolerance, self.most_iterations)
-
-    def solve(
-        self,
-        products: Products,
-        target: Mapping[str, Tensor],
-        *,
-        start: Tensor | None = None,
-        each: bool = False,
-    ) -> Projection:
-        """Project a target on the hull, or with `each` on the average of the rows' hulls."""
-        problem = Problem(products, target, each, self.tolerance)
-        state, iterations = problem.start(start), 0
-        ahead, momentum, curvature = state, 1.0, None
-        while iterations < self.most_iterations and not problem.done(state):
-            curvature = _first_curvature(problem, state) if curvature is None else curvature * _SHRINK
-            found, curvature = _descend(problem, ahead, curvature)
-            if dot(ahead.slopes, found.weights - state.weights) > 0:
-                momentum = 1.0
-            later = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
-            ahead = state.toward(found, 1 + (momentum - 1) / later)
-            state, momentum = found, later
-            iterations += 1
-        return problem.result(state, iterations)
-
-
-def _first_curvature(problem: Problem, state: State) -> float:
-    step = _vertices(state.slopes, problem.total) - state.weights
-    image = problem.combine(step)
-    return max(dot(image, image), torch.finfo(torch.float32).tiny) / max(dot(step, step), _ROUNDING)
-
-
-def _descend(problem: Problem, state: State, curvature: float) -> tuple[State, float]:
-    """Take the longest projected step for which a parabola of at least this curvature lies above."""
-    while True:
-        weights = problem.nearest(state.weights - state.slopes / curvature)
-        step = weights - state.weights
-        point = problem.combine(weights)
-        met, length = dot(point - state.point, point - state.point), dot(step, step)
-        enough = met <= (1 + _ROUNDING) * curvature * length
-        if enough or length <= _ROUNDING**2 * dot(weights, weights):  # below that, rounding is all there is
-            return problem.at(weights, point), curvature
-        curvature = max(met / length, 1.5 * curvature)
-
-
-class Variant(enum.Enum):
-    """How Frank-Wolfe leaves a bad vertex."""
-
-    AWAY = "away"  # move away from the worst vertex in use, or toward the best one
-    PAIRWISE = "pairwise"  # move weight from the worst vertex in use to the best one
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FrankWolfe:
-    """Frank-Wolfe with exact line search: no projections, and one vertex an iteration."""
-
-    tolerance: float = 1e-3
-    most_iterations: int = 200
-    variant: Variant = Variant.PAIRWISE
-
-    def __post_init__(self) -> None:
-        check_stop(self.tolerance, self.most_iterations)
-
-    def solve(
-        self,
-        products: Products,
-        target: Mapping[str, Tensor],
-        *,
-        start: Tensor | None = None,
-        each: bool = False,
-    ) -> Projection:
-        """Project a target on the hull, or with `each` on the average of the rows' hulls."""
-        problem = Problem(products, target, each, self.tolerance)
-        state, iterations = problem.start(start), 0
-        while iterations < self.most_iterations and not problem.done(state):
-            step = self._direction(problem, state)
-            image = problem.combine(step)
-            bend = dot(image, image)
-            if not bend > 0:
-                break
-            reach = torch.where(step < 0, state.weights / -step, torch.inf)
-            longest = float(reach.amin())
-            share = min(-dot(state.slopes, step) / bend, longest)
-            weights = (state.weights + share * step).clamp(min=0)
-            if share == longest:  # who is used up is used up exactly, and rounding starts afresh
-                state = problem.at(weights.masked_fill(reach <= longest, 0.0))
-            else:
-                state = problem.at(weights, state.point + share * image)
-            iterations += 1
-        return problem.result(state, iterations)
-
-    def _direction(self, problem: Problem, state: State) -> Tensor:
-        best = _vertices(state.slopes, problem.total)
-        worst = _vertices(state.slopes, problem.total, among=state.weights > 0)
-        if self.variant is Variant.PAIRWISE:
-            return _worst_block(state.slopes, best - worst)
-        toward, away = best - state.weights, state.weights - worst
-        return toward if dot(state.slopes, toward) <= dot(state.slopes, away) else away
-
-
-def _worst_block(slopes: Tensor, step: Tensor) -> Tensor:
-    """Return the step in the block where it goes down most: all together, the shortest would hold them up."""
-    block = (slopes * step).sum(-1).argmin()
-    return torch.zeros_like(step).index_put((block,), step[block])

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small quadratic programs on the simplex, solved exactly.
+"""Exact solutions of small quadratic programs on the simplex.
 
-Promise    `minimize_on_simplex` returns c >= 0 with sum 1 at which c'Qc/2 - b'c is least, up to rounding,
-           for a positive semidefinite Q; at the limit of solves, no worse a point than it started from.
-Pivoting   First, faces are solved without regard to signs, and all coordinates change sides that are negative
-           in a face or would lower the value outside of it. Where Q is well conditioned a few faces suffice.
-Descent    Where they do not, it starts again and goes from face to face without ever raising the value: all
-           coordinates that would lower it are freed at once, and those in the way are held again.
+`minimize_on_simplex` first solves faces without regard to signs: all coordinates that are negative in a
+face, or that would lower the value outside of it, change sides. If Q is well conditioned, a few faces
+suffice. If they do not, it starts again and moves from face to face without ever raising the value: all
+coordinates that would lower it are freed at once, and those that would become negative are held again.
+
+Edge cases For a positive semidefinite Q the result is the minimum up to rounding. At the limit of solves it
+           is no worse than the start.
 Source     Judice, Pires 1994, "A block principal pivoting algorithm for large-scale strictly monotone linear
            complementarity problems"; Nocedal, Wright 2006, Numerical Optimization, Algorithm 16.3.
 """
@@ -32,6 +33,18 @@ def minimize_on_simplex(
 ) -> Tensor:
     """Minimize c'Qc/2 - b'c over the simplex {c >= 0, sum c = 1}.
 
+    Args:
+        quadratic: Q, square and positive semidefinite.
+        linear: b.
+        start: The point to start from, or None for the best vertex.
+        most_solves: The largest number of linear systems to solve.
+
+    Returns:
+        The minimizer c.
+
+    Raises:
+        InvalidParameterError: If the shapes of Q and b do not match.
+
     >>> minimize_on_simplex(torch.eye(3).double(), torch.tensor([2.0, 1.5, 0.0]).double())
     tensor([0.7500, 0.2500, 0.0000], dtype=torch.float64)
     """
@@ -50,7 +63,7 @@ def minimize_on_simplex(
 
 
 def _pivoted(quadratic: Tensor, linear: Tensor, free: Tensor, solves: int) -> Tensor | None:
-    """Return the minimum, or None if it was not found by exchanging all that is wrong with each face."""
+    """Return the minimum, or None if exchanging all wrong coordinates of each face did not find it."""
     for _ in range(solves):
         shares = _on_face(quadratic, linear, free)
         wrong = torch.where(free, shares < -_NEGATIVE, _below(quadratic, linear, shares))
@@ -62,7 +75,7 @@ def _pivoted(quadratic: Tensor, linear: Tensor, free: Tensor, solves: int) -> Te
 
 
 def _descended(quadratic: Tensor, linear: Tensor, shares: Tensor, solves: int) -> Tensor:
-    """Return the minimum, or where there are not solves enough, a point on the way to it."""
+    """Return the minimum or, at the limit of solves, a better point than the start."""
     free, before = shares > 0, None
     for _ in range(solves):
         shares, blocked = _moved(shares, _on_face(quadratic, linear, free))
@@ -72,7 +85,7 @@ def _descended(quadratic: Tensor, linear: Tensor, shares: Tensor, solves: int) -
         below = _below(quadratic, linear, shares) & ~free
         if not bool(below.any()):
             break
-        if before is not None and torch.equal(free, before):  # all were blocked again: one alone is not
+        if before is not None and torch.equal(free, before):  # all were blocked again: free one alone
             below = torch.arange(len(linear)) == (quadratic @ shares - linear).argmin()
         before, free = free, free | below
     return shares
@@ -103,7 +116,7 @@ def _on_face(quadratic: Tensor, linear: Tensor, free: Tensor) -> Tensor:
 
 
 def _moved(shares: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-    """Go as far toward what is wanted as no share gets negative; return who stands in the way."""
+    """Move toward the wanted point until a share would become negative; return which shares block."""
     negative = wanted < 0
     if not bool(negative.any()):
         return wanted, negative

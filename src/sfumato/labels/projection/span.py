@@ -1,22 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The nearest point in the span of all label gradients, and how far from it an answer can be.
+"""The nearest point in the span of all label gradients, with a bound on the distance to it.
 
-Promise    `Span.solve` returns a point G w of the span of G's columns, and `distance_bound`: it is no farther
-           than that from the orthogonal projection of the target. `reached` says whether that is at most
-           `tolerance` times the length of the target.
-Formed     Where there are at most `most_columns` columns, and they fit in 1 GiB, they are formed in float64,
-           and the projection is exact up to rounding: an orthonormal basis U of the span comes from the
-           eigenvectors of G^T G, and with the residual r = target - G w the projection is |U^T r| away, over
-           the least singular value of U, which is checked. Columns are brought to length 1 first. Directions
-           in which they then have less than 1e-6 of their largest extent are rounding of float32 gradients,
-           and do not count as spanned.
-Iterated   Where there are more, G is never formed: conjugate gradients on the normal equations (CGLS), one
-           `combine` and one `against` each iteration. G w and the projection P target both lie in the span,
-           so their distance is |P r| <= |r|: the bound. It gets small only where the span holds most of
-           the target, as that of more columns than parameters does. |G^T r| would not bound the distance:
-           a direction in which columns are short adds little to it.
-Privacy    Post-processing: features and weights only, and a target that is already noisy.
-Edges      A target orthogonal to all columns, zero among them, and no rows: zero, at once.
+`Span.solve` returns a point G w of the span of G's columns, and `distance_bound`: the distance of G w to the
+orthogonal projection of the target is at most that. `reached` tells whether it is at most `tolerance` times
+the length of the target.
+
+- At most `most_columns` columns that fit in 1 GiB are formed in float64, and the projection is exact up to
+  rounding. An orthonormal basis U of the span comes from the eigenvectors of G^T G. With the residual r =
+  target - G w the distance is |U^T r| over the least singular value of U, which is checked. Columns are
+  scaled to length 1 first. Directions in which they then have less than 1e-6 of their largest extent are
+  rounding of float32 gradients, and do not count as spanned.
+- With more columns G is never formed: conjugate gradients on the normal equations (CGLS) take one `combine`
+  and one `against` in each iteration. G w and the projection P target both lie in the span, so their
+  distance is |P r| <= |r|, which is the bound. It becomes small only if the span holds most of the target,
+  as that of more columns than parameters does. |G^T r| would not bound the distance: a direction in which
+  columns are short adds little to it.
+
+Guarantee  Post-processing: features, weights and a target that is already noisy. No label is used.
+Edge cases A target orthogonal to all columns, a zero target, and no rows: the result is zero, without
+           iterations.
 Source     Hestenes, Stiefel 1952; CGLS as in Bjorck 1996, Numerical Methods for Least Squares Problems,
            7.4; bases by twice-repeated projection: Giraud, Langou, Rozloznik 2005.
 """
@@ -41,7 +43,7 @@ _PASSES: Final = 3  # each takes the share of the span that the one before left 
 
 
 class Products(Protocol):
-    """What is needed of a matrix G: its products, and its columns where there are few."""
+    """The products with a matrix G, and its columns if there are few."""
 
     def combine(self, weights: Tensor) -> dict[str, Tensor]:
         """Return G u."""
@@ -58,19 +60,33 @@ class Products(Protocol):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SpanProjection:
-    """A point `gradient` = G `weights` of the span, and how far it can be from the nearest one."""
+    """A point of the span, and a bound on its distance to the nearest one.
 
-    weights: Tensor  # [rows, classes], of any sign
+    Attributes:
+        weights: The weights of the columns, [rows, classes], of any sign.
+        gradient: The point G `weights`, by the name of each parameter.
+        distance_bound: A bound on the distance to the nearest point.
+        relative_distance: The bound over the length of the target.
+        iterations: The number of iterations; 0 if columns were formed.
+        reached: Whether the bound is within the tolerance.
+    """
+
+    weights: Tensor
     gradient: dict[str, Tensor]
     distance_bound: float
-    relative_distance: float  # over the length of the target
-    iterations: int  # 0 where columns were formed
+    relative_distance: float
+    iterations: int
     reached: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Span:
-    """Exact where there are few columns, else conjugate gradients up to a bound or a number of iterations.
+    """Project on the span: exactly if there are few columns, else by conjugate gradients.
+
+    Args:
+        tolerance: The bound on the distance, over the length of the target, at which iterations stop.
+        most_iterations: The largest number of iterations.
+        most_columns: The largest number of columns that are formed for the exact projection.
 
     >>> from sfumato.labels.projection.gradient_products import LabelGradients
     >>> model = torch.nn.Linear(2, 2)
@@ -91,7 +107,18 @@ class Span:
         _check.non_negative(most_columns=self.most_columns)
 
     def solve(self, products: Products, target: Mapping[str, Tensor]) -> SpanProjection:
-        """Project a target on the span."""
+        """Project a target on the span.
+
+        Args:
+            products: The products with the matrix G, as `LabelGradients`.
+            target: The vector to project, by the name of each parameter.
+
+        Returns:
+            The nearest point found, with its bound.
+
+        Raises:
+            InvalidParameterError: If the target holds a NaN or an infinity.
+        """
         start = finite(target)
         slope = products.against(start)
         columns, parameters = slope.numel(), sum(v.numel() for v in start.values())
@@ -162,7 +189,7 @@ def _basis(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _least_singular_value(basis: Tensor) -> float:
-    """Return a bound from below: by Gershgorin's circles, around what is almost the identity."""
+    """Return a lower bound by Gershgorin circles: the Gram matrix is almost the identity."""
     apart = basis @ basis.T - torch.eye(len(basis), dtype=basis.dtype, device=basis.device)
     off = float(apart.abs().sum(1).amax()) if len(basis) else 0.0
     return math.sqrt(max(1 - off, torch.finfo(basis.dtype).tiny))
@@ -178,12 +205,12 @@ def _length(vectors: Mapping[str, Tensor]) -> float:
 
 
 def squared(values: Tensor) -> float:
-    """Return the squared length of a tensor, added up in float64."""
+    """Return the squared length of a tensor, summed in float64."""
     return float(values.double().square().sum())
 
 
 def finite(target: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return a target as it is, or refuse what has no nearest point."""
+    """Return a detached copy of a target, or raise if it is not finite."""
     if not all(bool(v.isfinite().all()) for v in target.values()):
         raise InvalidParameterError("target holds a NaN or an infinity: it has no nearest point.")
     return {name: v.detach() for name, v in target.items()}
