@@ -26,7 +26,7 @@ def compiled() -> Iterator[types.ModuleType]:
     with pytest.MonkeyPatch.context() as patch:
         if not GPU:
             patch.setenv("TRITON_INTERPRET", "1")
-        path = Path(kernels.__file__).with_name("_triton_kernels.py")
+        path = Path(kernels.__file__).with_name("triton_kernels.py")
         spec = importlib.util.spec_from_file_location("interpreted_kernels", path)
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)

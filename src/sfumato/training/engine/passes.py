@@ -22,7 +22,6 @@ from torch import Tensor, nn
 
 from sfumato.errors import InvalidParameterError, UnsupportedModelError, UnsupportedUseError
 from sfumato.mechanisms.random import Generator
-from sfumato.training import distributed
 from sfumato.training.data import rows
 from sfumato.training.engine import parameter_values
 from sfumato.training.engine.book_keeping import BookKeeping
@@ -30,19 +29,17 @@ from sfumato.training.engine.functional import Functional
 from sfumato.training.engine.losses import Loss
 from sfumato.training.engine.microbatches import rows_that_fit
 from sfumato.training.engine.projections import Projections
+from sfumato.training.engine.recorded_pieces import RecordedPieces, real_units
 from sfumato.training.engine.self_check import Engine, refuse_other_routes, same_draws, self_check
-from sfumato.training.fast.compilation import Compiling
-from sfumato.training.fast.cuda_graphs import CudaGraphs
-from sfumato.training.fast.pass_cache import Recorder, Recordings, Replay
+from sfumato.training.fast.pass_cache import Recorder
 from sfumato.training.integrity.release_barrier import Barrier, fill_caches, refuse_unsafe
 from sfumato.training.models import batch_norm
-from sfumato.training.privacy.clipping import ClippedSums, Clipper, CoordinateClipping, GradientPass
+from sfumato.training.privacy.clipping import ClippedSums, Clipper, GradientPass
 
-__all__ = ["Engines", "Passes", "recorder"]
+__all__ = ["Engines", "Passes"]
 
 T = TypeVar("T")
 
-_SIZES: Final = 8  # of batches that recordings are made for, up to the expected one
 _ZEROS: Final = 2  # rows that a failure is repeated on: one would not show a batch axis
 
 
@@ -77,9 +74,8 @@ class Passes:
         self._kind, self._unchecked = engine, check
         self._barrier = Barrier(model)
         self._engine = self._make_engine(projections, generator)
-        self._recordings: Recordings | None = None
+        self._replays = RecordedPieces(clipper)
         self._fitting: int | None = None  # rows at once, once measured
-        self._pieces: list[tuple[Replay | None, Sequence[Any], int]] = []  # of this step, if recorded
 
     @property
     def engine(self) -> str:
@@ -94,50 +90,42 @@ class Passes:
     @property
     def finite(self) -> bool:
         """Whether all sums that were replayed since `clear` are finite. It waits for the device."""
-        return all(replay is None or replay.finite() for replay, _, _ in self._pieces)
+        return self._replays.finite
 
     @property
     def first(self) -> Sequence[Any]:
         """The first batch that was replayed since `clear`."""
-        return self._pieces[0][1]
+        return self._replays.first
 
     def clear(self) -> None:
-        """Forget what was replayed: a step ended."""
-        self._pieces = []
+        """Forget what was replayed: a step has ended."""
+        self._replays.take_all()
 
     def record(self, recorder: Recorder | None, *, expected_batch_size: float) -> None:
-        """Keep faster versions of passes from now on; of none, without a recorder."""
-        if recorder is None:
-            return
-        if isinstance(self._clipper.clipping, CoordinateClipping):
-            raise InvalidParameterError(
-                "clipping by coordinate keeps every unit's gradient: leave cuda_graphs and compile out."
-            )
-        step = max(1, int(expected_batch_size) // _SIZES)
-        self._recordings = Recordings(self._engine, self._clipper, self._model, recorder, step=step)
+        """Keep faster versions of passes from now on; none without a recorder."""
+        self._replays.record(recorder, self._engine, self._model, expected_batch_size=expected_batch_size)
 
     def run(self, batch: Sequence[Any], per_unit: int, add: Callable[[ClippedSums], None]) -> None:
         """Clip a batch in pieces that fit in memory, and `add` the sums of each."""
         units = rows.count(batch) // per_unit
-        begin, done = 0, len(self._pieces)
+        begin, done = 0, len(self._replays)
         while begin < units:
             size = min(self._units_at_once(batch, per_unit), units - begin)
             part = slice(begin * per_unit, (begin + size) * per_unit)
             piece = batch if size == units else rows.take(batch, part)
             try:
-                del self._pieces[done:]  # what an attempt before left
-                again = partial(self._replay, piece, per_unit, record=False)
+                self._replays.cut(done)  # what a failed attempt left
+                again = partial(self._replays.replay, piece, per_unit, record=False)
                 add(self._barred(partial(self._piece, piece, per_unit), piece, again))
-                done = len(self._pieces)
+                done = len(self._replays)
                 begin += size
             except (torch.OutOfMemoryError, MemoryError) as error:
                 self._halve(size, error)
 
     def again(self, add: Callable[[ClippedSums], None]) -> None:
         """Compute the sums since `clear` anew, without recordings: a unit's gradient is not finite."""
-        pieces, self._pieces = self._pieces, []
-        for _, batch, per_unit in pieces:
-            add(self._barred(partial(self._clipped, batch, per_unit), batch))
+        for piece in self._replays.take_all():
+            add(self._barred(partial(self._clipped, piece.batch, piece.per_unit), piece.batch))
 
     def taken(self, batch: Sequence[Any], per_unit: int, recorded: GradientPass) -> ClippedSums:
         """Return the clipped sums of a pass that was made already."""
@@ -210,7 +198,7 @@ class Passes:
     # --- one piece ---------------------------------------------------------------------------------------
 
     def _piece(self, batch: Sequence[Any], per_unit: int) -> ClippedSums:
-        return self._replay(batch, per_unit, record=True) or self._clipped(batch, per_unit)
+        return self._replays.replay(batch, per_unit, record=True) or self._clipped(batch, per_unit)
 
     def _barred(
         self, work: Callable[[], T], batch: Sequence[Any], again: Callable[[], T | None] | None = None
@@ -273,27 +261,6 @@ class Passes:
             found = self._clipper.sums(self._pass(batch, per_unit))
         return found.without(units - rows.count(batch) // per_unit)
 
-    def _replay(self, batch: Sequence[Any], per_unit: int, *, record: bool) -> ClippedSums | None:
-        """Return the sums of a recorded pass, which is recorded first if need be; None: run one as it is."""
-        if self._recordings is None:
-            return None
-        if not self._recordings.takes(batch):
-            self._pieces += [(None, batch, per_unit)] if record else []
-            return None
-        try:
-            replay = self._recordings.replay(batch, per_unit, record=record)
-        except UnsupportedUseError:
-            return None  # the pass that follows settles which engine can run it
-        if replay is None:
-            return None
-        sums = replay.sums
-        if self._clipper.adaptive is not None:
-            sums = sums.without(replay.padding + float((~_real(batch, per_unit)).sum()))
-        if distributed.size() > 1:  # ranks must agree on what they add up, so this one looks at once
-            return sums if replay.finite() else None
-        self._pieces.append((replay, batch, per_unit))
-        return sums
-
     def _pass(self, batch: Sequence[Any], per_unit: int) -> GradientPass:
         try:
             return self._engine.run(batch, per_unit=per_unit)
@@ -308,7 +275,8 @@ class Passes:
             found = engine.run(batch, per_unit=per_unit)  # raises again where the engine was not the reason
         if self._kind is not Engines.AUTO:
             raise reason
-        self._kind, self._engine, self._recordings = Engines.FUNCTIONAL, engine, None
+        self._kind, self._engine = Engines.FUNCTIONAL, engine
+        self._replays.stop()
         how = "which is slower" if engine.vectorized else "row by row, which is slow"
         warnings.warn(f"{reason} Going on with the functional engine, {how}.", stacklevel=9)
         return found
@@ -321,21 +289,6 @@ class Passes:
         return BookKeeping(self._model, self._loss)
 
 
-def recorder(*, cuda_graphs: bool, compile: bool) -> Recorder | None:
-    """Return the way to record passes that the settings ask for."""
-    inside = Compiling() if compile else None
-    return CudaGraphs(inside) if cuda_graphs else inside
-
-
-def _real(batch: Sequence[Any], per_unit: int) -> Tensor:
-    """Return which units are not padding, whose rows all have a weight of 0: [units] of bool."""
-    weights, *rest = batch
-    if weights is None:
-        found = next(iter(rows.tensors(rest)))
-        return torch.ones(found.shape[0] // per_unit, dtype=torch.bool, device=found.device)
-    return (weights.reshape(-1, per_unit) != 0).any(1)
-
-
 def _without_padding(batch: Sequence[Any], per_unit: int) -> Sequence[Any]:
-    real = _real(batch, per_unit)
+    real = real_units(batch, per_unit)
     return batch if bool(real.all()) else rows.take(batch, real.repeat_interleave(per_unit))

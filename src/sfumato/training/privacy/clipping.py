@@ -38,7 +38,16 @@ from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms import tensors
 from sfumato.mechanisms.random import Generator
 
-__all__ = ["AdaptiveClip", "Clipper", "Clipping", "CoordinateClipping", "GradientPass", "Scaling"]
+__all__ = [
+    "AdaptiveClip",
+    "ClippedSums",
+    "Clipper",
+    "Clipping",
+    "CoordinateClipping",
+    "GradientPass",
+    "Scaling",
+    "one_clipping",
+]
 
 # In bfloat16 a weight and its product are rounded by up to 2^-9 each: weights are lowered so that no
 # contribution is rounded above the bound.
@@ -195,6 +204,19 @@ class CoordinateClipping:
     def event(self, noisy_sum: DpEvent) -> DpEvent:
         """Return what one step costs, before sampling, whose noisy sum alone costs `noisy_sum`."""
         return noisy_sum
+
+
+def one_clipping(
+    clip_norm: float | None, clipping: Clipping | CoordinateClipping | None
+) -> Clipping | CoordinateClipping:
+    """Return the clipping that exactly one of two arguments states.
+
+    >>> one_clipping(2.0, None).clip_norm
+    2.0
+    """
+    if (clip_norm is None) == (clipping is None):
+        raise InvalidParameterError("pass either clip_norm or clipping, not both and not neither.")
+    return Clipping(clip_norm=clip_norm) if clipping is None else clipping
 
 
 def _check_threshold(**thresholds: float) -> None:
