@@ -35,7 +35,7 @@ from sfumato.training import (
 from sfumato.training.record.run_folder import RunFolder
 from sfumato.training.privacy.clipping import CoordinateClipping, Scaling
 from sfumato.training.data.units import Deferred, Units
-from sfumato.training.engine.isolation.isolated_rows import is_row
+from sfumato.training.isolation.isolated_rows import is_row
 from sfumato.training.privacy.noise import IndependentNoise
 from sfumato.training.loop import Session
 

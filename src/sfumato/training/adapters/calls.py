@@ -18,17 +18,18 @@ from torch import Tensor, nn
 
 from sfumato.errors import InvalidParameterError, NotPrivateError, UnsupportedUseError
 from sfumato.training.adapters.handed_out import HandedOut, Output
-from sfumato.training.adapters.nesting import Withheld, changed, is_constant, refuse_unsplit
+from sfumato.training.adapters.nesting import Withheld, is_constant, refuse_unsplit
 from sfumato.training.adapters.runner import Autocast, Runner
 from sfumato.training.data import rows as rows_of
 from sfumato.training.data import tree
+from sfumato.training.data.tree import changed
 from sfumato.training.engine.book_keeping import BookKeepingPass
-from sfumato.training.engine.isolation.isolated_rows import Isolated
 from sfumato.training.engine.losses import checked
 from sfumato.training.engine.tape.operation import Memory
 from sfumato.training.engine.tape.tape import NotPassedError, Tape, Tracked
 from sfumato.training.integrity.release_barrier import fill_caches
-from sfumato.training.privacy.clipping import GradientPass
+from sfumato.training.isolation.isolated_rows import Isolated
+from sfumato.training.privacy.gradient_pass import GradientPass
 
 __all__ = ["BatchCalls", "LossCall"]
 

@@ -7,7 +7,6 @@ Guarantee  What `refuse_unsplit` lets through has rows in tensors alone: a leaf 
            refused.
 """
 
-from collections.abc import Callable
 from enum import Enum
 from typing import Any, Final, NoReturn
 
@@ -17,7 +16,7 @@ from torch import Tensor
 from sfumato.errors import InvalidParameterError
 from sfumato.training.data import tree
 
-__all__ = ["StandIn", "Withheld", "changed", "is_constant", "refuse_unsplit", "row_count"]
+__all__ = ["StandIn", "Withheld", "is_constant", "refuse_unsplit", "row_count"]
 
 _CONSTANTS: Final = (
     *(bool, int, float, complex, str, bytes, Enum),
@@ -50,16 +49,6 @@ class Withheld(StandIn):
 def is_constant(leaf: Any) -> bool:
     """Whether a leaf is a plain value that all rows share."""
     return leaf is None or isinstance(leaf, _CONSTANTS)
-
-
-def changed(value: Any, change: Callable[[Any], Any]) -> Any:
-    """Return a copy of a nested value in which each leaf is changed; `change` sees them in order.
-
-    >>> changed({"x": (1, [2])}, lambda leaf: leaf + 1)
-    {'x': (2, [3])}
-    """
-    inner = tree.parts(value)
-    return change(value) if inner is None else tree.rebuilt(value, [changed(part, change) for part in inner])
 
 
 def refuse_unsplit(value: Any, *, rows: int, what: str) -> None:

@@ -19,11 +19,11 @@ from sfumato.errors import UnsupportedUseError
 from sfumato.training.data.rows import Grouping
 from sfumato.training.engine import parameter_values
 from sfumato.training.engine.functional import needs_autograd
-from sfumato.training.engine.isolation.isolated_rows import Isolated, cannot_run
 from sfumato.training.engine.step.failure_guard import QUOTES_NO_ROW, guarded
 from sfumato.training.engine.tape.operation import Memory
 from sfumato.training.engine.tape.tape import Tape, Tracked
 from sfumato.training.integrity.release_barrier import Barrier
+from sfumato.training.isolation.isolated_rows import Isolated, cannot_run
 from sfumato.training.models import batch_norm
 
 __all__ = ["Autocast", "Runner"]

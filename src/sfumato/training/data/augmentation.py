@@ -17,7 +17,7 @@ from torch import Tensor
 
 from sfumato.errors import InvalidParameterError, QueryFailedError, SfumatoError, UnsupportedUseError
 from sfumato.training.data import rows, tree
-from sfumato.training.engine.isolation.isolated_rows import Isolated
+from sfumato.training.isolation.isolated_rows import Isolated
 
 __all__ = ["Augment", "Augmenter", "quietly"]
 

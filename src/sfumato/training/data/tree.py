@@ -19,7 +19,7 @@ from typing import Any, cast
 
 from torch import Tensor
 
-__all__ = ["leaves", "mapped", "parts", "rebuilt", "refilled", "structure", "tensors", "zipped"]
+__all__ = ["changed", "leaves", "mapped", "parts", "rebuilt", "refilled", "structure", "tensors", "zipped"]
 
 
 def parts(value: Any) -> list[Any] | None:
@@ -108,10 +108,17 @@ def mapped(value: Any, change: Callable[[Tensor], Any]) -> Any:
     >>> mapped(({"a": Tensor([1.0])}, "text"), len)
     ({'a': 1}, 'text')
     """
+    return changed(value, lambda leaf: change(leaf) if isinstance(leaf, Tensor) else leaf)
+
+
+def changed(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Return a copy with each leaf changed; `change` sees them in order.
+
+    >>> changed({"x": (1, [2])}, lambda leaf: leaf + 1)
+    {'x': (2, [3])}
+    """
     inner = parts(value)
-    if inner is None:
-        return change(value) if isinstance(value, Tensor) else value
-    return rebuilt(value, [mapped(part, change) for part in inner])
+    return change(value) if inner is None else rebuilt(value, [changed(part, change) for part in inner])
 
 
 def refilled(value: Any, new: Iterable[Tensor]) -> Any:

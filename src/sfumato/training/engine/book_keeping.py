@@ -22,11 +22,11 @@ from sfumato.errors import SfumatoError, UnsupportedUseError
 from sfumato.training.data.rows import Grouping, count, mapped
 from sfumato.training.engine import parameter_values, rules
 from sfumato.training.engine.functional import needs_autograd
-from sfumato.training.engine.isolation.isolated_rows import Isolated, cannot_run
 from sfumato.training.engine.losses import Loss, checked
 from sfumato.training.engine.rules.linear import LinearOp
 from sfumato.training.engine.tape.operation import Memory, Op
 from sfumato.training.engine.tape.tape import NotPassedError, Tape, Tracked
+from sfumato.training.isolation.isolated_rows import Isolated, cannot_run
 
 __all__ = ["BookKeeping", "BookKeepingPass"]
 

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from sfumato.errors import UnsupportedUseError
 from sfumato.training.data.rows import Grouping, count, refilled, take, tensors
 from sfumato.training.engine import parameter_values
-from sfumato.training.engine.isolation.isolated_rows import Discreet
 from sfumato.training.engine.losses import Loss, checked
 from sfumato.training.engine.tape.operation import squared_norm, weighted_sum
+from sfumato.training.isolation.isolated_rows import Discreet
 
 __all__ = ["Functional", "FunctionalPass", "needs_autograd"]
 

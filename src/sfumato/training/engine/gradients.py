@@ -45,10 +45,10 @@ from sfumato.training.privacy.clipping import (
     Clipper,
     Clipping,
     CoordinateClipping,
-    GradientPass,
     one_clipping,
 )
 from sfumato.training.privacy.dp_sgd import NoisyStep
+from sfumato.training.privacy.gradient_pass import GradientPass
 from sfumato.training.privacy.noise import IndependentNoise, NoiseSource
 from sfumato.training.privacy.sampling import Sampling
 

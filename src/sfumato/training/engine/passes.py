@@ -30,11 +30,12 @@ from sfumato.training.engine.losses import Loss
 from sfumato.training.engine.microbatches import rows_that_fit
 from sfumato.training.engine.projections import Projections
 from sfumato.training.engine.recorded_pieces import RecordedPieces, real_units
-from sfumato.training.engine.self_check import Engine, refuse_other_routes, same_draws, self_check
+from sfumato.training.engine.self_check import refuse_other_routes, same_draws, self_check
 from sfumato.training.fast.pass_cache import Recorder
 from sfumato.training.integrity.release_barrier import Barrier, fill_caches, refuse_unsafe
 from sfumato.training.models import batch_norm
-from sfumato.training.privacy.clipping import ClippedSums, Clipper, GradientPass
+from sfumato.training.privacy.clipping import ClippedSums, Clipper
+from sfumato.training.privacy.gradient_pass import Engine, GradientPass
 
 __all__ = ["Engines", "Passes"]
 

@@ -42,9 +42,10 @@ from sfumato.mechanisms.random import Generator, resolve
 from sfumato.mechanisms.tensors import gaussian
 from sfumato.training.data.rows import Grouping, count, mapped, take
 from sfumato.training.engine import parameter_values
-from sfumato.training.engine.isolation.isolated_rows import Isolated, cannot_run
 from sfumato.training.engine.losses import Loss, checked
 from sfumato.training.engine.tape.operation import norm_dtype
+from sfumato.training.isolation.isolated_rows import Isolated, cannot_run
+from sfumato.training.random_state import RandomState
 
 __all__ = ["Projections", "ProjectionsPass"]
 
@@ -92,7 +93,7 @@ class Projections:
         """Start on a batch. Estimates and sums are computed when they are asked for."""
         rows = count(batch)
         grouping = Grouping(units=rows // per_unit, per_unit=per_unit)
-        draw = _Draw(sorted({p.device for p in self.parameters.values() if p.device.type == "cuda"}, key=str))
+        draw = RandomState(p.device for p in self.parameters.values())
         with torch.enable_grad():
             losses = self.losses(batch) if rows else next(iter(self.parameters.values())).new_zeros(0)
         return ProjectionsPass(self, batch, grouping, draw, losses)
@@ -152,23 +153,6 @@ class Projections:
             torch.backends.mkldnn.enabled, torch.backends.cudnn.enabled = before  # type: ignore[assignment]
 
 
-class _Draw:
-    """The state of torch's random generators, to be gone back to."""
-
-    def __init__(self, devices: Sequence[torch.device]) -> None:
-        self._devices = devices
-        self._states = [torch.get_rng_state(), *(torch.cuda.get_rng_state(d) for d in devices)]
-
-    @contextmanager
-    def again(self) -> Iterating[None]:
-        """Draw as the first pass did, and leave the generators as they were before."""
-        with torch.random.fork_rng(self._devices):
-            torch.set_rng_state(self._states[0])
-            for device, state in zip(self._devices, self._states[1:], strict=True):
-                torch.cuda.set_rng_state(state, device)
-            yield
-
-
 @dataclass(frozen=True, slots=True)
 class _Probe:
     """One direction, with the products of all units: what the sums must agree with."""
@@ -182,7 +166,7 @@ class ProjectionsPass:
     """The gradients of one batch, known by their products with random directions."""
 
     def __init__(
-        self, engine: Projections, batch: Sequence[Any], grouping: Grouping, draw: _Draw, losses: Tensor
+        self, engine: Projections, batch: Sequence[Any], grouping: Grouping, draw: RandomState, losses: Tensor
     ) -> None:
         self._engine = engine
         self._batch = batch

@@ -19,11 +19,11 @@ from torch import Tensor, nn
 from sfumato.errors import InvalidParameterError, UnsupportedUseError
 from sfumato.training import distributed
 from sfumato.training.data import rows
-from sfumato.training.engine.self_check import Engine
 from sfumato.training.fast.compilation import Compiling
 from sfumato.training.fast.cuda_graphs import CudaGraphs
 from sfumato.training.fast.pass_cache import Recorder, Recordings, Replay
 from sfumato.training.privacy.clipping import ClippedSums, Clipper, CoordinateClipping
+from sfumato.training.privacy.gradient_pass import Engine
 
 __all__ = ["Piece", "RecordedPieces", "real_units", "recorder"]
 

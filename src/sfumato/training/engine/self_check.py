@@ -17,15 +17,16 @@ Failure    A trainable parameter that is reached around its module (by a list or
 Not here   What only happens for values, sizes or modes that these few rows do not have.
 """
 
-from collections.abc import Generator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 
 from sfumato.errors import UnsupportedModelError
+from sfumato.training import random_state
 from sfumato.training.data.rows import converted, count, take, tensors
 from sfumato.training.engine import parameter_values
 from sfumato.training.engine.book_keeping import BookKeeping
@@ -33,23 +34,15 @@ from sfumato.training.engine.evaluation_mode import evaluating
 from sfumato.training.engine.functional import Functional
 from sfumato.training.engine.losses import Loss
 from sfumato.training.engine.projections import Projections
-from sfumato.training.privacy.clipping import GradientPass
+from sfumato.training.privacy.gradient_pass import Engine, GradientPass
 
-__all__ = ["Engine", "refuse_other_routes", "same_draws", "self_check"]
+__all__ = ["refuse_other_routes", "same_draws", "self_check"]
 
 _ROWS: Final = 3  # few enough for any memory
 # How far rounding may take two correct ways apart, relative to the gradient of a parameter and to the whole
 # gradient. Deep networks in float32 differ by up to 5e-4, in bfloat16 by up to a few percent.
 _TOLERANCE: Final = {torch.float64: (1e-6, 1e-10), torch.float32: (1e-2, 1e-6)}
 _COARSE: Final = (0.15, 1e-2)
-
-
-class Engine(Protocol):
-    """Whatever gives the gradients of the units of a batch."""
-
-    def run(self, batch: Sequence[Any], *, per_unit: int = 1) -> GradientPass:
-        """Return the gradients of a batch, `per_unit` consecutive rows to a unit."""
-        ...
 
 
 def self_check(engine: Engine, model: nn.Module, loss: Loss, batch: Sequence[Any]) -> bool:
@@ -174,9 +167,6 @@ def refuse_other_routes(model: nn.Module, loss: Loss, batch: Sequence[Any]) -> N
         )
 
 
-@contextmanager
-def same_draws(model: nn.Module) -> Generator[None]:
+def same_draws(model: nn.Module) -> AbstractContextManager[None]:
     """Return a context after which dropout draws what it would have drawn without it."""
-    devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
-    with torch.random.fork_rng(sorted(devices, key=str)):
-        yield
+    return random_state.same_draws(p.device for p in model.parameters())

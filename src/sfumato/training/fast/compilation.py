@@ -22,6 +22,7 @@ from sfumato.training.data import rows
 from sfumato.training.fast import kernels
 from sfumato.training.fast.pass_cache import Pass
 from sfumato.training.privacy.clipping import ClippedSums
+from sfumato.training.random_state import RandomState, same_draws
 
 __all__ = ["Compiling"]
 
@@ -38,14 +39,14 @@ class Compiling:
 
     def record(self, run: Pass, batch: Sequence[Any]) -> Pass:
         """Return a compiled version of a pass; the pass itself, with a warning, where there is none."""
-        devices = sorted({t.device for t in rows.tensors(batch) if t.is_cuda}, key=str)
-        with torch.random.fork_rng(devices):
-            before = _states(devices)
+        devices = [t.device for t in rows.tensors(batch)]
+        with same_draws(devices):
+            before = RandomState(devices)
             wanted = run(batch)  # also measures what must not be measured while tracing
-            agree = _agree if _same(before, _states(devices)) else _alike
+            agree = _agree if before.same_as(RandomState(devices)) else _alike
         try:
             compiled = _compiled(run, batch)
-            with torch.random.fork_rng(devices):
+            with same_draws(devices):
                 agrees = agree(compiled(batch), wanted)
         except (torch.OutOfMemoryError, MemoryError, SfumatoError):
             raise
@@ -84,14 +85,6 @@ def _compiled(run: Pass, batch: Sequence[Any]) -> Pass:
         return total, ClippedSums(sums, below)
 
     return compiled
-
-
-def _states(devices: Sequence[torch.device]) -> list[Tensor]:
-    return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in devices)]
-
-
-def _same(before: Sequence[Tensor], after: Sequence[Tensor]) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
 
 
 def _alike(got: tuple[Tensor, ClippedSums], wanted: tuple[Tensor, ClippedSums]) -> bool:

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from sfumato.training.data import rows, tree
-from sfumato.training.engine.self_check import Engine
 from sfumato.training.privacy.clipping import ClippedSums, Clipper
+from sfumato.training.privacy.gradient_pass import Engine
 
 __all__ = ["Pass", "Recorder", "Recordings", "Replay"]
 

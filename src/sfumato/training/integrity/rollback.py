@@ -13,20 +13,31 @@ import signal
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from torch import Tensor
 
 from sfumato.training.data import tree
-from sfumato.training.loop import TrainingLoop
 
 __all__ = ["undone_on_failure"]
 
 Result = TypeVar("Result")
 
 
+class _Revertible(Protocol):
+    """A training loop, whose parts can be read and set."""
+
+    def parts(self) -> Any:
+        """Return the state of model, optimizer and denoiser."""
+        ...
+
+    def roll_back(self, state: Any) -> None:
+        """Return to a state."""
+        ...
+
+
 def undone_on_failure(
-    work: Callable[[], Result], loop: TrainingLoop, *, published: Callable[[], Any], kept: Callable[[], bool]
+    work: Callable[[], Result], loop: _Revertible, *, published: Callable[[], Any], kept: Callable[[], bool]
 ) -> Result:
     """Return what `work` returns; where it fails, take back what a loop did, unless `kept()`.
 
@@ -49,7 +60,7 @@ def undone_on_failure(
         raise
 
 
-def _go_back(loop: TrainingLoop, start: Any, published: Callable[[], Any]) -> None:
+def _go_back(loop: _Revertible, start: Any, published: Callable[[], Any]) -> None:
     try:
         state = published()
     except Exception:  # a checkpoint that cannot be read is no place to go back to

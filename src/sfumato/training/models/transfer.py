@@ -20,8 +20,8 @@ from sfumato.training.data import rows, tree
 from sfumato.training.data.augmentation import quietly
 from sfumato.training.data.units import RowSource, moved, open_rows
 from sfumato.training.engine.evaluation_mode import evaluating
-from sfumato.training.engine.isolation.isolated_rows import Isolated
 from sfumato.training.integrity.release_barrier import Barrier, refuse_unsafe
+from sfumato.training.isolation.isolated_rows import Isolated
 
 __all__ = ["cached_features"]
 

@@ -26,7 +26,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import torch
 from dp_accounting import dp_event as dp
@@ -37,6 +37,7 @@ from sfumato.accounting.events import DpEvent
 from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms import tensors
 from sfumato.mechanisms.random import Generator
+from sfumato.training.privacy.gradient_pass import GradientPass
 
 __all__ = [
     "AdaptiveClip",
@@ -44,7 +45,6 @@ __all__ = [
     "Clipper",
     "Clipping",
     "CoordinateClipping",
-    "GradientPass",
     "Scaling",
     "one_clipping",
 ]
@@ -54,27 +54,6 @@ __all__ = [
 _COARSE = 1 - 2**-7
 _STABILITY = 0.01  # of automatic clipping: the constant its paper uses throughout
 _SMALLEST = 1e-12  # a threshold: squares of much smaller norms vanish in float32, and would not be clipped
-
-
-class GradientPass(Protocol):
-    """The gradients of one batch, as any engine gives them."""
-
-    def squared_norms(self, groups: Sequence[Sequence[str]]) -> Tensor:
-        """Return the squared norm of each unit's gradient in each group of parameters: [groups, units]."""
-        ...
-
-    def weighted_sums(
-        self, groups: Sequence[Sequence[str]], weights: Tensor, *, last: bool = False
-    ) -> dict[str, Tensor]:
-        """Return for each parameter the sum of all units' gradients times their weights [groups, units].
-
-        If it is the `last` that is asked of this pass, memory is let go of on the way.
-        """
-        ...
-
-    def per_unit(self, name: str) -> Tensor:
-        """Return each unit's gradient of one parameter: [units, *shape]."""
-        ...
 
 
 class Scaling(Enum):

@@ -19,11 +19,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from sfumato.errors import UnsupportedUseError
-from sfumato.training.engine.isolation.vmap_substitutes import rows_first, steps_first
 from sfumato.training.engine.rules.linear import LinearOp
 from sfumato.training.engine.rules.recurrences import GRU, LSTM, Recurrence, ReluRNN, TanhRNN, Weights
 from sfumato.training.engine.tape.operation import autocast
 from sfumato.training.engine.tape.tape import NoRuleError, Tape, Tracked, name_of, plain, rule
+from sfumato.training.isolation.vmap_substitutes import rows_first, steps_first
 
 __all__ = ["Parameters"]
 

@@ -29,8 +29,8 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from sfumato.errors import NotPrivateError, UnsupportedUseError
 from sfumato.training.data.rows import Grouping
-from sfumato.training.engine.isolation.isolated_rows import Discreet, Isolated, is_row
 from sfumato.training.engine.tape.operation import Memory, Op
+from sfumato.training.isolation.isolated_rows import Discreet, Isolated, is_row
 
 __all__ = ["CopyOp", "NoRuleError", "NotPassedError", "Tape", "Tracked", "name_of", "plain", "rule"]
 

@@ -16,8 +16,8 @@ from sfumato.errors import UnsupportedUseError
 from sfumato.training.engine.book_keeping import BookKeeping
 from sfumato.training.engine.functional import Functional
 from sfumato.training.engine.gradients import PrivateGradients
-from sfumato.training.engine.isolation.isolated_rows import Isolated, is_row
 from sfumato.training.engine.projections import Projections
+from sfumato.training.isolation.isolated_rows import Isolated, is_row
 from sfumato.training.privacy.clipping import Clipper, Clipping
 
 

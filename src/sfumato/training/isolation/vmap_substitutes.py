@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sfumato.training.engine.isolation.isolated_rows import Isolated, adapter, is_row
+from sfumato.training.isolation.isolated_rows import Isolated, adapter, is_row
 
 __all__ = ["rows_first", "steps_first"]
 

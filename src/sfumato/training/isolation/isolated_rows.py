@@ -182,7 +182,7 @@ def adapter(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any
 @cache
 def _load() -> None:
     """Load the decompositions that vmap needs, as torch.func.vmap does, and our adapters; once a process."""
-    from sfumato.training.engine.isolation import vmap_substitutes
+    from sfumato.training.isolation import vmap_substitutes
 
     _ = vmap_substitutes
     lazy_load_decompositions()
