@@ -26,6 +26,7 @@ from sfumato.ledger import Account
 from sfumato.testing import seeded
 from sfumato.training import Clipping, Runtime, TrainingRun, train
 from sfumato.training.models.networks import loss_for, model_for, score_for
+from sfumato.training.random_state import same_draws
 
 __all__ = ["run"]
 
@@ -80,8 +81,7 @@ def _model(settings: TrainSettings, data: Dataset) -> nn.Module:
     name, width = str(settings.model), settings.width or 1
     if settings.seed is None:
         return model_for(data, name, width=width)
-    with torch.random.fork_rng([]):
-        torch.manual_seed(settings.seed)
+    with same_draws(seed=settings.seed):
         return model_for(data, name, width=width)
 
 

@@ -44,6 +44,7 @@ from sfumato.labels.methods.randomized_response import Correction
 from sfumato.labels.methods.released_labels import Alibi, MultiStage, RandomizedLabels
 from sfumato.labels.train import Learner, Method
 from sfumato.labels.whitening import whitened
+from sfumato.training.random_state import same_draws
 
 __all__ = [
     "METHODS",
@@ -167,8 +168,7 @@ def recipe(
     asked = _Asked(data, epsilon, delta, 0 if seed is None else seed, model, start)
     if seed is None:
         return METHODS[method](asked)
-    with torch.random.fork_rng([]):
-        torch.manual_seed(seed)
+    with same_draws(seed=seed):
         return METHODS[method](asked)
 
 
@@ -260,8 +260,7 @@ def first_model(data: Dataset, *, seed: int = 0, groups: Tensor | None = None) -
     points = points_of(data.train.features)
     if groups is None:
         groups, _ = clustered(points, clusters=min(_START_CLUSTERS * data.num_classes, len(points)))
-    with torch.random.fork_rng([]):
-        torch.manual_seed(seed)
+    with same_draws(seed=seed):
         body = nn.Sequential(nn.Linear(points.shape[1], _START_WIDTH), nn.Tanh())
         told = nn.Sequential(body, nn.Linear(_START_WIDTH, int(groups.max()) + 1))
         learn(told, points, groups, epochs=4, batch_size=128, learning_rate=1e-3, seed=seed)

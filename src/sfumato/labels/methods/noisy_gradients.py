@@ -37,6 +37,7 @@ from sfumato.training.privacy.clipping import Clipping
 from sfumato.training.privacy.denoising import Denoiser
 from sfumato.training.privacy.dp_sgd import DpSgd
 from sfumato.training.privacy.sampling import Sampling, ShuffledBatches
+from sfumato.training.random_state import same_draws
 from sfumato.training.train import plan_run
 
 __all__ = ["Denoising", "NoisyGradients"]
@@ -182,7 +183,7 @@ class NoisyGradients:
         )
         named = private.parameters
         rows = features[:_REHEARSED].to(next(iter(named.values())).device)
-        with rehearsing("the model's gradient"), torch.random.fork_rng(_drawing(rows)):
+        with rehearsing("the model's gradient"), same_draws([rows.device]):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the run itself will say which engine it must use
                 private.accumulate(rows, torch.zeros(len(rows), dtype=torch.int64, device=rows.device))
@@ -200,8 +201,3 @@ class NoisyGradients:
         if not self.denoising.reveals_batches:
             return None
         return ShuffledBatches(batch_size=self.expected_batch_size, public_size=self.public_size)
-
-
-def _drawing(rows: Tensor) -> list[torch.device]:
-    """Return the devices beside the CPU whose random state a pass over rows may change."""
-    return [rows.device] if rows.is_cuda else []
