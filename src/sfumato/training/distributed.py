@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""More than one process: the same script under `torchrun`, with the same sums as one process would give.
+"""Training in several processes: the same script under `torchrun`, with the same sums as in one process.
 
-Guarantee  Rank 0 draws each batch and tells the others, so one sampler forms the batches, however many ranks
-           there are. Each rank clips and adds up its share of the units; noise is added once, by rank 0, to
-           its share before the shares are added up. So all ranks get the same noisy sum.
-Trust      The ranks are one trusted side: shares without noise travel between them.
-Outside    Only rank 0 writes files, speaks to the ledger and shows progress. All ranks hold the same data, or
-           the run is refused (`agreement`).
-Alone      Without torch.distributed every function here does the obvious thing for one process.
-Failure    What rank 0 refuses is raised on all ranks. Where a rank dies, the others stop with an error once
-           their connection breaks or the timeout is over; torchrun ends them at once.
+Guarantee  Rank 0 draws each batch and sends it to the others, so one sampler forms the batches, however many
+           ranks there are. Each rank clips and adds up its share of the units. Noise is added once, by rank
+           0, to its share before the shares are added up. So all ranks get the same noisy sum. The ranks
+           trust each other: shares without noise are sent between them.
+Edge cases Without torch.distributed every function here does the same for one process. Only rank 0 writes
+           files, uses the ledger and shows progress.
+Failure    An error of rank 0 is raised on all ranks. If a rank dies, the others stop with an error when their
+           connection breaks or the timeout is over; torchrun ends them at once. All ranks must hold the same
+           data, or the run is refused (`rank_agreement`).
 """
 
 import atexit

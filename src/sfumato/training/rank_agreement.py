@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """All ranks hold the same rows under the same numbers, or the run is refused.
 
-Guarantee  A batch is a set of numbers, and each rank takes its share of them. Where number 7 is one person on
-           one rank and another on the next, a person may be in a batch twice, and the noise is for once. So
-           before the first step, and after the run was charged, ranks compare what they hold: the number of
-           units, who owns which row, all bytes of tensors, and the indices of subsets. Where rows are
-           computed when they are asked for, no rank reads them all: at every step all ranks read the same two
-           units of the batch, chosen at random, and compare these.
+Guarantee  A batch is a set of numbers, and each rank takes its share of them. If number 7 is one person on
+           one rank and another person on the next, a person may be in a batch twice, but noise is sized for
+           one contribution. So before the first step, and after the run was charged, ranks compare what they
+           hold: the number of units, who owns which row, all bytes of tensors, and the indices of subsets. If
+           rows are computed when they are read, no rank reads them all: at every step all ranks read the same
+           two units of the batch, chosen at random, and compare these.
 Failure    Ranks that differ all stop. A data set whose row differs from one reading to the next cannot be
            compared, and is refused: random changes belong into `augment`, which runs after it.
 Edge cases A difference in a share f of lazily read rows stays unseen for t steps with a chance of
            (1 - f)^(2 t).
-Not here   What is told: ranks exchange hashes with a secret key of 256 bits, made for this run by rank 0, so
-           whoever listens learns nothing of the rows. That ranks differ is a fact about the setup.
+Not here   Secrets: ranks exchange hashes with a secret key of 256 bits, made for this run by rank 0, so the
+           messages reveal nothing of the rows. That ranks differ is a fact about the setup.
 """
 
 import hashlib

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a loop does with one batch: calls of the module, and calls of the criterion on what came out.
+"""The calls of a loop over one batch: of the module, and of the criterion on the module's outputs.
 
 Guarantee  `recorded` has each row's own gradient of the sum of the losses that were taken: module and
            criterion have seen each row alone. `loss` computes the same losses again, for any rows of the
-           batch: with it the reference engine takes over where a call could not run in isolation.
+           batch: the reference engine uses it if a call could not run in isolation.
 Unit       One row of the loader's batch. Several calls over the same rows add up, before clipping.
-Edge cases A batch without rows: the module runs on one row that is made up, so that outputs have their
-           shapes, and no row of it is handed out. The loss is 0.
+Edge cases A batch without rows: the module runs on one synthetic row, so that outputs have their shapes,
+           and no row of it is handed out. The loss is 0.
 """
 
 import itertools

@@ -2,7 +2,7 @@
 """The criterion of a private loop: one number for each row, computed while the row is alone.
 
 Guarantee  In training, the user's criterion sees the module's outputs and the targets of one row at a time.
-           So no loss can mix rows or depend on how many there are. `backward` on what it returns asks for the
+           So no loss can mix rows or depend on how many there are. `backward` on what it returns requests the
            gradient of each row's own loss; the gradient is computed at the step, and is clipped there.
 Edge cases The returned value is the mean over the rows. It is exact, so it is private: do not publish it.
            Sums of such losses add up for each row before clipping. A criterion in evaluation mode or without

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Arguments and outputs of a private module and its criterion, as nested values (`tree`).
 
-Guarantee  What `refuse_unsplit` lets through has rows in tensors alone: a leaf is a tensor, an output of the
-           module, None, or a plain constant that all rows share. An object that is not looked into could
-           hold rows that nobody splits, and a list of plain values could have one for each row; both are
+Guarantee  A value that `refuse_unsplit` accepts has rows in tensors alone: a leaf is a tensor, an output of
+           the module, None, or a plain constant that all rows share. An object that is not looked into could
+           hold rows that are not split, and a list of plain values could have one for each row; both are
            refused.
 """
 

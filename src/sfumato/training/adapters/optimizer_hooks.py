@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens between the batches of a private loader and the steps of its optimizer.
+"""The steps of a private loop: from the batches of its loader to the steps of its optimizer.
 
 Guarantee  Before the optimizer moves anything, the `.grad` of every trainable parameter is the noisy clipped
            sum over one sample, divided by a public number, and the step is counted; or an error is raised,
            nothing is released and nothing is counted.
            Each sample of the loader is followed by exactly one step, whatever is in it: a loop that skips
            batches, by their size or otherwise, is stopped at the next batch, and so is a step without one.
-Edge cases A batch without rows needs no pass: its step is noise alone. What a loop left without a step when
-           it was abandoned is forgotten: it was never released.
-Failure    A step beyond those that were planned, a closure, parameters that were unfrozen later, more than
-           one process.
+Edge cases A batch without rows needs no pass: its step is noise alone. Batches of a loop that was abandoned
+           before their step are forgotten: they were never released.
+Failure    A step beyond the planned ones, a closure, parameters that were unfrozen later, and more than one
+           process raise an error.
 Not here   Sums, noise and counting (`PrivateGradients`); what a loop does with a batch (`calls`).
 """
 

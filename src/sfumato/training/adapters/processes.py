@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A private loop runs in one process.
 
-Each process would draw samples and noise of its own, so that their weights drift apart and the steps that are
-counted are not those that were taken. `train` and `PrivateGradients` work in several processes.
+Each process would draw its own samples and noise. Their weights would drift apart, and the counted steps
+would not be the steps taken. `train` and `PrivateGradients` work in several processes.
 """
 
 import os

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How calls of a private module and its criterion are run on the rows of a batch.
+"""Run calls of a private module and its criterion on the rows of a batch.
 
-Guarantee  `isolated` runs a call while each row is alone and every use of a parameter is noted on a tape.
-           `plainly` runs it on the whole batch without gradients: what comes out is for the user's eyes, and
+Guarantee  `isolated` runs a call while each row is alone and every use of a parameter is recorded on a tape.
+           `plainly` runs it on the whole batch without gradients: the result is only shown to the user, and
            no gradient is ever computed from it. Both leave module and criterion as they were, or raise
-           `NotPrivateError` (`barrier`).
+           `NotPrivateError` (`integrity.release_barrier`).
 Failure    What cannot run in isolation raises `UnsupportedUseError`. No message quotes a row: an error of the
-           module's or the criterion's own is raised as it is only where rows of zeros raise it as well.
+           module or the criterion is raised as it is only if rows of zeros raise it as well.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Change rows at random before they are learned from, each unit on its own.
 
-Guarantee  What `augment` makes of a unit's rows depends on these rows and on random draws: never on the rows
+Guarantee  What `augment` makes of a unit's rows depends on these rows and on random draws, never on the rows
            of another unit. It is called for all units at once, but sees one of them (`isolation`), or it is
            called once for each unit.
 Unit       `rows_per_unit` consecutive rows: all views of a row, and all rows of an owner. Mixing within a
            unit is allowed.
-Failure    What `augment` says where it fails may quote a row; it is not repeated.
+Failure    The message of an `augment` that fails may quote a row. It is not repeated.
 """
 
 from collections.abc import Callable, Mapping, Sequence

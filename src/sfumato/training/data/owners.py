@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which rows belong to which owner, and which of them take part in a step.
 
-Guarantee  An owner takes part with at most `contribution_bound` of its rows, a fresh random subset where it
-           has more. Their weights add up to 1, so that its gradients are averaged before they are clipped.
-Edge cases Owners with fewer rows than others are filled up with copies of their own rows at weight 0: nobody
-           else's row, and no row of zeros, whose loss might not be a number.
+Guarantee  An owner takes part with at most `contribution_bound` of its rows, a fresh random subset if it has
+           more. Their weights add up to 1, so that its gradients are averaged before they are clipped.
+Edge cases Owners with fewer rows than others are padded with copies of their own rows at weight 0: never with
+           another owner's row, nor with a row of zeros, whose loss might not be a number.
 """
 
 from typing import Any

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches as rows: tensors, nested in any way that `tree` knows, whose first axis counts rows.
+"""Batches as rows: tensors, nested in any way that `data.tree` knows, whose first axis counts rows.
 
 A row is one example, or one augmented view of it. Rows are grouped into units by a public rule: `per_unit`
 consecutive rows belong to one unit, whose gradients are added before clipping.

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nested batches: the one place that knows how tensors lie inside other objects.
+"""Nested batches: tensors inside of tuples, lists, mappings and dataclasses.
 
-Guarantee  Walking, mapping and refilling visit the same tensors in the same order, and a container that is
-           rebuilt has the type, the names and the order of its model. What is given stays as it is.
+Guarantee  Walking, mapping and refilling visit the same tensors in the same order. A rebuilt container has
+           the type, the names and the order of the original, which is not changed.
 Edge cases Containers are tuples, named tuples, lists, mappings (`dict`, `OrderedDict`, `BatchEncoding` and
            `ModelOutput` of transformers) and dataclasses, of any depth. Everything else is a leaf, also None.
            A mapping that cannot be written to becomes a `dict`. A `UserDict` keeps its items alone: what a
            `BatchEncoding` has besides them are the texts of all its rows.
-Failure    None here: what a batch may hold besides tensors is decided by the caller (`rows`: nothing else).
+Not here   What a batch may hold besides tensors: the caller decides (`data.rows` allows None only).
 """
 
 import copy

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the user gives, as privacy units: one row each, or one owner with several rows.
+"""Training data as privacy units: one row each, or one owner with several rows.
 
-Guarantee  `Units.take` returns consecutive rows of each unit asked for, computed from that unit's rows alone,
+Guarantee  `Units.take` returns consecutive rows of each requested unit, computed from that unit's rows alone,
            at most `contribution_bound` of them, with weights that average a unit's rows and views before its
-           gradient is clipped. So one unit is one contribution, however many rows it owns.
-Owners     With `owners`, a unit is an owner (`owners`).
-Views      `augment` sees `views` copies of each row of one unit at a time (`augmenting`).
-Private    How many rows and units there are: in no message and no repr.
-Deferred   `Deferred` rows are read by `Units.open`, which a run calls once it is paid for and has begun:
-           whether they can be read at all may tell what they hold.
+           gradient is clipped. So one unit is one contribution, however many rows it owns. The numbers of
+           rows and units are private: they are in no message and no repr.
+Unit       A row, or with `owners` an owner (`data.owners`). `augment` sees `views` copies of each row of one
+           unit at a time (`data.augmentation`).
+Edge cases `Deferred` rows are read by `Units.open`, which a run calls after it was paid for and has begun:
+           whether they can be read at all may depend on what they hold.
 """
 
 from collections.abc import Callable, Mapping

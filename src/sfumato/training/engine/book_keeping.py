@@ -8,8 +8,9 @@ Source     The backward pass computes the gradients of the operations' outputs o
            gradients of each operation (`tape`) give the norms; the same tensors give the weighted sums
            (Bu et al. 2023, arXiv:2210.00038).
 Edge cases A parameter used several times has the sum of its uses as gradient; its norm has their inner
-           products too. Where uses cancel, these leave a rounding error; so the norm is raised by more than
-           that, relative to the uses: too large a norm clips too much, too small a one breaks the bound.
+           products too. If uses cancel, these leave a rounding error, so the norm is raised by more than
+           that, relative to the uses: a norm that is too large clips too much, one that is too small breaks
+           the bound.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functional: per-example gradients by vmap, or one by one. The reference of every other engine.
+"""The functional engine: per-example gradients by vmap, or one by one. It is the reference for other engines.
 
 Guarantee  Each unit's gradient is computed from that unit's rows alone: the model sees one row at a time, so
            no other row can reach it.
-Memory     All units' gradients exist at once; keep the microbatches small.
-Vmap       Where it has no rule (values that decide what is computed, functions with a derivative of their
-           own, hooks, checkpointing), rows are run one after another by ordinary autograd.
+Edge cases All units' gradients exist at once, so microbatches must be small. If vmap has no rule (values that
+           decide what is computed, functions with a derivative of their own, hooks, checkpointing), rows are
+           run one after another by ordinary autograd.
 """
 
 import warnings

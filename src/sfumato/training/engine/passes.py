@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Passes over private rows: which engine runs them, in which pieces, and what is checked on the way.
+"""Passes over private rows: which engine runs them, in which pieces, and which checks are made.
 
-Guarantee  The clipped sums that `run` hands over are those of all units of a batch, each counted once: a
-           piece that fails is run again as a whole, and a unit whose gradient is not finite is left out.
-           Every pass goes through the release barrier (`barrier`).
-Edge cases Where rows cannot be isolated, the functional engine takes over, if the engine was not named. It
+Guarantee  The clipped sums that `run` adds are those of all units of a batch, each counted once: a piece that
+           fails is run again as a whole, and a unit whose gradient is not finite is left out. Every pass goes
+           through the release barrier (`integrity.release_barrier`).
+Edge cases If rows cannot be isolated, the functional engine is used, unless an engine was chosen by name. It
            must be able to run the batch, or its own error is raised.
 Failure    A model that is not private, or whose gradients are not those of a loop, is refused before its
-           first sums are handed over.
-Not here   Noise, and the record of steps (`gradients`).
+           first sums are added.
+Not here   Noise, and the record of steps (`gradients`). Recordings (`recorded_pieces`).
 """
 
 import warnings

@@ -1,25 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Projections: norms estimated by Johnson-Lindenstrauss, sums by one ordinary backward pass (DP-SGD-JL).
+"""The projections engine: norms estimated by Johnson-Lindenstrauss, sums by one backward pass (DP-SGD-JL).
 
-Estimate   A unit whose gradient is g gets the squared norm (1/r) sum_j <g, v_j>^2, with r Gaussian directions
-           v_j. It is distributed as |g|^2 chi2(r) / r: right on average, with a relative spread of
-           sqrt(2 / r). The products are derivatives of the losses along the directions, one forward-mode pass
-           for each direction and group of parameters; no gradient of a single unit is ever computed.
+A unit whose gradient is g gets the squared norm (1/r) sum_j <g, v_j>^2, with r Gaussian directions v_j. It is
+distributed as |g|^2 chi2(r) / r: right on average, with a relative spread of sqrt(2 / r). The products are
+derivatives of the losses along the directions, one forward-mode pass for each direction and group of
+parameters. No gradient of a single unit is ever computed. A batch needs one forward pass, one forward-mode
+pass for each direction and group, one backward pass to see that gradients are finite, and one backward pass
+for each group.
+
 Guarantee  Clipping by such an estimate does NOT bound a contribution by the threshold C: it has norm at most
            C sqrt(r / chi2(r)), a random factor that is independent of the data. Whoever adds noise must
            account for it with `accounting.events.JohnsonLindenstraussDpEvent`, never as for exact norms. That
            event holds if directions are drawn anew for each run, standard Gaussian, whatever the data; they
            need not be secret.
-Same draw  Estimates and sums must be about the same gradient: with another dropout mask the sum would hold a
-           vector whose norm nobody estimated. So every pass of a run starts from the same state of torch's
-           random generators, and two checks refuse what that does not settle: all passes must give the same
-           losses, and the sum's product with a direction must be the weighted sum of the units' products.
-           The second also refuses hooks that change gradients, and no_grad around a use of parameters, which
-           forward mode does not respect.
-Edges      No rows: no estimates, zero sums. A unit whose gradient is not finite, by forward or by reverse
+Edge cases No rows: no estimates, zero sums. A unit whose gradient is not finite, by forward or by reverse
            mode, has no finite estimate; the sums of a batch that holds one are not defined.
-Passes     One forward, one forward-mode for each direction and group, one backward to see that gradients are
-           finite, and one backward for each group.
+Failure    Estimates and sums must be about the same gradient: with another dropout mask the sum would hold a
+           vector whose norm was not estimated. So every pass of a run starts from the same state of torch's
+           random generators. Two checks refuse any other difference: all passes must give the same losses,
+           and the sum's product with a direction must be the weighted sum of the units' products. The second
+           also refuses hooks that change gradients, and no_grad around a use of parameters, which forward
+           mode ignores.
 Source     Bu, Gopi, Kulkarni, Lee, Shen, Tantipongpipat 2021, arXiv:2102.03013.
 """
 

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The self-check: on the first rows, a fast engine is compared with a loop over examples.
+"""The self-check: compare a fast engine with a loop over examples, on the first rows.
 
-Guarantee  None. Whose row it is follows from how a pass runs (`isolation`); this check looks for bugs in a
-           rule of ours or of torch. Where an engine's sums or per-example gradients differ from those of
-           each example alone, or a norm is smaller, training stops before the first update, with the
-           parameter named. A norm may be larger: where terms cancel, the rules err upwards.
+Guarantee  None. That a gradient belongs to its row follows from how a pass runs (`isolation`); this check
+           looks for bugs in a rule of sfumato or of torch. If an engine's sums or per-example gradients
+           differ from those of each example alone, or a norm is smaller, training stops before the first
+           update, with the parameter named. A norm may be larger: if terms cancel, the rules err upwards.
 Edge cases A gradient that is zero but for rounding (a bias before a normalization) is compared with the whole
            gradient of its row, which is what can cancel in it. What differs in the model's own type is
-           compared again in float64, where rounding is no excuse. A model that draws (dropout) is compared
-           in evaluation mode, because it draws differently each time. Rows whose gradient is not finite
-           show nothing and wait for the next batch.
+           compared again in float64, in which rounding cannot be the reason. A model that draws (dropout) is
+           compared in evaluation mode, because it draws differently each time. Rows whose gradient is not
+           finite show nothing and wait for the next batch.
 Failure    A trainable parameter that is reached around its module (by a list or a closure made before) is
            not seen by any engine; such a use is refused. So is a model whose gradient is not finite on any
            row that stands alone, such as one that divides by a deviation over the batch. The error names
@@ -46,7 +46,7 @@ _COARSE: Final = (0.15, 1e-2)
 
 
 def self_check(engine: Engine, model: nn.Module, loss: Loss, batch: Sequence[Any]) -> bool:
-    """Compare an engine with the reference on a few rows of a batch; raise where they disagree.
+    """Compare an engine with the reference on a few rows of a batch; raise if they disagree.
 
     Return whether these rows could show anything: one at least must have a finite gradient.
     """
@@ -135,7 +135,7 @@ def _different(engine: Engine, wanted: GradientPass, model: nn.Module, batch: Se
 
 
 def _in_double(model: nn.Module, loss: Loss, batch: Sequence[Any], different: list[str]) -> list[str]:
-    """Return what still differs in float64; where that cannot be told, all that differed before.
+    """Return what still differs in float64; if that cannot be computed, all that differed before.
 
     An activation that is almost 0 may be cut off by one way of adding up and let through by another: in
     float32 two correct ways then differ visibly, in float64 they do not.
@@ -149,7 +149,7 @@ def _in_double(model: nn.Module, loss: Loss, batch: Sequence[Any], different: li
 
 
 def refuse_other_routes(model: nn.Module, loss: Loss, batch: Sequence[Any]) -> None:
-    """Raise where losses depend on a parameter although another tensor was put in all of its places."""
+    """Raise if losses depend on a parameter although another tensor was put in all of its places."""
     places = parameter_values.find(model)
     names, parameters = list(places.parameters), list(places.parameters.values())
     row = take(batch, slice(0, 1))

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiled passes: forward, backward, norms, clipping and sums as one program, by `torch.compile`.
 
-How        A pass is traced once for each shape: what is traced are the operations of the engine itself, with
-           the parameters as they are at each call. A model must do the same operations whatever the values.
-Check      A compiled pass must agree with the pass that it was made of on the batch at hand, or it is not
-           used. A pass that draws (dropout) draws otherwise once compiled: there only its size can agree.
-Failure    Where a pass cannot be traced or compiled, or does not agree, it runs as it is, with a warning that
-           says so. Words of the compiler are not repeated: they may quote values.
+A pass is traced once for each shape: the operations of the engine itself are traced, with the parameters as
+they are at each call. A model must do the same operations whatever the values.
+
+Guarantee  A compiled pass is used only if it agrees with the original pass on the current batch. A pass that
+           draws (dropout) draws different numbers once compiled, so only the size of its norms can agree.
+Failure    A pass that cannot be traced or compiled, or that does not agree, runs as it is, with a warning.
+           Messages of the compiler are not repeated: they may quote values.
 """
 
 import math

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recorded passes: the clipped sum over a batch, kept in a form that runs faster for every batch after it.
+"""Recorded passes: the clipped sum over a batch, kept in a form that runs faster for later batches.
 
-Promise    A replay computes what the engine computes, from the batch it is given and the parameters as they
-           are now: as kernels launched in the same order (`graphs`), or as compiled ones (`compiling`).
-Noise      None is drawn in a recording: a replayed draw would be the same noise again (`noise`: outside).
-Finite     A replay cannot look at its own norms, so the caller must (`Replay.finite`) before it uses the
-           sums; where one is not finite, it throws them away and runs the units again without a recording.
-Shapes     Each shape is recorded once. Batches of any other size are padded to a multiple of `step` units
-           with rows of zeros, whose weight is 0: they add nothing, and `Replay.padding` counts them.
+Guarantee  A replay computes what the engine computes, from its batch and the current parameters: as kernels
+           launched in the same order (`cuda_graphs`), or as compiled ones (`compilation`). No noise is drawn
+           in a recording: a replayed draw would be the same noise again.
+Edge cases A replay cannot look at its own norms, so the caller must call `Replay.finite` before it uses the
+           sums. If a norm is not finite, the caller discards them and runs the units again without a
+           recording. Each shape is recorded once. Batches of any other size are padded to a multiple of
+           `step` units with rows of zeros, whose weight is 0: they add nothing, and `Replay.padding` counts
+           them.
 """
 
 import math

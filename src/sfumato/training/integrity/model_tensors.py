@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tensors of a model contain at one moment: compared bit by bit with later, and put back.
+"""The contents of a model's tensors: record them, compare them bit by bit with later ones, put them back.
 
 Guarantee  Any change of a storage is found, by whatever view, alias or `.data` it was made: storages are
            compared as bytes, also those parts of them that no tensor shows.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The release barrier: what leaves with a model is only what was noised.
+"""The release barrier: only noised values leave with a model.
 
 Guarantee  A pass over private rows (forward, backward, any engine) changes no parameter, no buffer, no extra
            state and no attribute of any module, and leaves no tensor of its rows in them. Otherwise it is
@@ -10,11 +10,11 @@ Edge cases Caches that are filled at first use and depend on public shapes alone
            A pass that fails may have changed something too: it is put back before the error is raised.
 Failure    An error names modules, parameters, buffers and attributes that existed before, and no value.
 Not here   Globals, attributes of classes and files: they do not leave with the model. Mixing of rows
-           (`checking`). The state of random generators, which tells how many numbers were drawn.
+           (`engine.self_check`). The state of random generators, which reveals how many numbers were drawn.
 
-Every pass is checked quickly, but for replays of a recording, in which none of the model's code runs. The
-first ones, those whose number is a power of two, and others at random are checked thoroughly (`watching` has
-both).
+Every pass is checked quickly, except replays of a recording, in which none of the model's code runs. The
+first passes, those whose number is a power of two, and others at random are checked thoroughly (`comparison`
+has both).
 """
 
 import secrets

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run that failed leaves in memory: nothing that its last checkpoint does not hold.
+"""Undo a run that failed: what it leaves in memory is the state of its last checkpoint.
 
-Guarantee  Where a run stops before it is committed, by any exception or by an interrupt from the keyboard,
-           model, buffers, optimizer and denoiser go back to the last checkpoint that was published
-           (`claims`), or to what they were before the run where there is none, and no `.grad` is left. So
-           the steps that a resumed run takes again were seen by nobody.
-Edge cases A second interrupt waits until this is done. Ranks other than the first go back to the start.
+Guarantee  If a run stops before it is committed, by any exception or by an interrupt from the keyboard, then
+           model, buffers, optimizer and denoiser return to the last published checkpoint (`run_ownership`),
+           or to their state before the run if there is none, and no `.grad` is left. So the steps that a
+           resumed run takes again were never seen.
+Edge cases A second interrupt waits until this is done. Ranks other than the first return to the start.
 Not here   Frames of the traceback, and a debugger that looks into them.
 """
 

@@ -13,16 +13,16 @@ Edge cases One row is a batch like any other. No rows: there is nothing to isola
            for all rows. All other draws are independent for each row, as in an ordinary batch.
 Failure    What cannot run in this way raises, mostly `RuntimeError`. The caller falls back to the reference,
            which runs rows one by one. Refused is what sees all rows, or knows the place of one: a vmap rule
-           of somebody's own, hooks on saved tensors, a generator of random numbers that is handed over (from
+           of the user's own, hooks on saved tensors, a generator of random numbers that is handed over (from
            a fixed seed, a row's draw would depend on how many rows come before it), and memory that is
            resized or handed on.
-Source     torch.func.vmap. Some functions have a substitute (`substitutes`). The level is entered and left by
-           hand, with private functions of torch, because `tape` computes on the whole batch in between:
-           docs/decisions/0008.
-Not here   A proof of torch's vmap rules, or of its loop over rows, which are trusted; a model
-           that sets torch's seed within `fork_rng`, or to the seed that it has; errors that scripted code
-           raises and the model catches; a tensor that the model keeps for the next pass (`barrier` looks for
-           these); trainable parameters (`tape`).
+Source     torch.func.vmap. Some functions have a substitute (`vmap_substitutes`). The level is entered and
+           left by hand, with private functions of torch, because `tape` computes on the whole batch in
+           between: docs/decisions/0008.
+Not here   A proof of torch's vmap rules, or of its loop over rows, which are trusted; a model that sets
+           torch's seed within `fork_rng`, or to the seed that it has; errors that scripted code raises and
+           the model catches; a tensor that the model keeps for the next pass (`integrity.release_barrier`
+           looks for these); trainable parameters (`tape`).
 """
 
 from collections.abc import Callable, Mapping, Sequence

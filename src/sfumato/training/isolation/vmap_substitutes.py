@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions that stand in for torch's while rows are isolated: vmap has no rule for them, or a slow one.
+"""Substitutes for functions of torch that vmap has no rule for, or a slow one, while rows are isolated.
 
 Guarantee  Each returns for every row what the function of torch returns for that row alone. They compute on
            the whole batch, so a mistake here could mix rows: keep them few and short.
-Edge cases What a substitute does not take is left to vmap.
+Edge cases Arguments that a substitute does not support are left to vmap.
 """
 
 from typing import Any

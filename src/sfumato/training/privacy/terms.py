@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whom a run protects, and at which delta: what was said, and what its account says.
+"""The privacy unit and the delta of a run, from its arguments and from its account.
 
-Guarantee  An account that protects clients is never charged for a run that protects rows, unless someone says
-           that each row is another client.
+Guarantee  An account that protects clients is never charged for a run that protects rows, unless the caller
+           states that each row is another client.
 """
 
 from sfumato import _check

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fingerprints of a finished run: what it says of itself, and the weights it left.
+"""Fingerprints of a finished run: of its report, and of its final weights.
 
-Guarantee  A file or a weight that was changed after the run, by accident or by hand, no longer fits its
+Guarantee  A file or a weight that was changed after the run, by accident or by hand, no longer matches its
            fingerprint.
-Not here   A signature. Whoever changes a file on purpose can compute its fingerprint anew with this very
-           code, so a folder is evidence only about people who could not write to it. The ledger keeps what
-           a run was charged for; it does not keep what an audit found.
+Not here   A signature. Whoever changes a file on purpose can compute its fingerprint anew with this code, so
+           a folder is evidence only about people who could not write to it. The ledger stores what a run was
+           charged; it does not store the result of an audit.
 """
 
 import hashlib

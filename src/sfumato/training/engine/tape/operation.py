@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One use of parameters by one operation, and how gradients of units are read off it.
+"""One use of parameters by one operation, and the gradients of units that follow from it.
 
 Guarantee  Norms and sums over a batch are computed in float32 at least. A sum over a batch is never rounded
            to a coarser type.
-Unit       Consecutive rows of axis 0, as `rows.Grouping` says; the gradients of a unit's rows are added.
+Unit       Consecutive rows of axis 0, as `rows.Grouping` states; the gradients of a unit's rows are added.
 Not here   What an operation computes from its input and its output's gradient: one file of `rules` each.
 """
 
