@@ -46,7 +46,7 @@ class _Copy(torch.autograd.Function):
 class Output(StandIn):
     """A tensor of a module's output: the `place`-th of the `call`-th call.
 
-    `rows` is [rows, *shape of one row], with its graph; None where the call was not recorded. `shown` is what
+    `rows` is [rows, *shape of one row], with its graph; None if the call was not recorded. `shown` is what
     is handed out, and `shape` that of one row.
     """
 

@@ -268,9 +268,9 @@ class _Settings(NamedTuple):
             )
 
     def planned(self, epochs: float | None, steps: int | None) -> int | None:
-        """Return how many steps are planned; None where no limit is stated."""
+        """Return how many steps are planned; None if no limit is stated."""
         if epochs is not None and steps is not None:
-            raise InvalidParameterError("epochs and steps both say how long the run is: give one of them.")
+            raise InvalidParameterError("epochs and steps both set the length of the run: pass one of them.")
         if epochs is not None:
             _check.positive(epochs=epochs)
             return math.ceil(epochs * self.steps_per_epoch)
@@ -278,7 +278,7 @@ class _Settings(NamedTuple):
             _check.count(steps=steps)
         elif self.account is not None:
             raise InvalidParameterError(
-                "an account is charged for the whole run before the first batch: say epochs=... or steps=..."
+                "an account is charged for the whole run before the first batch: pass epochs=... or steps=..."
             )
         return steps
 
@@ -288,8 +288,9 @@ class _Settings(NamedTuple):
         found = public_size_of(self.data_loader.dataset, self.public_size)
         if found is None:
             raise InvalidParameterError(
-                "how many rows the data set has is private unless you say otherwise. If the number may be "
-                "known, pass public_size=len(dataset); else a public number near it, such as a rounded one."
+                "the number of rows of the data set is private unless you state otherwise. If the number "
+                "may be known, pass public_size=len(dataset); else a public number near it, such as a "
+                "rounded one."
             )
         return found
 

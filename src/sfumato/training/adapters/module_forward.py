@@ -135,7 +135,7 @@ def _as_written(inner: nn.Module, compiled: Forward) -> Forward:
 
 
 def refuse_private(module: nn.Module) -> None:
-    """Raise where a module, or a part of it, is private already."""
+    """Raise if a module, or a part of it, is private already."""
     if any(isinstance(vars(part).get("forward"), PrivateForward) for part in module.modules()):
         raise InvalidParameterError(
             "the module, or a part of it, was made private before. Go on with what make_private returned "

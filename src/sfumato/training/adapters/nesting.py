@@ -77,7 +77,7 @@ def _refuse_opaque(value: Any, what: str, *, listed: bool = False) -> None:
         where = "a list with " if listed else ""
         raise InvalidParameterError(
             f"{what} is called with {where}a {type(value).__name__}. It could hold values of single rows, "
-            "and only tensors are split into rows. Give tensors with one row for each example, in tuples, "
+            "and only tensors are split into rows. Pass tensors with one row for each example, in tuples, "
             "lists, dicts or dataclasses, and plain constants beside them."
         )
 

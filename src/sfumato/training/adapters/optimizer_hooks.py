@@ -129,8 +129,8 @@ class PrivateSteps:
             given = self._batches_per_step
             raise InvalidParameterError(
                 f"the batch before was not followed by optimizer.step(). Each {given} batch(es) of the "
-                "private data_loader must be followed by exactly one step, whatever their size: to skip a "
-                "step tells what was in the batch. Also an empty batch is a step. To accumulate gradients "
+                "private data_loader must be followed by exactly one step, whatever their size: a skipped "
+                "step reveals what was in the batch. An empty batch is a step too. To accumulate gradients "
                 "over k batches, pass batches_per_step=k."
             )
 
@@ -206,7 +206,7 @@ class PrivateSteps:
         batch = self.batch_at_hand()
         if batch.rows and not batch.taken:
             raise InvalidParameterError(
-                "no loss of this batch was given to backward(). Each batch must take part in its step, "
+                "backward() was not called on a loss of this batch. Each batch must take part in its step, "
                 "whatever is in it: call criterion(module(x), y).backward() for every batch."
             )
         self._adding = batch
@@ -225,7 +225,7 @@ class PrivateSteps:
         if planned is not None and self.gradients.steps >= planned:
             raise BudgetExceededError(
                 f"{planned} steps were planned and paid for, and all of them were taken; the module is as "
-                "the last of them left it. Ask for more epochs or steps beforehand."
+                "the last of them left it. Plan more epochs or steps beforehand."
             )
 
     def _refuse_unfrozen(self, optimizer: Optimizer) -> None:

@@ -81,7 +81,7 @@ class Runner:
     ) -> tuple[T, Tape]:
         """Do work on isolated rows; return what it returns, and the tape of it.
 
-        `settle` does the same on made-up rows, to fill caches that depend on shapes alone.
+        `settle` does the same on synthetic rows, to fill caches that depend on shapes alone.
         """
         self._refuse_mixing()
         return self._barrier.run(lambda: self._recorded(rows, memory, work), settle)
@@ -109,7 +109,7 @@ class Runner:
             raise
         except Exception as error:
             refused = cannot_run(error)
-        # Out of the handler: what torch says may quote a value, and must not be chained.
+        # Outside the handler: the message of torch may quote a value, and must not be chained.
         if self._own_tensors:
             raise refused
         self._own_tensors = True

@@ -32,7 +32,7 @@ class Owned:
 
     @classmethod
     def of(cls, owners: Tensor | None, contribution_bound: int | None, count: int) -> "Owned | None":
-        """Return None where rows are the units."""
+        """Return None if rows are the units."""
         if owners is None:
             if contribution_bound is not None:
                 raise InvalidParameterError(
@@ -42,8 +42,8 @@ class Owned:
             return None
         if contribution_bound is None:
             raise InvalidParameterError(
-                "rows have owners, so one unit may own many: say contribution_bound, the most rows of one "
-                "owner that take part in a step. To protect single rows instead, give the tensors without "
+                "rows have owners, so one unit may own many: pass contribution_bound, the most rows of one "
+                "owner that take part in a step. To protect single rows instead, pass the tensors without "
                 "owners."
             )
         _check.count(contribution_bound=contribution_bound)

@@ -23,7 +23,7 @@ __all__ = ["changed", "leaves", "mapped", "parts", "rebuilt", "refilled", "struc
 
 
 def parts(value: Any) -> list[Any] | None:
-    """Return what a container holds, in order; None where the value is a leaf.
+    """Return what a container holds, in order; None if the value is a leaf.
 
     >>> parts({"a": 1, "b": [2]}), parts((1, None)), parts("text")
     ([1, [2]], [1, None], None)
@@ -64,7 +64,7 @@ def rebuilt(value: Any, new: Iterable[Any]) -> Any:
         changed[:] = new
         return changed
     for field, part in zip(fields(value), new, strict=True):
-        object.__setattr__(changed, field.name, part)  # also of a frozen one: it is a copy that nobody has
+        object.__setattr__(changed, field.name, part)  # also of a frozen one: it is a new copy
     return changed
 
 

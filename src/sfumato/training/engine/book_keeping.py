@@ -138,7 +138,7 @@ class BookKeeping:
             raise
         except Exception as error:  # whatever vmap, the model or the loss raise
             refused = tape.refused or cannot_run(error)
-        # Out of the handler: what torch says may quote a value, and must not be chained.
+        # Outside the handler: the message of torch may quote a value, and must not be chained.
         if self._own_tensors:
             raise refused
         return self._record_with_own_tensors(batch, grouping)

@@ -66,7 +66,7 @@ def needs_autograd(modules: Iterable[nn.Module]) -> bool:
 
 
 class Functional:
-    """The engine: one gradient for each row by `torch.func`, or by a loop where that has no rule."""
+    """The engine: one gradient for each row by `torch.func`, or by a loop if that has no rule."""
 
     def __init__(self, model: nn.Module, loss: Loss, *, vectorized: bool = True) -> None:
         self._model = model
@@ -101,8 +101,8 @@ class Functional:
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, NotImplementedError, UnsupportedUseError):
-            pass  # out of the handler: what vmap says may quote a value, and must not be chained
-        found = self._one_by_one(batch, rows)  # raises again where vmap was not the reason
+            pass  # outside the handler: the message of vmap may quote a value, and must not be chained
+        found = self._one_by_one(batch, rows)  # raises again if vmap was not the reason
         self.vectorized = False
         warnings.warn("torch.func.vmap cannot run this model; going on row by row, slowly.", stacklevel=2)
         return found

@@ -305,7 +305,7 @@ class PrivateGradients:
         noise_multiplier = self.noise_multiplier  # read once: the step is counted with the noise it got
         try:
             self._noised(noise_multiplier)
-            if not self._passes.finite:  # asked only now, so that the device has had work until here
+            if not self._passes.finite:  # read only now, so that the device had work until here
                 self._run_again()
                 self._noised(noise_multiplier)
             self._record.count(noise_multiplier)

@@ -47,7 +47,7 @@ _ZEROS: Final = 2  # rows that a failure is repeated on: one would not show a ba
 class Engines(Enum):
     """Ways to get clipped sums. They agree; they differ in speed, memory and in what they support."""
 
-    AUTO = "auto"  # book-keeping, or functional where rows cannot be isolated
+    AUTO = "auto"  # book-keeping, or functional if rows cannot be isolated
     BOOK_KEEPING = "book-keeping"
     FUNCTIONAL = "functional"
 
@@ -134,27 +134,27 @@ class Passes:
             return self._clipped(batch, per_unit, recorded)
 
     def rehearse(self, batch: Sequence[Any]) -> bool:
-        """Clip rows that are nobody's; return whether the gradients of all of them are finite."""
+        """Clip synthetic rows; return whether the gradients of all of them are finite."""
         with same_draws(self._model):
             found = self._barred(lambda: self._clipper.sums(self._pass(batch, 1)), batch)
             return not isinstance(found, Tensor)
 
     def alone(self, batch: Sequence[Any]) -> dict[str, Tensor]:
-        """Return the gradient of one row that is nobody's, by the reference that engines are checked by."""
+        """Return the gradient of one synthetic row, by the reference that engines are compared with."""
         with same_draws(self._model), self._barrier.undoing():
             found = Functional(self._model, self._loss, vectorized=False).run(batch)
             return {name: found.per_unit(name)[0] for name in self._parameters}
 
     def try_zeros(self, batch: Sequence[Any]) -> None:
-        """Run rows of zeros in the shape of a batch's: what fails on these may be told."""
+        """Run rows of zeros in the shape of a batch's: an error on these quotes no private row."""
         zeros = rows.padded(rows.take(batch, slice(0, 0)), _ZEROS)
         with same_draws(self._model), self._barrier.undoing():
             Functional(self._model, self._loss, vectorized=False).run(zeros)
 
     def check(self, batch: Sequence[Any]) -> None:
-        """Look at the first rows that can show whether an engine is wrong for this model; raise if so."""
+        """Check on the first rows whether an engine is wrong for this model; raise if so."""
         if self._may_mix:
-            batch_norm.refuse_mixing(self._model)  # it may be in another mode than it was
+            batch_norm.refuse_mixing(self._model)  # its mode may have changed
         if not self._unchecked:
             return
         batch = _without_padding(batch, 1)
@@ -162,7 +162,7 @@ class Passes:
             return
         if list(parameter_values.find(self._model).parameters) != list(self._parameters):
             raise InvalidParameterError(
-                "what is trainable in the model has changed since training was set up: parameters were "
+                "the trainable parameters of the model have changed since training was set up: some were "
                 "frozen or unfrozen. Set training up again after it."
             )
         with same_draws(self._model):
@@ -175,7 +175,8 @@ class Passes:
         self._unchecked = not (checked or self._barred(check, batch))
 
     def _refuse_never_finite(self, batch: Sequence[Any]) -> None:
-        """Raise where no made-up row has a finite gradient: neither would any of the data's, all alone."""
+        """Raise if no synthetic row has a finite gradient: no row of the data would have one either, "
+        "alone."""
         if self._finite_somewhere(batch):
             return
         raise UnsupportedModelError(
@@ -190,7 +191,7 @@ class Passes:
             try:
                 with same_draws(self._model), self._barrier.undoing():
                     found = self._clipper.sums(self._engine.run((weights, *made)))
-            except Exception:  # such rows are no input of this model: they show nothing
+            except Exception:  # such rows are not inputs of this model, so they show nothing
                 return True
             if not isinstance(found, Tensor):
                 return True
@@ -210,7 +211,7 @@ class Passes:
         return self._barrier.run(work, settle, replay=again, thorough=slow or None)
 
     def _settle(self, batch: Sequence[Any]) -> None:
-        """Let the model fill its caches with made-up rows, which it sees as the engine shows it rows."""
+        """Let the model fill its caches with synthetic rows, in the way in which the engine shows it rows."""
         together = isinstance(self._engine, Projections)  # all other engines show one row at a time
         count = _ZEROS + (rows.count(batch) == _ZEROS) if together else 1
         made_up = rows.made_up(rows.padded(rows.take(batch, slice(0, 0)), count))
@@ -240,8 +241,8 @@ class Passes:
             torch.cuda.empty_cache()
         self.microbatch_size = 1 << ((size - 1).bit_length() - 1)  # half, but the exact size is private
         warnings.warn(
-            f"a piece did not fit in memory; going on with microbatch_size={self.microbatch_size}. Give it "
-            "from the start to save the failed attempt.",
+            f"a piece did not fit in memory; going on with microbatch_size={self.microbatch_size}. Pass it "
+            "from the start to avoid the failed attempt.",
             stacklevel=7,
         )
 
@@ -273,7 +274,7 @@ class Passes:
         engine = Functional(self._model, self._loss)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "torch.func.vmap cannot run")  # one warning is enough
-            found = engine.run(batch, per_unit=per_unit)  # raises again where the engine was not the reason
+            found = engine.run(batch, per_unit=per_unit)  # raises again if the engine was not the reason
         if self._kind is not Engines.AUTO:
             raise reason
         self._kind, self._engine = Engines.FUNCTIONAL, engine

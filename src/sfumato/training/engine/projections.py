@@ -91,7 +91,7 @@ class Projections:
         return self._places.parameters
 
     def run(self, batch: Sequence[Any], *, per_unit: int = 1) -> "ProjectionsPass":
-        """Start on a batch. Estimates and sums are computed when they are asked for."""
+        """Start on a batch. Estimates and sums are computed when they are requested."""
         rows = count(batch)
         grouping = Grouping(units=rows // per_unit, per_unit=per_unit)
         draw = RandomState(p.device for p in self.parameters.values())
@@ -232,7 +232,7 @@ class ProjectionsPass:
         return sums
 
     def _backward(self, losses: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
-        """Return the gradient of the sum of losses; zero where they depend on nothing."""
+        """Return the gradient of the sum of losses; zero if they depend on nothing."""
         parameters = [self._engine.parameters[name] for name in names]
         if not losses.requires_grad:
             return {name: torch.zeros_like(p) for name, p in zip(names, parameters, strict=True)}
@@ -280,7 +280,7 @@ class ProjectionsPass:
         return not bool(gap.abs() > torch.dot(weights.abs(), allowed))
 
     def _rounding(self, directions: Sequence[Tensor]) -> Tensor:
-        """Return what is left of a unit's product by rounding where its gradient is zero: [units]."""
+        """Return what is left of a unit's product by rounding if its gradient is zero: [units]."""
         losses = self._grouping.summed(self._losses.detach().abs())
         length = math.sqrt(sum(v.numel() for v in directions))
         return _SLACK * torch.finfo(losses.dtype).eps * length * (1 + losses).to(norm_dtype(losses))

@@ -2,7 +2,7 @@
 """The pieces of a step that were computed by recorded passes.
 
 Guarantee  A recorded pass cannot look at its own norms, so its sums may hold values that are not finite. The
-           pieces of a step are kept until `finite` was asked: if it is false, all of them are run again
+           pieces of a step are kept until `finite` was read. If it is false, all of them are run again
            without a recording.
 Edge cases Ranks must agree on the sums that they add up, so with several ranks each replay is checked at
            once.

@@ -39,7 +39,7 @@ class Compiling:
         return True
 
     def record(self, run: Pass, batch: Sequence[Any]) -> Pass:
-        """Return a compiled version of a pass; the pass itself, with a warning, where there is none."""
+        """Return a compiled version of a pass; the pass itself, with a warning, if there is none."""
         devices = [t.device for t in rows.tensors(batch)]
         with same_draws(devices):
             before = RandomState(devices)
@@ -52,7 +52,7 @@ class Compiling:
         except (torch.OutOfMemoryError, MemoryError, SfumatoError):
             raise
         except Exception as error:  # whatever a compiler raises
-            _warn(f"could not be compiled ({type(error).__name__}; TORCH_LOGS=dynamo tells more)")
+            _warn(f"could not be compiled ({type(error).__name__}; set TORCH_LOGS=dynamo to see more)")
             return run
         if not agrees:
             _warn("was compiled to something that does not agree with it")

@@ -29,7 +29,7 @@ class CudaGraphs:
         self._pool: Any = None
 
     def takes(self, batch: Sequence[Any]) -> bool:
-        """Whether a batch is where graphs are."""
+        """Whether a batch is on a CUDA device."""
         return next(rows.tensors(batch)).is_cuda
 
     def record(self, run: Pass, batch: Sequence[Any]) -> Pass:

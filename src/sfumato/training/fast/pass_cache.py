@@ -40,7 +40,7 @@ class Replay:
 
     sums: ClippedSums
     total: Tensor  # of all squared norms
-    padding: int = 0  # units that are nobody's
+    padding: int = 0  # units that are padding
 
     def finite(self) -> bool:
         """Wait, and return whether all norms (and their total) are finite."""
@@ -86,7 +86,7 @@ class Recordings:
     def replay(self, batch: Sequence[Any], per_unit: int, *, record: bool = True) -> Replay | None:
         """Start computing the clipped sums of a batch. The next replay overwrites them.
 
-        Without `record`, None where no recording fits: then none of the model's own code is run.
+        Without `record`, None if no recording fits: then none of the model's own code is run.
         """
         batch, padding = self._rounded(batch, per_unit)
         found = self._found(batch, per_unit, record=record)

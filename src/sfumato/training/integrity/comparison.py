@@ -225,7 +225,7 @@ def _extra_state(name: str, module: nn.Module) -> Any:
 
 
 def _written(value: Any) -> bytes | None:
-    """Return what an object would leave in a file with the model; None where it cannot be written."""
+    """Return what an object would leave in a file with the model; None if it cannot be written."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -39,7 +39,7 @@ class _Revertible(Protocol):
 def undone_on_failure(
     work: Callable[[], Result], loop: _Revertible, *, published: Callable[[], Any], kept: Callable[[], bool]
 ) -> Result:
-    """Return what `work` returns; where it fails, take back what a loop did, unless `kept()`.
+    """Return what `work` returns; if it fails, undo what a loop did, unless `kept()`.
 
     `published()` returns the state to go back to; None, or a failure of its own, means the start.
     """

@@ -54,7 +54,7 @@ def is_row(value: object) -> bool:
 
 
 def cannot_run(error: Exception) -> UnsupportedUseError:
-    """Return the error for a model that failed while rows were isolated, without what it said."""
+    """Return the error for a model that failed while rows were isolated, without its message."""
     return UnsupportedUseError(
         "the model or the loss does something that cannot be done for all rows at once while each is kept "
         f"apart ({type(error).__name__}): it looks at values (item, nonzero, an index by a mask, packed "
@@ -310,7 +310,7 @@ def _memory(function: Any, x: Tensor, *args: Any, **kwargs: Any) -> Any:
 
 
 def _sized_by_values(function: Any, *args: Any, **kwargs: Any) -> Any:
-    """Refuse functions whose result has as many entries as values say: only equal numbers would be run."""
+    """Refuse functions whose number of results depends on values: vmap would run equal numbers only."""
     if not any(is_row(value) for value in (*args, *kwargs.values())):
         return function(*args, **kwargs)
     raise UnsupportedUseError(

@@ -119,7 +119,7 @@ def _cross_entropy(
     *args: Any,
     **kwargs: Any,
 ) -> Tensor:
-    """Take the losses of all rows in one kernel, where they are not added up."""
+    """Take the losses of all rows in one kernel, if they are not added up."""
     plain = type(input) is type(target) is Tensor and is_row(input) and input.dim() > 1 and not is_row(weight)
     if not plain or target.dim() != input.dim() - 1 or kwargs.get("reduction") != "none":
         return function(input, target, weight, *args, **kwargs)

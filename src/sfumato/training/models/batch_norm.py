@@ -24,7 +24,7 @@ from sfumato.errors import UnsupportedModelError
 __all__ = ["fix", "refuse_mixing"]
 
 _MOST_GROUPS: Final = 32  # the default of Wu and He
-_LEAST_FEATURES: Final = 16  # features that share one mean, where there may be no positions to average over
+_LEAST_FEATURES: Final = 16  # features that share one mean, if there are no positions to average over
 # What these classes have in common, also with classes of other libraries that torch itself does not list.
 _BatchNorm: Final[Any] = nn.BatchNorm2d.__mro__[1]
 _InstanceNorm: Final[Any] = nn.InstanceNorm2d.__mro__[1]

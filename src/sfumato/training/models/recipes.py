@@ -26,7 +26,7 @@ class Recipe:
     momentum: float = 0.9
     ema_decay: float = 0.9
     width: int = 1
-    contribution_bound: int | None = None  # where users own rows: the most of one user's in a step
+    contribution_bound: int | None = None  # if users own rows: the most of one user's in a step
 
 
 def _table(learning_rate: float, *, batch: int, epochs: float) -> Recipe:

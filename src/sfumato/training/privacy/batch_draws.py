@@ -99,7 +99,7 @@ def subset(source_size: int, size: int, generator: Generator | None = None) -> I
 def truncated_poisson(
     num_units: int, sampling_rate: float, batch_size: int, generator: Generator | None = None
 ) -> Indices:
-    """Return a Poisson sample, or a uniformly random `batch_size` of it where it is larger."""
+    """Return a Poisson sample, or a uniformly random `batch_size` of it if it is larger."""
     taken = poisson(num_units, sampling_rate, generator)
     return taken if len(taken) <= batch_size else taken[subset(len(taken), batch_size, generator)]
 
@@ -208,7 +208,7 @@ _NOT_A_STATE = "this is not a state of this sampler. Use what its state_dict() r
 
 
 def _stream(generator: Generator, label: str, index: int) -> Generator:
-    """Return the stream of one step or epoch: a fork where a seed makes it repeatable, else the same one."""
+    """Return the stream of one step or epoch: a fork if a seed makes it repeatable, else the same one."""
     return generator.fork(label, index) if generator.seeded else generator
 
 

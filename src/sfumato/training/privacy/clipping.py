@@ -3,7 +3,7 @@
 
 Guarantee  Whatever a unit's gradient is (zero, huge, infinite, NaN), its contribution to the clipped sum has
            an L2 norm of at most `Clipper.bound`, up to floating-point rounding. A unit whose gradient is not
-           finite contributes nothing (clipped by coordinate: nothing where it is NaN, and no more than the
+           finite contributes nothing (clipped by coordinate: nothing if it is NaN, and no more than the
            bound where it is infinite), and does not reach any other unit's contribution.
 Neighbors  `bound` is the norm of ONE unit's contribution. Under replace-one neighbors the sum moves by up to
            twice as much; accountants take that into account (`accounting.events`, Scale).
@@ -54,7 +54,7 @@ _STABILITY = 0.01  # of automatic clipping: the constant its paper uses througho
 
 @dataclass(frozen=True, slots=True)
 class ClippedSums:
-    """The clipped sums of some units; where thresholds adapt, also how many units are below them."""
+    """The clipped sums of some units; if thresholds adapt, also how many units are below them."""
 
     sums: dict[str, Tensor]
     below: Tensor | None = None  # [groups]: +1/2 for each unit at or below the threshold, -1/2 for each above

@@ -68,7 +68,7 @@ class NoisyStep:
             raise InvalidParameterError(
                 "projections estimate the norm of each layer on its own when layers are clipped one by one. "
                 "Each estimate may be too low, and with many layers one of them often is, by far: the sum "
-                "moves by more than the event of projections says. Clip the whole gradient "
+                "moves by more than the event of projections states. Clip the whole gradient "
                 "(Clipping(clip_norm=...)), or leave projections out."
             )
         if self.group_size > 1:

@@ -19,8 +19,8 @@ def delta_of(delta: float | None, account: Account | None) -> float:
     """Return the delta of a guarantee: the one given, or that of the account."""
     if delta is None and account is None:
         raise InvalidParameterError(
-            "say delta, the chance that the guarantee may fail: clearly below 1 / (number of units), such as "
-            "1e-6."
+            "pass delta, the chance that the guarantee may fail: clearly below 1 / (number of units), such "
+            "as 1e-6."
         )
     if delta is not None:
         _check.delta(delta=delta)
@@ -31,7 +31,7 @@ def delta_of(delta: float | None, account: Account | None) -> float:
 
 
 def privacy_unit_of(given: str | None, account: Account | None, *, by_owner: bool) -> str:
-    """Return who is protected: what is given, or what the account says and the rows allow."""
+    """Return the privacy unit: the argument, or the account's if the rows allow it."""
     if account is None:
         return given if given is not None else "user" if by_owner else "example"
     stated = distributed.first_decides(lambda: account.privacy_unit)
@@ -42,7 +42,7 @@ def privacy_unit_of(given: str | None, account: Account | None, *, by_owner: boo
         )
     if given is None and not by_owner and stated not in _ROWS:
         raise InvalidParameterError(
-            f"account {account.name!r} protects one {stated!r}, but nothing says whose the rows are. Say "
+            f"account {account.name!r} protects one {stated!r}, but it is not known whose the rows are. Pass "
             f"owners=..., or privacy_unit={stated!r} if each row is another {stated}."
         )
     return stated

@@ -54,10 +54,10 @@ def _bytes_of(held: Any) -> bytes:
     """Return what a tensor holds. Of extra state, which may be anything, the type alone."""
     if not isinstance(held, Tensor):
         return str(type(held)).encode()
-    said = f"{list(held.shape)} {held.dtype}\n".encode()
+    header = f"{list(held.shape)} {held.dtype}\n".encode()
     try:
         plain = held.detach().cpu().to_dense() if held.layout is not torch.strided else held.detach().cpu()
         plain = plain.resolve_conj().resolve_neg().contiguous().flatten()
-        return said + plain.view(torch.uint8).numpy().tobytes()
+        return header + plain.view(torch.uint8).numpy().tobytes()
     except (RuntimeError, TypeError, NotImplementedError):  # of a kind whose bytes torch does not show
-        return said
+        return header

@@ -93,7 +93,7 @@ class RunOwnership:
         self.held = True
 
     def commit(self) -> None:
-        """Record that the result leaves; refused where another continuation has the claim."""
+        """Record that the result leaves; refused if another continuation has the claim."""
         self._payment.commit(claim=self._known)
 
 

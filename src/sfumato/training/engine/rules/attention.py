@@ -96,7 +96,7 @@ def _projected(tape: Tape, x: Tensor, weight: Part, bias: Part) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class _Sources:
-    """The inputs of all rows: [N, L, E], [N, S, K], [N, S, V]; one object where they were one object."""
+    """The inputs of all rows: [N, L, E], [N, S, K], [N, S, V]; one object if they were one object."""
 
     query: Tensor
     key: Tensor

@@ -138,7 +138,7 @@ class EmbeddingOp(_TableOp):
 class BagOp(_TableOp):
     """A use of a table by sums of its rows.
 
-    `bags` [n] says which sum each token is in, `scales` [n] how much of it.
+    `bags` [n] is the sum that each token is in, `scales` [n] its factor.
     """
 
     def __init__(

@@ -48,7 +48,7 @@ def grouped(
 
 
 def _places(members: Tensor, groups: int) -> Tensor:
-    """Return the units of each group, [groups, largest group]; one past the last unit where there is none."""
+    """Return the units of each group, [groups, largest group]; one past the last unit if there is none."""
     units = len(members)
     order = members.argsort(stable=True)
     sizes = members.bincount(minlength=groups)

@@ -28,7 +28,7 @@ class Trials:
             )
 
     def begin(self, noise: NoiseSource, *, begun: bool) -> NoiseSource:
-        """Return the noise of the next trial; `begun` tells whether a step that counts has begun."""
+        """Return the noise of the next trial; `begun`: a step that counts has begun."""
         self.require()
         if begun:
             raise InvalidParameterError("a step has begun: end it with `finish` before a trial is taken.")

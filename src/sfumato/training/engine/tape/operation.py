@@ -47,7 +47,7 @@ class Memory:
 
 
 class Pass(Protocol):
-    """What an operation is told of the pass that it is part of: a tape, or another operation of it."""
+    """What an operation knows of its pass: a tape, or another operation of it."""
 
     grouping: Grouping
     memory: Memory
@@ -119,7 +119,7 @@ class Op:
         return torch.linalg.vecdot(mine.to(norm_dtype(mine)), theirs.to(norm_dtype(theirs)))
 
     def inner_with(self, slot: str, other: "Op", other_slot: str) -> Tensor | None:
-        """Return `inner` where this kind of operation knows a cheap way to it with that kind, else None."""
+        """Return `inner` if this kind of operation knows a cheap way to it with that kind, else None."""
         return None
 
 

@@ -159,7 +159,7 @@ def _tracked(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Tracked
 def plain(value: Any) -> Any:
     """Return the parameter that a tracked one stands for; anything else as it is, but never a row.
 
-    A parameter requires grad, so every output of a rule has an edge at which its gradient can be asked for.
+    A parameter requires grad, so every output of a rule has an edge at which its gradient can be computed.
     Its own gradient never is.
     """
     if isinstance(value, Tracked):
@@ -290,7 +290,7 @@ class Tape:
     # --- what rules call ---------------------------------------------------------------------------------
 
     def rows(self, x: Tensor) -> Tensor:
-        """Return the rows of an input as [rows, ...]; a view without memory where all rows share it."""
+        """Return the rows of an input as [rows, ...]; a view without memory if all rows share it."""
         if isinstance(x, Tracked):  # a parameter where a rule looks for an input
             raise NoRuleError
         return self._isolated.join(x)
