@@ -84,8 +84,8 @@ class Agreement:
     def _require(self, compute: Callable[[], bytes], difference: str) -> None:
         if distributed.size() > 1 and not distributed.alike(compute):
             raise InvalidParameterError(
-                f"{difference}, so one unit could be in a batch more than once. Pass the same data to every "
-                "rank in the same order: split and shuffle with a seed that all ranks share "
+                f"{difference}, so one unit could be in a batch more than once. Pass the same data in the "
+                "same order to every rank: split and shuffle with a seed that all ranks share "
                 "(torch.utils.data.random_split(..., generator=torch.Generator().manual_seed(...))), or do "
                 "it once and let all ranks read the result."
             )
