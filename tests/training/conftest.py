@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from sfumato.training.data.rows import count, take
 from sfumato.training.engine.book_keeping import BookKeeping
-from sfumato.training.engine.isolation.isolated_rows import is_row
+from sfumato.training.isolation.isolated_rows import is_row
 
 torch.set_num_threads(1)  # the tests run in several processes: threads would only wait for one another
 

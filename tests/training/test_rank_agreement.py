@@ -197,7 +197,7 @@ def test_the_refusal_says_what_to_do_and_quotes_no_row(monkeypatch):
     monkeypatch.setattr(distributed, "first_decides", lambda decide: decide())
     monkeypatch.setattr(distributed, "alike", lambda compute: False)
     with pytest.raises(
-        InvalidParameterError, match=r"hold different rows.*same data in the same order.*seed"
+        InvalidParameterError, match=r"hold different rows.*same data in the same order to every rank.*seed"
     ):
         Agreement(Units((X, Y))).require_rows()
 

@@ -38,6 +38,7 @@ from sfumato.training import (
     train,
 )
 from sfumato.training.models.networks import loss_for, model_for, score_for
+from sfumato.training.random_state import same_draws
 
 __all__ = ["run"]
 
@@ -98,8 +99,7 @@ def _model(settings: TrainSettings, data: Dataset | OwnData) -> nn.Module:
 
     if settings.seed is None:
         return build()
-    with torch.random.fork_rng([]):
-        torch.manual_seed(settings.seed)
+    with same_draws(seed=settings.seed):
         return build()
 
 

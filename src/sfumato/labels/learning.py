@@ -28,6 +28,7 @@ from sfumato import _check
 from sfumato.errors import InvalidParameterError, SfumatoError, UnsupportedModelError
 from sfumato.labels.input_checks import check_features
 from sfumato.training.engine.evaluation_mode import evaluating
+from sfumato.training.random_state import same_draws
 from sfumato.training.weight_average import WeightAverage
 
 __all__ = [
@@ -150,7 +151,7 @@ def learn(
     batches = math.ceil(len(features) / batch_size)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs * batches)
     order = torch.Generator().manual_seed(int(seed))
-    with _seeded(int(seed), place):
+    with same_draws([place], seed=int(seed)):
         for rows in _batches(len(features), batches, epochs, order):
             batch = _taken(features, rows, place)
             logits = model(batch if augment is None else augment(batch, order))
@@ -321,14 +322,3 @@ def _of_rows(targets: Tensor | MovingTargets, rows: Tensor, logits: Tensor) -> T
     if isinstance(targets, Tensor):
         return _taken(targets, rows, logits.device)
     return targets.at(rows, logits.detach())
-
-
-@contextmanager
-def _seeded(seed: int, place: torch.device) -> Generator[None]:
-    """Seed the randomness that layers draw from, and restore the old state at the end."""
-    cuda = [place] if place.type == "cuda" else []
-    with torch.random.fork_rng(devices=cuda):
-        torch.default_generator.manual_seed(seed)
-        if cuda:
-            torch.cuda.manual_seed(seed)
-        yield

@@ -42,6 +42,7 @@ from sfumato.labels.networks import nearly_even_network, small_network
 from sfumato.labels.request import Method
 from sfumato.labels.tuned_settings import Start, tuned_method
 from sfumato.labels.whitening import whitened
+from sfumato.training.random_state import same_draws
 
 __all__ = [
     "METHODS",
@@ -119,8 +120,7 @@ def recipe(
     request = _Request(data, epsilon, delta, 0 if seed is None else seed, model, start)
     if seed is None:
         return METHODS[method](request)
-    with torch.random.fork_rng([]):
-        torch.manual_seed(seed)
+    with same_draws(seed=seed):
         return METHODS[method](request)
 
 
@@ -169,8 +169,7 @@ def first_model(data: Dataset, *, seed: int = 0, groups: Tensor | None = None) -
     points = points_of(data.train.features)
     if groups is None:
         groups, _ = clustered(points, clusters=min(_START_CLUSTERS * data.num_classes, len(points)))
-    with torch.random.fork_rng([]):
-        torch.manual_seed(seed)
+    with same_draws(seed=seed):
         body = nn.Sequential(nn.Linear(points.shape[1], _START_WIDTH), nn.Tanh())
         classifier = nn.Sequential(body, nn.Linear(_START_WIDTH, int(groups.max()) + 1))
         learn(classifier, points, groups, epochs=4, batch_size=128, learning_rate=1e-3, seed=seed)

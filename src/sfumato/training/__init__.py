@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How do I train a network? Per-example gradients, clipping, sampling, trainer, distributed."""
+"""Train networks with differential privacy: per-example gradients, clipping, sampling, the trainer."""
 
 from sfumato import _needs_torch  # noqa: F401  # pyright: ignore[reportUnusedImport] - an error where torch is missing
 from sfumato.training.adapters.make_private import (

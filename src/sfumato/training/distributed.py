@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""More than one process: the same script under `torchrun`, with the same sums as one process would give.
+"""Training in several processes: the same script under `torchrun`, with the same sums as in one process.
 
-Guarantee  Rank 0 draws each batch and tells the others, so one sampler forms the batches, however many ranks
-           there are. Each rank clips and adds up its share of the units; noise is added once, by rank 0, to
-           its share before the shares are added up. So all ranks get the same noisy sum.
-Trust      The ranks are one trusted side: shares without noise travel between them.
-Outside    Only rank 0 writes files, speaks to the ledger and shows progress. All ranks hold the same data, or
-           the run is refused (`agreement`).
-Alone      Without torch.distributed every function here does the obvious thing for one process.
-Failure    What rank 0 refuses is raised on all ranks. Where a rank dies, the others stop with an error once
-           their connection breaks or the timeout is over; torchrun ends them at once.
+Guarantee  Rank 0 draws each batch and sends it to the others, so one sampler forms the batches, however many
+           ranks there are. Each rank clips and adds up its share of the units. Noise is added once, by rank
+           0, to its share before the shares are added up. So all ranks get the same noisy sum. The ranks
+           trust each other: shares without noise are sent between them.
+Edge cases Without torch.distributed every function here does the same for one process. Only rank 0 writes
+           files, uses the ledger and shows progress.
+Failure    An error of rank 0 is raised on all ranks. If a rank dies, the others stop with an error when their
+           connection breaks or the timeout is over; torchrun ends them at once. All ranks must hold the same
+           data, or the run is refused (`rank_agreement`).
 """
 
 import atexit
@@ -48,7 +48,7 @@ Answer = TypeVar("Answer")
 
 
 class OtherRankError(SfumatoError, RuntimeError):
-    """Another rank could not go on, so no rank can; its own error says why."""
+    """Raised if another rank failed, so no rank can continue. That rank's own error has the reason."""
 
 
 def started() -> bool:
@@ -57,7 +57,7 @@ def started() -> bool:
 
 
 def rank() -> int:
-    """Return the number of this process, 0 where it is alone.
+    """Return the number of this process; 0 if it is alone.
 
     >>> rank(), size(), is_first()
     (0, 1, True)
@@ -76,17 +76,17 @@ def is_first() -> bool:
 
 
 def local_rank() -> int:
-    """Return the number of this process on its machine, as torchrun tells it; 0 without torchrun."""
+    """Return the number of this process on its machine, as set by torchrun; 0 without torchrun."""
     return int(os.environ.get("LOCAL_RANK", "0"))
 
 
 def global_rank() -> int:
-    """Return the number of this process among all of them, as torchrun tells it before they have met."""
+    """Return the number of this process among all of them, as set by torchrun, before they are connected."""
     return int(os.environ.get("RANK", "0"))
 
 
 def join(device: torch.device, *, timeout: float) -> None:
-    """Meet the other processes that torchrun started; do nothing where there are none, or they have met."""
+    """Meet the other processes that torchrun started; do nothing if there are none, or they have met."""
     if started() or "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         return
     if device.type == "cuda":
@@ -147,7 +147,7 @@ def drawn(draw: Callable[[], Tensor], device: torch.device) -> Tensor:
 
 
 def first_decides(decide: Callable[[], Answer]) -> Answer:
-    """Return on every rank what `decide` returns on rank 0; where it raises there, every rank raises."""
+    """Return on every rank what `decide` returns on rank 0; if it raises there, every rank raises."""
     if size() == 1:
         return decide()
     outcome: list[Any] = [None, None]
@@ -167,13 +167,13 @@ def first_decides(decide: Callable[[], Answer]) -> Answer:
 
 
 def alike(compute: Callable[[], Any]) -> bool:
-    """Return whether `compute` returns the same on all ranks; where it raises on one, every rank raises."""
+    """Return whether `compute` returns the same on all ranks; if it raises on one, every rank raises."""
     outcome, failure = [None, ""], None
     try:
         outcome = [compute(), ""]
     except Exception as error:
-        failure, told = error, isinstance(error, SfumatoError)  # what others say may quote a row
-        outcome = [None, f"{type(error).__name__}: {error}" if told else type(error).__name__]
+        failure, ours = error, isinstance(error, SfumatoError)  # messages of other errors may quote a row
+        outcome = [None, f"{type(error).__name__}: {error}" if ours else type(error).__name__]
     everyones: list[Any] = [outcome]
     if size() > 1:
         everyones = [None] * size()
@@ -196,10 +196,10 @@ def gathered(value: Any) -> list[Any]:
 
 
 def refuse_groups(group_size: int) -> None:
-    """Raise where clipped groups would be formed on several ranks.
+    """Raise if clipped groups would be formed on several ranks.
 
     A unit's place in the batch decides its rank, and one unit more moves the places of others: then it would
-    also move them into other groups, and the sum by more than the event says.
+    also move them into other groups, and the sum by more than the event states.
     """
     if group_size > 1 and size() > 1:
         raise InvalidParameterError(

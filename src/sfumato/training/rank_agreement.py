@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """All ranks hold the same rows under the same numbers, or the run is refused.
 
-Guarantee  A batch is a set of numbers, and each rank takes its share of them. Where number 7 is one person on
-           one rank and another on the next, a person may be in a batch twice, and the noise is for once. So
-           before the first step, and after the run was charged, ranks compare what they hold: the number of
-           units, who owns which row, all bytes of tensors, and the indices of subsets. Where rows are
-           computed when they are asked for, no rank reads them all: at every step all ranks read the same two
-           units of the batch, chosen at random, and compare these.
+Guarantee  A batch is a set of numbers, and each rank takes its share of them. If number 7 is one person on
+           one rank and another person on the next, a person may be in a batch twice, but noise is sized for
+           one contribution. So before the first step, and after the run was charged, ranks compare what they
+           hold: the number of units, who owns which row, all bytes of tensors, and the indices of subsets. If
+           rows are computed when they are read, no rank reads them all: at every step all ranks read the same
+           two units of the batch, chosen at random, and compare these.
 Failure    Ranks that differ all stop. A data set whose row differs from one reading to the next cannot be
            compared, and is refused: random changes belong into `augment`, which runs after it.
 Edge cases A difference in a share f of lazily read rows stays unseen for t steps with a chance of
            (1 - f)^(2 t).
-Not here   What is told: ranks exchange hashes with a secret key of 256 bits, made for this run by rank 0, so
-           whoever listens learns nothing of the rows. That ranks differ is a fact about the setup.
+Not here   Secrets: ranks exchange hashes with a secret key of 256 bits, made for this run by rank 0, so the
+           messages reveal nothing of the rows. That ranks differ is a fact about the setup.
 """
 
 import hashlib
@@ -46,16 +46,16 @@ class Agreement:
 
     def require_settings(self, settings: dict[str, str]) -> None:
         """Raise unless all ranks were started with the same public settings."""
-        said = "the ranks were started with different settings"
-        self._require(lambda: digest(self._key, sorted(settings.items())), said)
+        difference = "the ranks were started with different settings"
+        self._require(lambda: digest(self._key, sorted(settings.items())), difference)
 
     def require_rows(self) -> None:
         """Raise unless all ranks hold the same rows, as far as that is known without computing any."""
-        said = "the ranks hold different rows, or the same in another order"
-        self._require(lambda: digest(self._key, (self._units.num_units, self._units.held())), said)
+        difference = "the ranks hold different rows, or the same in another order"
+        self._require(lambda: digest(self._key, (self._units.num_units, self._units.held())), difference)
 
     def require_batch(self, units: Tensor, step: int) -> None:
-        """Raise unless all ranks read the same in some units of a batch, where rows are computed."""
+        """Raise unless all ranks read the same in some units of a batch, if rows are computed."""
         if distributed.size() == 1 or not self._units.computes_rows:
             return
         real = units[units < self._units.num_units]  # canaries come after them
@@ -75,17 +75,17 @@ class Agreement:
         self._repeatable = found == digest(self._key, self._units.read(chosen))
         if not self._repeatable:
             raise InvalidParameterError(
-                "the data set gives another row each time it is asked for the same number, so ranks cannot "
+                "the data set returns another row each time the same number is read, so ranks cannot "
                 "find out whether they hold the same rows. Make random changes in augment=..., which is "
                 "given rows that were read, or train in one process."
             )
         return found
 
-    def _require(self, compute: Callable[[], bytes], said: str) -> None:
+    def _require(self, compute: Callable[[], bytes], difference: str) -> None:
         if distributed.size() > 1 and not distributed.alike(compute):
             raise InvalidParameterError(
-                f"{said}, so one unit could be in a batch more than once. Give every rank the same data in "
-                "the same order: split and shuffle with a seed that all ranks share "
+                f"{difference}, so one unit could be in a batch more than once. Pass the same data in the "
+                "same order to every rank: split and shuffle with a seed that all ranks share "
                 "(torch.utils.data.random_split(..., generator=torch.Generator().manual_seed(...))), or do "
                 "it once and let all ranks read the result."
             )
@@ -118,7 +118,7 @@ def _parts(value: Any) -> Iterator[bytes | memoryview]:
 
 
 def _inside(value: Any) -> list[Any] | None:
-    """Return what a data set or a container is made of; None where that cannot be known."""
+    """Return what a data set or a container is made of; None if that cannot be known."""
     if isinstance(value, TensorDataset):
         return list(value.tensors)
     if isinstance(value, Subset):

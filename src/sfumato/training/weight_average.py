@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A moving average of weights: steadier than the last ones, and free, because it is computed from releases.
+"""A moving average of weights. It varies less than the last weights, and is free: it is post-processing.
 
 After each step, average = d * average + (1 - d) * weights, with d = min(decay, (1 + t) / (10 + t)) at the
 t-th update: the first averages would otherwise be mostly the random start. De et al. 2022, arXiv:2204.13650,

@@ -17,11 +17,11 @@ from sfumato.testing import seeded
 from sfumato.training import PrivateGradients
 from sfumato.training.data.augmentation import Augmenter
 from sfumato.training.data.units import Units
-from sfumato.training.engine.isolation import isolated_rows, vmap_substitutes
-from sfumato.training.engine.isolation.isolated_rows import Isolated
 from sfumato.training.engine.passes import Passes
 from sfumato.training.engine.rules.linear import LinearOp
 from sfumato.training.engine.tape.tape import Tape
+from sfumato.training.isolation import isolated_rows, vmap_substitutes
+from sfumato.training.isolation.isolated_rows import Isolated
 
 from .catalogue import Planted, leaks
 

@@ -38,7 +38,7 @@ from sfumato.training import (
 from sfumato.training.data.units import Units
 from sfumato.training.engine.losses import Loss
 from sfumato.training.payment import Payment
-from sfumato.training.privacy import clipping
+from sfumato.training.privacy import clipping, clipping_styles
 from sfumato.training.rank_agreement import Agreement
 from sfumato.training.record.run_ownership import RunOwnership
 
@@ -212,7 +212,8 @@ def tiny_threshold_replayed(seed: int) -> bool:
 
 
 def forget_the_floor(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(clipping, "_check_threshold", lambda **thresholds: None)
+    for module in (clipping, clipping_styles):
+        patch.setattr(module, "check_threshold", lambda **thresholds: None)
 
 
 # --- the source of noise ----------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ from sfumato.training import (
     TruncatedPoissonSampling,
 )
 from sfumato.training.data.units import Deferred, Units
-from sfumato.training.engine.isolation.isolated_rows import is_row
+from sfumato.training.isolation.isolated_rows import is_row
 from sfumato.training.loop import TrainingLoop
 from sfumato.training.privacy.clipping import CoordinateClipping, Scaling
 from sfumato.training.privacy.noise import IndependentNoise

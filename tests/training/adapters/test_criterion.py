@@ -117,7 +117,7 @@ def test_a_loss_that_is_changed_before_backward_is_refused(scaled):
     loss = criterion(module(x), y)
     with pytest.raises(InvalidParameterError, match="multiplied or divided before backward"):
         scaled(loss, x).backward()
-    with pytest.raises(InvalidParameterError, match="no loss of this batch"):
+    with pytest.raises(InvalidParameterError, match="not called on a loss of this batch"):
         optimizer.step()
     assert privacy.steps == 0
 
@@ -173,7 +173,7 @@ def test_outputs_of_another_batch_are_refused():
 def test_a_criterion_without_an_output_is_refused():
     _, _, criterion, loader, _ = private(*data_of("mlp"))
     x, y = first_batch(loader)
-    with pytest.raises(InvalidParameterError, match="no output of the module"):
+    with pytest.raises(InvalidParameterError, match="without an output of the module"):
         criterion(x, y)
 
 

@@ -169,7 +169,7 @@ def test_an_empty_batch_is_a_step_of_noise_alone():
 
 def test_an_empty_batch_may_not_be_skipped():
     loader = parts_of(DataLoader(DATA, batch_size=8), expected_batch_size=1e-9).data_loader
-    with pytest.raises(InvalidParameterError, match="an empty batch is a step"):
+    with pytest.raises(InvalidParameterError, match="An empty batch is a step"):
         for _x, _ in islice(loader, 5):
             continue
 

@@ -462,7 +462,7 @@ def test_no_row_is_read_before_the_account_has_begun(tmp_path):
     ("settings", "says"),
     [
         ({}, "epochs=... or steps"),
-        ({"epochs": 1, "steps": 1}, "give one of them"),
+        ({"epochs": 1, "steps": 1}, "pass one of them"),
         ({"epochs": 1, "purpose": None}, "purpose"),
         ({"epochs": 1, "privacy_unit": "user"}, "protects one 'example'"),
     ],

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from sfumato.errors import InvalidParameterError, NotPrivateError, UnsupportedModelError
-from sfumato.training.engine.isolation.isolated_rows import is_row
+from sfumato.training.isolation.isolated_rows import is_row
 
 from .loops import LOSS, clipped_sum, data_of, first_batch, private, same
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sfumato.errors import InvalidParameterError
-from sfumato.training.adapters.nesting import changed, refuse_unsplit, row_count
+from sfumato.training.adapters.nesting import refuse_unsplit, row_count
 
 Pair = namedtuple("Pair", ["x", "y"])
 
@@ -18,14 +18,6 @@ class Frozen:
 
 
 ONE, TWO = torch.zeros(2), torch.ones(2)
-
-
-def test_every_leaf_is_changed_in_order():
-    seen = []
-    value = {"a": [ONE, "text"], "b": Pair(None, Frozen(TWO))}
-    found = changed(value, lambda leaf: seen.append(leaf) or len(seen))
-    assert found == {"a": [1, 2], "b": Pair(3, Frozen(4, 5))}
-    assert seen[0] is ONE and seen[1:3] == ["text", None] and seen[3] is TWO and seen[4] == "a"
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def test_a_step_before_all_parts_of_a_sample_is_refused():
 
 def test_a_part_without_a_loss_is_refused():
     module, _, _, loader, privacy = private(*data_of("mlp"), batches_per_step=2)
-    with pytest.raises(InvalidParameterError, match="no loss of this batch"):
+    with pytest.raises(InvalidParameterError, match="not called on a loss of this batch"):
         for x, _ in loader:
             module(x)
     assert privacy.steps == 0
@@ -84,7 +84,7 @@ def test_the_last_batch_of_an_epoch_cannot_be_skipped_either():
 
 def test_the_size_of_a_batch_cannot_decide_whether_it_takes_part():
     module, optimizer, criterion, loader, _ = private(*data_of("mlp"))
-    with pytest.raises(InvalidParameterError, match="no loss of this batch"):
+    with pytest.raises(InvalidParameterError, match="not called on a loss of this batch"):
         for _ in range(50):
             for x, y in loader:
                 loss = criterion(module(x), y)

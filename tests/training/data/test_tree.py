@@ -249,3 +249,17 @@ class Watcher:
 
     def end(self, loop):
         pass
+
+
+@dataclass(frozen=True)
+class Named:
+    x: object
+    name: str = "a"
+
+
+def test_every_leaf_is_changed_in_order():
+    seen, one, two = [], torch.zeros(2), torch.ones(2)
+    value = {"a": [one, "text"], "b": Pair(None, Named(two))}
+    found = tree.changed(value, lambda leaf: seen.append(leaf) or len(seen))
+    assert found == {"a": [1, 2], "b": Pair(3, Named(4, 5))}
+    assert seen[0] is one and seen[1:3] == ["text", None] and seen[3] is two and seen[4] == "a"

@@ -305,7 +305,7 @@ def test_padding_is_not_in_the_count_of_units_below_a_threshold(group_size, size
         options = {"clipping": STYLES["adaptive"], "group_size": group_size, "expected_batch_size": 4.0}
         private = private_of(Two(), **options)
         private.accumulate(x, torch.tensor([[0.1, 0.0]]).expand(len(x), 2), row_weights=weights)
-        return 0.0 if private._below is None else float(private._below)
+        return 0.0 if private._adaptation.below is None else float(private._adaptation.below)
 
     # One unit more takes the place of padding, and moves the count by what the noise is sized for.
     moved = below(sizes, pad) - below(sizes[:-1], pad + 1)

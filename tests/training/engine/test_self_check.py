@@ -10,6 +10,7 @@ from torch import nn
 from sfumato.errors import UnsupportedModelError
 from sfumato.testing import seeded
 from sfumato.training import cross_entropy
+from sfumato.training.engine import self_check as checks
 from sfumato.training.engine.book_keeping import BookKeeping
 from sfumato.training.engine.projections import Projections
 from sfumato.training.engine.rules.linear import LinearOp
@@ -198,7 +199,7 @@ def test_a_difference_counts_only_if_it_is_there_in_float64_too(monkeypatch, in_
         seen.append(model.weight.dtype)
         return ["weight"] if model.weight.dtype == torch.float32 or in_double else []
 
-    monkeypatch.setattr(self_check, "_different", different)
+    monkeypatch.setattr(checks, "_different", different)
     batch = torch.randn(3, 2), torch.tensor([0, 1, 0])
     if in_double:
         with pytest.raises(UnsupportedModelError, match="weight"):
@@ -213,7 +214,7 @@ def test_a_model_that_cannot_run_in_float64_keeps_its_difference(monkeypatch):
         return cross_entropy(model, x.float(), y)
 
     model = nn.Linear(2, 2)
-    monkeypatch.setattr(self_check, "_different", lambda *_: ["weight"])
+    monkeypatch.setattr(checks, "_different", lambda *_: ["weight"])
     with pytest.raises(UnsupportedModelError, match="weight"):
         self_check(
             BookKeeping(model, only_single), model, only_single, (torch.randn(3, 2), torch.tensor([0, 1, 0]))

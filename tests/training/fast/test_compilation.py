@@ -58,7 +58,10 @@ def test_a_compiled_step_is_the_step_with_the_parameters_of_now():
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(0.1 * torch.randn_like(parameter))
-    assert compiled._passes._recordings is not None and len(compiled._passes._recordings._recorded) == 2
+    assert (
+        compiled._passes._replays._recordings is not None
+        and len(compiled._passes._replays._recordings._recorded) == 2
+    )
 
 
 @pytest.mark.usefixtures("only_traced")
@@ -69,7 +72,7 @@ def test_dropout_draws_anew_at_each_compiled_step():
     for _ in range(3):
         private.backward(x, y)
         found.append(gradient(model))
-    assert len(private._passes._recordings._recorded) == 1
+    assert len(private._passes._replays._recordings._recorded) == 1
     assert not torch.equal(found[0], found[1]) and not torch.equal(found[1], found[2])
 
 

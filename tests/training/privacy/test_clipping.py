@@ -5,12 +5,10 @@ import math
 import numpy as np
 import pytest
 import torch
-from dp_accounting import dp_event as dp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import kstest, norm
 
-from sfumato.errors import InvalidParameterError
 from sfumato.testing import seeded
 from sfumato.training.engine.functional import FunctionalPass
 from sfumato.training.privacy.clipping import AdaptiveClip, Clipper, Clipping, CoordinateClipping, Scaling
@@ -202,54 +200,3 @@ def test_thresholds_are_saved_and_taken_up_again():
     other.load_state_dict(clipper.state_dict())
     assert other.thresholds == clipper.thresholds
     assert torch.equal(clipped(other, [[9.0] * 5]), clipped(clipper, [[9.0] * 5]))
-
-
-# --- what they cost, and what is refused --------------------------------------------------------------------
-
-
-def test_only_an_adaptive_style_costs_more_than_its_sum():
-    noisy_sum = dp.GaussianDpEvent(2.0)
-    for name, style in STYLES.items():
-        wanted = noisy_sum
-        if "adaptive" in name:
-            wanted = dp.ComposedDpEvent([noisy_sum, dp.GaussianDpEvent(1.0)])
-        assert style.event(noisy_sum) == wanted
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({}, "either clip_norm or layer_norms"),
-        ({"clip_norm": 1.0, "layer_norms": {"a": 1.0}}, "either clip_norm or layer_norms"),
-        ({"clip_norm": 0.0}, "clip_norm"),
-        ({"clip_norm": math.nan}, "clip_norm"),
-        ({"clip_norm": math.inf}, "clip_norm"),
-        ({"clip_norm": 1e-20}, "clip_norm must be at least 1e-12.*vanish"),
-        ({"layer_norms": {"a": -1.0}}, r"layer_norms\['a'\]"),
-        ({"clip_norm": 1.0, "drop_above": 2.0}, "no other scaling takes it"),
-        ({"clip_norm": 1.0, "scaling": Scaling.GLOBAL}, "needs drop_above"),
-        ({"clip_norm": 1.0, "scaling": Scaling.GLOBAL, "drop_above": 1e-20}, "drop_above must be at least"),
-    ],
-)
-def test_a_style_that_makes_no_sense_is_refused(options, message):
-    with pytest.raises(InvalidParameterError, match=message):
-        Clipping(**options)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: CoordinateClipping(coordinate_bound=0.0),
-        lambda: AdaptiveClip(count_noise_multiplier=0.0),
-        lambda: AdaptiveClip(count_noise_multiplier=1.0, quantile=1.5),
-        lambda: AdaptiveClip(count_noise_multiplier=1.0, learning_rate=math.nan),
-    ],
-)
-def test_numbers_out_of_range_are_refused(make):
-    with pytest.raises(InvalidParameterError):
-        make()
-
-
-def test_layer_norms_must_name_every_layer():
-    with pytest.raises(InvalidParameterError, match=r"\['a', 'b'\], but it names \['a', 'c'\]"):
-        Clipper(Clipping(layer_norms={"a": 1.0, "c": 1.0}), parameters())

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sfumato.accounting import events, price
 from sfumato.accounting.guarantee import Relation
-from sfumato.errors import InvalidParameterError, UnsupportedEventError
+from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms.random import FastGenerator, SecureGenerator
 from sfumato.testing import seeded
 from sfumato.training.privacy.sampling import (
@@ -153,19 +153,6 @@ def test_shuffling_claims_no_amplification():
 def test_a_short_last_batch_is_a_step_of_its_epoch():
     assert ShuffledBatches(batch_size=30, public_size=100).steps_per_epoch == 4
     assert CyclicBatches(batch_size=30, public_size=90).steps_per_epoch == 3
-
-
-def test_the_dearest_of_mixed_events_is_known_only_where_they_differ_in_noise():
-    sampling = CyclicBatches(batch_size=5, public_size=10)
-    both = dp.ComposedDpEvent([gaussian(3.0), gaussian(4.0)])
-    assert sampling.event([(gaussian(2.5), 1), (both, 1)], relation=ZERO_OUT) == events.compose(both)
-    projected = events.JohnsonLindenstraussDpEvent
-    event = sampling.event([(projected(2.0, 9), 1), (projected(1.0, 9), 1)], relation=ZERO_OUT)
-    assert event == projected(1.0, 9)
-    for other in (projected(1.0, 8), gaussian(1.0), dp.LaplaceDpEvent(1.0)):
-        with pytest.raises(UnsupportedEventError, match="known to be the dearest"):
-            sampling.event([(projected(2.0, 9), 1), (other, 1)], relation=ZERO_OUT)
-    assert sampling.event([(dp.LaplaceDpEvent(1.0), 2)], relation=ZERO_OUT) == dp.LaplaceDpEvent(1.0)
 
 
 # --- sizes -----------------------------------------------------------------------------------------------

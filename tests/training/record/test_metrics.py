@@ -1,19 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-import io
 import json
 import math
 from dataclasses import replace
 
 import pytest
 import torch
-from rich.console import Console
 from torch import nn
 
 from sfumato.errors import InvalidParameterError
 from sfumato.training import Metrics, Runtime, cross_entropy
 from sfumato.training.data.units import open_rows
 from sfumato.training.record.metrics import MetricsFile, correct_rows, evaluate
-from sfumato.training.record.progress import ProgressBar
 
 X = torch.randn(11, 3, generator=torch.Generator().manual_seed(1))
 Y = torch.arange(11) % 2
@@ -56,24 +53,6 @@ def test_the_file_has_a_row_a_line_and_can_be_written_anew(tmp_path):
     assert json.loads(path.read_text()) == {
         "step": 3, "epsilon": 1.0001, "learning_rate": 0.1, "seconds": 2.0, "loss": 0.25, "accuracy": 0.75,
     }  # fmt: skip
-
-
-def test_the_bar_shows_steps_epsilon_rounded_up_and_evaluation():
-    screen = io.StringIO()
-    console = Console(file=screen, force_terminal=True, width=100)
-    with ProgressBar(steps=5, done=2, shown=True, console=console) as bar:
-        bar.advance()
-        bar.note(ROW)
-    shown = screen.getvalue()
-    assert "3/5" in shown and "epsilon 1.001" in shown and "accuracy 75.0%" in shown
-
-
-def test_the_bar_is_silent_where_there_is_no_terminal():
-    screen = io.StringIO()
-    with ProgressBar(steps=5, done=0, shown=True, console=Console(file=screen)) as bar:
-        bar.advance()
-        bar.note(ROW)
-    assert screen.getvalue() == ""
 
 
 def test_a_run_that_diverged_is_still_written_as_json():

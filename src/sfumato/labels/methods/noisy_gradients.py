@@ -41,6 +41,7 @@ from sfumato.training.engine.gradients import PrivateGradients
 from sfumato.training.privacy.denoising import Denoiser
 from sfumato.training.privacy.dp_sgd import DpSgd
 from sfumato.training.privacy.sampling import Sampling, ShuffledBatches
+from sfumato.training.random_state import same_draws
 
 __all__ = ["LabelDpSgd", "NoisyGradients"]
 
@@ -209,7 +210,7 @@ class NoisyGradients(ABC):
         )
         named = private.parameters
         rows = features[:_REHEARSED].to(next(iter(named.values())).device)
-        with rehearsing("the model's gradient"), torch.random.fork_rng(_random_devices(rows)):
+        with rehearsing("the model's gradient"), same_draws([rows.device]):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the run itself warns about the engine it must use
                 private.accumulate(rows, torch.zeros(len(rows), dtype=torch.int64, device=rows.device))
@@ -271,8 +272,3 @@ class LabelDpSgd(NoisyGradients):
         Args:
             features: The public features of all rows. They are not used.
         """
-
-
-def _random_devices(rows: Tensor) -> list[torch.device]:
-    """Return the devices beside the CPU whose random state a pass over rows may change."""
-    return [rows.device] if rows.is_cuda else []

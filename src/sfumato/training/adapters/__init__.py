@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training loops that are not ours: `make_private` and the parts it gives back."""
+"""Make existing training loops private: `make_private` and the parts it returns."""

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a loop does with one batch: calls of the module, and calls of the criterion on what came out.
+"""The calls of a loop over one batch: of the module, and of the criterion on the module's outputs.
 
 Guarantee  `recorded` has each row's own gradient of the sum of the losses that were taken: module and
            criterion have seen each row alone. `loss` computes the same losses again, for any rows of the
-           batch: with it the reference engine takes over where a call could not run in isolation.
+           batch: the reference engine uses it if a call could not run in isolation.
 Unit       One row of the loader's batch. Several calls over the same rows add up, before clipping.
-Edge cases A batch without rows: the module runs on one row that is made up, so that outputs have their
-           shapes, and no row of it is handed out. The loss is 0.
+Edge cases A batch without rows: the module runs on one synthetic row, so that outputs have their shapes,
+           and no row of it is handed out. The loss is 0.
 """
 
 import itertools
@@ -18,17 +18,18 @@ from torch import Tensor, nn
 
 from sfumato.errors import InvalidParameterError, NotPrivateError, UnsupportedUseError
 from sfumato.training.adapters.handed_out import HandedOut, Output
-from sfumato.training.adapters.nesting import Withheld, changed, is_constant, refuse_unsplit
+from sfumato.training.adapters.nesting import Withheld, is_constant, refuse_unsplit
 from sfumato.training.adapters.runner import Autocast, Runner
 from sfumato.training.data import rows as rows_of
 from sfumato.training.data import tree
+from sfumato.training.data.tree import changed
 from sfumato.training.engine.book_keeping import BookKeepingPass
-from sfumato.training.engine.isolation.isolated_rows import Isolated
 from sfumato.training.engine.losses import checked
 from sfumato.training.engine.tape.operation import Memory
 from sfumato.training.engine.tape.tape import NotPassedError, Tape, Tracked
 from sfumato.training.integrity.release_barrier import fill_caches
-from sfumato.training.privacy.clipping import GradientPass
+from sfumato.training.isolation.isolated_rows import Isolated
+from sfumato.training.privacy.gradient_pass import GradientPass
 
 __all__ = ["BatchCalls", "LossCall"]
 
@@ -44,7 +45,7 @@ class _Call:
         self._versions = [tensor._version for tensor in self.tensors]
 
     def refuse_changed(self) -> None:
-        """Raise where rows were changed after the call: the gradient would be that of others."""
+        """Raise if rows were changed after the call: the gradient would be that of others."""
         if self._versions != [tensor._version for tensor in self.tensors]:
             raise InvalidParameterError(
                 "a tensor that the module or the criterion was called with was changed in place before "
@@ -70,7 +71,7 @@ class _Call:
 
 
 class LossCall(_Call):
-    """A call of the criterion. `taken` says whether the loop asked for its gradient."""
+    """A call of the criterion. `taken`: the loop requested its gradient."""
 
     taken = False
     losses: Tensor | None = None  # [rows], with their graph, if recorded
@@ -107,8 +108,8 @@ class BatchCalls:
         call = LossCall(self._known((args, kwargs), "the criterion"), Autocast(self._runner.device))
         if not _outputs(call.given):
             raise InvalidParameterError(
-                "the criterion is given no output of the module for this batch. Call it with what the module "
-                "returned, as it is: criterion(module(x), y)."
+                "the criterion was called without an output of the module for this batch. Call it with "
+                "what the module returned, as it is: criterion(module(x), y)."
             )
         shown = torch.zeros((), device=self._runner.device)
         if self.rows:
@@ -121,7 +122,7 @@ class BatchCalls:
 
     @property
     def taken(self) -> bool:
-        """Whether the loop asked for any gradient."""
+        """Whether the loop requested any gradient."""
         return any(isinstance(call, LossCall) and call.taken for call in self._calls)
 
     def autocast(self) -> torch.autocast:
@@ -134,7 +135,7 @@ class BatchCalls:
         return tuple(tensor.detach() for call in self._needed() for tensor in call.tensors)
 
     def recorded(self) -> GradientPass | None:
-        """Return the gradients of all rows; None where they must be computed again, from `tensors`."""
+        """Return the gradients of all rows; None if they must be computed again, from `tensors`."""
         for call in self._needed():
             call.refuse_changed()
         taken = [call for call in self._needed() if isinstance(call, LossCall)]
@@ -185,13 +186,13 @@ class BatchCalls:
         return sum(losses[1:], start=losses[0])
 
     def _needed(self) -> list[_Call]:
-        """Return the calls of the module, and those of the criterion whose gradient was asked for."""
+        """Return the calls of the module, and those of the criterion whose gradient was requested."""
         return [call for call in self._calls if not isinstance(call, LossCall) or call.taken]
 
     # --- one call ----------------------------------------------------------------------------------------
 
     def _isolated(self, work: Callable[[Isolated], Any], call: _Call) -> Any:
-        """Do work on isolated rows; return None where that is not possible."""
+        """Do work on isolated rows; return None if that is not possible."""
         if not self._runner.isolates:
             return None
         function = self._criterion if isinstance(call, LossCall) else self._forward
@@ -233,7 +234,7 @@ class BatchCalls:
         return self._instead(run, call, self._criterion)
 
     def _instead(self, run: Callable[[], Any], call: _Call, function: Function) -> Any:
-        """Run what cannot run in isolation; where that works, nothing is isolated from here on.
+        """Run what cannot run in isolation; if that works, nothing is isolated from here on.
 
         A warning comes with the step, from the engine that takes over.
         """
@@ -323,7 +324,7 @@ def _on_made_up(call: _Call, function: Function, row: Sequence[Tensor]) -> Any:
 
 
 def _on_any(call: _Call, function: Function) -> Any:
-    """Call a function on the first of some made-up rows that it takes: some refuse zeros."""
+    """Call a function on the first synthetic rows that it accepts: some refuse zeros."""
     found: list[Any] = []
     fill_caches(lambda row: found.append(_on_made_up(call, function, row)), rows_of.made_up(_blank(call)))
     return found[0]

@@ -2,7 +2,7 @@
 """The criterion of a private loop: one number for each row, computed while the row is alone.
 
 Guarantee  In training, the user's criterion sees the module's outputs and the targets of one row at a time.
-           So no loss can mix rows or depend on how many there are. `backward` on what it returns asks for the
+           So no loss can mix rows or depend on how many there are. `backward` on what it returns requests the
            gradient of each row's own loss; the gradient is computed at the step, and is clipped there.
 Edge cases The returned value is the mean over the rows. It is exact, so it is private: do not publish it.
            Sums of such losses add up for each row before clipping. A criterion in evaluation mode or without
@@ -18,10 +18,11 @@ from torch import Tensor, nn
 
 from sfumato.errors import InvalidParameterError
 from sfumato.training.adapters.calls import BatchCalls, LossCall
-from sfumato.training.adapters.nesting import changed, refuse_unsplit, row_count
+from sfumato.training.adapters.nesting import refuse_unsplit, row_count
 from sfumato.training.adapters.optimizer_hooks import PrivateSteps
-from sfumato.training.engine.isolation.isolated_rows import Isolated
+from sfumato.training.data import tree
 from sfumato.training.engine.losses import checked
+from sfumato.training.isolation.isolated_rows import Isolated
 
 __all__ = ["PrivateCriterion"]
 
@@ -83,13 +84,11 @@ class PrivateCriterion:
                 return torch.stack([self._of_row(given, i) for i in range(rows)]).mean()
 
     def _of_row(self, given: Any, i: int) -> Tensor:
-        args, kwargs = changed(given, lambda leaf: leaf[i : i + 1] if isinstance(leaf, Tensor) else leaf)
+        args, kwargs = tree.mapped(given, lambda tensor: tensor[i : i + 1])
         return checked(self._criterion(*args, **kwargs), 1)[0]
 
     def _at_once(self, given: Any, rows: int) -> Tensor:
         with Isolated(rows) as isolated:
-            args, kwargs = changed(
-                given, lambda leaf: isolated.split(leaf) if isinstance(leaf, Tensor) else leaf
-            )
+            args, kwargs = tree.mapped(given, isolated.split)
             losses = isolated.join(checked(self._criterion(*args, **kwargs), 1)[0])
         return losses.mean()

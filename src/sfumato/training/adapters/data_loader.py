@@ -63,7 +63,7 @@ def _is_plain(loader: DataLoader[Any]) -> bool:
 _REFUSALS: tuple[tuple[Callable[[DataLoader[Any]], bool], str], ...] = (
     (
         lambda loader: isinstance(loader, PoissonLoader),
-        "this data_loader is already private. Give the one it was made from.",
+        "this data_loader is already private. Pass the original one.",
     ),
     (
         lambda loader: type(loader) is not DataLoader,
@@ -115,7 +115,7 @@ class PoissonBatches:
 
 
 class PoissonLoader(DataLoader[Any]):
-    """A loader like the one given, but for its batches; it tells a watcher which one is at hand."""
+    """A loader like the original one, with other batches; it reports each batch to a watcher."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class PoissonLoader(DataLoader[Any]):
         collate = _Collate(loader)
         super().__init__(
             loader.dataset,
-            batch_sampler=batches,  # type: ignore[arg-type]  # lists of numbers are all that is asked of one
+            batch_sampler=batches,  # type: ignore[arg-type]  # it needs lists of numbers only
             collate_fn=collate,
             num_workers=loader.num_workers,
             pin_memory=loader.pin_memory,
@@ -146,8 +146,8 @@ class PoissonLoader(DataLoader[Any]):
 
     def __reduce__(self) -> NoReturn:
         raise InvalidParameterError(
-            "a private data_loader cannot be copied or saved: a copy would draw samples that nobody counts. "
-            "Call make_private for each loop."
+            "a private data_loader cannot be copied or saved: a copy would draw samples that are not "
+            "counted. Call make_private for each loop."
         )
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # any iterator serves a loop

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a private module gives to its caller: copies of its outputs, to look at and to pass to the criterion.
+"""The outputs of a private module: copies, to look at and to pass to the criterion.
 
 Guarantee  No gradient flows through a tensor that was handed out: a backward pass that reaches one raises.
            The criterion recognizes such a tensor wherever it is in its arguments, and computes with the rows
@@ -7,9 +7,9 @@ Guarantee  No gradient flows through a tensor that was handed out: a backward pa
 Edge cases A row's output of shape [1, ...] is handed out as [rows, ...]; one of any other shape, such as a
            single number, as [rows, *shape].
            What is neither a tensor nor a constant, such as a cache of keys and values, is withheld.
-           An output may also be given to the module again.
+           An output may also be passed to the module again.
 Failure    A tensor that was changed in place, or that was computed from one that was handed out, is refused:
-           what is done to outputs outside of module and criterion could mix rows.
+           operations on outputs outside of module and criterion could mix rows.
 """
 
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ class _Copy(torch.autograd.Function):
 class Output(StandIn):
     """A tensor of a module's output: the `place`-th of the `call`-th call.
 
-    `rows` is [rows, *shape of one row], with its graph; None where the call was not recorded. `shown` is what
+    `rows` is [rows, *shape of one row], with its graph; None if the call was not recorded. `shown` is what
     is handed out, and `shape` that of one row.
     """
 

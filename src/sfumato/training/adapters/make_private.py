@@ -4,17 +4,17 @@
 Guarantee  After `make_private`, the gradients of every `optimizer.step()` are (S + N) /
            expected_batch_size: S the sum over one Poisson sample of each unit's gradient, clipped to
            `max_grad_norm`, and N fresh Gaussian noise of standard deviation `noise_multiplier *
-           max_grad_norm`. Module and criterion see each row alone, so its gradient is its own whatever they
-           do. `privacy.event()` says what the steps so far cost together. With a target or an account, the
-           step beyond what was planned raises instead.
+           max_grad_norm`. Module and criterion see each row alone, so a row's gradient depends on that row
+           only. `privacy.event()` returns what the steps so far cost together. With a target or an account,
+           a step beyond the planned ones raises.
 Unit       One row of the data set.
 Edge cases The loop is yours: zero_grad, forward, criterion, backward, step. Module and optimizer are the same
            objects, and the state dict has the same keys. Gradients are computed at the step, so `zero_grad`
            may come anywhere. A batch without rows is a step like any other: noise alone.
            With `batches_per_step` above 1, a step takes several batches of the loader, which are disjoint
            parts of one sample: gradient accumulation, at the price of one step.
-           A module or criterion that cannot run while rows are isolated is run by the reference engine, row
-           by row if need be: a warning says so.
+           A module or criterion that cannot run while rows are isolated is run by the reference engine, if
+           necessary row by row, with a warning.
 Failure    Losses that were computed outside of the criterion, batches that are skipped, copies that are
            trained, and several processes raise an error.
 Not here   What the loop does to rows before module and criterion see them (augmentation, targets, constants
@@ -55,7 +55,15 @@ Criterion = Callable[..., Tensor]  # (output, *targets) -> one number for each r
 
 
 class PrivateParts(NamedTuple):
-    """What `make_private` returns: the module and the optimizer it was given, and three new parts."""
+    """What `make_private` returns: the same module and optimizer, and three new parts.
+
+    Attributes:
+        module: The module that was passed.
+        optimizer: The optimizer that was passed. Each of its steps is private now.
+        criterion: Call it in place of the criterion that was passed.
+        data_loader: Loop over it in place of the loader that was passed.
+        privacy: What the steps so far cost.
+    """
 
     module: nn.Module
     optimizer: Optimizer
@@ -86,35 +94,35 @@ def make_private(
     """Make every step of `optimizer` a noisy sum of clipped gradients over a Poisson sample.
 
     Args:
-        module: What is trained. It is called in the loop as before, and sees one row at a time.
+        module: The module to train. It is called in the loop as before, and sees one row at a time.
         optimizer: Any optimizer of the module's parameters that needs no closure.
         criterion: `criterion(output, *targets)` returns one number for each row, such as
             `nn.CrossEntropyLoss(reduction="none")`. It sees one row at a time, and any structure of outputs
             and targets. The loop must call the criterion that is returned, with the module's outputs as they
-            are. The value that it shows is exact: it is private.
+            are. The value that it shows is exact, so it is private.
         data_loader: A plain loader, which is replaced by one that draws Poisson samples.
         noise_multiplier: Standard deviation of the noise, divided by `max_grad_norm`.
         max_grad_norm: The norm to which each row's gradient is clipped.
-        epochs: How many passes over the loader are planned; or give `steps`. Steps beyond these raise. An
+        epochs: How many passes over the loader are planned; or pass `steps`. Steps beyond these raise. An
             account needs one of the two.
         steps: How many steps are planned.
         public_size: The number of units that may be known.
-        expected_batch_size: How many units a step has on average. If it is left out, the loader's batch size
-            times `batches_per_step`.
+        expected_batch_size: How many units a step has on average; None: the loader's batch size times
+            `batches_per_step`.
         batches_per_step: How many batches of the loader make one step.
         relation: Which data sets are neighbors.
-        privacy_unit: What a row of the data set is, "example" if left out.
+        privacy_unit: What a row of the data set is; None means "example".
         account: Where the planned run is charged, before the first batch. What is not used stays spent.
-        purpose: What the account writes down.
-        generator: Where samples and noise come from; secure if left out.
+        purpose: What the run is for, as the account records it.
+        generator: The source of samples and noise; None uses the operating system's entropy.
 
     Returns:
         Module, optimizer, criterion, loader and what the steps cost, in this order.
 
     Raises:
-        InvalidParameterError: Something was given that cannot be made private.
-        UnsupportedModelError: The module mixes rows by a layer that is known to.
-        BudgetExceededError: The account does not admit the run. Nothing was changed.
+        InvalidParameterError: If an argument cannot be made private.
+        UnsupportedModelError: If a layer of the module is known to mix rows.
+        BudgetExceededError: If the account does not admit the run. Nothing is changed then.
 
     >>> import torch
     >>> rows = torch.utils.data.TensorDataset(torch.randn(64, 3), torch.zeros(64, dtype=torch.int64))
@@ -170,12 +178,12 @@ def make_private_with_epsilon(
     purpose: str | None = None,
     generator: Generator | None = None,
 ) -> PrivateParts:
-    """Do as `make_private`, with the least noise for which `epochs` over the loader meet the target.
+    """Do the same as `make_private`, with the least noise for which `epochs` over the loader meet the target.
 
     One step more than these epochs have would exceed it, and raises `BudgetExceededError`.
 
     Args:
-        module: See `make_private`, also for all that is not listed here.
+        module: See `make_private`.
         optimizer: See `make_private`.
         criterion: See `make_private`.
         data_loader: See `make_private`.
@@ -196,7 +204,7 @@ def make_private_with_epsilon(
         Module, optimizer, criterion, loader and what the steps cost, in this order.
 
     Raises:
-        CalibrationError: No noise meets the target. See also `make_private`.
+        CalibrationError: If no noise meets the target. See also `make_private`.
     """
     settings = _Settings(
         module=module,
@@ -261,9 +269,9 @@ class _Settings(NamedTuple):
             )
 
     def planned(self, epochs: float | None, steps: int | None) -> int | None:
-        """Return how many steps are planned; None where no limit is stated."""
+        """Return how many steps are planned; None if no limit is stated."""
         if epochs is not None and steps is not None:
-            raise InvalidParameterError("epochs and steps both say how long the run is: give one of them.")
+            raise InvalidParameterError("epochs and steps both set the length of the run: pass one of them.")
         if epochs is not None:
             _check.positive(epochs=epochs)
             return math.ceil(epochs * self.steps_per_epoch)
@@ -271,7 +279,7 @@ class _Settings(NamedTuple):
             _check.count(steps=steps)
         elif self.account is not None:
             raise InvalidParameterError(
-                "an account is charged for the whole run before the first batch: say epochs=... or steps=..."
+                "an account is charged for the whole run before the first batch: pass epochs=... or steps=..."
             )
         return steps
 
@@ -281,8 +289,9 @@ class _Settings(NamedTuple):
         found = public_size_of(self.data_loader.dataset, self.public_size)
         if found is None:
             raise InvalidParameterError(
-                "how many rows the data set has is private unless you say otherwise. If the number may be "
-                "known, pass public_size=len(dataset); else a public number near it, such as a rounded one."
+                "the number of rows of the data set is private unless you state otherwise. If the number "
+                "may be known, pass public_size=len(dataset); else a public number near it, such as a "
+                "rounded one."
             )
         return found
 

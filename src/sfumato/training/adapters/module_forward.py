@@ -5,8 +5,8 @@ Guarantee  In training mode with gradients, every call of the module goes to the
            called. In evaluation mode or without gradients the module runs as it is. A gradient that reaches a
            private parameter by another way raises in the backward pass that brings it, and is dropped.
            A copy of the module, by deepcopy or pickle, is not private and refuses to train.
-Edge cases The state dict has the keys it had. A copy can be evaluated, and made private itself.
-           Parts of a copy, called on their own, are ordinary modules: nobody sees what they do.
+Edge cases The state dict keeps its keys. A copy can be evaluated, and made private itself.
+           Parts of a copy, called on their own, are ordinary modules, which are not checked.
 Failure    Hooks that run before the module's own forward pass would see all rows: they are refused.
 """
 
@@ -135,7 +135,7 @@ def _as_written(inner: nn.Module, compiled: Forward) -> Forward:
 
 
 def refuse_private(module: nn.Module) -> None:
-    """Raise where a module, or a part of it, is private already."""
+    """Raise if a module, or a part of it, is private already."""
     if any(isinstance(vars(part).get("forward"), PrivateForward) for part in module.modules()):
         raise InvalidParameterError(
             "the module, or a part of it, was made private before. Go on with what make_private returned "

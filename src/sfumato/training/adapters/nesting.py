@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Arguments and outputs of a private module and its criterion, as nested values (`tree`).
 
-Guarantee  What `refuse_unsplit` lets through has rows in tensors alone: a leaf is a tensor, an output of the
-           module, None, or a plain constant that all rows share. An object that is not looked into could
-           hold rows that nobody splits, and a list of plain values could have one for each row; both are
+Guarantee  A value that `refuse_unsplit` accepts has rows in tensors alone: a leaf is a tensor, an output of
+           the module, None, or a plain constant that all rows share. An object that is not looked into could
+           hold rows that are not split, and a list of plain values could have one for each row; both are
            refused.
 """
 
-from collections.abc import Callable
 from enum import Enum
 from typing import Any, Final, NoReturn
 
@@ -17,7 +16,7 @@ from torch import Tensor
 from sfumato.errors import InvalidParameterError
 from sfumato.training.data import tree
 
-__all__ = ["StandIn", "Withheld", "changed", "is_constant", "refuse_unsplit", "row_count"]
+__all__ = ["StandIn", "Withheld", "is_constant", "refuse_unsplit", "row_count"]
 
 _CONSTANTS: Final = (
     *(bool, int, float, complex, str, bytes, Enum),
@@ -52,16 +51,6 @@ def is_constant(leaf: Any) -> bool:
     return leaf is None or isinstance(leaf, _CONSTANTS)
 
 
-def changed(value: Any, change: Callable[[Any], Any]) -> Any:
-    """Return a copy of a nested value in which each leaf is changed; `change` sees them in order.
-
-    >>> changed({"x": (1, [2])}, lambda leaf: leaf + 1)
-    {'x': (2, [3])}
-    """
-    inner = tree.parts(value)
-    return change(value) if inner is None else tree.rebuilt(value, [changed(part, change) for part in inner])
-
-
 def refuse_unsplit(value: Any, *, rows: int, what: str) -> None:
     """Raise unless all rows of a value are in tensors, whose first axis has `rows` entries.
 
@@ -88,7 +77,7 @@ def _refuse_opaque(value: Any, what: str, *, listed: bool = False) -> None:
         where = "a list with " if listed else ""
         raise InvalidParameterError(
             f"{what} is called with {where}a {type(value).__name__}. It could hold values of single rows, "
-            "and only tensors are split into rows. Give tensors with one row for each example, in tuples, "
+            "and only tensors are split into rows. Pass tensors with one row for each example, in tuples, "
             "lists, dicts or dataclasses, and plain constants beside them."
         )
 

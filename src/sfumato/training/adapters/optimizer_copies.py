@@ -35,7 +35,7 @@ class _Mark:
 
 
 def refuse_private(optimizer: Optimizer) -> None:
-    """Raise where an optimizer is private already, or a copy of one that is."""
+    """Raise if an optimizer is private already, or a copy of one that is."""
     if _KEY in optimizer.defaults:
         raise InvalidParameterError(
             "the optimizer was made private before, or is a copy of one that was. Make a new one of the "
@@ -44,7 +44,7 @@ def refuse_private(optimizer: Optimizer) -> None:
 
 
 def mark(optimizer: Optimizer) -> None:
-    """Remember that an optimizer is private, so that copies of it can be told from it."""
+    """Remember that an optimizer is private, so that its copies can be recognized."""
     global _hook
     if _hook is None:
         _hook = register_optimizer_step_pre_hook(_refuse_copies)

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens between the batches of a private loader and the steps of its optimizer.
+"""The steps of a private loop: from the batches of its loader to the steps of its optimizer.
 
 Guarantee  Before the optimizer moves anything, the `.grad` of every trainable parameter is the noisy clipped
            sum over one sample, divided by a public number, and the step is counted; or an error is raised,
            nothing is released and nothing is counted.
            Each sample of the loader is followed by exactly one step, whatever is in it: a loop that skips
            batches, by their size or otherwise, is stopped at the next batch, and so is a step without one.
-Edge cases A batch without rows needs no pass: its step is noise alone. What a loop left without a step when
-           it was abandoned is forgotten: it was never released.
-Failure    A step beyond those that were planned, a closure, parameters that were unfrozen later, more than
-           one process.
+Edge cases A batch without rows needs no pass: its step is noise alone. Batches of a loop that was abandoned
+           before their step are forgotten: they were never released.
+Failure    A step beyond the planned ones, a closure, parameters that were unfrozen later, and more than one
+           process raise an error.
 Not here   Sums, noise and counting (`PrivateGradients`); what a loop does with a batch (`calls`).
 """
 
@@ -129,8 +129,8 @@ class PrivateSteps:
             given = self._batches_per_step
             raise InvalidParameterError(
                 f"the batch before was not followed by optimizer.step(). Each {given} batch(es) of the "
-                "private data_loader must be followed by exactly one step, whatever their size: to skip a "
-                "step tells what was in the batch. Also an empty batch is a step. To accumulate gradients "
+                "private data_loader must be followed by exactly one step, whatever their size: a skipped "
+                "step reveals what was in the batch. An empty batch is a step too. To accumulate gradients "
                 "over k batches, pass batches_per_step=k."
             )
 
@@ -206,7 +206,7 @@ class PrivateSteps:
         batch = self.batch_at_hand()
         if batch.rows and not batch.taken:
             raise InvalidParameterError(
-                "no loss of this batch was given to backward(). Each batch must take part in its step, "
+                "backward() was not called on a loss of this batch. Each batch must take part in its step, "
                 "whatever is in it: call criterion(module(x), y).backward() for every batch."
             )
         self._adding = batch
@@ -225,7 +225,7 @@ class PrivateSteps:
         if planned is not None and self.gradients.steps >= planned:
             raise BudgetExceededError(
                 f"{planned} steps were planned and paid for, and all of them were taken; the module is as "
-                "the last of them left it. Ask for more epochs or steps beforehand."
+                "the last of them left it. Plan more epochs or steps beforehand."
             )
 
     def _refuse_unfrozen(self, optimizer: Optimizer) -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A private loop runs in one process.
 
-Each process would draw samples and noise of its own, so that their weights drift apart and the steps that are
-counted are not those that were taken. `train` and `PrivateGradients` work in several processes.
+Each process would draw its own samples and noise. Their weights would drift apart, and the counted steps
+would not be the steps taken. `train` and `PrivateGradients` work in several processes.
 """
 
 import os
@@ -19,7 +19,7 @@ _WRAPPERS = frozenset({"DataParallel", "DistributedDataParallel", "FullyShardedD
 
 
 def refuse_several() -> None:
-    """Raise where this process is one of several that train together."""
+    """Raise if this process is one of several that train together."""
     if distributed.size() > 1 or _started_by_torchrun():
         raise InvalidParameterError(
             "make_private works in one process, and this is one of several: each would draw its own samples "
@@ -33,7 +33,7 @@ def _started_by_torchrun() -> bool:
 
 
 def refuse_wrapped(module: nn.Module) -> None:
-    """Raise where a module, or a part of it, spreads batches or parameters over devices or processes."""
+    """Raise if a module, or a part of it, spreads batches or parameters over devices or processes."""
     for part in module.modules():
         kinds = {kind.__name__ for kind in type(part).__mro__} & _WRAPPERS
         if kinds:

@@ -1,34 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How calls of a private module and its criterion are run on the rows of a batch.
+"""Run calls of a private module and its criterion on the rows of a batch.
 
-Guarantee  `isolated` runs a call while each row is alone and every use of a parameter is noted on a tape.
-           `plainly` runs it on the whole batch without gradients: what comes out is for the user's eyes, and
+Guarantee  `isolated` runs a call while each row is alone and every use of a parameter is recorded on a tape.
+           `plainly` runs it on the whole batch without gradients: the result is only shown to the user, and
            no gradient is ever computed from it. Both leave module and criterion as they were, or raise
-           `NotPrivateError` (`barrier`).
+           `NotPrivateError` (`integrity.release_barrier`).
 Failure    What cannot run in isolation raises `UnsupportedUseError`. No message quotes a row: an error of the
-           module's or the criterion's own is raised as it is only where rows of zeros raise it as well.
+           module or the criterion is raised as it is only if rows of zeros raise it as well.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
-from sfumato.errors import QueryFailedError, SfumatoError, UnsupportedUseError
+from sfumato.errors import UnsupportedUseError
 from sfumato.training.data.rows import Grouping
 from sfumato.training.engine import parameter_values
 from sfumato.training.engine.functional import needs_autograd
-from sfumato.training.engine.isolation.isolated_rows import Isolated, cannot_run
+from sfumato.training.engine.step.failure_guard import QUOTES_NO_ROW, guarded
 from sfumato.training.engine.tape.operation import Memory
 from sfumato.training.engine.tape.tape import Tape, Tracked
 from sfumato.training.integrity.release_barrier import Barrier
+from sfumato.training.isolation.isolated_rows import Isolated, cannot_run
 from sfumato.training.models import batch_norm
 
 __all__ = ["Autocast", "Runner"]
 
 T = TypeVar("T")
-_TOLD: Final = (SfumatoError, MemoryError, torch.OutOfMemoryError)  # errors that quote no row
 
 
 class Autocast:
@@ -81,7 +81,7 @@ class Runner:
     ) -> tuple[T, Tape]:
         """Do work on isolated rows; return what it returns, and the tape of it.
 
-        `settle` does the same on made-up rows, to fill caches that depend on shapes alone.
+        `settle` does the same on synthetic rows, to fill caches that depend on shapes alone.
         """
         self._refuse_mixing()
         return self._barrier.run(lambda: self._recorded(rows, memory, work), settle)
@@ -92,21 +92,11 @@ class Runner:
         """Do work on the rows of a batch, without gradients. `zeros` does the same on rows of zeros."""
         self._refuse_mixing()
         with torch.no_grad(), parameter_values.as_written():
-            try:
-                return self._barrier.run(work, settle, thorough=True)
-            except _TOLD as error:
-                error.__cause__ = error.__context__ = None
-                raise
-            except Exception as error:
-                failure = type(error).__name__
-            # Out of the handler: there, whatever is raised would be chained to what must not be told.
-            zeros()
-        raise QueryFailedError(
-            f"the module or the criterion failed on the rows of a batch ({failure}), and does not fail on "
-            "rows of zeros. What it said is left out, as it may quote private values. Check what is asked of "
-            "rows: whole-number labels in 0 ... classes - 1, token numbers below the size of the vocabulary, "
-            "inputs of the kind and range that the module is made for."
-        )
+            return guarded(
+                lambda: self._barrier.run(work, settle, thorough=True),
+                on_zeros=zeros,
+                parts="the module or the criterion",
+            )
 
     def _refuse_mixing(self) -> None:
         if self._may_mix:  # it depends on the mode, which may have changed
@@ -115,11 +105,11 @@ class Runner:
     def _recorded(self, rows: int, memory: Memory, work: Callable[[Isolated], T]) -> tuple[T, Tape]:
         try:
             return self._attempted(rows, memory, work)
-        except (SfumatoError, MemoryError, torch.OutOfMemoryError):
+        except QUOTES_NO_ROW:
             raise
         except Exception as error:
             refused = cannot_run(error)
-        # Out of the handler: what torch says may quote a value, and must not be chained.
+        # Outside the handler: the message of torch may quote a value, and must not be chained.
         if self._own_tensors:
             raise refused
         self._own_tensors = True

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the steps of a private loop cost.
 
-Guarantee  Every number is computed from the history of the steps that were taken, which is only ever
-           appended to: a step is counted with the noise that it had, before its gradient can be seen. Nothing
-           here can be set. Settings that change later change no step that was taken.
-Edge cases Before the first step the cost is 0.
-           A copy is the account as it was when it was copied: it does not follow later steps.
+Guarantee  Every number is computed from the history of the steps taken, to which steps are only appended. A
+           step is counted with the noise that it had, before its gradient can be seen. Nothing here can be
+           set, and later settings do not change past steps.
+Edge cases Before the first step the cost is 0. A copy shows the steps taken until it was made; it does not
+           follow later ones.
 """
 
 from dataclasses import dataclass, fields
@@ -35,12 +35,18 @@ class _Past:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class SpentPrivacy:
-    """What the steps so far cost, and by what they are described. Read-only.
+    """What the steps so far cost, and the settings that they have. Read-only.
 
-    `noise_multiplier` is that of the steps to come; `planned_steps` is how many were paid for or calibrated
-    for (None: no limit was stated). `study_note` says why the noise protects nobody, if it does not: it was
-    seeded, or drawn by a generator that is not cryptographic. `record_note` says so where no ledger keeps
-    the run.
+    Attributes:
+        sampling: How samples are drawn.
+        step: What one step releases.
+        noise_multiplier: The noise of the next steps, divided by the clip norm.
+        relation: Which data sets are neighbors.
+        privacy_unit: What one row of the data is.
+        planned_steps: How many steps were paid for or calibrated for; None: no limit was stated.
+        study_note: Why the noise does not protect anybody, if so: it was seeded, or its generator is not
+            cryptographic. None otherwise.
+        record_note: A note if no ledger keeps the run; None otherwise.
     """
 
     sampling: PoissonSampling
@@ -69,17 +75,41 @@ class SpentPrivacy:
         return sum(count for _, count in self.history)
 
     def event(self) -> DpEvent:
-        """Return what the steps so far did, in privacy terms."""
+        """Return what the steps so far cost.
+
+        Returns:
+            Their event, for an accountant.
+        """
         taken = [(self.step.event(noise), count) for noise, count in self.history]
         return self.sampling.event(taken, relation=self.relation)
 
     def get_epsilon(self, delta: float) -> float:
-        """Return the epsilon that the steps so far cost at a delta."""
+        """Return the epsilon that the steps so far cost.
+
+        Args:
+            delta: The delta of the guarantee.
+
+        Returns:
+            Epsilon, 0 before the first step.
+
+        Raises:
+            InvalidParameterError: If `delta` is not a probability.
+        """
         _check.probability(delta=delta)
         return price(self.event(), delta=delta, relation=self.relation).epsilon if self.steps else 0.0
 
     def guarantee(self, delta: float) -> Guarantee:
-        """Return the whole statement: epsilon, delta, relation and unit. See also the notes."""
+        """Return the guarantee of the steps so far. See also the notes.
+
+        Args:
+            delta: The delta of the guarantee.
+
+        Returns:
+            Epsilon, delta, relation and privacy unit.
+
+        Raises:
+            InvalidParameterError: If `delta` is not a probability.
+        """
         return Guarantee(
             epsilon=self.get_epsilon(delta),
             delta=delta,
@@ -88,7 +118,14 @@ class SpentPrivacy:
         )
 
     def run(self, steps: int) -> DpSgd:
-        """Return a run of so many steps like those to come, as a mechanism that can be priced beforehand."""
+        """Return a run with the settings of the next steps, to price it beforehand.
+
+        Args:
+            steps: The number of steps of the run.
+
+        Returns:
+            The run as a mechanism.
+        """
         return DpSgd(
             step=self.step,
             sampling=self.sampling,

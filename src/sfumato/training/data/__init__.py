@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a training run reads: privacy units, their rows, and augmentation."""
+"""Training data: privacy units, their rows, and augmentation."""

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Change rows at random before they are learned from, each unit on its own.
 
-Guarantee  What `augment` makes of a unit's rows depends on these rows and on random draws: never on the rows
+Guarantee  What `augment` makes of a unit's rows depends on these rows and on random draws, never on the rows
            of another unit. It is called for all units at once, but sees one of them (`isolation`), or it is
            called once for each unit.
 Unit       `rows_per_unit` consecutive rows: all views of a row, and all rows of an owner. Mixing within a
            unit is allowed.
-Failure    What `augment` says where it fails may quote a row; it is not repeated.
+Failure    The message of an `augment` that fails may quote a row. It is not repeated.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from sfumato.errors import InvalidParameterError, QueryFailedError, SfumatoError, UnsupportedUseError
 from sfumato.training.data import rows, tree
-from sfumato.training.engine.isolation.isolated_rows import Isolated
+from sfumato.training.isolation.isolated_rows import Isolated
 
 __all__ = ["Augment", "Augmenter", "quietly"]
 
@@ -27,7 +27,7 @@ _SPREAD = 0x9E3779B97F4A7C15  # an odd number: seeds of units that follow one an
 
 
 class Augmenter:
-    """Applies an augmentation to units, at once where it can be, one by one where not."""
+    """Applies an augmentation to all units at once if possible, otherwise one by one."""
 
     def __init__(self, augment: Augment) -> None:
         self._augment = augment
@@ -69,9 +69,7 @@ class Augmenter:
         size = next(tree.tensors(own)).shape[0]
         tensors: Sequence[Tensor] = list(tree.tensors(found)) if _is_batch(found) else []
         if not tensors or any(not t.dim() or t.shape[0] != size for t in tensors):
-            raise InvalidParameterError(
-                "augment must return the rows it was given, changed: as many of them, in the same order."
-            )
+            raise InvalidParameterError("augment must return as many rows as it gets, in the same order.")
         return tuple(found) if isinstance(found, tuple | list) else (found,)
 
 
@@ -80,15 +78,15 @@ def _is_batch(found: Any) -> bool:
 
 
 def quietly(name: str, work: Callable[[], T]) -> T:
-    """Do the caller's own work on private rows. Where it fails, nothing that it says is told."""
+    """Run a function of the caller on private rows. If it fails, its message is not repeated."""
     try:
         return work()
     except SfumatoError:
         raise
     except Exception as error:
         failure = type(error).__name__
-    # Out of the handler: there, whatever is raised would be chained to what must not be told.
+    # Outside the handler: an error raised inside it would be chained to the one that may quote a row.
     raise QueryFailedError(
-        f"{name} failed on rows of a batch ({failure}). What it said is left out, as it may quote private "
-        "values. It must take every row there can be: try it on rows of your own making."
+        f"{name} failed on rows of a batch ({failure}). The original message is left out, as it may quote "
+        "private values. It must accept every possible row: try it on synthetic rows."
     )

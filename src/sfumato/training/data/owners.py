@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which rows belong to which owner, and which of them take part in a step.
 
-Guarantee  An owner takes part with at most `contribution_bound` of its rows, a fresh random subset where it
-           has more. Their weights add up to 1, so that its gradients are averaged before they are clipped.
-Edge cases Owners with fewer rows than others are filled up with copies of their own rows at weight 0: nobody
-           else's row, and no row of zeros, whose loss might not be a number.
+Guarantee  An owner takes part with at most `contribution_bound` of its rows, a fresh random subset if it has
+           more. Their weights add up to 1, so that its gradients are averaged before they are clipped.
+Edge cases Owners with fewer rows than others are padded with copies of their own rows at weight 0: never with
+           another owner's row, nor with a row of zeros, whose loss might not be a number.
 """
 
 from typing import Any
@@ -32,7 +32,7 @@ class Owned:
 
     @classmethod
     def of(cls, owners: Tensor | None, contribution_bound: int | None, count: int) -> "Owned | None":
-        """Return None where rows are the units."""
+        """Return None if rows are the units."""
         if owners is None:
             if contribution_bound is not None:
                 raise InvalidParameterError(
@@ -42,8 +42,8 @@ class Owned:
             return None
         if contribution_bound is None:
             raise InvalidParameterError(
-                "rows have owners, so one unit may own many: say contribution_bound, the most rows of one "
-                "owner that take part in a step. To protect single rows instead, give the tensors without "
+                "rows have owners, so one unit may own many: pass contribution_bound, the most rows of one "
+                "owner that take part in a step. To protect single rows instead, pass the tensors without "
                 "owners."
             )
         _check.count(contribution_bound=contribution_bound)

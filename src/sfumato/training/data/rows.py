@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches as rows: tensors, nested in any way that `tree` knows, whose first axis counts rows.
+"""Batches as rows: tensors, nested in any way that `data.tree` knows, whose first axis counts rows.
 
 A row is one example, or one augmented view of it. Rows are grouped into units by a public rule: `per_unit`
 consecutive rows belong to one unit, whose gradients are added before clipping.
@@ -82,7 +82,7 @@ def count(batch: Any) -> int:
     """
     sizes = [t.shape[0] if t.dim() else None for t in tensors(batch)]
     if not sizes:
-        raise InvalidParameterError("the batch holds no tensor. Give at least one, with one row an example.")
+        raise InvalidParameterError("the batch holds no tensor. Pass at least one, with one row an example.")
     if None in sizes or len(set(sizes)) > 1:
         raise InvalidParameterError(
             "the tensors of a batch must have the same number of rows on their first axis, one an example. "

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nested batches: the one place that knows how tensors lie inside other objects.
+"""Nested batches: tensors inside of tuples, lists, mappings and dataclasses.
 
-Guarantee  Walking, mapping and refilling visit the same tensors in the same order, and a container that is
-           rebuilt has the type, the names and the order of its model. What is given stays as it is.
+Guarantee  Walking, mapping and refilling visit the same tensors in the same order. A rebuilt container has
+           the type, the names and the order of the original, which is not changed.
 Edge cases Containers are tuples, named tuples, lists, mappings (`dict`, `OrderedDict`, `BatchEncoding` and
            `ModelOutput` of transformers) and dataclasses, of any depth. Everything else is a leaf, also None.
            A mapping that cannot be written to becomes a `dict`. A `UserDict` keeps its items alone: what a
            `BatchEncoding` has besides them are the texts of all its rows.
-Failure    None here: what a batch may hold besides tensors is decided by the caller (`rows`: nothing else).
+Not here   What a batch may hold besides tensors: the caller decides (`data.rows` allows None only).
 """
 
 import copy
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from sfumato._containers import parts
 
-__all__ = ["leaves", "mapped", "parts", "rebuilt", "refilled", "structure", "tensors", "zipped"]
+__all__ = ["changed", "leaves", "mapped", "parts", "rebuilt", "refilled", "structure", "tensors", "zipped"]
 
 
 def rebuilt(value: Any, new: Iterable[Any]) -> Any:
@@ -39,7 +39,7 @@ def rebuilt(value: Any, new: Iterable[Any]) -> Any:
         changed[:] = new
         return changed
     for field, part in zip(fields(value), new, strict=True):
-        object.__setattr__(changed, field.name, part)  # also of a frozen one: it is a copy that nobody has
+        object.__setattr__(changed, field.name, part)  # also of a frozen one: it is a new copy
     return changed
 
 
@@ -83,10 +83,17 @@ def mapped(value: Any, change: Callable[[Tensor], Any]) -> Any:
     >>> mapped(({"a": Tensor([1.0])}, "text"), len)
     ({'a': 1}, 'text')
     """
+    return changed(value, lambda leaf: change(leaf) if isinstance(leaf, Tensor) else leaf)
+
+
+def changed(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Return a copy with each leaf changed; `change` sees them in order.
+
+    >>> changed({"x": (1, [2])}, lambda leaf: leaf + 1)
+    {'x': (2, [3])}
+    """
     inner = parts(value)
-    if inner is None:
-        return change(value) if isinstance(value, Tensor) else value
-    return rebuilt(value, [mapped(part, change) for part in inner])
+    return change(value) if inner is None else rebuilt(value, [changed(part, change) for part in inner])
 
 
 def refilled(value: Any, new: Iterable[Tensor]) -> Any:

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the user gives, as privacy units: one row each, or one owner with several rows.
+"""Training data as privacy units: one row each, or one owner with several rows.
 
-Guarantee  `Units.take` returns consecutive rows of each unit asked for, computed from that unit's rows alone,
+Guarantee  `Units.take` returns consecutive rows of each requested unit, computed from that unit's rows alone,
            at most `contribution_bound` of them, with weights that average a unit's rows and views before its
-           gradient is clipped. So one unit is one contribution, however many rows it owns.
-Owners     With `owners`, a unit is an owner (`owners`).
-Views      `augment` sees `views` copies of each row of one unit at a time (`augmenting`).
-Private    How many rows and units there are: in no message and no repr.
-Deferred   `Deferred` rows are read by `Units.open`, which a run calls once it is paid for and has begun:
-           whether they can be read at all may tell what they hold.
+           gradient is clipped. So one unit is one contribution, however many rows it owns. The numbers of
+           rows and units are private: they are in no message and no repr.
+Unit       A row, or with `owners` an owner (`data.owners`). `augment` sees `views` copies of each row of one
+           unit at a time (`data.augmentation`).
+Edge cases `Deferred` rows are read by `Units.open`, which a run calls after it was paid for and has begun:
+           whether they can be read at all may depend on what they hold.
 """
 
 from collections.abc import Callable, Mapping
@@ -52,7 +52,7 @@ class Deferred:
     blank: tuple[Tensor, ...]
     read: Callable[[], tuple[tuple[Tensor, ...], Tensor | None]]
     by_owner: bool = False
-    public_units: int = 0  # how many units there are, where everybody may know
+    public_units: int = 0  # how many units there are, if that is public
 
 
 class RowSource(Protocol):
@@ -128,7 +128,7 @@ def open_rows(data: Any) -> RowSource:
     if isinstance(data, Dataset) or (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
         return _DatasetRows(data)
     raise InvalidParameterError(
-        f"cannot take rows from a {type(data).__name__}. Give tensors in a tuple, or a torch Dataset with "
+        f"cannot take rows from a {type(data).__name__}. Pass tensors in a tuple, or a torch Dataset with "
         "__getitem__ and __len__."
     )
 
@@ -137,12 +137,12 @@ def _refuse(data: Any) -> None:
     if isinstance(data, DataLoader):
         raise InvalidParameterError(
             "a DataLoader has a sampler of its own, and the guarantee holds only for the one it is computed "
-            "for. Give its data set (loader.dataset), and say expected_batch_size instead of batch_size."
+            "for. Pass its data set (loader.dataset), and expected_batch_size instead of batch_size."
         )
     if isinstance(data, IterableDataset) or (hasattr(data, "__next__") and hasattr(data, "__iter__")):
         raise InvalidParameterError(
             "rows must be had by number, but the data can only be iterated: which rows are in a batch would "
-            "be decided by their order. Give a map-style Dataset or tensors."
+            "be decided by their order. Pass a map-style Dataset or tensors."
         )
 
 
@@ -225,11 +225,11 @@ class Units:
 
     @property
     def computes_rows(self) -> bool:
-        """Whether rows are computed when they are asked for, and not here in tensors."""
+        """Whether rows are computed when they are read, instead of being held in tensors."""
         return isinstance(self._source, _DatasetRows)
 
     def held(self) -> tuple[Any, ...]:
-        """Return all that says which row has which number: tensors or a data set, and who owns its rows."""
+        """Return what decides which row has which number: tensors or a data set, and the owners of rows."""
         return self._source.held(), None if self._owned is None else self._owned.held()
 
     def read(self, units: Tensor) -> tuple[Any, ...]:
@@ -237,7 +237,7 @@ class Units:
         return self._source.take(units if self._owned is None else self._owned.first_rows(units))
 
     def blank(self, units: int) -> tuple[Any, ...] | None:
-        """Return rows of zeros in the shape of the data's, to rehearse with; None where there is no row.
+        """Return rows of zeros in the shape of the data's, to rehearse with; None if there is no row.
 
         Of a map-style data set one example is loaded, for its shapes alone.
         """
@@ -282,6 +282,6 @@ def moved(batch: Any, device: torch.device) -> Any:
 
 
 def _owners_of(data: Any) -> Tensor | None:
-    """Return who owns the rows, if the data itself says so: then examples are not what must be protected."""
+    """Return the owners of the rows if the data states them: then the unit is not an example."""
     inner = data.train if hasattr(data, "train") and hasattr(data, "public_size") else data
     return getattr(inner, "user_ids", None)

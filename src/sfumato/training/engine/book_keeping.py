@@ -8,8 +8,9 @@ Source     The backward pass computes the gradients of the operations' outputs o
            gradients of each operation (`tape`) give the norms; the same tensors give the weighted sums
            (Bu et al. 2023, arXiv:2210.00038).
 Edge cases A parameter used several times has the sum of its uses as gradient; its norm has their inner
-           products too. Where uses cancel, these leave a rounding error; so the norm is raised by more than
-           that, relative to the uses: too large a norm clips too much, too small a one breaks the bound.
+           products too. If uses cancel, these leave a rounding error, so the norm is raised by more than
+           that, relative to the uses: a norm that is too large clips too much, one that is too small breaks
+           the bound.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,11 +23,11 @@ from sfumato.errors import SfumatoError, UnsupportedUseError
 from sfumato.training.data.rows import Grouping, count, mapped
 from sfumato.training.engine import parameter_values, rules
 from sfumato.training.engine.functional import needs_autograd
-from sfumato.training.engine.isolation.isolated_rows import Isolated, cannot_run
 from sfumato.training.engine.losses import Loss, checked
 from sfumato.training.engine.rules.linear import LinearOp
 from sfumato.training.engine.tape.operation import Memory, Op
 from sfumato.training.engine.tape.tape import NotPassedError, Tape, Tracked
+from sfumato.training.isolation.isolated_rows import Isolated, cannot_run
 
 __all__ = ["BookKeeping", "BookKeepingPass"]
 
@@ -137,7 +138,7 @@ class BookKeeping:
             raise
         except Exception as error:  # whatever vmap, the model or the loss raise
             refused = tape.refused or cannot_run(error)
-        # Out of the handler: what torch says may quote a value, and must not be chained.
+        # Outside the handler: the message of torch may quote a value, and must not be chained.
         if self._own_tensors:
             raise refused
         return self._record_with_own_tensors(batch, grouping)

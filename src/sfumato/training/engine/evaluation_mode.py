@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hold a model in evaluation mode for a while, and put each part back into the mode it was in.
 
-Frozen     `model.train(True)` would not put parts back: it also turns on those that were frozen, such as a
-           normalization with fixed statistics, and training would then refuse them, or mix examples.
-Recurrent  Layers of `nn.RNNBase` stay in training mode with their dropout at 0, which is the same function:
+`model.train(True)` would not put parts back: it also turns on those that were frozen, such as a normalization
+with fixed statistics, and training would then refuse them, or mix examples.
+
+Edge cases Layers of `nn.RNNBase` stay in training mode with their dropout at 0, which is the same function:
            on a GPU they have no gradients in evaluation mode.
 """
 

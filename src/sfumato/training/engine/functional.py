@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functional: per-example gradients by vmap, or one by one. The reference of every other engine.
+"""The functional engine: per-example gradients by vmap, or one by one. It is the reference for other engines.
 
 Guarantee  Each unit's gradient is computed from that unit's rows alone: the model sees one row at a time, so
            no other row can reach it.
-Memory     All units' gradients exist at once; keep the microbatches small.
-Vmap       Where it has no rule (values that decide what is computed, functions with a derivative of their
-           own, hooks, checkpointing), rows are run one after another by ordinary autograd.
+Edge cases All units' gradients exist at once, so microbatches must be small. If vmap has no rule (values that
+           decide what is computed, functions with a derivative of their own, hooks, checkpointing), rows are
+           run one after another by ordinary autograd.
 """
 
 import warnings
@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from sfumato.errors import UnsupportedUseError
 from sfumato.training.data.rows import Grouping, count, refilled, take, tensors
 from sfumato.training.engine import parameter_values
-from sfumato.training.engine.isolation.isolated_rows import Discreet
 from sfumato.training.engine.losses import Loss, checked
 from sfumato.training.engine.tape.operation import squared_norm, weighted_sum
+from sfumato.training.isolation.isolated_rows import Discreet
 
 __all__ = ["Functional", "FunctionalPass", "needs_autograd"]
 
@@ -66,7 +66,7 @@ def needs_autograd(modules: Iterable[nn.Module]) -> bool:
 
 
 class Functional:
-    """The engine: one gradient for each row by `torch.func`, or by a loop where that has no rule."""
+    """The engine: one gradient for each row by `torch.func`, or by a loop if that has no rule."""
 
     def __init__(self, model: nn.Module, loss: Loss, *, vectorized: bool = True) -> None:
         self._model = model
@@ -101,8 +101,8 @@ class Functional:
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, NotImplementedError, UnsupportedUseError):
-            pass  # out of the handler: what vmap says may quote a value, and must not be chained
-        found = self._one_by_one(batch, rows)  # raises again where vmap was not the reason
+            pass  # outside the handler: the message of vmap may quote a value, and must not be chained
+        found = self._one_by_one(batch, rows)  # raises again if vmap was not the reason
         self.vectorized = False
         warnings.warn("torch.func.vmap cannot run this model; going on row by row, slowly.", stacklevel=2)
         return found

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loss a user gives: one number for each row of the batch, never their average.
+"""Losses: one number for each row of the batch, never their average.
 
 An average over a batch mixes examples and divides by the private size of the batch, so it is refused.
 """
@@ -18,7 +18,15 @@ Loss = Callable[..., Tensor]  # (model, *batch) -> [rows]
 
 
 def cross_entropy(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """Return the cross-entropy of each row: the default loss of a classifier.
+    """Return the cross-entropy of each row, the default loss of a classifier.
+
+    Args:
+        model: A classifier, which returns one output for each class.
+        x: The inputs, one row an example.
+        y: The labels, as whole numbers.
+
+    Returns:
+        One loss for each row.
 
     >>> import torch
     >>> cross_entropy(nn.Identity(), torch.zeros(3, 2), torch.tensor([0, 1, 0])).shape
@@ -28,7 +36,7 @@ def cross_entropy(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 
 def checked(losses: Any, rows: int) -> Tensor:
-    """Return the losses if there is one for each row, else say what to change."""
+    """Return the losses if there is one for each row; raise otherwise."""
     if not isinstance(losses, Tensor) or not losses.is_floating_point():
         raise InvalidParameterError(
             "the loss must return a tensor with one number for each row, but it returned a "

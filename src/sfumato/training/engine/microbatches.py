@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many rows fit in memory: measured on a few, so that a large batch is run in pieces from the start.
+"""Estimate how many rows fit in memory, so that a large batch is run in pieces from the start.
 
 What a forward pass keeps for the backward pass is counted for two rows and for three; the difference is what
-a row takes. Book-keeping keeps about as much again, the gradients of outputs. The answer is an estimate that
-errs downwards; it has no meaning for privacy, because pieces add up.
+a row takes. Book-keeping keeps about as much again, the gradients of outputs. The estimate errs downwards. It
+does not affect privacy, because pieces add up.
 """
 
 import os
@@ -20,7 +20,7 @@ from sfumato.training.engine.parameter_values import as_written
 __all__ = ["rows_that_fit"]
 
 _SHARE: Final = 0.5  # of the free memory: other things need some, too
-_UNKNOWN: Final = 4 << 30  # bytes that are believed to be free where the system does not say
+_UNKNOWN: Final = 4 << 30  # bytes that are assumed to be free if the system does not report it
 _COPIES: Final = 3  # inputs, output gradients, and copies of one of them while it is worked on
 
 
@@ -60,5 +60,5 @@ def _free_bytes(device: torch.device) -> int:
         return torch.cuda.mem_get_info(device)[0]
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError):  # not every system tells
+    except (AttributeError, ValueError):  # not every system reports it
         return _UNKNOWN

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lend a model other values for its parameters, for the length of one call.
+"""Replace the parameters of a model by other values during one call.
 
 The model is not wrapped and its state dict keeps its keys: each trainable parameter is found once, with every
 place that holds it (tied weights have several), and put back afterwards, whatever happens in between.

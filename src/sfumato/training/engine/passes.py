@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Passes over private rows: which engine runs them, in which pieces, and what is checked on the way.
+"""Passes over private rows: which engine runs them, in which pieces, and which checks are made.
 
-Guarantee  The clipped sums that `run` hands over are those of all units of a batch, each counted once: a
-           piece that fails is run again as a whole, and a unit whose gradient is not finite is left out.
-           Every pass goes through the release barrier (`barrier`).
-Edge cases Where rows cannot be isolated, the functional engine takes over, if the engine was not named. It
+Guarantee  The clipped sums that `run` adds are those of all units of a batch, each counted once: a piece that
+           fails is run again as a whole, and a unit whose gradient is not finite is left out. Every pass goes
+           through the release barrier (`integrity.release_barrier`).
+Edge cases If rows cannot be isolated, the functional engine is used, unless an engine was chosen by name. It
            must be able to run the batch, or its own error is raised.
 Failure    A model that is not private, or whose gradients are not those of a loop, is refused before its
-           first sums are handed over.
-Not here   Noise, and the record of steps (`gradients`).
+           first sums are added.
+Not here   Noise, and the record of steps (`gradients`). Recordings (`recorded_pieces`).
 """
 
 import warnings
@@ -22,7 +22,6 @@ from torch import Tensor, nn
 
 from sfumato.errors import InvalidParameterError, UnsupportedModelError, UnsupportedUseError
 from sfumato.mechanisms.random import Generator
-from sfumato.training import distributed
 from sfumato.training.data import rows
 from sfumato.training.engine import parameter_values
 from sfumato.training.engine.book_keeping import BookKeeping
@@ -30,26 +29,25 @@ from sfumato.training.engine.functional import Functional
 from sfumato.training.engine.losses import Loss
 from sfumato.training.engine.microbatches import rows_that_fit
 from sfumato.training.engine.projections import Projections
-from sfumato.training.engine.self_check import Engine, refuse_other_routes, same_draws, self_check
-from sfumato.training.fast.compilation import Compiling
-from sfumato.training.fast.cuda_graphs import CudaGraphs
-from sfumato.training.fast.pass_cache import Recorder, Recordings, Replay
+from sfumato.training.engine.recorded_pieces import RecordedPieces, real_units
+from sfumato.training.engine.self_check import refuse_other_routes, same_draws, self_check
+from sfumato.training.fast.pass_cache import Recorder
 from sfumato.training.integrity.release_barrier import Barrier, fill_caches, refuse_unsafe
 from sfumato.training.models import batch_norm
-from sfumato.training.privacy.clipping import ClippedSums, Clipper, CoordinateClipping, GradientPass
+from sfumato.training.privacy.clipping import ClippedSums, Clipper
+from sfumato.training.privacy.gradient_pass import Engine, GradientPass
 
-__all__ = ["Engines", "Passes", "recorder"]
+__all__ = ["Engines", "Passes"]
 
 T = TypeVar("T")
 
-_SIZES: Final = 8  # of batches that recordings are made for, up to the expected one
 _ZEROS: Final = 2  # rows that a failure is repeated on: one would not show a batch axis
 
 
 class Engines(Enum):
     """Ways to get clipped sums. They agree; they differ in speed, memory and in what they support."""
 
-    AUTO = "auto"  # book-keeping, or functional where rows cannot be isolated
+    AUTO = "auto"  # book-keeping, or functional if rows cannot be isolated
     BOOK_KEEPING = "book-keeping"
     FUNCTIONAL = "functional"
 
@@ -77,9 +75,8 @@ class Passes:
         self._kind, self._unchecked = engine, check
         self._barrier = Barrier(model)
         self._engine = self._make_engine(projections, generator)
-        self._recordings: Recordings | None = None
+        self._replays = RecordedPieces(clipper)
         self._fitting: int | None = None  # rows at once, once measured
-        self._pieces: list[tuple[Replay | None, Sequence[Any], int]] = []  # of this step, if recorded
 
     @property
     def engine(self) -> str:
@@ -94,50 +91,42 @@ class Passes:
     @property
     def finite(self) -> bool:
         """Whether all sums that were replayed since `clear` are finite. It waits for the device."""
-        return all(replay is None or replay.finite() for replay, _, _ in self._pieces)
+        return self._replays.finite
 
     @property
     def first(self) -> Sequence[Any]:
         """The first batch that was replayed since `clear`."""
-        return self._pieces[0][1]
+        return self._replays.first
 
     def clear(self) -> None:
-        """Forget what was replayed: a step ended."""
-        self._pieces = []
+        """Forget what was replayed: a step has ended."""
+        self._replays.take_all()
 
     def record(self, recorder: Recorder | None, *, expected_batch_size: float) -> None:
-        """Keep faster versions of passes from now on; of none, without a recorder."""
-        if recorder is None:
-            return
-        if isinstance(self._clipper.clipping, CoordinateClipping):
-            raise InvalidParameterError(
-                "clipping by coordinate keeps every unit's gradient: leave cuda_graphs and compile out."
-            )
-        step = max(1, int(expected_batch_size) // _SIZES)
-        self._recordings = Recordings(self._engine, self._clipper, self._model, recorder, step=step)
+        """Keep faster versions of passes from now on; none without a recorder."""
+        self._replays.record(recorder, self._engine, self._model, expected_batch_size=expected_batch_size)
 
     def run(self, batch: Sequence[Any], per_unit: int, add: Callable[[ClippedSums], None]) -> None:
         """Clip a batch in pieces that fit in memory, and `add` the sums of each."""
         units = rows.count(batch) // per_unit
-        begin, done = 0, len(self._pieces)
+        begin, done = 0, len(self._replays)
         while begin < units:
             size = min(self._units_at_once(batch, per_unit), units - begin)
             part = slice(begin * per_unit, (begin + size) * per_unit)
             piece = batch if size == units else rows.take(batch, part)
             try:
-                del self._pieces[done:]  # what an attempt before left
-                again = partial(self._replay, piece, per_unit, record=False)
+                self._replays.cut(done)  # what a failed attempt left
+                again = partial(self._replays.replay, piece, per_unit, record=False)
                 add(self._barred(partial(self._piece, piece, per_unit), piece, again))
-                done = len(self._pieces)
+                done = len(self._replays)
                 begin += size
             except (torch.OutOfMemoryError, MemoryError) as error:
                 self._halve(size, error)
 
     def again(self, add: Callable[[ClippedSums], None]) -> None:
         """Compute the sums since `clear` anew, without recordings: a unit's gradient is not finite."""
-        pieces, self._pieces = self._pieces, []
-        for _, batch, per_unit in pieces:
-            add(self._barred(partial(self._clipped, batch, per_unit), batch))
+        for piece in self._replays.take_all():
+            add(self._barred(partial(self._clipped, piece.batch, piece.per_unit), piece.batch))
 
     def taken(self, batch: Sequence[Any], per_unit: int, recorded: GradientPass) -> ClippedSums:
         """Return the clipped sums of a pass that was made already."""
@@ -145,27 +134,27 @@ class Passes:
             return self._clipped(batch, per_unit, recorded)
 
     def rehearse(self, batch: Sequence[Any]) -> bool:
-        """Clip rows that are nobody's; return whether the gradients of all of them are finite."""
+        """Clip synthetic rows; return whether the gradients of all of them are finite."""
         with same_draws(self._model):
             found = self._barred(lambda: self._clipper.sums(self._pass(batch, 1)), batch)
             return not isinstance(found, Tensor)
 
     def alone(self, batch: Sequence[Any]) -> dict[str, Tensor]:
-        """Return the gradient of one row that is nobody's, by the reference that engines are checked by."""
+        """Return the gradient of one synthetic row, by the reference that engines are compared with."""
         with same_draws(self._model), self._barrier.undoing():
             found = Functional(self._model, self._loss, vectorized=False).run(batch)
             return {name: found.per_unit(name)[0] for name in self._parameters}
 
     def try_zeros(self, batch: Sequence[Any]) -> None:
-        """Run rows of zeros in the shape of a batch's: what fails on these may be told."""
+        """Run rows of zeros in the shape of a batch's: an error on these quotes no private row."""
         zeros = rows.padded(rows.take(batch, slice(0, 0)), _ZEROS)
         with same_draws(self._model), self._barrier.undoing():
             Functional(self._model, self._loss, vectorized=False).run(zeros)
 
     def check(self, batch: Sequence[Any]) -> None:
-        """Look at the first rows that can show whether an engine is wrong for this model; raise if so."""
+        """Check on the first rows whether an engine is wrong for this model; raise if so."""
         if self._may_mix:
-            batch_norm.refuse_mixing(self._model)  # it may be in another mode than it was
+            batch_norm.refuse_mixing(self._model)  # its mode may have changed
         if not self._unchecked:
             return
         batch = _without_padding(batch, 1)
@@ -173,7 +162,7 @@ class Passes:
             return
         if list(parameter_values.find(self._model).parameters) != list(self._parameters):
             raise InvalidParameterError(
-                "what is trainable in the model has changed since training was set up: parameters were "
+                "the trainable parameters of the model have changed since training was set up: some were "
                 "frozen or unfrozen. Set training up again after it."
             )
         with same_draws(self._model):
@@ -186,7 +175,8 @@ class Passes:
         self._unchecked = not (checked or self._barred(check, batch))
 
     def _refuse_never_finite(self, batch: Sequence[Any]) -> None:
-        """Raise where no made-up row has a finite gradient: neither would any of the data's, all alone."""
+        """Raise if no synthetic row has a finite gradient: no row of the data would have one either, "
+        "alone."""
         if self._finite_somewhere(batch):
             return
         raise UnsupportedModelError(
@@ -201,7 +191,7 @@ class Passes:
             try:
                 with same_draws(self._model), self._barrier.undoing():
                     found = self._clipper.sums(self._engine.run((weights, *made)))
-            except Exception:  # such rows are no input of this model: they show nothing
+            except Exception:  # such rows are not inputs of this model, so they show nothing
                 return True
             if not isinstance(found, Tensor):
                 return True
@@ -210,7 +200,7 @@ class Passes:
     # --- one piece ---------------------------------------------------------------------------------------
 
     def _piece(self, batch: Sequence[Any], per_unit: int) -> ClippedSums:
-        return self._replay(batch, per_unit, record=True) or self._clipped(batch, per_unit)
+        return self._replays.replay(batch, per_unit, record=True) or self._clipped(batch, per_unit)
 
     def _barred(
         self, work: Callable[[], T], batch: Sequence[Any], again: Callable[[], T | None] | None = None
@@ -221,7 +211,7 @@ class Passes:
         return self._barrier.run(work, settle, replay=again, thorough=slow or None)
 
     def _settle(self, batch: Sequence[Any]) -> None:
-        """Let the model fill its caches with made-up rows, which it sees as the engine shows it rows."""
+        """Let the model fill its caches with synthetic rows, in the way in which the engine shows it rows."""
         together = isinstance(self._engine, Projections)  # all other engines show one row at a time
         count = _ZEROS + (rows.count(batch) == _ZEROS) if together else 1
         made_up = rows.made_up(rows.padded(rows.take(batch, slice(0, 0)), count))
@@ -251,8 +241,8 @@ class Passes:
             torch.cuda.empty_cache()
         self.microbatch_size = 1 << ((size - 1).bit_length() - 1)  # half, but the exact size is private
         warnings.warn(
-            f"a piece did not fit in memory; going on with microbatch_size={self.microbatch_size}. Give it "
-            "from the start to save the failed attempt.",
+            f"a piece did not fit in memory; going on with microbatch_size={self.microbatch_size}. Pass it "
+            "from the start to avoid the failed attempt.",
             stacklevel=7,
         )
 
@@ -273,27 +263,6 @@ class Passes:
             found = self._clipper.sums(self._pass(batch, per_unit))
         return found.without(units - rows.count(batch) // per_unit)
 
-    def _replay(self, batch: Sequence[Any], per_unit: int, *, record: bool) -> ClippedSums | None:
-        """Return the sums of a recorded pass, which is recorded first if need be; None: run one as it is."""
-        if self._recordings is None:
-            return None
-        if not self._recordings.takes(batch):
-            self._pieces += [(None, batch, per_unit)] if record else []
-            return None
-        try:
-            replay = self._recordings.replay(batch, per_unit, record=record)
-        except UnsupportedUseError:
-            return None  # the pass that follows settles which engine can run it
-        if replay is None:
-            return None
-        sums = replay.sums
-        if self._clipper.adaptive is not None:
-            sums = sums.without(replay.padding + float((~_real(batch, per_unit)).sum()))
-        if distributed.size() > 1:  # ranks must agree on what they add up, so this one looks at once
-            return sums if replay.finite() else None
-        self._pieces.append((replay, batch, per_unit))
-        return sums
-
     def _pass(self, batch: Sequence[Any], per_unit: int) -> GradientPass:
         try:
             return self._engine.run(batch, per_unit=per_unit)
@@ -305,10 +274,11 @@ class Passes:
         engine = Functional(self._model, self._loss)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "torch.func.vmap cannot run")  # one warning is enough
-            found = engine.run(batch, per_unit=per_unit)  # raises again where the engine was not the reason
+            found = engine.run(batch, per_unit=per_unit)  # raises again if the engine was not the reason
         if self._kind is not Engines.AUTO:
             raise reason
-        self._kind, self._engine, self._recordings = Engines.FUNCTIONAL, engine, None
+        self._kind, self._engine = Engines.FUNCTIONAL, engine
+        self._replays.stop()
         how = "which is slower" if engine.vectorized else "row by row, which is slow"
         warnings.warn(f"{reason} Going on with the functional engine, {how}.", stacklevel=9)
         return found
@@ -321,21 +291,6 @@ class Passes:
         return BookKeeping(self._model, self._loss)
 
 
-def recorder(*, cuda_graphs: bool, compile: bool) -> Recorder | None:
-    """Return the way to record passes that the settings ask for."""
-    inside = Compiling() if compile else None
-    return CudaGraphs(inside) if cuda_graphs else inside
-
-
-def _real(batch: Sequence[Any], per_unit: int) -> Tensor:
-    """Return which units are not padding, whose rows all have a weight of 0: [units] of bool."""
-    weights, *rest = batch
-    if weights is None:
-        found = next(iter(rows.tensors(rest)))
-        return torch.ones(found.shape[0] // per_unit, dtype=torch.bool, device=found.device)
-    return (weights.reshape(-1, per_unit) != 0).any(1)
-
-
 def _without_padding(batch: Sequence[Any], per_unit: int) -> Sequence[Any]:
-    real = _real(batch, per_unit)
+    real = real_units(batch, per_unit)
     return batch if bool(real.all()) else rows.take(batch, real.repeat_interleave(per_unit))

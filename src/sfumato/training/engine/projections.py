@@ -1,25 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Projections: norms estimated by Johnson-Lindenstrauss, sums by one ordinary backward pass (DP-SGD-JL).
+"""The projections engine: norms estimated by Johnson-Lindenstrauss, sums by one backward pass (DP-SGD-JL).
 
-Estimate   A unit whose gradient is g gets the squared norm (1/r) sum_j <g, v_j>^2, with r Gaussian directions
-           v_j. It is distributed as |g|^2 chi2(r) / r: right on average, with a relative spread of
-           sqrt(2 / r). The products are derivatives of the losses along the directions, one forward-mode pass
-           for each direction and group of parameters; no gradient of a single unit is ever computed.
+A unit whose gradient is g gets the squared norm (1/r) sum_j <g, v_j>^2, with r Gaussian directions v_j. It is
+distributed as |g|^2 chi2(r) / r: right on average, with a relative spread of sqrt(2 / r). The products are
+derivatives of the losses along the directions, one forward-mode pass for each direction and group of
+parameters. No gradient of a single unit is ever computed. A batch needs one forward pass, one forward-mode
+pass for each direction and group, one backward pass to see that gradients are finite, and one backward pass
+for each group.
+
 Guarantee  Clipping by such an estimate does NOT bound a contribution by the threshold C: it has norm at most
            C sqrt(r / chi2(r)), a random factor that is independent of the data. Whoever adds noise must
            account for it with `accounting.events.JohnsonLindenstraussDpEvent`, never as for exact norms. That
            event holds if directions are drawn anew for each run, standard Gaussian, whatever the data; they
            need not be secret.
-Same draw  Estimates and sums must be about the same gradient: with another dropout mask the sum would hold a
-           vector whose norm nobody estimated. So every pass of a run starts from the same state of torch's
-           random generators, and two checks refuse what that does not settle: all passes must give the same
-           losses, and the sum's product with a direction must be the weighted sum of the units' products.
-           The second also refuses hooks that change gradients, and no_grad around a use of parameters, which
-           forward mode does not respect.
-Edges      No rows: no estimates, zero sums. A unit whose gradient is not finite, by forward or by reverse
+Edge cases No rows: no estimates, zero sums. A unit whose gradient is not finite, by forward or by reverse
            mode, has no finite estimate; the sums of a batch that holds one are not defined.
-Passes     One forward, one forward-mode for each direction and group, one backward to see that gradients are
-           finite, and one backward for each group.
+Failure    Estimates and sums must be about the same gradient: with another dropout mask the sum would hold a
+           vector whose norm was not estimated. So every pass of a run starts from the same state of torch's
+           random generators. Two checks refuse any other difference: all passes must give the same losses,
+           and the sum's product with a direction must be the weighted sum of the units' products. The second
+           also refuses hooks that change gradients, and no_grad around a use of parameters, which forward
+           mode ignores.
 Source     Bu, Gopi, Kulkarni, Lee, Shen, Tantipongpipat 2021, arXiv:2102.03013.
 """
 
@@ -42,9 +43,10 @@ from sfumato.mechanisms.random import Generator, resolve
 from sfumato.mechanisms.tensors import gaussian
 from sfumato.training.data.rows import Grouping, count, mapped, take
 from sfumato.training.engine import parameter_values
-from sfumato.training.engine.isolation.isolated_rows import Isolated, cannot_run
 from sfumato.training.engine.losses import Loss, checked
 from sfumato.training.engine.tape.operation import norm_dtype
+from sfumato.training.isolation.isolated_rows import Isolated, cannot_run
+from sfumato.training.random_state import RandomState
 
 __all__ = ["Projections", "ProjectionsPass"]
 
@@ -89,10 +91,10 @@ class Projections:
         return self._places.parameters
 
     def run(self, batch: Sequence[Any], *, per_unit: int = 1) -> "ProjectionsPass":
-        """Start on a batch. Estimates and sums are computed when they are asked for."""
+        """Start on a batch. Estimates and sums are computed when they are requested."""
         rows = count(batch)
         grouping = Grouping(units=rows // per_unit, per_unit=per_unit)
-        draw = _Draw(sorted({p.device for p in self.parameters.values() if p.device.type == "cuda"}, key=str))
+        draw = RandomState(p.device for p in self.parameters.values())
         with torch.enable_grad():
             losses = self.losses(batch) if rows else next(iter(self.parameters.values())).new_zeros(0)
         return ProjectionsPass(self, batch, grouping, draw, losses)
@@ -152,23 +154,6 @@ class Projections:
             torch.backends.mkldnn.enabled, torch.backends.cudnn.enabled = before  # type: ignore[assignment]
 
 
-class _Draw:
-    """The state of torch's random generators, to be gone back to."""
-
-    def __init__(self, devices: Sequence[torch.device]) -> None:
-        self._devices = devices
-        self._states = [torch.get_rng_state(), *(torch.cuda.get_rng_state(d) for d in devices)]
-
-    @contextmanager
-    def again(self) -> Iterating[None]:
-        """Draw as the first pass did, and leave the generators as they were before."""
-        with torch.random.fork_rng(self._devices):
-            torch.set_rng_state(self._states[0])
-            for device, state in zip(self._devices, self._states[1:], strict=True):
-                torch.cuda.set_rng_state(state, device)
-            yield
-
-
 @dataclass(frozen=True, slots=True)
 class _Probe:
     """One direction, with the products of all units: what the sums must agree with."""
@@ -182,7 +167,7 @@ class ProjectionsPass:
     """The gradients of one batch, known by their products with random directions."""
 
     def __init__(
-        self, engine: Projections, batch: Sequence[Any], grouping: Grouping, draw: _Draw, losses: Tensor
+        self, engine: Projections, batch: Sequence[Any], grouping: Grouping, draw: RandomState, losses: Tensor
     ) -> None:
         self._engine = engine
         self._batch = batch
@@ -247,7 +232,7 @@ class ProjectionsPass:
         return sums
 
     def _backward(self, losses: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
-        """Return the gradient of the sum of losses; zero where they depend on nothing."""
+        """Return the gradient of the sum of losses; zero if they depend on nothing."""
         parameters = [self._engine.parameters[name] for name in names]
         if not losses.requires_grad:
             return {name: torch.zeros_like(p) for name, p in zip(names, parameters, strict=True)}
@@ -295,7 +280,7 @@ class ProjectionsPass:
         return not bool(gap.abs() > torch.dot(weights.abs(), allowed))
 
     def _rounding(self, directions: Sequence[Tensor]) -> Tensor:
-        """Return what is left of a unit's product by rounding where its gradient is zero: [units]."""
+        """Return what is left of a unit's product by rounding if its gradient is zero: [units]."""
         losses = self._grouping.summed(self._losses.detach().abs())
         length = math.sqrt(sum(v.numel() for v in directions))
         return _SLACK * torch.finfo(losses.dtype).eps * length * (1 + losses).to(norm_dtype(losses))

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The self-check: on the first rows, a fast engine is compared with a loop over examples.
+"""The self-check: compare a fast engine with a loop over examples, on the first rows.
 
-Guarantee  None. Whose row it is follows from how a pass runs (`isolation`); this check looks for bugs in a
-           rule of ours or of torch. Where an engine's sums or per-example gradients differ from those of
-           each example alone, or a norm is smaller, training stops before the first update, with the
-           parameter named. A norm may be larger: where terms cancel, the rules err upwards.
+Guarantee  None. That a gradient belongs to its row follows from how a pass runs (`isolation`); this check
+           looks for bugs in a rule of sfumato or of torch. If an engine's sums or per-example gradients
+           differ from those of each example alone, or a norm is smaller, training stops before the first
+           update, with the parameter named. A norm may be larger: if terms cancel, the rules err upwards.
 Edge cases A gradient that is zero but for rounding (a bias before a normalization) is compared with the whole
            gradient of its row, which is what can cancel in it. What differs in the model's own type is
-           compared again in float64, where rounding is no excuse. A model that draws (dropout) is compared
-           in evaluation mode, because it draws differently each time. Rows whose gradient is not finite
-           show nothing and wait for the next batch.
+           compared again in float64, in which rounding cannot be the reason. A model that draws (dropout) is
+           compared in evaluation mode, because it draws differently each time. Rows whose gradient is not
+           finite show nothing and wait for the next batch.
 Failure    A trainable parameter that is reached around its module (by a list or a closure made before) is
            not seen by any engine; such a use is refused. So is a model whose gradient is not finite on any
            row that stands alone, such as one that divides by a deviation over the batch. The error names
@@ -17,15 +17,16 @@ Failure    A trainable parameter that is reached around its module (by a list or
 Not here   What only happens for values, sizes or modes that these few rows do not have.
 """
 
-from collections.abc import Generator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 
 from sfumato.errors import UnsupportedModelError
+from sfumato.training import random_state
 from sfumato.training.data.rows import converted, count, take, tensors
 from sfumato.training.engine import parameter_values
 from sfumato.training.engine.book_keeping import BookKeeping
@@ -33,9 +34,9 @@ from sfumato.training.engine.evaluation_mode import evaluating
 from sfumato.training.engine.functional import Functional
 from sfumato.training.engine.losses import Loss
 from sfumato.training.engine.projections import Projections
-from sfumato.training.privacy.clipping import GradientPass
+from sfumato.training.privacy.gradient_pass import Engine, GradientPass
 
-__all__ = ["Engine", "refuse_other_routes", "same_draws", "self_check"]
+__all__ = ["refuse_other_routes", "same_draws", "self_check"]
 
 _ROWS: Final = 3  # few enough for any memory
 # How far rounding may take two correct ways apart, relative to the gradient of a parameter and to the whole
@@ -44,16 +45,8 @@ _TOLERANCE: Final = {torch.float64: (1e-6, 1e-10), torch.float32: (1e-2, 1e-6)}
 _COARSE: Final = (0.15, 1e-2)
 
 
-class Engine(Protocol):
-    """Whatever gives the gradients of the units of a batch."""
-
-    def run(self, batch: Sequence[Any], *, per_unit: int = 1) -> GradientPass:
-        """Return the gradients of a batch, `per_unit` consecutive rows to a unit."""
-        ...
-
-
 def self_check(engine: Engine, model: nn.Module, loss: Loss, batch: Sequence[Any]) -> bool:
-    """Compare an engine with the reference on a few rows of a batch; raise where they disagree.
+    """Compare an engine with the reference on a few rows of a batch; raise if they disagree.
 
     Return whether these rows could show anything: one at least must have a finite gradient.
     """
@@ -142,7 +135,7 @@ def _different(engine: Engine, wanted: GradientPass, model: nn.Module, batch: Se
 
 
 def _in_double(model: nn.Module, loss: Loss, batch: Sequence[Any], different: list[str]) -> list[str]:
-    """Return what still differs in float64; where that cannot be told, all that differed before.
+    """Return what still differs in float64; if that cannot be computed, all that differed before.
 
     An activation that is almost 0 may be cut off by one way of adding up and let through by another: in
     float32 two correct ways then differ visibly, in float64 they do not.
@@ -156,7 +149,7 @@ def _in_double(model: nn.Module, loss: Loss, batch: Sequence[Any], different: li
 
 
 def refuse_other_routes(model: nn.Module, loss: Loss, batch: Sequence[Any]) -> None:
-    """Raise where losses depend on a parameter although another tensor was put in all of its places."""
+    """Raise if losses depend on a parameter although another tensor was put in all of its places."""
     places = parameter_values.find(model)
     names, parameters = list(places.parameters), list(places.parameters.values())
     row = take(batch, slice(0, 1))
@@ -174,9 +167,6 @@ def refuse_other_routes(model: nn.Module, loss: Loss, batch: Sequence[Any]) -> N
         )
 
 
-@contextmanager
-def same_draws(model: nn.Module) -> Generator[None]:
+def same_draws(model: nn.Module) -> AbstractContextManager[None]:
     """Return a context after which dropout draws what it would have drawn without it."""
-    devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
-    with torch.random.fork_rng(sorted(devices, key=str)):
-        yield
+    return random_state.same_draws(p.device for p in model.parameters())

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same sums, faster: cached passes, compilation, CUDA graphs, GPU kernels."""
+"""Faster ways to the same sums: cached passes, compilation, CUDA graphs, GPU kernels."""

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiled passes: forward, backward, norms, clipping and sums as one program, by `torch.compile`.
 
-How        A pass is traced once for each shape: what is traced are the operations of the engine itself, with
-           the parameters as they are at each call. A model must do the same operations whatever the values.
-Check      A compiled pass must agree with the pass that it was made of on the batch at hand, or it is not
-           used. A pass that draws (dropout) draws otherwise once compiled: there only its size can agree.
-Failure    Where a pass cannot be traced or compiled, or does not agree, it runs as it is, with a warning that
-           says so. Words of the compiler are not repeated: they may quote values.
+A pass is traced once for each shape: the operations of the engine itself are traced, with the parameters as
+they are at each call. A model must do the same operations whatever the values.
+
+Guarantee  A compiled pass is used only if it agrees with the original pass on the current batch. A pass that
+           draws (dropout) draws different numbers once compiled, so only the size of its norms can agree.
+Failure    A pass that cannot be traced or compiled, or that does not agree, runs as it is, with a warning.
+           Messages of the compiler are not repeated: they may quote values.
 """
 
 import math
@@ -22,6 +23,7 @@ from sfumato.training.data import rows
 from sfumato.training.fast import kernels
 from sfumato.training.fast.pass_cache import Pass
 from sfumato.training.privacy.clipping import ClippedSums
+from sfumato.training.random_state import RandomState, same_draws
 
 __all__ = ["Compiling"]
 
@@ -37,20 +39,20 @@ class Compiling:
         return True
 
     def record(self, run: Pass, batch: Sequence[Any]) -> Pass:
-        """Return a compiled version of a pass; the pass itself, with a warning, where there is none."""
-        devices = sorted({t.device for t in rows.tensors(batch) if t.is_cuda}, key=str)
-        with torch.random.fork_rng(devices):
-            before = _states(devices)
+        """Return a compiled version of a pass; the pass itself, with a warning, if there is none."""
+        devices = [t.device for t in rows.tensors(batch)]
+        with same_draws(devices):
+            before = RandomState(devices)
             wanted = run(batch)  # also measures what must not be measured while tracing
-            agree = _agree if _same(before, _states(devices)) else _alike
+            agree = _agree if before.same_as(RandomState(devices)) else _alike
         try:
             compiled = _compiled(run, batch)
-            with torch.random.fork_rng(devices):
+            with same_draws(devices):
                 agrees = agree(compiled(batch), wanted)
         except (torch.OutOfMemoryError, MemoryError, SfumatoError):
             raise
         except Exception as error:  # whatever a compiler raises
-            _warn(f"could not be compiled ({type(error).__name__}; TORCH_LOGS=dynamo tells more)")
+            _warn(f"could not be compiled ({type(error).__name__}; set TORCH_LOGS=dynamo to see more)")
             return run
         if not agrees:
             _warn("was compiled to something that does not agree with it")
@@ -84,14 +86,6 @@ def _compiled(run: Pass, batch: Sequence[Any]) -> Pass:
         return total, ClippedSums(sums, below)
 
     return compiled
-
-
-def _states(devices: Sequence[torch.device]) -> list[Tensor]:
-    return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in devices)]
-
-
-def _same(before: Sequence[Tensor], after: Sequence[Tensor]) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
 
 
 def _alike(got: tuple[Tensor, ClippedSums], wanted: tuple[Tensor, ClippedSums]) -> bool:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """CUDA graphs: record the kernels of one pass, and launch them all at once for every batch of the same shape.
 
-Only launching is saved, by which a small network is limited otherwise. All graphs share one pool of memory:
+Only the launches are saved, which limit the speed of small networks. All graphs share one pool of memory:
 they never run at the same time, and what one of them returns is read before the next one starts.
 """
 
@@ -29,7 +29,7 @@ class CudaGraphs:
         self._pool: Any = None
 
     def takes(self, batch: Sequence[Any]) -> bool:
-        """Whether a batch is where graphs are."""
+        """Whether a batch is on a CUDA device."""
         return next(rows.tensors(batch)).is_cuda
 
     def record(self, run: Pass, batch: Sequence[Any]) -> Pass:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fused GPU kernels for norms, in Triton: they keep in registers what torch writes to memory and reads back.
+"""Fused GPU kernels for norms, in Triton. They keep in registers what torch writes to memory and reads back.
 
-Promise    Each function returns what the torch expression in its docstring does, summed in float32; where
+Guarantee  Each function returns the value of the torch expression in its docstring, summed in float32. If
            tf32 is allowed, float32 norms are rounded up.
-Where      CUDA tensors with Triton installed (it comes with torch there): ask `available` first. Everything
-           works without them, more slowly.
+Edge cases Kernels need CUDA tensors, and Triton, which is installed with torch there: call `available` first.
+           Everything works without them, more slowly.
 """
 
 from collections.abc import Generator

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recorded passes: the clipped sum over a batch, kept in a form that runs faster for every batch after it.
+"""Recorded passes: the clipped sum over a batch, kept in a form that runs faster for later batches.
 
-Promise    A replay computes what the engine computes, from the batch it is given and the parameters as they
-           are now: as kernels launched in the same order (`graphs`), or as compiled ones (`compiling`).
-Noise      None is drawn in a recording: a replayed draw would be the same noise again (`noise`: outside).
-Finite     A replay cannot look at its own norms, so the caller must (`Replay.finite`) before it uses the
-           sums; where one is not finite, it throws them away and runs the units again without a recording.
-Shapes     Each shape is recorded once. Batches of any other size are padded to a multiple of `step` units
-           with rows of zeros, whose weight is 0: they add nothing, and `Replay.padding` counts them.
+Guarantee  A replay computes what the engine computes, from its batch and the current parameters: as kernels
+           launched in the same order (`cuda_graphs`), or as compiled ones (`compilation`). No noise is drawn
+           in a recording: a replayed draw would be the same noise again.
+Edge cases A replay cannot look at its own norms, so the caller must call `Replay.finite` before it uses the
+           sums. If a norm is not finite, the caller discards them and runs the units again without a
+           recording. Each shape is recorded once. Batches of any other size are padded to a multiple of
+           `step` units with rows of zeros, whose weight is 0: they add nothing, and `Replay.padding` counts
+           them.
 """
 
 import math
@@ -21,8 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from sfumato.training.data import rows, tree
-from sfumato.training.engine.self_check import Engine
 from sfumato.training.privacy.clipping import ClippedSums, Clipper
+from sfumato.training.privacy.gradient_pass import Engine
 
 __all__ = ["Pass", "Recorder", "Recordings", "Replay"]
 
@@ -39,7 +40,7 @@ class Replay:
 
     sums: ClippedSums
     total: Tensor  # of all squared norms
-    padding: int = 0  # units that are nobody's
+    padding: int = 0  # units that are padding
 
     def finite(self) -> bool:
         """Wait, and return whether all norms (and their total) are finite."""
@@ -85,7 +86,7 @@ class Recordings:
     def replay(self, batch: Sequence[Any], per_unit: int, *, record: bool = True) -> Replay | None:
         """Start computing the clipped sums of a batch. The next replay overwrites them.
 
-        Without `record`, None where no recording fits: then none of the model's own code is run.
+        Without `record`, None if no recording fits: then none of the model's own code is run.
         """
         batch, padding = self._rounded(batch, per_unit)
         found = self._found(batch, per_unit, record=record)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How float32 numbers are multiplied on a GPU: whole, or cut to tf32, which is faster and coarser.
+"""Whether a GPU multiplies float32 numbers exactly, or rounded to tf32, which is faster.
 
-Torch has two ways to say so, and from 2.9 on refuses to mix them. This is the newer one where there is one.
+Torch has two interfaces for this setting, and from 2.9 on refuses to mix them. This module uses the newer one
+if it exists.
 """
 
 from collections.abc import Generator

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernels themselves (`kernels` says what they compute). Imported only where Triton is."""
+"""The Triton code of the kernels (`kernels` documents them). It is imported only if Triton is installed."""
 
 # pyright: basic, reportMissingImports=false, reportCallIssue=false, reportOperatorIssue=false
 # pyright: reportArgumentType=false

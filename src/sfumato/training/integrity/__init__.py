@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What leaves with a model: the release barrier, comparison of states, rollback."""
+"""Checks that only noised values leave with a model: the release barrier, comparison of states, rollback."""

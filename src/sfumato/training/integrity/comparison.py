@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two ways to compare a model before and after a pass: a quick and a thorough one (`barrier`).
+"""Two ways to compare a model before and after a pass: a quick and a thorough one (`release_barrier`).
 
 Quick compares references and marks: the objects that modules and their containers refer to, and the version
 and the address of each tensor. In-place operations raise the version, and `.data = ...` changes the address.
 Nothing is read from a device.
 
-Thorough compares all references that `snapshot` finds, all contents that `stored` reads (which also shows
-writes through `.data`, that leave no mark) and extra state. If asked, it also looks for tensors of rows that
-vmap left anywhere in the process.
+Thorough compares all references that `model_references` finds, all contents that `model_tensors` reads (which
+also shows writes through `.data`, that leave no mark) and extra state. If requested, it also looks for
+tensors of rows that vmap left anywhere in the process.
 """
 
 import copy
@@ -225,7 +225,7 @@ def _extra_state(name: str, module: nn.Module) -> Any:
 
 
 def _written(value: Any) -> bytes | None:
-    """Return what an object would leave in a file with the model; None where it cannot be written."""
+    """Return what an object would leave in a file with the model; None if it cannot be written."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

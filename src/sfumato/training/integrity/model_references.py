@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model refers to at one moment: compared with what it refers to later, and put back.
+"""The objects that a model refers to: record them, compare them with later ones, and put them back.
 
 Guarantee  Every entry of every module's `__dict__` (parameters, buffers, submodules, hooks, attributes) is
            compared, and whatever these lead to: lists, dicts, sets, tuples, objects, bound methods, closures,
@@ -8,9 +8,9 @@ Guarantee  Every entry of every module's `__dict__` (parameters, buffers, submod
            object may hold a graph of private rows. Of what only a function leads to, such as a list that a
            hook fills, tensors count and nothing else: it does not leave with the model.
 Failure    Names are those that existed before: a key or an attribute that is new may itself be private.
-Not here   What tensors and arrays contain (`stored`). Objects of torch, of sfumato, and of Python's logging
-           and threading are not looked into, nor are globals and attributes of classes. The search stops
-           after 200,000 objects; those nearest to the model come first.
+Not here   What tensors and arrays contain (`model_tensors`). Objects of torch, of sfumato, and of Python's
+           logging and threading are not looked into, nor are globals and attributes of classes. The search
+           stops after 200,000 objects; those nearest to the model come first.
 """
 
 from collections import OrderedDict, deque

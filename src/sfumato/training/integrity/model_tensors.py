@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tensors of a model contain at one moment: compared bit by bit with later, and put back.
+"""The contents of a model's tensors: record them, compare them bit by bit with later ones, put them back.
 
 Guarantee  Any change of a storage is found, by whatever view, alias or `.data` it was made: storages are
            compared as bytes, also those parts of them that no tensor shows.
@@ -24,7 +24,7 @@ from sfumato.errors import UnsupportedModelError
 __all__ = ["Stored", "Values", "is_batched", "is_wrapped", "same_bits"]
 
 _CHUNK: Final = 1 << 22  # words that are multiplied at once: 32 MiB
-_functorch: Any = torch._C._functorch  # type: ignore[attr-defined]  # tells what vmap left; there is no public way
+_functorch: Any = torch._C._functorch  # type: ignore[attr-defined]  # finds what vmap left; there is no public way
 
 
 def is_wrapped(tensor: Tensor) -> bool:
@@ -92,7 +92,7 @@ def _parts(tensor: Tensor) -> list[Tensor]:
 
 
 def _words(storage: torch.UntypedStorage) -> Tensor:
-    """Return all bytes of a storage, as large integers where that fits."""
+    """Return all bytes of a storage, as large integers if that fits."""
     size = 1 if storage.nbytes() % 8 or storage.data_ptr() % 8 else 8
     dtype = torch.int64 if size == 8 else torch.uint8
     words = torch.empty(0, dtype=dtype, device=storage.device)
@@ -144,7 +144,7 @@ class Stored:
 
 
 class _Secret:
-    """Odd numbers that nobody knows, shared by the fingerprints of one comparison."""
+    """Secret odd numbers, shared by the fingerprints of one comparison."""
 
     def __init__(self) -> None:
         self._seed = secrets.randbits(63)

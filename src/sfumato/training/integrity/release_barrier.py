@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The release barrier: what leaves with a model is only what was noised.
+"""The release barrier: only noised values leave with a model.
 
 Guarantee  A pass over private rows (forward, backward, any engine) changes no parameter, no buffer, no extra
            state and no attribute of any module, and leaves no tensor of its rows in them. Otherwise it is
@@ -10,11 +10,11 @@ Edge cases Caches that are filled at first use and depend on public shapes alone
            A pass that fails may have changed something too: it is put back before the error is raised.
 Failure    An error names modules, parameters, buffers and attributes that existed before, and no value.
 Not here   Globals, attributes of classes and files: they do not leave with the model. Mixing of rows
-           (`checking`). The state of random generators, which tells how many numbers were drawn.
+           (`engine.self_check`). The state of random generators, which reveals how many numbers were drawn.
 
-Every pass is checked quickly, but for replays of a recording, in which none of the model's code runs. The
-first ones, those whose number is a power of two, and others at random are checked thoroughly (`watching` has
-both).
+Every pass is checked quickly, except replays of a recording, in which none of the model's code runs. The
+first passes, those whose number is a power of two, and others at random are checked thoroughly (`comparison`
+has both).
 """
 
 import secrets
@@ -43,13 +43,13 @@ _RARELY: Final = 512  # one pass in so many, on average, is checked thoroughly a
 
 
 def refuse_unsafe(model: nn.Module) -> None:
-    """Raise where a layer is known to mix rows, or to keep something of them, before any row is read."""
+    """Raise if a layer is known to mix rows, or to keep something of them, before any row is read."""
     batch_norm.refuse_mixing(model)
     refuse_rewriting(model)
 
 
 def refuse_rewriting(model: nn.Module) -> None:
-    """Raise where a layer is known to change its own parameters or buffers in a forward pass.
+    """Raise if a layer is known to change its own parameters or buffers in a forward pass.
 
     >>> refuse_rewriting(nn.Embedding(10, 3))
     >>> refuse_rewriting(nn.Embedding(10, 3, max_norm=1.0))
@@ -86,14 +86,14 @@ def _older(module: nn.Module) -> str | None:
 
 
 def fill_caches(run: Callable[[Any], object], made_up: Iterable[Any]) -> None:
-    """Run the first of some made-up batches that a model takes: some refuse zeros, such as a length of 0.
+    """Run the first synthetic batch that a model accepts: some refuse zeros, such as a length of 0.
 
     >>> fill_caches(lambda length: 1 / length, [0, 1])
     """
     *attempts, last = made_up
     with torch.no_grad():
         for batch in attempts:
-            with suppress(Exception):  # of a made-up batch, so it tells nothing
+            with suppress(Exception):  # of a synthetic batch, so it reveals nothing
                 run(batch)
                 return
         run(last)
@@ -126,7 +126,7 @@ class Barrier:
     def undoing(self) -> Generator[None]:
         """Return a context after which the model is what it was, for passes that only measure something.
 
-        It raises only where something cannot be put back.
+        It raises only if something cannot be put back.
         """
         before = self.begin(thorough=True)
         try:
@@ -143,7 +143,7 @@ class Barrier:
     def guarding(self, *, thorough: bool | None = None) -> Generator[None]:
         """Return a context in which nothing of the model may change. Without `thorough` a schedule decides.
 
-        Where the context ends by an error, what changed is put back, and the error is raised.
+        If the context ends by an error, changes are undone, and the error is raised.
         """
         before = self.begin(thorough=thorough)
         with _undoing(before):
@@ -202,7 +202,7 @@ class Barrier:
         return any(map(is_lazy, chain(self._model.parameters(), self._model.buffers())))
 
     def begin(self, *, thorough: bool | None = None) -> Quick | Thorough:
-        """Return the state before a pass, for `end`: where a pass is no block of code."""
+        """Return the state before a pass, for `end`, if a pass is not one block of code."""
         thorough = self._is_due() if thorough is None else thorough
         self._passes += 1
         if thorough or self._watch is None or not self._watch.unchanged():

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run that failed leaves in memory: nothing that its last checkpoint does not hold.
+"""Undo a run that failed: what it leaves in memory is the state of its last checkpoint.
 
-Guarantee  Where a run stops before it is committed, by any exception or by an interrupt from the keyboard,
-           model, buffers, optimizer and denoiser go back to the last checkpoint that was published
-           (`claims`), or to what they were before the run where there is none, and no `.grad` is left. So
-           the steps that a resumed run takes again were seen by nobody.
-Edge cases A second interrupt waits until this is done. Ranks other than the first go back to the start.
+Guarantee  If a run stops before it is committed, by any exception or by an interrupt from the keyboard, then
+           model, buffers, optimizer and denoiser return to the last published checkpoint (`run_ownership`),
+           or to their state before the run if there is none, and no `.grad` is left. So the steps that a
+           resumed run takes again were never seen.
+Edge cases A second interrupt waits until this is done. Ranks other than the first return to the start.
 Not here   Frames of the traceback, and a debugger that looks into them.
 """
 
@@ -13,22 +13,33 @@ import signal
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from torch import Tensor
 
 from sfumato.training.data import tree
-from sfumato.training.loop import TrainingLoop
 
 __all__ = ["undone_on_failure"]
 
 Result = TypeVar("Result")
 
 
+class _Revertible(Protocol):
+    """A training loop, whose parts can be read and set."""
+
+    def parts(self) -> Any:
+        """Return the state of model, optimizer and denoiser."""
+        ...
+
+    def roll_back(self, state: Any) -> None:
+        """Return to a state."""
+        ...
+
+
 def undone_on_failure(
-    work: Callable[[], Result], loop: TrainingLoop, *, published: Callable[[], Any], kept: Callable[[], bool]
+    work: Callable[[], Result], loop: _Revertible, *, published: Callable[[], Any], kept: Callable[[], bool]
 ) -> Result:
-    """Return what `work` returns; where it fails, take back what a loop did, unless `kept()`.
+    """Return what `work` returns; if it fails, undo what a loop did, unless `kept()`.
 
     `published()` returns the state to go back to; None, or a failure of its own, means the start.
     """
@@ -49,7 +60,7 @@ def undone_on_failure(
         raise
 
 
-def _go_back(loop: TrainingLoop, start: Any, published: Callable[[], Any]) -> None:
+def _go_back(loop: _Revertible, start: Any, published: Callable[[], Any]) -> None:
     try:
         state = published()
     except Exception:  # a checkpoint that cannot be read is no place to go back to

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Layers that mix the examples of a batch: refused, or replaced by layers that do not.
 
-Why        An example's gradient must depend on that example alone. Batch norm puts every example's
-           activations into the mean and the variance of all others, and an instance norm with running
-           statistics keeps an average over private examples in a buffer that no noise protects.
-Refused    Batch norm that uses the batch's statistics; instance norm that gathers running statistics.
-           By `fix`: a batch norm that does more than torch's own, as a group norm would silently drop it.
-Allowed    Either of them in eval mode, with statistics that were fixed before.
-Replaced   Batch norm by group norm (Wu and He 2018, arXiv:1803.08494), which normalizes each example alone.
+An example's gradient must depend on that example alone. Batch norm puts every example's activations into the
+mean and the variance of all others, and an instance norm with running statistics keeps an average over
+private examples in a buffer that no noise protects. `fix` replaces batch norm by group norm, which normalizes
+each example alone.
+
+Edge cases Both are allowed in eval mode, with statistics that were fixed before.
+Failure    Batch norm that uses the batch's statistics, and instance norm that gathers running statistics, are
+           refused. `fix` refuses a batch norm that does more than torch's own: a group norm would drop it.
+Source     Wu and He 2018, arXiv:1803.08494.
 """
 
 import copy
@@ -22,7 +24,7 @@ from sfumato.errors import UnsupportedModelError
 __all__ = ["fix", "refuse_mixing"]
 
 _MOST_GROUPS: Final = 32  # the default of Wu and He
-_LEAST_FEATURES: Final = 16  # features that share one mean, where there may be no positions to average over
+_LEAST_FEATURES: Final = 16  # features that share one mean, if there are no positions to average over
 # What these classes have in common, also with classes of other libraries that torch itself does not list.
 _BatchNorm: Final[Any] = nn.BatchNorm2d.__mro__[1]
 _InstanceNorm: Final[Any] = nn.InstanceNorm2d.__mro__[1]
@@ -38,8 +40,17 @@ def fix(model: nn.Module) -> nn.Module:
 
     Each batch norm becomes a group norm with the same scale and shift, and each instance norm stops gathering
     running statistics, except where they are frozen in eval mode. Outputs change, so train the copy before
-    use, and give the optimizer the parameters of the copy. A batch norm that does more than those of torch
-    (an activation inside, hooks, parametrizations) raises UnsupportedModelError, as a group norm does not.
+    use, and pass the parameters of the copy to the optimizer.
+
+    Args:
+        model: A model with batch norm.
+
+    Returns:
+        The copy.
+
+    Raises:
+        UnsupportedModelError: If a batch norm does more than those of torch (an activation inside, hooks,
+            parametrizations), which a group norm does not, or if a layer is still lazy.
 
     >>> fix(nn.Sequential(nn.Conv2d(3, 64, 3), nn.BatchNorm2d(64)))
     Sequential(

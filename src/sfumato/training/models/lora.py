@@ -5,10 +5,9 @@ Each chosen layer computes x W^T + b + (alpha / rank) (x A^T) B^T. A starts rand
 the network computes what it did. Few trainable numbers mean little noise: DP-SGD's noise grows with their
 number.
 
-Keys       The layer is replaced by a subclass that holds the same parameters under the same names, and two
-           new ones, `lora_down` (A) and `lora_up` (B). State dicts of the network still load, with
-           strict=False.
-Random     A is drawn from torch's own generator, as every layer's first weights are.
+The layer is replaced by a subclass that holds the same parameters under the same names, and two new ones,
+`lora_down` (A) and `lora_up` (B). State dicts of the network still load, with strict=False. A is drawn from
+torch's own generator, as every layer's first weights are.
 """
 
 import math
@@ -30,7 +29,7 @@ class LoraLinear(nn.Linear):
     lora_up: nn.Parameter
 
     def __init__(self, base: nn.Linear, *, rank: int, alpha: float) -> None:
-        nn.Module.__init__(self)  # not Linear's own, which would make weights only to throw them away
+        nn.Module.__init__(self)  # not Linear's own, which would create weights that are not used
         self.in_features, self.out_features = base.in_features, base.out_features
         self.weight, self.bias = base.weight, base.bias
         self.training = base.training
@@ -51,10 +50,22 @@ class LoraLinear(nn.Linear):
 def add_lora(
     model: nn.Module, *, rank: int, alpha: float | None = None, layers: Collection[str] | None = None
 ) -> list[str]:
-    """Freeze a model and make its linear layers adaptable, in place; return their names.
+    """Freeze a model and make its linear layers adaptable, in place.
 
-    `layers` chooses by the last part of a name, such as "q_proj"; None takes all. `alpha` is `rank` unless
-    said. Unfreeze what else should be trained, such as a new head, afterwards.
+    Unfreeze what else should be trained, such as a new head, afterwards.
+
+    Args:
+        model: The model to change.
+        rank: The rank of the change of each layer.
+        alpha: The change is multiplied by alpha / rank; None means `rank`.
+        layers: Which layers, by the last part of their names, such as "q_proj"; None takes all.
+
+    Returns:
+        The names of the adapted layers.
+
+    Raises:
+        InvalidParameterError: If no linear layer is found.
+        UnsupportedModelError: If torch would read the weights of a layer without calling it.
 
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> add_lora(model, rank=2)
@@ -83,7 +94,7 @@ def add_lora(
 
 
 def _refuse_bypassed(model: nn.Module, names: list[str]) -> None:
-    """Raise where torch reads a layer's weights without calling it: the change would be silently left out."""
+    """Raise if torch reads a layer's weights without calling it: the change would be silently left out."""
     for path, module in model.named_modules():
         inside = [name for name in names if name.startswith(f"{path}." if path else "")]
         if isinstance(module, nn.TransformerEncoderLayer) and inside:

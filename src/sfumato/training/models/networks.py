@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small networks to begin with, for rows, images and text.
 
-Promise    No layer mixes the examples of a batch, and every one has a book-keeping rule.
-Bounded    Activations are tanh: with clipped gradients they learn more than ReLU (Papernot et al. 2021,
-           arXiv:2007.14191, "tempered sigmoids"), whose networks `cnn` builds.
-Public     Shapes and numbers of classes are arguments: they are facts, and not taken from rows.
+Activations are tanh: with clipped gradients they learn more than ReLU. Shapes and numbers of classes are
+arguments: they are public facts, and not taken from rows.
+
+Guarantee  No layer mixes the examples of a batch, and every layer has a book-keeping rule.
+Source     Papernot et al. 2021, arXiv:2007.14191, "tempered sigmoids", whose networks `cnn` builds.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Settings that are known to train well: one recipe for each public data set and model.
 
-Fixed      They were chosen at epsilon 3 by accuracy on the public test rows, and are the same whatever the
-           budget. The search for them is not charged: these sets are public. On data that must be
-           protected, searching costs budget.
-RunOwnership     Batch size, epochs and clip norm decide the noise; learning rate, momentum and average cost
-           nothing.
+Recipes were chosen at epsilon 3 by accuracy on the public test rows, and are the same for every budget. The
+search for them is not charged, because these data sets are public. On data that must be protected, a search
+costs budget. Batch size, epochs and clip norm decide the noise; learning rate, momentum and average cost
+nothing.
 """
 
 from collections.abc import Mapping
@@ -27,7 +26,7 @@ class Recipe:
     momentum: float = 0.9
     ema_decay: float = 0.9
     width: int = 1
-    contribution_bound: int | None = None  # where users own rows: the most of one user's in a step
+    contribution_bound: int | None = None  # if users own rows: the most of one user's in a step
 
 
 def _table(learning_rate: float, *, batch: int, epochs: float) -> Recipe:

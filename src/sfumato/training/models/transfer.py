@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transfer learning: features of a frozen network, computed once and trained on as if they were the data.
+"""Transfer learning: features of a frozen network, which are computed once and then used as training data.
 
 Guarantee  Row i of the features depends on row i of the data and on public weights alone, so a model trained
            on them has the guarantee that it would have on the data itself, for the same units. The network
-           sees one row at a time (`isolation`) and must keep nothing of it (`barrier`). One that is trainable
-           is refused.
+           sees one row at a time (`isolation`) and must keep nothing of it (`integrity.release_barrier`). A
+           trainable one is refused.
 Edge cases The weights must be public: not learned from the data that is to be protected. The features are as
            private as the data.
 """
@@ -20,15 +20,29 @@ from sfumato.training.data import rows, tree
 from sfumato.training.data.augmentation import quietly
 from sfumato.training.data.units import RowSource, moved, open_rows
 from sfumato.training.engine.evaluation_mode import evaluating
-from sfumato.training.engine.isolation.isolated_rows import Isolated
 from sfumato.training.integrity.release_barrier import Barrier, refuse_unsafe
+from sfumato.training.isolation.isolated_rows import Isolated
 
 __all__ = ["cached_features"]
 
 
 @torch.no_grad()
 def cached_features(backbone: nn.Module, data: Any, *, batch_size: int = 256) -> tuple[Any, ...]:
-    """Return the data with its first part replaced by what a frozen network makes of it, in evaluation mode.
+    """Return the data with its first part replaced by the outputs of a frozen network, in evaluation mode.
+
+    Args:
+        backbone: A network without trainable parameters. Its weights must be public.
+        data: Tensors, or a data set, with one row an example.
+        batch_size: How many rows are run at once.
+
+    Returns:
+        The features in main memory, and the other parts of the data.
+
+    Raises:
+        UnsupportedModelError: If the network is trainable, mixes rows, or does not return one tensor.
+        NotPrivateError: If the network keeps something of the rows.
+        InvalidParameterError: If the data has no rows.
+        QueryFailedError: If the network fails on the rows. No row is quoted.
 
     >>> backbone = nn.Linear(8, 3).requires_grad_(False)
     >>> features, labels = cached_features(backbone, (torch.zeros(5, 8), torch.arange(5)))
@@ -62,7 +76,7 @@ def _part(backbone: nn.Module, barrier: Barrier, source: RowSource, index: Tenso
 
 
 def _features(backbone: nn.Module, x: Any) -> Tensor:
-    """Return the features of each row alone: of all rows at once, or one after another where that fails."""
+    """Return the features of each row alone: of all rows at once, or one after another if that fails."""
     isolated = Isolated(rows.count(x), own_tensors=True)
     try:
         with isolated:

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is in the batch of a step: the draws behind `training.privacy.sampling`.
+"""The draws behind the samplers of `privacy.sampling`: which units are in the batch of a step.
 
-Promise    Exact. A Poisson sample takes each unit independently with probability floor(2^64 rate) / 2^64:
-           at most the rate stated, and less than 2^-64 below it. Subsets and permutations are uniform.
-           (With a secure generator: as far as its bytes are uniform.)
-Order      The indices of a batch are sorted, so that memory is read in order and the order says nothing.
-Streams    With a seeded generator, step t draws from a stream of its own: a run resumed at t repeats itself.
-           With any other, each call draws afresh. A shuffled order is kept until its epoch ends, and belongs
-           into a checkpoint (`state_dict`): a fresh one could show a unit twice in an epoch.
-Private    How many units there are. It is in no message and no repr.
+Guarantee  Draws are exact. A Poisson sample takes each unit independently with probability floor(2^64 rate) /
+           2^64: at most the stated rate, and less than 2^-64 below it. Subsets and permutations are uniform.
+           (With a secure generator: as far as its bytes are uniform.) The indices of a batch are sorted, so
+           their order reveals nothing. The number of units is private: it is in no message and no repr.
+Edge cases With a seeded generator, step t draws from a stream of its own, so a run resumed at t repeats
+           itself. With any other generator, each call draws afresh. A shuffled order is kept until its epoch
+           ends, and belongs into a checkpoint (`state_dict`): a fresh one could show a unit twice in an
+           epoch.
 """
 
 from collections.abc import Callable, Mapping
@@ -99,7 +99,7 @@ def subset(source_size: int, size: int, generator: Generator | None = None) -> I
 def truncated_poisson(
     num_units: int, sampling_rate: float, batch_size: int, generator: Generator | None = None
 ) -> Indices:
-    """Return a Poisson sample, or a uniformly random `batch_size` of it where it is larger."""
+    """Return a Poisson sample, or a uniformly random `batch_size` of it if it is larger."""
     taken = poisson(num_units, sampling_rate, generator)
     return taken if len(taken) <= batch_size else taken[subset(len(taken), batch_size, generator)]
 
@@ -208,7 +208,7 @@ _NOT_A_STATE = "this is not a state of this sampler. Use what its state_dict() r
 
 
 def _stream(generator: Generator, label: str, index: int) -> Generator:
-    """Return the stream of one step or epoch: a fork where a seed makes it repeatable, else the same one."""
+    """Return the stream of one step or epoch: a fork if a seed makes it repeatable, else the same one."""
     return generator.fork(label, index) if generator.seeded else generator
 
 

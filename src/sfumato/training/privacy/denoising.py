@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Better gradients for the same price: what may be done to a noisy gradient before the optimizer sees it.
+"""Denoisers: functions that improve a noisy gradient before the optimizer uses it, at no privacy cost.
 
-Guarantee  A denoiser is given the noisy gradient, the weights, and at most the numbers of the batch's rows:
-           never a row, so never a label, and never a gradient without noise. Features are its own to hold.
-           So what it returns is post-processing, and costs nothing.
-Public     Features are public only where the relation is replace-label. Under any other a denoiser is
-           refused: it would look at rows that nobody paid for.
-Batches    A denoiser that computes from the rows of the step's own batch shows who was in it, and
-           sampling that is not secret amplifies nothing. With batches that are priced as secret (Poisson,
-           fixed-size) such a denoiser is refused; shuffled and cyclic ones are priced as known.
-Ranks      Rank 0 denoises for all; a denoiser that needs the whole batch works in one process only.
+Guarantee  A denoiser gets the noisy gradient, the weights, and at most the numbers of the batch's rows: never
+           a row, so never a label, and never a gradient without noise. It may hold features. So its result is
+           post-processing, and costs nothing.
+Neighbors  Features are public only under the replace-label relation. Under any other relation a denoiser is
+           refused: it would use rows whose use was not charged.
+Edge cases Rank 0 denoises for all ranks. A denoiser that needs the whole batch works in one process only.
+Failure    A denoiser that computes from the rows of the step's own batch reveals who is in it, and sampling
+           that is not secret amplifies nothing. It is refused with batches that are priced as secret
+           (Poisson, fixed-size). Shuffled and cyclic batches are priced as known.
 """
 
 from collections.abc import Mapping

@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """DP-SGD as one mechanism: sampler, clipping, noise and length, with the event they make together.
 
-Guarantee  A run that takes its batches from `sampling`, its clipped sums as `clipping`, `group_size` and
-           `projections` say, and adds noise of `noise_multiplier` times the clip norm for as many steps as
-           `noise` lists, is described by `event()` under `relation`. The trainer is built from this object
-           and from nothing else that touches the claim, so the two cannot disagree.
-Groups     With `group_size` above 1 the average of a group of examples is clipped. An example that comes or
-           goes moves its group from one clipped vector to another: twice the clip norm, so the noise counts
-           half. Which group an example joins is drawn for each example on its own, so no other group moves.
-JL         With `projections`, norms are estimated, and a contribution exceeds the clip norm by a random
-           factor; the event says so (Bu et al. 2021, arXiv:2102.03013). It knows one factor for each unit.
-           Layers that are clipped on their own have one each, and the largest of them counts; a clipped
-           group has one before and another after a unit joins it. Both are refused: no event prices them.
-Failure    A run is what it was made as: `noise` is copied into a tuple, and no field can be set.
+Guarantee  A run that takes its batches from `sampling`, clips as `clipping`, `group_size` and `projections`
+           state, and adds noise of `noise_multiplier` times the clip norm for as many steps as `noise` lists,
+           is described by `event()` under `relation`. The trainer is built from this object and from nothing
+           else that touches the claim, so the two cannot disagree. With `group_size` above 1 the average of a
+           group of examples is clipped. Adding or removing an example moves its group from one clipped vector
+           to another: by twice the clip norm, so the noise counts half. Each example's group is drawn for it
+           alone, so no other group moves. With `projections`, norms are estimated, and a contribution exceeds
+           the clip norm by a random factor. The event takes this into account; it knows one factor for each
+           unit.
+Failure    Projections are refused with layers that are clipped on their own, which have one factor each, and
+           with groups, which have one factor before and another after a unit joins. No event prices these.
+           A run cannot be changed: `noise` is copied into a tuple, and no field can be set.
+Source     Projections: Bu et al. 2021, arXiv:2102.03013.
 """
 
 from collections.abc import Sequence
@@ -33,7 +34,16 @@ __all__ = ["DpSgd", "NoisyStep"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NoisyStep:
-    """One noisy clipped sum: all that decides its event but the noise itself."""
+    """One noisy clipped sum: everything that decides its event except the noise itself.
+
+    Args:
+        clipping: The style of clipping.
+        group_size: How many units are averaged before clipping; 1 clips each unit.
+        projections: How many random projections estimate the norms; None computes them exactly.
+
+    Raises:
+        InvalidParameterError: If projections are combined with groups, layers or coordinates.
+    """
 
     clipping: Clipping | CoordinateClipping
     group_size: int = 1
@@ -57,7 +67,7 @@ class NoisyStep:
             raise InvalidParameterError(
                 "projections estimate the norm of each layer on its own when layers are clipped one by one. "
                 "Each estimate may be too low, and with many layers one of them often is, by far: the sum "
-                "moves by more than the event of projections says. Clip the whole gradient "
+                "moves by more than the event of projections states. Clip the whole gradient "
                 "(Clipping(clip_norm=...)), or leave projections out."
             )
         if self.group_size > 1:
@@ -73,7 +83,14 @@ class NoisyStep:
         return 1.0 if self.group_size == 1 else 2.0
 
     def event(self, noise_multiplier: float) -> DpEvent:
-        """Return what a step costs whose noise is `noise_multiplier` times the clip norm, before sampling."""
+        """Return what one step costs.
+
+        Args:
+            noise_multiplier: The standard deviation of the noise, divided by the clip norm.
+
+        Returns:
+            The event of the step, before sampling.
+        """
         _check.positive(noise_multiplier=noise_multiplier)
         scale = noise_multiplier / self.sensitivity
         if self.projections is None:
@@ -83,9 +100,16 @@ class NoisyStep:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DpSgd:
-    """A run of DP-SGD, before it is run.
+    """A run of DP-SGD, as a mechanism that can be priced before it is run.
 
-    `noise` lists noise multipliers in the order of the steps, each with how many steps it holds for.
+    Args:
+        step: What one step releases.
+        sampling: How batches are formed.
+        noise: Noise multipliers in the order of the steps, each with its number of steps. They are copied.
+        relation: Which data sets are neighbors.
+
+    Raises:
+        InvalidParameterError: If there is no step, or a noise multiplier is not above 0.
     """
 
     step: NoisyStep
@@ -109,7 +133,17 @@ class DpSgd:
         return sum(count for _, count in self.noise)
 
     def noise_multiplier(self, step: int) -> float:
-        """Return the noise multiplier of a step, the first being 0."""
+        """Return the noise multiplier of a step.
+
+        Args:
+            step: The number of the step, from 0 on.
+
+        Returns:
+            Its noise multiplier.
+
+        Raises:
+            InvalidParameterError: If the run has no such step.
+        """
         for noise_multiplier, count in self.noise:
             if step < count:
                 return noise_multiplier
@@ -117,12 +151,23 @@ class DpSgd:
         raise InvalidParameterError(f"the run has {self.steps} steps; there is no step {step + self.steps}.")
 
     def event(self) -> DpEvent:
-        """Return what the whole run does, in privacy terms."""
+        """Return what the whole run costs.
+
+        Returns:
+            Its event, for an accountant.
+        """
         released = [(self.step.event(noise), count) for noise, count in self.noise]
         return self.sampling.event(released, relation=self.relation)
 
     def first(self, steps: int) -> "DpSgd":
-        """Return the run cut off after its first steps."""
+        """Return the run cut off after its first steps.
+
+        Args:
+            steps: How many steps are kept.
+
+        Returns:
+            A shorter run.
+        """
         kept: list[tuple[float, int]] = []
         for noise_multiplier, count in self.noise:
             if steps > 0:
@@ -131,16 +176,43 @@ class DpSgd:
         return replace(self, noise=tuple(kept))
 
     def scaled(self, factor: float) -> "DpSgd":
-        """Return the run with all its noise multiplied."""
+        """Return the run with all its noise multiplied.
+
+        Args:
+            factor: What noise multipliers are multiplied by.
+
+        Returns:
+            A run with other noise.
+        """
         return replace(self, noise=tuple((noise * factor, count) for noise, count in self.noise))
 
     def price(self, *, delta: float, given: DpEvent | None = None) -> Price:
-        """Return what the run costs, together with what was spent before."""
+        """Return what the run costs, together with what was spent before.
+
+        Args:
+            delta: The delta of the guarantee.
+            given: What was spent before; None: nothing.
+
+        Returns:
+            The price, with its epsilon.
+        """
         event = self.event() if given is None else dp.ComposedDpEvent([given, self.event()])
         return price(event, delta=delta, relation=self.relation)
 
     def calibrated(self, *, epsilon: float, delta: float, given: DpEvent | None = None) -> "DpSgd":
-        """Return the run with its noise scaled to the least that meets the budget."""
+        """Return the run with the least noise that meets the budget.
+
+        Args:
+            epsilon: The most that the run may cost, together with what was spent before.
+            delta: The delta of the guarantee.
+            given: What was spent before; None: nothing.
+
+        Returns:
+            The run, with all its noise multiplied by one factor.
+
+        Raises:
+            CalibrationError: If no noise meets the budget.
+        """
         factor = calibrate(
             lambda factor: self.scaled(factor).event(),
             epsilon=epsilon,
@@ -154,6 +226,17 @@ class DpSgd:
         """Return the run cut off before the first step that would exceed the budget.
 
         The number of steps is computed before the run, from public numbers alone.
+
+        Args:
+            epsilon: The most that the run may cost, together with what was spent before.
+            delta: The delta of the guarantee.
+            given: What was spent before; None: nothing.
+
+        Returns:
+            The run with as many of its steps as the budget admits.
+
+        Raises:
+            CalibrationError: If not even one step meets the budget.
         """
         if self.price(delta=delta, given=given).epsilon <= epsilon:
             return self

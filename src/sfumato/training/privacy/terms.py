@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whom a run protects: the given privacy unit, checked against the account.
 
-Guarantee  An account that protects clients is never charged for a run that protects rows, unless someone says
-           that each row is another client.
+Guarantee  An account that protects clients is never charged for a run that protects rows, unless the caller
+           states that each row is another client.
 """
 
 from sfumato.errors import InvalidParameterError
@@ -15,7 +15,7 @@ _ROWS = ("example", "row", "label")  # units that are one row each
 
 
 def privacy_unit_of(given: str | None, account: Account | None, *, by_owner: bool) -> str:
-    """Return who is protected: what is given, or what the account says and the rows allow."""
+    """Return the privacy unit: the argument, or the account's if the rows allow it."""
     if account is None:
         return given if given is not None else "user" if by_owner else "example"
     stated = distributed.first_decides(lambda: account.privacy_unit)
@@ -26,7 +26,7 @@ def privacy_unit_of(given: str | None, account: Account | None, *, by_owner: boo
         )
     if given is None and not by_owner and stated not in _ROWS:
         raise InvalidParameterError(
-            f"account {account.name!r} protects one {stated!r}, but nothing says whose the rows are. Pass "
+            f"account {account.name!r} protects one {stated!r}, but it is not known whose the rows are. Pass "
             f"owners=..., or privacy_unit={stated!r} if each row is another {stated}."
         )
     return stated

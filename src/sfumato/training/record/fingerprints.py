@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fingerprints of a finished run: what it says of itself, and the weights it left.
+"""Fingerprints of a finished run: of its report, and of its final weights.
 
-Guarantee  A file or a weight that was changed after the run, by accident or by hand, no longer fits its
+Guarantee  A file or a weight that was changed after the run, by accident or by hand, no longer matches its
            fingerprint.
-Not here   A signature. Whoever changes a file on purpose can compute its fingerprint anew with this very
-           code, so a folder is evidence only about people who could not write to it. The ledger keeps what
-           a run was charged for; it does not keep what an audit found.
+Not here   A signature. Whoever changes a file on purpose can compute its fingerprint anew with this code, so
+           a folder is evidence only about people who could not write to it. The ledger stores what a run was
+           charged; it does not store the result of an audit.
 """
 
 import hashlib
@@ -54,10 +54,10 @@ def _bytes_of(held: Any) -> bytes:
     """Return what a tensor holds. Of extra state, which may be anything, the type alone."""
     if not isinstance(held, Tensor):
         return str(type(held)).encode()
-    said = f"{list(held.shape)} {held.dtype}\n".encode()
+    header = f"{list(held.shape)} {held.dtype}\n".encode()
     try:
         plain = held.detach().cpu().to_dense() if held.layout is not torch.strided else held.detach().cpu()
         plain = plain.resolve_conj().resolve_neg().contiguous().flatten()
-        return said + plain.view(torch.uint8).numpy().tobytes()
+        return header + plain.view(torch.uint8).numpy().tobytes()
     except (RuntimeError, TypeError, NotImplementedError):  # of a kind whose bytes torch does not show
-        return said
+        return header

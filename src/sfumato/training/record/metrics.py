@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may be seen of a run while it goes on: nothing private.
+"""The figures that may be seen while a run is going on.
 
-Promise    A `Metrics` row holds the number of steps, what they cost, the learning rate, the time, and how the
-           private weights do on evaluation data that was declared as not protected. The loss on training data
-           is not there: it is a function of private rows.
-Exact      What is shown of evaluation data is exact. Rows that must be protected do not belong there.
-File       One JSON object a line. A checkpoint holds the same rows, and a resumed run writes the file anew
-           from them: a line that a crash tore, or that belongs to lost steps, is gone.
+Guarantee  A `Metrics` row holds the number of steps, what they cost, the learning rate, the time, and the
+           loss and score of the private weights on evaluation data that was declared as not protected. The
+           loss on training data is not there: it is a function of private rows.
+Edge cases Figures on evaluation data are exact. Rows that must be protected do not belong there.
+Failure    The file has one JSON object a line. A checkpoint holds the same rows, and a resumed run writes the
+           file anew from them. So lines that a crash left incomplete, or of steps that were lost, disappear.
 """
 
 import json
@@ -34,7 +34,16 @@ Score = Callable[..., Tensor]  # (model, *batch) -> [rows]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Metrics:
-    """How far a run was after some steps; loss and accuracy are those on evaluation data, if there is any."""
+    """The figures of a run after some steps.
+
+    Attributes:
+        step: The number of steps taken.
+        epsilon: What these steps cost.
+        learning_rate: The learning rate of the next step.
+        seconds: How long the run took so far.
+        loss: The mean loss on evaluation data; None without any.
+        accuracy: The mean score on evaluation data; None without any.
+    """
 
     step: int
     epsilon: float
@@ -44,7 +53,10 @@ class Metrics:
     accuracy: float | None = None
 
     def to_dict(self) -> dict[str, float | None]:
-        """Return what JSON can hold: None for figures that are not finite, as of a run that diverged.
+        """Return the figures as JSON can hold them.
+
+        Returns:
+            The figures by name; None for those that are not finite, such as the loss of a run that diverged.
 
         >>> Metrics(step=1, epsilon=1.0, learning_rate=9.0, seconds=0.1, loss=math.nan).to_dict()["loss"]
         """
@@ -54,18 +66,22 @@ class Metrics:
         }
 
     def to_json(self) -> str:
-        """Return one line of JSON."""
+        """Return the figures as JSON.
+
+        Returns:
+            One line.
+        """
         return json.dumps(self.to_dict(), allow_nan=False)
 
 
 class MetricsFile:
-    """The rows of a run, a line each."""
+    """The metrics of a run in a file, one row a line."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def rewrite(self, history: Iterable[Metrics]) -> None:
-        """Hold exactly these rows."""
+        """Write exactly these rows."""
         _files.write_whole(self._path, "".join(f"{row.to_json()}\n" for row in history).encode())
 
     def append(self, row: Metrics) -> None:
@@ -75,7 +91,15 @@ class MetricsFile:
 
 
 def correct_rows(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """Return 1 for each row whose largest output is at its label, else 0: their mean is the accuracy.
+    """Return 1 for each row whose largest output is at its label, else 0. Their mean is the accuracy.
+
+    Args:
+        model: A classifier.
+        x: The inputs, one row an example.
+        y: The labels, as whole numbers.
+
+    Returns:
+        One number for each row.
 
     >>> correct_rows(nn.Identity(), torch.eye(2), torch.tensor([0, 0])).tolist()
     [1.0, 0.0]
@@ -94,10 +118,10 @@ def evaluate(
     device: torch.device,
     most: int | None = None,
 ) -> tuple[float, float | None]:
-    """Return the mean loss and score of rows that are not protected, of the first `most` if said."""
+    """Return the mean loss and score of rows that are not protected; at most of the first `most`."""
     count = len(data) if most is None else min(len(data), most)
     if not count:
-        raise InvalidParameterError("the evaluation data has no rows. Give some, or leave evaluation out.")
+        raise InvalidParameterError("the evaluation data has no rows. Pass some, or leave evaluation out.")
     totals = [0.0, 0.0]
     with evaluating(model):
         for index in torch.arange(count).split(runtime.evaluation_batch_size):

@@ -16,7 +16,7 @@ __all__ = ["ProgressBar"]
 
 
 class ProgressBar:
-    """Shows itself on the terminal's error stream; does nothing where there is no terminal.
+    """Shows itself on the terminal's error stream; does nothing if there is no terminal.
 
     >>> with ProgressBar(steps=10, done=0, shown=False) as bar:
     ...     bar.advance()

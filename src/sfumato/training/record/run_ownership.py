@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may go on with a run: its checkpoints form one line, whatever was copied, restored or interrupted.
+"""Which process may continue a run: the checkpoints of a run form one line, whatever was copied or restored.
 
 Guarantee  Every checkpoint carries a claim, a fresh random text. It becomes visible (`checkpoint.pt`, the
-           metrics, the weights in memory) only after the ledger has taken its claim in the place of the one
+           metrics, the weights in memory) only after the ledger has stored its claim in place of the one
            before, in one transaction. So a checkpoint that the ledger does not know as the last one cannot be
            continued: neither a second copy of a folder, nor an old backup of it, nor a process that was
-           stopped and woke up after another went on. One charge gives one line of weights.
-Edge cases A process may be killed between any two of the steps of `publish`. The next checkpoint is then on
-           disk, under another name: where the ledger took its claim, the run goes on from it; otherwise from
-           the one before it, whose later steps nobody has seen.
-Not here   Without an account there is no place that two copies of a folder share, so both may be continued.
-           Each has the guarantee that its report states, as two runs would, and both together cost what two
-           runs cost. Within one folder the file `claim` still refuses a checkpoint that is not its last.
+           stopped and resumed after another one continued. One charge gives one line of weights.
+Edge cases A process may be killed between any two steps of `publish`. The next checkpoint is then on disk,
+           under another name. If the ledger stored its claim, the run continues from it; otherwise from the
+           one before it, whose later steps were never seen.
+Not here   Without an account, two copies of a folder share no record, so both may be continued. Each has the
+           guarantee that its report states, as two runs would, and both together cost what two runs cost.
+           Within one folder the file `claim` still refuses a checkpoint that is not its last.
 """
 
 import os
@@ -93,7 +93,7 @@ class RunOwnership:
         self.held = True
 
     def commit(self) -> None:
-        """Record that the result leaves; refused where another continuation has the claim."""
+        """Record that the result leaves; refused if another continuation has the claim."""
         self._payment.commit(claim=self._known)
 
 

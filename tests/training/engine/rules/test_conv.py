@@ -10,12 +10,12 @@ from torch import nn
 
 from sfumato.training.data.rows import Grouping
 from sfumato.training.engine.book_keeping import BookKeeping
-from sfumato.training.engine.isolation.isolated_rows import Isolated
 from sfumato.training.engine.rules import conv, correlation
 from sfumato.training.engine.rules.conv import ConvOp
 from sfumato.training.engine.rules.correlation import Correlation
 from sfumato.training.engine.tape.operation import Memory
 from sfumato.training.engine.tape.tape import Tape
+from sfumato.training.isolation.isolated_rows import Isolated
 
 CONVS = [nn.Conv1d, nn.Conv2d, nn.Conv3d]
 TRANSPOSED = [nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d]

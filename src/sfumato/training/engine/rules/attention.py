@@ -15,10 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sfumato.errors import UnsupportedUseError
-from sfumato.training.engine.isolation.isolated_rows import is_row
 from sfumato.training.engine.rules.linear import LinearOp, linear
 from sfumato.training.engine.tape.operation import Op, autocast, norm_dtype
 from sfumato.training.engine.tape.tape import NoRuleError, Tape, Tracked, name_of, plain, rule
+from sfumato.training.isolation.isolated_rows import is_row
 
 __all__ = ["Part", "RowsOp"]
 
@@ -96,7 +96,7 @@ def _projected(tape: Tape, x: Tensor, weight: Part, bias: Part) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class _Sources:
-    """The inputs of all rows: [N, L, E], [N, S, K], [N, S, V]; one object where they were one object."""
+    """The inputs of all rows: [N, L, E], [N, S, K], [N, S, V]; one object if they were one object."""
 
     query: Tensor
     key: Tensor

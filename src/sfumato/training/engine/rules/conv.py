@@ -3,8 +3,8 @@
 
 The weight gradient of one unit is a `Correlation` of its input with its output gradient (of the output
 gradient with the input, if transposed). Its norm is taken from that gradient, a few units at a time, or from
-Gram matrices where these are cheaper: small planes with many channels. The weighted sum over units is the
-ordinary weight gradient of the scaled output gradient, unless each unit's gradient was kept. Where it was
+Gram matrices if these are cheaper: small planes with many channels. The weighted sum over units is the
+ordinary weight gradient of the scaled output gradient, unless each unit's gradient was kept. If it was
 not, norms err upwards by what rounding may take from a sum whose terms cancel.
 """
 

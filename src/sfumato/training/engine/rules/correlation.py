@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Correlations: what the weight gradient of a convolution is, for each image on its own.
+"""Correlations: the weight gradient of a convolution, for each image on its own.
 
 With an image x [C, positions] and coefficients g [O, places], the gradient of a kernel is
 
@@ -7,7 +7,7 @@ With an image x [C, positions] and coefficients g [O, places], the gradient of a
 
 It is never computed by unfolding all of the image. `gradients` unfolds every spatial axis but the first,
 where the entries that one tap reads lie in one block of the copy: one batched product for each tap of the
-first axis. `ghost_norms` does without gradients: the Gram matrix of the unfolded image is a sum of shifted
+first axis. `ghost_norms` needs no gradients: the Gram matrix of the unfolded image is a sum of shifted
 blocks of the Gram matrix of the image itself (the ghost norm of Bu et al. 2022, arXiv:2205.10683, without the
 unfolding).
 """

@@ -15,10 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sfumato.errors import NotPrivateError, UnsupportedUseError
-from sfumato.training.engine.isolation.isolated_rows import is_row
 from sfumato.training.engine.rules.linear import APART, LinearOp
 from sfumato.training.engine.tape.operation import Op, norm_dtype, squared_norm
 from sfumato.training.engine.tape.tape import NoRuleError, Tape, name_of, plain, rule
+from sfumato.training.isolation.isolated_rows import is_row
 
 __all__ = ["BagOp", "EmbeddingOp"]
 
@@ -138,7 +138,7 @@ class EmbeddingOp(_TableOp):
 class BagOp(_TableOp):
     """A use of a table by sums of its rows.
 
-    `bags` [n] says which sum each token is in, `scales` [n] how much of it.
+    `bags` [n] is the sum that each token is in, `scales` [n] its factor.
     """
 
     def __init__(

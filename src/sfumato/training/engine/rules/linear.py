@@ -6,12 +6,12 @@ A unit with inputs x_t and output gradients g_t has the weight gradient sum_t g_
 - |g|^2 |x|^2, if there is one vector (t = 1);
 - sum_{s,t} <x_s, x_t> <g_s, g_t>, from the two Gram matrices: the ghost norm (Li et al. 2022,
   arXiv:2110.05679);
-- or that of the gradient itself, where computing it is cheaper.
+- or that of the gradient itself, if computing it is cheaper.
 
 The weighted sum over units is one matrix product (book-keeping: Bu et al. 2023, arXiv:2210.00038).
 
-Rounding   Where terms cancel (x_1 = -x_2), a norm from Gram matrices keeps an error of the size of the terms,
-           and may even be negative. A norm that is too small breaks the bound of clipping, so every norm here
+Guarantee  No norm is too small, which would break the bound of clipping. If terms cancel (x_1 = -x_2), a norm
+           from Gram matrices keeps an error of the size of the terms, and may even be negative. So every norm
            errs upwards: by a bound on its error, relative to the mass sum_t |x_t| |g_t| that does not cancel.
 """
 

@@ -3,7 +3,7 @@
 
 With y = w * h + b and a normalized input h, a unit's gradients are the sums of g * h and of g over its
 positions: as small as w, so that they are always kept. h is not stored: it is computed again from the input,
-and from the mean and the deviation that the forward pass computed anyway. Batch norm has a rule only where
+and from the mean and the deviation that the forward pass computed anyway. Batch norm has a rule only if
 it uses fixed statistics; otherwise it mixes rows and is refused.
 """
 

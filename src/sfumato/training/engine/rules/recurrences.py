@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recurrent layers of torch, forward and backward: one layer in one direction, all examples, time first.
 
-The backward pass stops where parameters come in: it gives the gradients of the gates before their
+The backward pass stops at the parameters: it gives the gradients of the gates before their
 non-linearity, for all steps at once. The weights' gradients follow from these, as for any linear map. Only
-what is sequential runs step by step: a product with the recurrent weight and a few elementwise operations,
+the sequential part runs step by step: a product with the recurrent weight and a few elementwise operations,
 into buffers made once. Nothing is read back from the device.
 
-Formulas   Those of torch's documentation: nn.RNN, nn.GRU, nn.LSTM (with projections).
+Source     The formulas of torch's documentation: nn.RNN, nn.GRU, nn.LSTM (with projections).
 """
 
 from abc import ABC, abstractmethod

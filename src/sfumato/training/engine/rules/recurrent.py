@@ -2,11 +2,11 @@
 """nn.RNN, nn.GRU and nn.LSTM: linear maps over all steps, around a recurrence.
 
 Guarantee  The output is torch's. The gates' gradients of all steps (`recurrences`) belong to two linear maps,
-           of the inputs and of the previous outputs, so norms and sums are those of `LinearOp`.
-Edges      The gradient of the gates is asked for at an anchor: a tensor without memory that stands for what
-           the linear maps add to the gates.
-Precision  Under autocast the recurrence runs in the type of the weights; the output has autocast's type.
-Not here   Packed sequences, which keep the examples in an order that this rule is not told: refused.
+           of the inputs and of the previous outputs, so norms and sums are those of `LinearOp`. The gradient
+           of the gates is computed at an anchor: a tensor without memory that stands for what the linear maps
+           add to the gates.
+Edge cases Under autocast the recurrence runs in the type of the weights; the output has autocast's type.
+Failure    Packed sequences are refused: they keep the examples in an order that this rule does not know.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,11 +19,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from sfumato.errors import UnsupportedUseError
-from sfumato.training.engine.isolation.vmap_substitutes import rows_first, steps_first
 from sfumato.training.engine.rules.linear import LinearOp
 from sfumato.training.engine.rules.recurrences import GRU, LSTM, Recurrence, ReluRNN, TanhRNN, Weights
 from sfumato.training.engine.tape.operation import autocast
 from sfumato.training.engine.tape.tape import NoRuleError, Tape, Tracked, name_of, plain, rule
+from sfumato.training.isolation.vmap_substitutes import rows_first, steps_first
 
 __all__ = ["Parameters"]
 

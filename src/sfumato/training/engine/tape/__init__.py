@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a forward pass used its parameters: the tape and its operations."""
+"""The uses of parameters by a forward pass: the tape and its operations."""

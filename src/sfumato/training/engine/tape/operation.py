@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One use of parameters by one operation, and how gradients of units are read off it.
+"""One use of parameters by one operation, and the gradients of units that follow from it.
 
 Guarantee  Norms and sums over a batch are computed in float32 at least. A sum over a batch is never rounded
            to a coarser type.
-Unit       Consecutive rows of axis 0, as `rows.Grouping` says; the gradients of a unit's rows are added.
+Unit       Consecutive rows of axis 0, as `rows.Grouping` states; the gradients of a unit's rows are added.
 Not here   What an operation computes from its input and its output's gradient: one file of `rules` each.
 """
 
@@ -47,7 +47,7 @@ class Memory:
 
 
 class Pass(Protocol):
-    """What an operation is told of the pass that it is part of: a tape, or another operation of it."""
+    """What an operation knows of its pass: a tape, or another operation of it."""
 
     grouping: Grouping
     memory: Memory
@@ -119,7 +119,7 @@ class Op:
         return torch.linalg.vecdot(mine.to(norm_dtype(mine)), theirs.to(norm_dtype(theirs)))
 
     def inner_with(self, slot: str, other: "Op", other_slot: str) -> Tensor | None:
-        """Return `inner` where this kind of operation knows a cheap way to it with that kind, else None."""
+        """Return `inner` if this kind of operation knows a cheap way to it with that kind, else None."""
         return None
 
 

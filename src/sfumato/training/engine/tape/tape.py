@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tape of how a forward pass used its trainable parameters.
+"""A tape: the record of how a forward pass used its trainable parameters.
 
 For the length of one forward pass each trainable parameter is a `Tracked` tensor, and rows are isolated
-(`isolation`). Whatever operation meets a tracked parameter asks this module for its rule. The rule computes
-the output of all rows with the plain values, and notes an `Op` that can turn the gradient of that output into
+(`isolation`). Every operation on a tracked parameter is given to its rule. The rule computes
+the output of all rows with the plain values, and records an `Op` that turns the gradient of that output into
 gradients of its parameters, one for each row of the batch.
 
-Guarantee  Row i of what an operation notes belongs to row i of the batch: rules get their inputs from
-           `Tape.rows`, which vmap has kept apart, and there is no other way to a row. No use of a parameter
-           goes unseen.
-Edge cases An operation without a rule, or that its rule does not take, gets a copy of the parameter for each
-           row. The copies share memory; the gradient of the copy is the gradient of each row, of the size of
-           the parameter. So any operation that vmap can run is recorded.
+Guarantee  Row i of what an operation records belongs to row i of the batch: rules get their inputs from
+           `Tape.rows`, which vmap keeps apart, and there is no other access to a row. Every use of a
+           parameter is recorded.
+Edge cases An operation without a rule, or that its rule does not support, gets a copy of the parameter for
+           each row. The copies share memory; the gradient of the copy is the gradient of each row, of the
+           size of the parameter. So any operation that vmap can run is recorded.
 Failure    A parameter that is changed in place by the pass is refused, and so is an input that is changed in
            place after it was noted, as autograd would refuse it.
-Not here   Gradients of parameters as autograd knows them: they are asked for at the outputs' edges of the
+Not here   Gradients of parameters as autograd knows them: they are computed at the outputs' edges of the
            graph only, and the sum over rows is never computed without clipping.
 """
 
@@ -29,8 +29,8 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from sfumato.errors import NotPrivateError, UnsupportedUseError
 from sfumato.training.data.rows import Grouping
-from sfumato.training.engine.isolation.isolated_rows import Discreet, Isolated, is_row
 from sfumato.training.engine.tape.operation import Memory, Op
+from sfumato.training.isolation.isolated_rows import Discreet, Isolated, is_row
 
 __all__ = ["CopyOp", "NoRuleError", "NotPassedError", "Tape", "Tracked", "name_of", "plain", "rule"]
 
@@ -159,7 +159,7 @@ def _tracked(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Tracked
 def plain(value: Any) -> Any:
     """Return the parameter that a tracked one stands for; anything else as it is, but never a row.
 
-    A parameter requires grad, so every output of a rule has an edge at which its gradient can be asked for.
+    A parameter requires grad, so every output of a rule has an edge at which its gradient can be computed.
     Its own gradient never is.
     """
     if isinstance(value, Tracked):
@@ -290,7 +290,7 @@ class Tape:
     # --- what rules call ---------------------------------------------------------------------------------
 
     def rows(self, x: Tensor) -> Tensor:
-        """Return the rows of an input as [rows, ...]; a view without memory where all rows share it."""
+        """Return the rows of an input as [rows, ...]; a view without memory if all rows share it."""
         if isinstance(x, Tracked):  # a parameter where a rule looks for an input
             raise NoRuleError
         return self._isolated.join(x)

@@ -16,8 +16,8 @@ from sfumato.errors import UnsupportedUseError
 from sfumato.training.engine.book_keeping import BookKeeping
 from sfumato.training.engine.functional import Functional
 from sfumato.training.engine.gradients import PrivateGradients
-from sfumato.training.engine.isolation.isolated_rows import Isolated, is_row
 from sfumato.training.engine.projections import Projections
+from sfumato.training.isolation.isolated_rows import Isolated, is_row
 from sfumato.training.privacy.clipping import Clipper, Clipping
 
 
@@ -355,70 +355,6 @@ def test_draws_are_independent_for_each_row_and_single_numbers_are_shared():
         assert not is_row(single) and float(single) >= 0  # it may decide what is computed
     assert len({tuple(d) for d in dropped.tolist()}) > 990
     assert own.unique(dim=0).shape[0] == 1000
-
-
-@pytest.mark.parametrize("masks", ["none", "shared", "own", "causal"])
-@pytest.mark.parametrize("heads", [(), (2,)])
-def test_attention_of_rows_is_that_of_each_row(masks, heads):
-    torch.manual_seed(0)
-    q, k, v = (torch.randn(5, *heads, 4, 8, dtype=torch.float64) for _ in range(3))
-    mask = {
-        "none": None,
-        "causal": None,
-        "shared": torch.randn(4, 4).double(),
-        "own": torch.randn(5, 4, 4).double(),
-    }
-    options = {"is_causal": masks == "causal"}
-    with Isolated(5) as rows:
-        given = [rows.split(t) for t in (q, k, v)]
-        own = mask[masks]
-        if masks == "own":
-            own = rows.split(own)[:, None] if heads else rows.split(own)
-        got = rows.join(F.scaled_dot_product_attention(*given, own, **options))[:, 0]
-    for i in range(5):
-        own = mask[masks][i] if masks == "own" else mask[masks]
-        wanted = F.scaled_dot_product_attention(q[i], k[i], v[i], own, **options)
-        assert torch.allclose(got[i], wanted, atol=1e-12)
-
-
-@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN])
-@pytest.mark.parametrize("batch_first", [True, False])
-def test_frozen_recurrent_layers_agree(agrees, layer, batch_first):
-    torch.manual_seed(0)
-    model = Recurrent(layer(4, 5, 2, batch_first=batch_first), batch_first).double()
-    agrees(model, squares, torch.randn(4, 3, 4).double())
-
-
-@pytest.mark.parametrize("cell", [nn.LSTMCell, nn.GRUCell, nn.RNNCell])
-@pytest.mark.parametrize("frozen", [True, False])
-def test_recurrent_cells_agree(agrees, cell, frozen):
-    torch.manual_seed(0)
-    model = Cells(cell(4, 5).requires_grad_(not frozen)).double()
-    agrees(model, squares, torch.randn(4, 3, 4).double())
-
-
-class Recurrent(nn.Module):
-    def __init__(self, layer, batch_first):
-        super().__init__()
-        self.layer, self.head = layer.requires_grad_(False), nn.Linear(5, 2)
-        self.batch_first = batch_first
-
-    def forward(self, x):
-        y, last = self.layer(x if self.batch_first else x.transpose(0, 1))
-        last = last[0] if isinstance(last, tuple) else last
-        return self.head((y if self.batch_first else y.transpose(0, 1)).sum(1) + last[0])
-
-
-class Cells(nn.Module):
-    def __init__(self, cell):
-        super().__init__()
-        self.cell, self.head = cell, nn.Linear(5, 2)
-
-    def forward(self, x):
-        state = None
-        for step in x.unbind(1):
-            state = self.cell(step, state)
-        return self.head(state[0] if isinstance(state, tuple) else state)
 
 
 @pytest.mark.parametrize("do", ["sorted", "plus a little of the sum", "over size"])

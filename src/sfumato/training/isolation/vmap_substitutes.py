@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions that stand in for torch's while rows are isolated: vmap has no rule for them, or a slow one.
+"""Substitutes for functions of torch that vmap has no rule for, or a slow one, while rows are isolated.
 
 Guarantee  Each returns for every row what the function of torch returns for that row alone. They compute on
            the whole batch, so a mistake here could mix rows: keep them few and short.
-Edge cases What a substitute does not take is left to vmap.
+Edge cases Arguments that a substitute does not support are left to vmap.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sfumato.training.engine.isolation.isolated_rows import Isolated, adapter, is_row
+from sfumato.training.isolation.isolated_rows import Isolated, adapter, is_row
 
 __all__ = ["rows_first", "steps_first"]
 
@@ -119,7 +119,7 @@ def _cross_entropy(
     *args: Any,
     **kwargs: Any,
 ) -> Tensor:
-    """Take the losses of all rows in one kernel, where they are not added up."""
+    """Take the losses of all rows in one kernel, if they are not added up."""
     plain = type(input) is type(target) is Tensor and is_row(input) and input.dim() > 1 and not is_row(weight)
     if not plain or target.dim() != input.dim() - 1 or kwargs.get("reduction") != "none":
         return function(input, target, weight, *args, **kwargs)

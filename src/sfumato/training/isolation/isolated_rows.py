@@ -13,16 +13,16 @@ Edge cases One row is a batch like any other. No rows: there is nothing to isola
            for all rows. All other draws are independent for each row, as in an ordinary batch.
 Failure    What cannot run in this way raises, mostly `RuntimeError`. The caller falls back to the reference,
            which runs rows one by one. Refused is what sees all rows, or knows the place of one: a vmap rule
-           of somebody's own, hooks on saved tensors, a generator of random numbers that is handed over (from
+           of the user's own, hooks on saved tensors, a generator of random numbers that is handed over (from
            a fixed seed, a row's draw would depend on how many rows come before it), and memory that is
            resized or handed on.
-Source     torch.func.vmap. Some functions have a substitute (`substitutes`). The level is entered and left by
-           hand, with private functions of torch, because `tape` computes on the whole batch in between:
-           docs/decisions/0008.
-Not here   A proof of torch's vmap rules, or of its loop over rows, which are trusted; a model
-           that sets torch's seed within `fork_rng`, or to the seed that it has; errors that scripted code
-           raises and the model catches; a tensor that the model keeps for the next pass (`barrier` looks for
-           these); trainable parameters (`tape`).
+Source     torch.func.vmap. Some functions have a substitute (`vmap_substitutes`). The level is entered and
+           left by hand, with private functions of torch, because `tape` computes on the whole batch in
+           between: docs/decisions/0008.
+Not here   A proof of torch's vmap rules, or of its loop over rows, which are trusted; a model that sets
+           torch's seed within `fork_rng`, or to the seed that it has; errors that scripted code raises and
+           the model catches; a tensor that the model keeps for the next pass (`integrity.release_barrier`
+           looks for these); trainable parameters (`tape`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -54,7 +54,7 @@ def is_row(value: object) -> bool:
 
 
 def cannot_run(error: Exception) -> UnsupportedUseError:
-    """Return the error for a model that failed while rows were isolated, without what it said."""
+    """Return the error for a model that failed while rows were isolated, without its message."""
     return UnsupportedUseError(
         "the model or the loss does something that cannot be done for all rows at once while each is kept "
         f"apart ({type(error).__name__}): it looks at values (item, nonzero, an index by a mask, packed "
@@ -182,7 +182,7 @@ def adapter(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any
 @cache
 def _load() -> None:
     """Load the decompositions that vmap needs, as torch.func.vmap does, and our adapters; once a process."""
-    from sfumato.training.engine.isolation import vmap_substitutes
+    from sfumato.training.isolation import vmap_substitutes
 
     _ = vmap_substitutes
     lazy_load_decompositions()
@@ -310,7 +310,7 @@ def _memory(function: Any, x: Tensor, *args: Any, **kwargs: Any) -> Any:
 
 
 def _sized_by_values(function: Any, *args: Any, **kwargs: Any) -> Any:
-    """Refuse functions whose result has as many entries as values say: only equal numbers would be run."""
+    """Refuse functions whose number of results depends on values: vmap would run equal numbers only."""
     if not any(is_row(value) for value in (*args, *kwargs.values())):
         return function(*args, **kwargs)
     raise UnsupportedUseError(

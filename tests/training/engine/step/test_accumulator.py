@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from sfumato.training.engine.accumulator import Sums
+from sfumato.training.engine.step.accumulator import Sums
 
 
 def parameters(dtype=torch.float32):

@@ -13,7 +13,7 @@ from sfumato.errors import UnsupportedUseError
 from sfumato.training.data.augmentation import Augmenter
 from sfumato.training.engine.book_keeping import BookKeeping
 from sfumato.training.engine.gradients import PrivateGradients
-from sfumato.training.engine.isolation.isolated_rows import Isolated
+from sfumato.training.isolation.isolated_rows import Isolated
 from sfumato.training.models.transfer import _features
 from sfumato.training.privacy.clipping import Clipping
 

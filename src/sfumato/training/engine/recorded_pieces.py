@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pieces of a step that were computed by recorded passes.
+
+Guarantee  A recorded pass cannot look at its own norms, so its sums may hold values that are not finite. The
+           pieces of a step are kept until `finite` was read. If it is false, all of them are run again
+           without a recording.
+Edge cases Ranks must agree on the sums that they add up, so with several ranks each replay is checked at
+           once.
+Not here   How a pass is recorded (`fast`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from sfumato.errors import InvalidParameterError, UnsupportedUseError
+from sfumato.training import distributed
+from sfumato.training.data import rows
+from sfumato.training.fast.compilation import Compiling
+from sfumato.training.fast.cuda_graphs import CudaGraphs
+from sfumato.training.fast.pass_cache import Recorder, Recordings, Replay
+from sfumato.training.privacy.clipping import ClippedSums, Clipper, CoordinateClipping
+from sfumato.training.privacy.gradient_pass import Engine
+
+__all__ = ["Piece", "RecordedPieces", "real_units", "recorder"]
+
+_SIZES: Final = 8  # of batches that recordings are made for, up to the expected one
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Rows of a step, and the replay that computed their sums; None if they were run as they are."""
+
+    replay: Replay | None
+    batch: Sequence[Any]
+    per_unit: int
+
+
+class RecordedPieces:
+    """The recorded passes of one style of clipping, and the pieces of the step that used them."""
+
+    def __init__(self, clipper: Clipper) -> None:
+        self._clipper = clipper
+        self._recordings: Recordings | None = None
+        self._pieces: list[Piece] = []
+
+    def record(
+        self, recorder: Recorder | None, engine: Engine, model: nn.Module, *, expected_batch_size: float
+    ) -> None:
+        """Keep faster versions of an engine's passes from now on; none without a recorder."""
+        if recorder is None:
+            return
+        if isinstance(self._clipper.clipping, CoordinateClipping):
+            raise InvalidParameterError(
+                "clipping by coordinate keeps every unit's gradient, so passes cannot be recorded. Leave "
+                "cuda_graphs and compile out."
+            )
+        step = max(1, int(expected_batch_size) // _SIZES)
+        self._recordings = Recordings(engine, self._clipper, model, recorder, step=step)
+
+    def stop(self) -> None:
+        """Record and replay nothing from now on: the engine has changed."""
+        self._recordings = None
+
+    @property
+    def finite(self) -> bool:
+        """Whether the sums of all pieces are finite. It waits for the device."""
+        return all(piece.replay is None or piece.replay.finite() for piece in self._pieces)
+
+    @property
+    def first(self) -> Sequence[Any]:
+        """The rows of the first piece."""
+        return self._pieces[0].batch
+
+    def __len__(self) -> int:
+        return len(self._pieces)
+
+    def cut(self, count: int) -> None:
+        """Keep the first `count` pieces only: what came after them failed."""
+        del self._pieces[count:]
+
+    def take_all(self) -> list[Piece]:
+        """Return all pieces, and forget them."""
+        pieces, self._pieces = self._pieces, []
+        return pieces
+
+    def replay(self, batch: Sequence[Any], per_unit: int, *, record: bool) -> ClippedSums | None:
+        """Return the sums of a recorded pass, or None: then the rows must be run as they are.
+
+        With `record`, a pass that was not recorded yet is recorded first.
+        """
+        if self._recordings is None:
+            return None
+        if not self._recordings.takes(batch):
+            self._pieces += [Piece(None, batch, per_unit)] if record else []
+            return None
+        try:
+            replay = self._recordings.replay(batch, per_unit, record=record)
+        except UnsupportedUseError:
+            return None  # the pass that follows settles which engine can run it
+        if replay is None:
+            return None
+        sums = replay.sums
+        if self._clipper.adaptive is not None:
+            sums = sums.without(replay.padding + float((~real_units(batch, per_unit)).sum()))
+        if distributed.size() > 1:
+            return sums if replay.finite() else None
+        self._pieces.append(Piece(replay, batch, per_unit))
+        return sums
+
+
+def recorder(*, cuda_graphs: bool, compile: bool) -> Recorder | None:
+    """Return the recorder for these settings; None if nothing is recorded."""
+    inside = Compiling() if compile else None
+    return CudaGraphs(inside) if cuda_graphs else inside
+
+
+def real_units(batch: Sequence[Any], per_unit: int) -> Tensor:
+    """Return which units are not padding: [units] of bool. All rows of padding have a weight of 0."""
+    weights, *rest = batch
+    if weights is None:
+        found = next(iter(rows.tensors(rest)))
+        return torch.ones(found.shape[0] // per_unit, dtype=torch.bool, device=found.device)
+    return (weights.reshape(-1, per_unit) != 0).any(1)

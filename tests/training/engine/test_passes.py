@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+import torch
+from torch import nn
+
+from sfumato.errors import InvalidParameterError, NotPrivateError, UnsupportedModelError
+from sfumato.testing import seeded
+from sfumato.training import Clipping
+from sfumato.training.engine.losses import weighted
+from sfumato.training.engine.passes import Engines, Passes
+from sfumato.training.privacy.clipping import Clipper
+
+X = torch.tensor([[3.0, 4.0], [0.0, 0.5], [1.0, 0.0]])
+
+
+def outputs(model, x):
+    return model(x).sum(1)
+
+
+def passes_of(model, **options):
+    clipper = Clipper(Clipping(clip_norm=1.0), dict(model.named_parameters()))
+    settings = {
+        "engine": Engines.AUTO,
+        "projections": None,
+        "generator": seeded(0),
+        "microbatch_size": None,
+        "check": True,
+    }
+    return Passes(model, weighted(outputs), clipper, **(settings | options))
+
+
+def added(passes, batch, per_unit=1):
+    found = []
+    passes.run(batch, per_unit, found.append)
+    return sum(sums.sums["weight"] for sums in found), len(found)
+
+
+@pytest.mark.parametrize("engine", [Engines.AUTO, Engines.BOOK_KEEPING, Engines.FUNCTIONAL])
+@pytest.mark.parametrize(("size", "pieces"), [(None, 1), (1, 3), (2, 2)])
+def test_every_unit_is_added_once_whatever_the_pieces(engine, size, pieces):
+    passes = passes_of(nn.Linear(2, 1, bias=False), engine=engine, microbatch_size=size)
+    sums, count = added(passes, (None, X))
+    assert torch.allclose(sums, torch.tensor([[0.6 + 1.0, 0.8 + 0.5]])) and count == pieces
+
+
+def test_a_unit_that_is_not_finite_is_left_out():
+    passes = passes_of(nn.Linear(2, 1, bias=False))
+    sums, _ = added(passes, (None, torch.cat([X, torch.full((1, 2), torch.inf)])))
+    assert torch.allclose(sums, torch.tensor([[1.6, 1.3]]))
+
+
+class Keeping(nn.Linear):
+    def forward(self, x):
+        self.seen = x.sum()
+        return super().forward(x)
+
+
+def test_a_model_that_keeps_rows_is_refused_before_anything_is_added():
+    found = []
+    with pytest.raises((NotPrivateError, UnsupportedModelError)):
+        passes_of(Keeping(2, 1, bias=False)).run((None, X), 1, found.append)
+    assert found == []
+
+
+def test_a_check_refuses_parameters_that_were_unfrozen_later():
+    model = nn.Linear(2, 1)
+    model.bias.requires_grad_(False)
+    clipper = Clipper(Clipping(clip_norm=1.0), {"weight": model.weight})
+    passes = Passes(
+        model, weighted(outputs), clipper, engine=Engines.AUTO, projections=None, generator=seeded(0),
+        microbatch_size=None, check=True,
+    )  # fmt: skip
+    model.bias.requires_grad_(True)
+    with pytest.raises(InvalidParameterError, match="frozen or unfrozen"):
+        passes.check((None, X))
+
+
+def test_the_gradient_of_one_row_alone_is_not_clipped():
+    assert passes_of(nn.Linear(2, 1, bias=False)).alone((None, X[:1]))["weight"].tolist() == [[3.0, 4.0]]
+
+
+def test_a_rehearsal_reports_whether_gradients_are_finite():
+    passes = passes_of(nn.Linear(2, 1, bias=False))
+    assert passes.rehearse((None, X)) and not passes.rehearse((None, X * torch.inf))
