@@ -35,6 +35,7 @@ class Plan:
         steps: The number of noisy updates.
         price: The cost of the run and of `given` together.
         given: What was spent before and is covered by the same budget, or None.
+        public_size: The number of units that the plan was made for, or None.
     """
 
     noise_multiplier: float

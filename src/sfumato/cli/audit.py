@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command `sfumato audit`: attack a run that `sfumato train` left in a folder.
 
-Exit       0 where the claim stands, 1 where it is false, 2 where that could not be found out (a file that is
-           missing or damaged is no evidence against a claim), and 3 where nothing was audited: a run without
-           canaries has not passed.
-False      A failed check or a refuted claim ends with 1, whatever else cannot be done: it is said, and so is
-           what could not be done.
-Evidence   Files are compared with the fingerprints that the run left (`fingerprints`), and what is said
-           of an audit must be whole: its scores, and each check, or why it was not made.
+Exit codes: 0 if the claim stands; 1 if it is false, or a check failed, whatever else could not be done; 2 if
+that could not be found out; 3 if nothing was audited. A missing or damaged file is not evidence against a
+claim, and a run without canaries has not passed. Files are compared with the fingerprints that the run left
+(`fingerprints`). The audit in them must be complete: its scores, and each check, or why it was not made.
 """
 
 import json

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every `sfumato train` does before it is paid for, whatever is secret.
+"""The checks of `sfumato train` before a run is charged.
 
-Order      Everything that can be wrong with settings and files is found here. The page is begun here too: a
-           run whose result could not be shown would be spent for nothing.
-Untouched  A folder is looked at before anything is written, the page included: one that holds a finished
-           run, another run's, or that another process trains in, is refused as it was. A page that is there
-           already stays until there is a whole one to take its place.
+Settings, files and folders are checked here, and the page is started: a run whose result could not be shown
+would be spent for nothing. A folder is inspected before anything is written. A folder that holds a finished
+run, or that another process trains in, is refused unchanged. An existing page is replaced only by a complete
+one.
 """
 
 from contextlib import nullcontext

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `sfumato train DATA --private labels` does: features are public, labels are learned from with noise.
+"""The command `sfumato train DATA --private labels`: features are public, and labels are secret.
 
-Order      Everything that can be wrong with settings and files is found before the run is paid for
-           (`before_run`).
-Settings   Come from the recipe of the method (`labels.recipes`); a flag that the method does not know is
-           refused, not passed over.
-Folder     Weights and statement are kept by every method; checkpoints and canaries by those of noisy
-           gradients, as in any training.
+Settings come from the recipe of the method (`labels.recipes`). Every method keeps weights and statement in a
+folder; methods by noisy gradients also keep checkpoints and can be audited.
+
+Failure    Settings and files are checked before the run is charged (`before_run`). A flag that the method
+           does not have is refused, not ignored.
 """
 
 import json

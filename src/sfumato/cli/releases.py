@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How what was released is shown and written: the same JSON as `Release.to_json`, or a table for people.
+"""Show and write releases: the JSON of `Release.to_json`, or a table for people.
 
-Recorded   Every command that spends says whether a ledger keeps it: `recorded` and `account` in its JSON, and
-           a note for people.
-Order      A file that a command is to write is tried before anything is paid for (`require_place`).
+Every command that spends states whether a ledger keeps it: `recorded` and `account` in its JSON, and a note
+for people. A file that a command is to write is tried before anything is charged (`require_place`).
 """
 
 from pathlib import Path

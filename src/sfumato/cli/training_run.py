@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `sfumato train` does: settings in, a trained model, its statement and its page out.
+"""The command `sfumato train`: from settings to a trained model, its statement and its page.
 
-Order      Everything that can be wrong with settings and files is found before the run is paid for
-           (`before_run`). Runs whose labels alone are secret go on in `label_run`.
+Settings and files are checked before the run is charged (`before_run`). Runs with secret labels continue in
+`label_run`.
 """
 
 import json

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors of the library in the words of the command line: options in place of Python's arguments.
+"""Errors of the library with the options of the command line in place of Python's arguments.
 
-Promise    A message that names an argument of a function names the option instead, if the command has one:
-           `clip_norm must be` becomes `--clip-norm must be`, and `delta=...` becomes `--delta ...`. Names
-           that are quoted are somebody's columns, accounts or files, and stay as they are.
-Not here   What a message says. Where the command line needs other advice than Python, the command itself says
-           it before it calls the library.
+`clip_norm must be` becomes `--clip-norm must be`, and `delta=...` becomes `--delta ...`, if the command has
+such an option. Quoted names are columns, accounts or files of the user, and stay as they are.
+
+Not here   Other changes of a message. A command that needs other advice than Python gives it itself, before
+           it calls the library.
 """
 
 import re

@@ -22,17 +22,29 @@ __all__ = ["LabelRun"]
 
 @dataclass(frozen=True, kw_only=True)
 class LabelRun:
-    """A trained model with its guarantee for labels; `print(run.statement())` says what was done."""
+    """A trained model with its guarantee for labels; `print(run.statement())` says what was done.
+
+    Attributes:
+        model: The trained model.
+        method: The method of label privacy.
+        guarantee: Epsilon, delta, relation and unit of the run.
+        seconds: How long it took.
+        accuracy: The accuracy on evaluation data, which is not protected, if there was any.
+        training: The training run, of a method that works by noisy gradients.
+        study_note: Why the noise protects nobody, if it was seeded.
+        account: The name of the account that was charged.
+        record_note: What must be said of a run that no ledger keeps.
+    """
 
     model: nn.Module
     method: Method
     guarantee: Guarantee
     seconds: float
-    accuracy: float | None  # on evaluation data, which is not protected
-    training: TrainingRun | None = None  # of a method that works by noisy gradients
+    accuracy: float | None
+    training: TrainingRun | None = None
     study_note: str | None = None
     account: str | None = None
-    record_note: str | None = None  # what must be said of a run that no ledger keeps
+    record_note: str | None = None
 
     @property
     def recorded(self) -> bool:
@@ -45,7 +57,11 @@ class LabelRun:
         return self.guarantee.epsilon
 
     def to_json(self) -> str:
-        """Return everything but the model as JSON."""
+        """Return everything but the model as JSON.
+
+        Returns:
+            The text of `run.json`, with a fingerprint.
+        """
         own: dict[str, Any] = {
             "method": self.method.name,
             "accuracy": self.accuracy,
@@ -73,7 +89,11 @@ class LabelRun:
         }
 
     def statement(self) -> str:
-        """Return a paragraph for people who must judge the claim."""
+        """Return a paragraph for people who must judge the claim.
+
+        Returns:
+            What was released, by which method, and the guarantee.
+        """
         if self.training is not None:
             return f"{self.training.statement()} Features are public, and are not protected at all."
         said = (

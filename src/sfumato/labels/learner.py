@@ -17,7 +17,19 @@ __all__ = ["Learner"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Learner:
-    """How a network learns from released labels: plain training, which costs nothing."""
+    """How a network learns from released labels: ordinary training, which costs nothing.
+
+    Args:
+        epochs: Passes over all rows.
+        batch_size: Rows in one step.
+        learning_rate: The learning rate of the optimizer.
+        augment: Changes the rows of a batch at random, or None.
+        ema_decay: The decay of an average of the weights, or None for the last weights.
+        seed: The seed of batches and augmentation. It has nothing to do with privacy.
+
+    Raises:
+        InvalidParameterError: If a setting is out of range.
+    """
 
     epochs: int = 10
     batch_size: int = 256
@@ -51,10 +63,17 @@ class Learner:
     def rehearse(
         self, model: nn.Module, features: Tensor, *, classes: int, lessons: Sequence[int] | None = None
     ) -> None:
-        """Train a copy of the model for one step, with even targets: what cannot work raises.
+        """Train a copy of the model for one step, with even targets, to find out what cannot work.
 
-        The step has the smallest batch of all `lessons`: the numbers of rows that are learned from, one for
-        each training (all rows, once, where nothing is said).
+        Args:
+            model: The model, which is not changed.
+            features: The public features.
+            classes: The number of classes.
+            lessons: How many rows each training learns from. The step has the smallest batch of all. Default:
+                one training on all rows.
+
+        Raises:
+            UnsupportedModelError: If the model cannot be trained.
         """
         sizes = [len(features)] if lessons is None else lessons
         smallest = min(

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run on secret labels is asked to do, checked before anything is paid for.
+"""The checked arguments of a run on secret labels.
 
-Promise    `ask` looks at all but the labels: features, sizes, owners, evaluation rows, and the model on
-           all of the features. All of it is public, so what cannot work is refused at no cost, and a refusal
-           may say why. Of labels it sees their number and their type.
 Unit       A label, or with `owners` a user: all labels that one owner has.
-Evaluation On data that is NOT protected: what is measured on it is shown exactly.
+Failure    `ask` checks everything but the labels: features, sizes, owners, evaluation rows, and the model on
+           all features. All of this is public, so a refusal costs nothing and may say why. Of the labels it
+           reads only their number and type.
 """
 
 from dataclasses import dataclass, field

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gaussian and Laplace noise in float64 arrays, without torch: for statistics and small models.
 
-Promise    That of `mechanisms.tensors` in float64: the same words of the stream make the same draws, up to
-           rounding in the mathematical library. Both are far enough within it that a unit in the last place
-           does not matter. For millions of draws `tensors` is several times as fast.
-Timing     How many words a draw takes does not depend on them, and no branch here does.
-Edge cases Noise is never infinite and never NaN. A size of 0, NaN, infinite, negative, so large that the
+The same words of the stream make the same draws as in `mechanisms.tensors`, up to rounding. How many words a
+draw takes does not depend on them, and neither does any branch. For millions of draws `tensors` is several
+times as fast. With a `FastGenerator` the Gaussian is torch's own.
+
+Guarantee  That of `mechanisms.tensors` in float64.
+Edge cases Noise is never infinite and never NaN. A scale of 0, NaN, infinite, negative, so large that the
            noise could overflow float64 or so small that it could vanish in it is refused. No draws are an
            empty array.
-Fast path  With a `FastGenerator` the Gaussian is torch's own, as in `mechanisms.tensors`.
 Source     Box and Muller 1958.
 """
 

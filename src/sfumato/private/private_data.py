@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The door: private data with a unit and a budget, to which every question, fit and training run is charged.
+"""Private data with a unit and a budget, to which every statistic, fit and training run is charged.
 
-Guarantee  Whatever is asked through the door is charged to one account before it is computed, for the unit
-           and the relation that the door was opened with; what the budget does not cover is refused, with
-           nothing computed. All of it together is within the budget (`ledger`).
-Unit       A row, or a column that names the unit of each row. Of one unit at most `contribution_bound` rows
-           ever count. Estimators take one row a unit, so `fit` needs a bound of 1.
-Ledger     A file or a database keeps the account. Without one it lasts as long as the object: the budget
-           holds, nothing is left behind, and every release says that it was not recorded.
-Rows       No row is read before it is paid for: whether rows can be read at all may tell what they hold.
+A ledger in a file or a database keeps the account. Without one the account lasts as long as the object: the
+budget holds, and every release states that it was not recorded.
+
+Guarantee  Every release is charged to one account before it is computed, for the unit and the relation that
+           the data was opened with. A release that the budget does not cover is refused, and nothing is
+           computed. All releases together stay within the budget (`ledger`).
+Unit       A row, or the value of a column that names the unit of each row. At most `contribution_bound` rows
+           of one unit count. Estimators take one row of a unit, so `fit` needs a bound of 1.
+Failure    No row is read before it is charged: whether rows can be read may depend on their values.
 """
 
 import os
@@ -87,10 +88,15 @@ def _of_rows(
 
 
 class PrivateData:
-    """Private data behind its account; get one with `sfumato.open`.
+    """Private data with its account; get one with `sfumato.open`.
 
-    Every method that asks takes the arguments of the function of its name in `sfumato.statistics`, with the
-    name of a column in place of the values; the account and the relation are the door's own.
+    The methods for statistics take the arguments of the function of the same name in `sfumato.statistics`,
+    with the name of a column (or a list of names) in place of the values. The account and the relation are
+    those of this data.
+
+    Args:
+        table: The private rows.
+        account: The account that every release is charged to.
     """
 
     def __init__(self, table: PrivateTable, account: Account) -> None:
@@ -130,7 +136,20 @@ class PrivateData:
     def count(
         self, *, epsilon: float, delta: float = 0.0, level: float = 0.95, purpose: str | None = None
     ) -> Release[float]:
-        """Count the rows."""
+        """Count the rows.
+
+        Args:
+            epsilon: The privacy budget of this release.
+            delta: The delta of this release. 0 for pure differential privacy.
+            level: The confidence level of the interval.
+            purpose: What the release is for. The account keeps it.
+
+        Returns:
+            The release, with the count, its interval and its guarantee.
+
+        Raises:
+            BudgetExceededError: If the budget does not cover the release. Nothing is spent.
+        """
         relation = self.account.relation
         return self.release(
             self.table.count(epsilon=epsilon, delta=delta, relation=relation, level=level), purpose=purpose
@@ -145,7 +164,21 @@ class PrivateData:
         level: float = 0.95,
         purpose: str | None = None,
     ) -> Release[float | None]:
-        """Find which share of the rows `contribution_bound` leaves out (`PrivateTable.left_out_share`)."""
+        """Release the share of rows that `contribution_bound` leaves out (`PrivateTable.left_out_share`).
+
+        Args:
+            epsilon: The privacy budget of this release.
+            most_rows: The most rows of one unit that are counted. Default: that of the table.
+            delta: The delta of this release. 0 for pure differential privacy.
+            level: The confidence level of the interval.
+            purpose: What the release is for. The account keeps it.
+
+        Returns:
+            The release, with the share, or None if the noise hides it.
+
+        Raises:
+            BudgetExceededError: If the budget does not cover the release. Nothing is spent.
+        """
         query = self.table.left_out_share(
             epsilon=epsilon,
             most_rows=most_rows,
@@ -158,16 +191,50 @@ class PrivateData:
     def keys(
         self, *columns: str, epsilon: float, delta: float, purpose: str | None = None
     ) -> Release[list[Any]]:
-        """Find the keys of columns that many units have."""
+        """Release the keys of columns that many units have.
+
+        Args:
+            *columns: The columns that make up a key.
+            epsilon: The privacy budget of this release.
+            delta: The chance that a key of one unit alone is listed.
+            purpose: What the release is for. The account keeps it.
+
+        Returns:
+            The release, with the list of keys.
+
+        Raises:
+            BudgetExceededError: If the budget does not cover the release. Nothing is spent.
+        """
         query = self.table.keys(*columns, epsilon=epsilon, delta=delta, relation=self.account.relation)
         return self.release(query, purpose=purpose)
 
     def filter(self, *predicates: Any) -> "PrivateData":
-        """Return the rows for which predicates hold, behind the same account."""
+        """Return the rows for which predicates hold, with the same account.
+
+        Args:
+            *predicates: Conditions on one row, such as `data.table["age"] > 18`.
+
+        Returns:
+            The filtered data. Nothing is read or charged yet.
+
+        Raises:
+            UnsupportedUseError: If a predicate could look at other rows, or fail on some value.
+        """
         return PrivateData(self.table.filter(*predicates), self.account)
 
     def release(self, query: Query[Answered], *, purpose: str | None = None) -> Release[Answered]:
-        """Charge and compute a query of `table`, such as `table.group_by(...).mean(...)`."""
+        """Charge and compute a query of `table`, such as `table.group_by(...).mean(...)`.
+
+        Args:
+            query: The query.
+            purpose: What the release is for. The account keeps it.
+
+        Returns:
+            The release, with its value, its interval and its guarantee.
+
+        Raises:
+            BudgetExceededError: If the budget does not cover the release. Nothing is spent.
+        """
         return query.release(account=self.account, purpose=purpose)
 
     # --- models -------------------------------------------------------------------------------------------
@@ -180,9 +247,20 @@ class PrivateData:
         features: Sequence[str] | None = None,
         purpose: str | None = None,
     ) -> Estimator:
-        """Return a copy of an estimator of `sfumato.estimators`, or a pipeline of them, fitted and charged.
+        """Return a copy of an estimator of `sfumato.estimators`, or of a pipeline, fitted and charged.
 
-        `features` are all columns of numbers but the target and the unit, unless they are named.
+        Args:
+            estimator: The estimator or the pipeline. It is not changed.
+            target: The column to predict, or None.
+            features: The columns to learn from. Default: all columns of numbers but the target and the unit.
+            purpose: What the fit is for. The account keeps it.
+
+        Returns:
+            The fitted copy.
+
+        Raises:
+            InvalidParameterError: If a unit may have several rows, or a setting is wrong. Nothing is spent.
+            BudgetExceededError: If the budget does not cover the fit. Nothing is spent.
         """
         return fit(
             self.table, estimator, target=target, features=features, account=self.account, purpose=purpose
@@ -270,11 +348,19 @@ class PrivateData:
         return self.account.budget
 
     def spent(self) -> Guarantee:
-        """Return what all releases together promise."""
+        """Return what all releases together cost.
+
+        Returns:
+            The guarantee of everything that was released.
+        """
         return self.account.spent()
 
     def statement(self) -> Statement:
-        """Return the paragraph for an auditor."""
+        """Return the statement for an auditor.
+
+        Returns:
+            All releases with their cost, in words and as JSON.
+        """
         return self.account.statement()
 
     def _charged(self) -> dict[str, Any]:
@@ -294,12 +380,25 @@ def open(
     table: str | None = None,
     engine: Any = None,
 ) -> PrivateData:
-    """Open private data: the unit and the budget are stated here, once, for everything that is asked of it.
+    """Open private data with its privacy unit and its budget, which hold for everything asked of it.
 
-    `data` is whatever `statistics.private_table` takes: a path, a frame, a database, an Ibis table. `types`
-    declares what columns are, `{"age": "number"}`: in a CSV file every other one is text.
-    `privacy_unit` names the column that says whose a row is; None: each row is a unit. `budget` is needed
-    for a new account; one that is in the `ledger` already has its own.
+    Args:
+        name: The name of the account.
+        data: A path, a frame, a database or an Ibis table, as `statistics.private_table` takes it.
+        privacy_unit: The column that names the unit of each row. Default: each row is a unit.
+        contribution_bound: How many rows of one unit count.
+        budget: The budget of a new account. An account in the ledger already has its own.
+        ledger: A ledger, a file, or a database address. Default: an account that lasts as long as the object.
+        relation: Which data sets are neighbors. Default: add-remove.
+        types: The types of columns, as {"age": "number"}. Columns of a CSV file are text otherwise.
+        table: The name of the table in a database.
+        engine: The Ibis backend to use. Default: DuckDB.
+
+    Returns:
+        The private data.
+
+    Raises:
+        InvalidParameterError: If a setting is missing or wrong. Nothing is read.
 
     >>> import pandas as pd
     >>> from sfumato import Budget

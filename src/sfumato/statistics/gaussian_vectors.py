@@ -131,7 +131,15 @@ class Concentrated:
         return 0.5 / stddev_for(cast(float, self.epsilon), self.delta, 1.0) ** 2  # one of the two is given
 
     def noise(self, share: float, sensitivity: float) -> VectorGaussian:
-        """Return the noise for a share of the budget, and a vector of this sensitivity."""
+        """Return the noise for a share of the budget.
+
+        Args:
+            share: The share of the budget, from 0 to 1.
+            sensitivity: The L2 sensitivity of the vector that gets the noise.
+
+        Returns:
+            The noise.
+        """
         return VectorGaussian.of_rho(rho=share * self.budget, sensitivity=sensitivity, relation=self.relation)
 
 

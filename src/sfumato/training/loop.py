@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run at work: everything that changes from step to step, and nothing that a checkpoint forgets.
+"""The loop of a training run: everything that changes from step to step, all of it in the checkpoint.
 
-Guarantee  Step t takes the sampler's batch t, whatever its size, adds noise as `mechanism` says for step t,
+`load` followed by the remaining steps does what an uninterrupted run would have done: the same numbers bit
+for bit with a seeded generator, the same distribution otherwise.
+
+Guarantee  Step t takes the sampler's batch t, whatever its size, adds the noise of step t of the mechanism,
            and divides by the public expected batch size. At the end the steps taken are compared with the
-           event that was paid for.
-Resuming   `load` followed by the remaining steps is what an uninterrupted run would have done: the same
-           numbers bit for bit where the generator is seeded, the same distribution where it is not.
+           event that was charged.
 """
 
 import time

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizers and schedules: what a user may give, and what is refused before anything is spent.
+"""Optimizers and schedules of a run, and which of them are refused before anything is spent.
 
-Learning   Any torch optimizer, and any torch scheduler that needs nothing but the number of steps: both see
-           private gradients only, so they cost nothing.
-Clipping   A clip schedule gives a factor for each step, fixed before the first. It multiplies the clip norm
+Any torch optimizer can be used, and any torch scheduler that needs only the number of steps: both see private
+gradients only, so they cost nothing.
+
+Guarantee  A clip schedule gives a factor for each step, fixed before the first. It multiplies the clip norm
            and the noise: one unit moves the sum by at most factor * C, and the noise has a standard deviation
-           of noise_multiplier * factor * C. Their ratio is all that an event knows, so it stays the same.
-Noise      A schedule of the noise itself does change the event, and is written there (`DpSgd.noise`).
+           of noise_multiplier * factor * C. The event depends on their ratio alone, which stays the same.
+Not here   A schedule of the noise changes the event, so it is part of the mechanism (`DpSgd.noise`).
 """
 
 import inspect

@@ -144,7 +144,7 @@ class TrainingRun:
         """
         facts = TrainingFacts(
             data="private",
-            model=self._model_said(),
+            model=self._model_description(),
             guarantee=self.guarantee,
             statement=self.statement(),
             history=self.history,
@@ -173,7 +173,11 @@ class TrainingRun:
         return self.history[-1].accuracy if self.history else None
 
     def statement(self) -> str:
-        """Return a paragraph for people who must judge the claim."""
+        """Return a paragraph for people who must judge the claim.
+
+        Returns:
+            What was done, and the guarantee.
+        """
         return " ".join(sentence for sentence in self._sentences() if sentence)
 
     def _sentences(self) -> Sequence[str | None]:
@@ -201,7 +205,11 @@ class TrainingRun:
         )
 
     def to_json(self) -> str:
-        """Return everything but the model as JSON."""
+        """Return everything but the model as JSON.
+
+        Returns:
+            The text of `run.json`, with a fingerprint.
+        """
         facts: dict[str, Any] = {
             "steps": self.mechanism.steps,
             "epsilon": self.price.epsilon,
@@ -229,7 +237,7 @@ class TrainingRun:
             "statement": self.statement(),
             "code_version": version("sfumato"),
             "finished": self.finished,
-            "model": self._model_said(),
+            "model": self._model_description(),
             "sampling": repr(self.mechanism.sampling),
             "clipping": repr(self.mechanism.step),
             "weights": self.weights_sha256 or fingerprints.fingerprint_of(self.model.state_dict()),
@@ -237,7 +245,7 @@ class TrainingRun:
         }
         return json.dumps(fingerprints.sealed(facts), indent=2)
 
-    def _model_said(self) -> str:
+    def _model_description(self) -> str:
         count = sum(parameter.numel() for parameter in self.model.parameters())
         return f"{type(self.model).__name__}, {count} parameters"
 

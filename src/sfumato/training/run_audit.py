@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run needs of an audit: canaries among its units, room for them, and eyes on noisy gradients.
+"""The protocol between a run and its audit (`sfumato.audit.runs.canaries` implements it).
 
-Guarantee  An audit sees noisy gradients alone, which the run's guarantee covers; canaries are nobody's data.
-Trials     It may take steps that do not count, with rows that are nobody's and noise of their own.
-Apart      The model, its optimizer and its evaluation never meet canaries: they live in parameters of their
-           own (`AuditedRun.host`), and the loss of every other row is what it was.
-Who does   `sfumato.audit.runs.canaries`; training knows the protocols alone.
+An audit adds synthetic canary units to a run, and sees its noisy gradients. It may also take trial steps with
+synthetic rows and noise of their own, which do not count.
+
+Guarantee  An audit sees noisy gradients alone, which the guarantee of the run covers. The model, its
+           optimizer and its evaluation never see canaries: these have their own parameters
+           (`AuditedRun.host`), and the loss of every other row is unchanged.
 """
 
 from collections.abc import Mapping

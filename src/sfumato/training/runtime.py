@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a run is computed: everything that may change its speed and memory, and nothing that touches its claim.
+"""How a run is computed: all settings that change its speed and memory, and none that change its claim.
 
-Promise    Two runs that differ in their `Runtime` alone have the same event, the same noise and the same
+Guarantee  Two runs that differ in their `Runtime` alone have the same event, the same noise and the same
            clipping bound; their numbers differ by rounding at most. What decides the claim is in
-           `mechanism.DpSgd`.
+           `dp_sgd.DpSgd`.
 """
 
 from collections.abc import Generator
@@ -23,14 +23,22 @@ __all__ = ["Runtime"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Runtime:
-    """Speed and memory of a run.
+    """Speed and memory of a run. Nothing here changes the claim.
 
-    `microbatch_size` is how many units are held in memory at once (None: all of a batch, and fewer once they
-    did not fit). `device` is where to train (None: where the model is; "cuda" under torchrun: one GPU a
-    process). `autocast` is the type of forward products, such as torch.bfloat16. `check` compares the engine
-    with the reference before and on the first batch. `compile` compiles whole passes, which takes a while at
-    the first step and pays off after; `cuda_graphs` launches their kernels at once.
-    `evaluation_batch_size` rows are evaluated at once. A process waits `timeout` seconds for another.
+    Args:
+        engine: How clipped sums are computed. Default: the fastest one that the model allows.
+        microbatch_size: How many units are held in memory at once. Default: all of a batch, and fewer if they
+            do not fit.
+        device: Where to train. Default: where the model is. "cuda" under torchrun: one GPU for each process.
+        autocast: The type of products in the forward pass: torch.bfloat16, or None.
+        compile: Whether to compile whole passes. This takes a while at the first step and pays off later.
+        cuda_graphs: Whether to launch the kernels of a pass at once.
+        check: Whether to compare the engine with the reference before the run and on the first batch.
+        evaluation_batch_size: How many rows are evaluated at once.
+        timeout: How many seconds a process waits for another.
+
+    Raises:
+        InvalidParameterError: If a setting is out of range.
 
     >>> Runtime(engine="functional").engine
     <Engines.FUNCTIONAL: 'functional'>
@@ -59,7 +67,14 @@ class Runtime:
             )
 
     def device_for(self, model: nn.Module) -> torch.device:
-        """Return where to train a model; a process under torchrun gets a GPU of its own."""
+        """Return where to train a model; a process under torchrun gets its own GPU.
+
+        Args:
+            model: The model.
+
+        Returns:
+            The device.
+        """
         here = next((parameter.device for parameter in model.parameters()), "cpu")
         device = torch.device(here if self.device is None else self.device)
         if str(device) == "cuda":
@@ -68,7 +83,14 @@ class Runtime:
 
     @contextmanager
     def forward(self, device: torch.device) -> Generator[None]:
-        """Compute what is inside in the coarser type that was asked for, if any."""
+        """Compute the block in the type of `autocast`, if there is one.
+
+        Args:
+            device: Where it is computed.
+
+        Yields:
+            Nothing.
+        """
         with torch.autocast(device.type, dtype=self.autocast, enabled=self.autocast is not None):
             yield
 

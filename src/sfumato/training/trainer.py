@@ -191,10 +191,20 @@ class Trainer:
     def fit(
         self, *, resume: bool = False, record: Callable[[TrainingRun], str] = TrainingRun.to_json
     ) -> TrainingRun:
-        """Train, or with `resume` go on with the run in the folder; return the run when it is finished.
+        """Train the model, or continue the run in the folder.
 
-        `record` makes the text of `run.json`, which the folder of a finished run holds. Where a run is
-        stopped, the model goes back to the last checkpoint, or to what it was before.
+        If the run is stopped, the model goes back to the last checkpoint, or to what it was before.
+
+        Args:
+            resume: Whether to continue the run in the folder.
+            record: Makes the text of `run.json` in the folder from the finished run.
+
+        Returns:
+            The finished run.
+
+        Raises:
+            BudgetExceededError: If the account cannot pay for the run. Nothing is spent.
+            CheckpointError: If the folder cannot be used.
         """
         with taken_by_first(self._folder, resume=resume):
             loop, self._settled = self._loop(), False

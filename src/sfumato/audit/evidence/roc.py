@@ -117,6 +117,9 @@ class Roc:
 
         Returns:
             The area and its interval.
+
+        Raises:
+            InvalidParameterError: If a setting is out of range.
         """
         _check.probability(confidence=confidence)
         area, pairs = self.area, min(len(self.in_scores), len(self.out_scores))
@@ -143,6 +146,9 @@ class Roc:
 
         Returns:
             Points (log10 of FPR, log10 of TPR).
+
+        Raises:
+            InvalidParameterError: If a setting is out of range.
         """
         _check.count(most=most)
         fpr, tpr = self.points()

@@ -101,6 +101,9 @@ class SecretFormat:
 
         Returns:
             The secrets.
+
+        Raises:
+            InvalidParameterError: If a setting is out of range.
         """
         _check.count(count=count)
         return tuple(uniform_below(self.size, count, generator).tolist())

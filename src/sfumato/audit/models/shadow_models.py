@@ -118,6 +118,9 @@ def coin_flips(num_rows: int, *, generator: Generator | None = None) -> npt.NDAr
     Returns:
         True or False for each row.
 
+    Raises:
+        InvalidParameterError: If a setting is out of range.
+
     >>> coin_flips(1000).shape
     (1000,)
     """

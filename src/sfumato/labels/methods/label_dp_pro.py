@@ -75,6 +75,9 @@ class AltConv(_HullGradients):
         averaging: The decay of an average of noisy gradients over steps, in [0, 1), before the projection.
             0 does not average.
 
+    Raises:
+        InvalidParameterError: If a setting is out of range.
+
     >>> method = AltConv(epsilon=1.0, delta=1e-6, classes=10, public_size=60_000, steps=100)
     >>> method.name, round(method.mechanism().noise_multiplier(0), 2)
     ('altconv', 1.49)
@@ -161,6 +164,9 @@ class SelfConv(_HullGradients):
             evenly over all columns of the hull. 1 does not smooth.
         clip_columns: Whether the columns of the hull are clipped to `clip_norm`, as gradients are.
 
+    Raises:
+        InvalidParameterError: If a setting is out of range.
+
     >>> method = SelfConv(epsilon=1.0, delta=1e-6, classes=10, public_size=60_000, steps=100)
     >>> method.name, round(method.mechanism().noise_multiplier(0), 2)
     ('selfconv', 11.95)
@@ -212,6 +218,9 @@ class SelfSpan(NoisyGradients):
         falling_rate: Whether the learning rate falls to zero over the run, by the same amount each step.
         ema_decay: The decay of an average of the weights over steps, or None for the last weights.
         contribution_bound: The largest number of labels one user may own.
+
+    Raises:
+        InvalidParameterError: If a setting is out of range.
 
     >>> SelfSpan(epsilon=1.0, delta=1e-6, classes=10, public_size=60_000, steps=100).name
     'selfspan'

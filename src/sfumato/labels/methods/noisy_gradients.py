@@ -67,6 +67,9 @@ class NoisyGradients(ABC):
         falling_rate: Whether the learning rate falls to zero over the run, by the same amount each step.
         ema_decay: The decay of an average of the weights over steps, or None for the last weights.
         contribution_bound: The largest number of labels one user may own.
+
+    Raises:
+        InvalidParameterError: If a setting is out of range.
     """
 
     epsilon: float
@@ -250,6 +253,9 @@ class LabelDpSgd(NoisyGradients):
         falling_rate: Whether the learning rate falls to zero over the run, by the same amount each step.
         ema_decay: The decay of an average of the weights over steps, or None for the last weights.
         contribution_bound: The largest number of labels one user may own.
+
+    Raises:
+        InvalidParameterError: If a setting is out of range.
 
     >>> method = LabelDpSgd(epsilon=1.0, delta=1e-6, classes=10, public_size=60_000, steps=100)
     >>> method.name, round(method.mechanism().noise_multiplier(0), 2)

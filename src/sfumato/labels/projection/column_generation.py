@@ -39,6 +39,9 @@ class ColumnGeneration:
         most_columns: The largest number of columns held.
         most_accelerated: The largest number of iterations of accelerated gradients, if the columns do not
             suffice. 0 for none.
+
+    Raises:
+        InvalidParameterError: If a setting is out of range.
     """
 
     tolerance: float = 1e-3

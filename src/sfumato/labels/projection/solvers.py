@@ -42,6 +42,9 @@ class ProjectedGradient:
         tolerance: The relative gap at which the solver stops.
         most_iterations: The largest number of iterations.
         step_size: The step size, or None for 1 / L.
+
+    Raises:
+        InvalidParameterError: If a setting is out of range.
     """
 
     tolerance: float = 1e-3

@@ -88,6 +88,9 @@ class Span:
         most_iterations: The largest number of iterations.
         most_columns: The largest number of columns that are formed for the exact projection.
 
+    Raises:
+        InvalidParameterError: If a setting is out of range.
+
     >>> from sfumato.labels.projection.gradient_products import LabelGradients
     >>> model = torch.nn.Linear(2, 2)
     >>> products = LabelGradients(model, torch.tensor([[1.0, 0.0]]), classes=2)

@@ -96,11 +96,23 @@ class Scattered(Concentrated):
         return np.array([upper / 2 - lower / 2 for lower, upper in self.bounds])
 
     def event(self) -> DpEvent:
-        """Return the event that a release is charged with."""
+        """Return the event that a release is charged with.
+
+        Returns:
+            The event.
+        """
         return self.noise_on_sums.event()
 
     def noisy(self, data: Rows, generator: Generator | None) -> "NoisySums":
-        """Add up all rows, once, with noise."""
+        """Add up all rows, once, with noise.
+
+        Args:
+            data: The private rows.
+            generator: The source of randomness. Default: secure.
+
+        Returns:
+            The noisy sums of products.
+        """
         total = added_up(self._scaled(data), len(self.columns) + 1)
         noise, scatter = self.noise_on_sums, self.scatter
         matrix = scatter.matrix(noise.add(scatter.triangle(total), generator=generator))

@@ -53,7 +53,16 @@ class BoundedTerms(Terms):
         return self.bounds[1] - self.bounds[0]
 
     def interval(self, lower: float, upper: float, covers: tuple[Covers, ...]) -> Interval:
-        """Return an interval of shares of the width as one of values, widened by the rounding error."""
+        """Return an interval of shares of the width as one of values, widened by the rounding error.
+
+        Args:
+            lower: Its lower end, as a share of the width of the bounds.
+            upper: Its upper end.
+            covers: What the interval covers, and with which confidence.
+
+        Returns:
+            The interval in units of the column.
+        """
         ends = [self.bounds[0] + self.width * u for u in (lower - GRID, upper + GRID)]
         ends = np.clip(ends, *self.bounds).tolist()
         return Interval(lower=ends[0], upper=ends[1], level=self.level, covers=covers)

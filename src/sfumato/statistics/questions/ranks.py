@@ -299,7 +299,15 @@ class RankTerms:
         inputs.settle_bounds(self, self.bounds)
 
     def reach(self, q: Fraction, *, first: bool) -> Fraction:
-        """Return the sensitivity of a score; after the first draw a replaced row may affect two halves."""
+        """Return the sensitivity of a score; after the first draw a replaced row may affect two halves.
+
+        Args:
+            q: The quantile.
+            first: Whether it is the first draw.
+
+        Returns:
+            The sensitivity.
+        """
         one_more = max(q, 1 - q)
         if self.relation is Relation.REPLACE_ONE:
             one_more = Fraction(1) if first else 2 * one_more
@@ -309,6 +317,19 @@ class RankTerms:
         self, ranks: Ranks, q: Fraction, epsilon: float, generator: Generator | None, *, first: bool = True,
         shift: float = 0.0,
     ) -> float:  # fmt: skip
+        """Return a point whose rank is near a quantile, by the exponential mechanism.
+
+        Args:
+            ranks: The ranks of the points.
+            q: The quantile.
+            epsilon: The budget of this draw.
+            generator: The source of randomness. Default: secure.
+            first: Whether it is the first draw.
+            shift: How many ranks are added to the wanted one.
+
+        Returns:
+            The point.
+        """
         reach = self.reach(q, first=first)
         return draw(
             ranks, q, epsilon=epsilon, sensitivity=reach, relation=self.relation, shift=shift,

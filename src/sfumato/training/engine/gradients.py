@@ -349,6 +349,9 @@ class PrivateGradients:
         """Return the noisy gradient of every parameter, before it was rounded to the parameter's type.
 
         An audit tests the noise in these: noise that was rounded to bfloat16 or float16 is not Gaussian.
+
+        Returns:
+            The gradients by the name of their parameter.
         """
         return self._sums.released()
 

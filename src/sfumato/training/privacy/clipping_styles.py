@@ -59,6 +59,9 @@ class AdaptiveClip:
             one unit moves this count.
         quantile: The share of units that should be below the threshold. It costs nothing.
         learning_rate: How fast the threshold moves. It costs nothing.
+
+    Raises:
+        InvalidParameterError: If a setting is out of range.
     """
 
     count_noise_multiplier: float
@@ -208,6 +211,9 @@ class CoordinateClipping:
 
     Args:
         coordinate_bound: The largest absolute value of a coordinate of one unit's gradient.
+
+    Raises:
+        InvalidParameterError: If a setting is out of range.
     """
 
     coordinate_bound: float

@@ -90,6 +90,9 @@ class NoisyStep:
 
         Returns:
             The event of the step, before sampling.
+
+        Raises:
+            InvalidParameterError: If a setting is out of range.
         """
         _check.positive(noise_multiplier=noise_multiplier)
         scale = noise_multiplier / self.sensitivity

@@ -71,6 +71,9 @@ class PoissonSampling:
     Args:
         sampling_rate: The probability that a unit is in a batch.
 
+    Raises:
+        InvalidParameterError: If a setting is out of range.
+
     >>> run = PoissonSampling(sampling_rate=0.01).event([(dp.GaussianDpEvent(1.0), 3)], relation="add-remove")
     >>> run.event.sampling_probability, run.count
     (0.01, 3)
@@ -96,6 +99,9 @@ class PoissonSampling:
 
         Returns:
             The public number that sums are divided by.
+
+        Raises:
+            InvalidParameterError: If a setting is out of range.
         """
         if public_size is None:
             raise InvalidParameterError(
@@ -143,6 +149,9 @@ class TruncatedPoissonSampling:
         sampling_rate: The probability that a unit is drawn.
         batch_size: The most units in a batch.
         public_size: The most units there may be, public.
+
+    Raises:
+        InvalidParameterError: If a setting is out of range.
     """
 
     relations: ClassVar[frozenset[Relation]] = frozenset(Relation)
@@ -195,6 +204,9 @@ class TruncatedPoissonSampling:
 
         Returns:
             The sampler of a run.
+
+        Raises:
+            InvalidParameterError: If a setting is out of range.
         """
         require_units(num_units)
         if num_units > self.public_size:

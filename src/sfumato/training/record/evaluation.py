@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run shows while it goes on: epsilon so far, and exact figures on data that is not protected.
+"""The figures that a run shows: epsilon so far, and exact metrics on data that is not protected.
 
-Guarantee  Weights are measured, and figures shown, only when the trainer asks for it, which it does after a
-           checkpoint holds these weights. A measurement that a crash prevented is made when the run goes on.
+Guarantee  Weights are evaluated only after a checkpoint holds them. An evaluation that a crash prevented is
+           made when the run is resumed.
 """
 
 from contextlib import nullcontext

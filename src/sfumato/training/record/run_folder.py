@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The folder of a run: a checkpoint from which it goes on exactly, its metrics, its weights, its statement.
+"""The folder of a run: checkpoint, metrics, weights and statement.
 
-Promise    A checkpoint is whole or absent: it is written beside the old one, brought to disk, and put in its
-           place in one move. It is read with `weights_only=True`, so a file cannot run code.
-Same run   It carries a fingerprint of every public setting. Another run's is refused, and what differs is
-           named.
-Noise      None is in it. A resumed run draws fresh noise (or, from a seed, that of the step), never noise
-           that a step before it had.
-Alone      One process at a time uses a folder: two would continue the same run twice. A checkpoint that is
-           not the last one of its run is refused (`run_ownership`).
-Private    Weights after noise are released by the run's own event. The order of a shuffled epoch is here too,
-           which its event treats as known.
+A checkpoint is whole or absent: it is written beside the old one, flushed to disk, and moved into place. It
+carries a fingerprint of every public setting; a checkpoint of another run is refused, and the differences are
+named. One process at a time uses a folder. A checkpoint that is not the last one of its run is refused
+(`run_ownership`).
+
+Guarantee  Weights after noise are released by the event of the run. A checkpoint holds no noise: a resumed
+           run draws fresh noise (with a seed, that of the step), never the noise of an earlier step. The
+           order of a shuffled epoch is in it, which the event treats as known.
+Failure    Files are read with `weights_only=True`, so a file cannot run code.
 """
 
 import hashlib

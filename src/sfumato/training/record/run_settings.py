@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every public setting of a run as text: two runs that agree in all of them are the same run.
+"""Every public setting of a run as text: runs that agree in all of them are the same run.
 
-Guarantee  What changes the claim is in it: event, relation, sampling, clipping, unit, delta, account, and
-           whether noise is secure. A checkpoint keeps it, and ranks compare it. Of a seed it tells one from
-           another; of a secret stream it tells nothing.
+Guarantee  Everything that changes the claim is included: event, relation, sampling, clipping, unit, delta,
+           account, and whether noise is secure. A checkpoint keeps it, and ranks compare it. Two seeds can be
+           told apart by it; nothing of a secret stream is in it.
 """
 
 import hashlib
