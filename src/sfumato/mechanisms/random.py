@@ -2,21 +2,18 @@
 """Generators of random bytes: secure, fast, or seeded.
 
 The secure stream is counter mode as AES-256-GCM runs it (NIST SP 800-38D: blocks 2, 3, ... under a nonce of
-96 bits), because libraries have made that path the fastest one: twice as fast as plain CTR on processors with
-wide AES instructions. The tag is never requested, so only the keystream is left. A seeded stream is plain CTR
-from block 0, the same on every version.
+96 bits), twice as fast as plain CTR on processors with wide AES instructions. The tag is never requested.
+A seeded stream is plain CTR from block 0, the same on every version.
 
-`generator=None` means `SecureGenerator`, everywhere. Seeds (`sfumato.testing.seeded`) and the faster
-`FastGenerator` must be requested by name, and `study_note` returns the note that a release made with them
-must carry.
+`generator=None` means `SecureGenerator`. Seeds (`sfumato.testing.seeded`) and `FastGenerator` must be requested
+by name; `study_note` returns the note that a release made with them must carry.
 
-A secret key gives at most 2^32 - 2 blocks of 16 bytes, GCM's own limit. The bound on distinguishing them from
-uniform bytes is then 2^-65 (the PRP/PRF switching lemma, q^2 / 2^129).
+A secret key gives at most 2^32 - 2 blocks of 16 bytes: the bound on distinguishing them from uniform bytes is
+then 2^-65 (the PRP/PRF switching lemma, q^2 / 2^129).
 
 `fork(label, index)` returns the generator of one step or one purpose. A seeded one derives its key by SHA-256
-from the parent's key, the label and the index, so step 1000 of a run can be repeated without drawing the 999
-before it; other labels or indices give unrelated streams. The fork of a secure generator is the generator
-itself, whose stream never repeats.
+from the parent's key, the label and the index, so step 1000 of a run can be repeated without the 999 before
+it. The fork of a secure generator is the generator itself, whose stream never repeats.
 
 Guarantee  `SecureGenerator` is the AES-256-CTR keystream of a key taken from the operating system: without
            the key its bytes cannot be distinguished from uniform ones. Two generators, two threads and two

@@ -63,8 +63,7 @@ class Trainer:
 
     Args:
         model: A torch module.
-        data: Tensors in a tuple, rows on the first axis; a map-style torch data set; or a data set of
-            `sfumato.datasets`.
+        data: Tensors in a tuple, a map-style torch data set, or a data set of `sfumato.datasets`.
         privacy: What is claimed: a `Privacy`, what `sfumato.plan` returned, or a `DpSgd` mechanism.
         optimization: How the model is optimized.
         evaluation: Data that is NOT protected, or an `Evaluation` with a score of its own.
@@ -120,8 +119,7 @@ class Trainer:
         self._device = self._runtime.device_for(model)
         distributed.join(self._device, timeout=self._runtime.timeout)
         self._model, self._optimization = model, described.optimization
-        self._audit, self._generator = audit, generator
-        self._progress = described.evaluation.progress
+        self._audit, self._generator, self._progress = audit, generator, described.evaluation.progress
         self._claim(data, described.privacy, described.charge)
         self._keep(described.storage)
         self._reports = Reports(
@@ -136,8 +134,8 @@ class Trainer:
 
     def _claim(self, data: Any, privacy: Privacy, charge: Charge) -> None:
         """Fix what is claimed and for whom; refuse what cannot be claimed."""
-        self._account, optimization = charge.account, self._optimization
-        account = self._account
+        self._account = account = charge.account
+        optimization = self._optimization
         size = public_size_of(data, privacy.public_size)
         self._mechanism = dp_sgd_for(privacy, public_size=size, account=account)
         self._units = Units(
@@ -191,9 +189,7 @@ class Trainer:
     def fit(
         self, *, resume: bool = False, record: Callable[[TrainingRun], str] = TrainingRun.to_json
     ) -> TrainingRun:
-        """Train the model, or continue the run in the folder.
-
-        If the run is stopped, the model goes back to the last checkpoint, or to what it was before.
+        """Train the model, or continue the run in the folder; a failure restores the last checkpoint.
 
         Args:
             resume: Whether to continue the run in the folder.
@@ -229,8 +225,6 @@ class Trainer:
                 loop.take_step()
                 bar.advance()
                 self._after_step(loop, bar)
-
-    # --- before the first step ---------------------------------------------------------------------------
 
     def _planted(self) -> AuditedRun | None:
         audit = self._audit
@@ -316,8 +310,6 @@ class Trainer:
             return None
         return self._folder.load()
 
-    # --- between steps -----------------------------------------------------------------------------------
-
     def _after_step(self, loop: TrainingLoop, bar: ProgressBar) -> None:
         due = self._reports.due(loop)
         if due or loop.step % self._checkpoint_every == 0:
@@ -355,8 +347,6 @@ class Trainer:
             audit=repr(self._audit),
         )
         return claim | run_settings.of_loop(loop, self._optimization.loss, self._clip_factors)
-
-    # --- after the last step -----------------------------------------------------------------------------
 
     def _settle(self, loop: TrainingLoop) -> None:
         """Record that the result leaves, before anybody sees any of it."""
@@ -403,9 +393,8 @@ class Trainer:
             reservation=distributed.first_decides(lambda: self._payment.number),
             release_number=distributed.first_decides(lambda: self._payment.release_number),
             record_note=record_note(self._account),
-            settings_sha256=distributed.first_decides(self._settings_fingerprint),
+            settings_sha256=distributed.first_decides(
+                lambda: None if self._folder is None else self._folder.settings_fingerprint()
+            ),
             weights_sha256=fingerprints.fingerprint_of(loop.model.state_dict()),
         )
-
-    def _settings_fingerprint(self) -> str | None:
-        return None if self._folder is None else self._folder.settings_fingerprint()
