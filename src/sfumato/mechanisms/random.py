@@ -5,8 +5,8 @@ The secure stream is counter mode as AES-256-GCM runs it (NIST SP 800-38D: block
 96 bits), twice as fast as plain CTR on processors with wide AES instructions. The tag is never requested.
 A seeded stream is plain CTR from block 0, the same on every version.
 
-`generator=None` means `SecureGenerator`. Seeds (`sfumato.testing.seeded`) and `FastGenerator` must be requested
-by name; `study_note` returns the note that a release made with them must carry.
+`generator=None` means `SecureGenerator`. Seeds (`sfumato.testing.seeded`) and `FastGenerator` must be
+requested by name; `study_note` returns the note that a release made with them must carry.
 
 A secret key gives at most 2^32 - 2 blocks of 16 bytes: the bound on distinguishing them from uniform bytes is
 then 2^-65 (the PRP/PRF switching lemma, q^2 / 2^129).
