@@ -19,7 +19,10 @@ import sfumato
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 MODULES = ["sfumato", *(m.name for m in pkgutil.walk_packages(sfumato.__path__, "sfumato."))]
-MOST_LINES = 600
+MOST_LINES = 400
+LONGER = {"src/sfumato/training/engine/gradients.py": 450}  # until its settings have an object of their own
+MOST_MODULES = 14  # in a folder of these rooms
+ROOMS_WITH_FOLDERS = ("training", "statistics", "audit", "labels")
 SPDX = "# SPDX-License-Identifier: Apache-2.0"
 
 # Brackets keep the patterns from matching this file.
@@ -74,7 +77,22 @@ def test_no_property_has_a_deadline():
 
 @pytest.mark.parametrize("path", SOURCES, ids=relative)
 def test_a_source_file_stays_short(path: Path):
-    assert len(path.read_text().splitlines()) <= MOST_LINES
+    assert len(path.read_text().splitlines()) <= LONGER.get(relative(path), MOST_LINES)
+
+
+@pytest.mark.parametrize("room", ROOMS_WITH_FOLDERS)
+def test_a_folder_holds_few_modules_and_each_has_a_test_of_its_name(room: str):
+    modules = [
+        path for path in sorted((ROOT / "src" / "sfumato" / room).rglob("*.py")) if path.stem != "__init__"
+    ]
+    for folder in {path.parent for path in modules}:
+        assert len([path for path in modules if path.parent == folder]) <= MOST_MODULES, relative(folder)
+    tests = ROOT / "tests"
+    homes = {
+        path: tests / path.parent.relative_to(ROOT / "src" / "sfumato") / f"test_{path.stem}.py"
+        for path in modules
+    }
+    assert [relative(path) for path, test in homes.items() if not test.is_file()] == []
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=relative)

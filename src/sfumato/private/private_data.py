@@ -13,15 +13,16 @@ Failure    No row is read before it is charged: whether rows can be read may dep
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from sfumato import statistics
 from sfumato.accounting.guarantee import Guarantee, Relation
 from sfumato.errors import InvalidParameterError
 from sfumato.ledger import Account, Budget, Ledger
 from sfumato.ledger.statement import Statement
+from sfumato.private.column_methods import of_categories, of_column, of_rows
 from sfumato.private.estimator_rows import fit
 from sfumato.statistics.query import Query
 from sfumato.statistics.release import Release
@@ -39,52 +40,9 @@ if TYPE_CHECKING:  # torch is loaded when something is trained
 
 __all__ = ["PrivateData", "open"]
 
-Arguments = ParamSpec("Arguments")
 Answered = TypeVar("Answered")
 _OWN = ("account", "relation", "privacy_unit", "owners", "contribution_bound", "mechanism")  # the data's
 Estimator = TypeVar("Estimator")
-
-
-def _of_column(
-    function: Callable[Concatenate[Any, Arguments], Answered],
-) -> Callable[Concatenate["PrivateData", str, Arguments], Answered]:
-    """Return a method that asks a function of `statistics` about a column of numbers."""
-
-    @wraps(function)
-    def method(
-        self: "PrivateData", column: str, *args: Arguments.args, **terms: Arguments.kwargs
-    ) -> Answered:
-        return function(self.table[column], *args, **terms, **self._charged())  # type: ignore[arg-type]
-
-    return method
-
-
-def _of_categories(
-    function: Callable[Concatenate[Any, Arguments], Answered],
-) -> Callable[Concatenate["PrivateData", str, Arguments], Answered]:
-    """Return a method that asks a function of `statistics` about a column of categories."""
-
-    @wraps(function)
-    def method(
-        self: "PrivateData", column: str, *args: Arguments.args, **terms: Arguments.kwargs
-    ) -> Answered:
-        return function(self.table.categories(column), *args, **terms, **self._charged())  # type: ignore[arg-type]
-
-    return method
-
-
-def _of_rows(
-    function: Callable[Concatenate[Any, Arguments], Answered],
-) -> Callable[Concatenate["PrivateData", Sequence[str], Arguments], Answered]:
-    """Return a method that asks a function of `statistics` about several columns."""
-
-    @wraps(function)
-    def method(
-        self: "PrivateData", columns: Sequence[str], *args: Arguments.args, **terms: Arguments.kwargs
-    ) -> Answered:
-        return function(self.table.rows(*columns), *args, **terms, **self._charged())  # type: ignore[arg-type]
-
-    return method
 
 
 class PrivateData:
@@ -106,32 +64,32 @@ class PrivateData:
     def __repr__(self) -> str:
         return f"<PrivateData {self.account.name!r}, {self.account.spent()} spent; {self.table!r}>"
 
-    sum = _of_column(statistics.sum)
-    mean = _of_column(statistics.mean)
-    variance = _of_column(statistics.variance)
-    standard_deviation = _of_column(statistics.standard_deviation)
-    clipped_share = _of_column(statistics.clipped_share)
-    median = _of_column(statistics.median)
-    quantile = _of_column(statistics.quantile)
-    quantiles = _of_column(statistics.quantiles)
-    bounds = _of_column(statistics.bounds)
-    first_above = _of_column(statistics.first_above)
-    coinpress_mean = _of_column(statistics.coinpress_mean)
-    karwa_vadhan_mean = _of_column(statistics.karwa_vadhan_mean)
-    top_k = _of_categories(statistics.top_k)
-    stable_histogram = _of_categories(statistics.stable_histogram)
-    covariance = _of_rows(statistics.covariance)
-    correlation = _of_rows(statistics.correlation)
-    principal_components = _of_rows(statistics.principal_components)
-    coinpress_means = _of_rows(statistics.coinpress_means)
-    coinpress_covariance = _of_rows(statistics.coinpress_covariance)
+    sum = of_column(statistics.sum)
+    mean = of_column(statistics.mean)
+    variance = of_column(statistics.variance)
+    standard_deviation = of_column(statistics.standard_deviation)
+    clipped_share = of_column(statistics.clipped_share)
+    median = of_column(statistics.median)
+    quantile = of_column(statistics.quantile)
+    quantiles = of_column(statistics.quantiles)
+    bounds = of_column(statistics.bounds)
+    first_above = of_column(statistics.first_above)
+    coinpress_mean = of_column(statistics.coinpress_mean)
+    karwa_vadhan_mean = of_column(statistics.karwa_vadhan_mean)
+    top_k = of_categories(statistics.top_k)
+    stable_histogram = of_categories(statistics.stable_histogram)
+    covariance = of_rows(statistics.covariance)
+    correlation = of_rows(statistics.correlation)
+    principal_components = of_rows(statistics.principal_components)
+    coinpress_means = of_rows(statistics.coinpress_means)
+    coinpress_covariance = of_rows(statistics.coinpress_covariance)
 
     @wraps(statistics.histogram)
     def histogram(self, column: str, **terms: Any) -> Release[statistics.Histogram]:
         """Count the rows of each bin (`edges`), or of each category (`categories`)."""
         named = terms.get("categories") is not None
         values = self.table.categories(column) if named else self.table[column]
-        return statistics.histogram(values, **terms, **self._charged())
+        return statistics.histogram(values, **terms, **self.charged())
 
     def count(
         self, *, epsilon: float, delta: float = 0.0, level: float = 0.95, purpose: str | None = None
@@ -363,7 +321,12 @@ class PrivateData:
         """
         return self.account.statement()
 
-    def _charged(self) -> dict[str, Any]:
+    def charged(self) -> dict[str, Any]:
+        """Return the account and the relation, as arguments of a statistic.
+
+        Returns:
+            The arguments.
+        """
         return {"account": self.account, "relation": self.account.relation}
 
 
