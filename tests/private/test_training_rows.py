@@ -34,7 +34,7 @@ def test_a_number_to_predict_stays_one():
 
 
 def test_blank_rows_show_shapes_and_no_row():
-    rows = training_rows(private_table(FRAME), ("x", "y"), "y", 2)
+    rows = training_rows(private_table(FRAME.assign(z=1.0)), ("x", "z"), "y", 2)
     assert [tuple(part.shape) for part in rows.blank] == [(0, 2), (0,)] and not rows.by_owner
 
 
