@@ -63,7 +63,7 @@ def said(tmp_path_factory):
 
 
 def _shortened(recipe):
-    return replace(recipe, learner=replace(recipe.study, epochs=1))
+    return replace(recipe, learner=replace(recipe.learner, epochs=1))
 
 
 def _printed(patch, line):

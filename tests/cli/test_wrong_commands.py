@@ -126,7 +126,7 @@ WRONG = {
     f"{TRAIN} --epsilon 1 --clip-norm -1": "--clip-norm must be",
     f"{TRAIN} --epsilon 0": "--epsilon must be",
     "train nosuch --epsilon 1": "nosuch",
-    "train --epsilon 1": "say what to train on",
+    "train --epsilon 1": "pass what to train on",
     "train digits --model forest --epsilon 1": "forest",
     f"{TRAIN} --epsilon 1 --resume": "--folder",
     f"{TRAIN} --epsilon 1 --config misspelt.toml": "Did you mean 'epsilon'?",

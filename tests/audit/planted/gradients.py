@@ -29,6 +29,7 @@ from sfumato.training import (
     distributed,
 )
 from sfumato.training.data.units import moved
+from sfumato.training.engine.step.step_record import StepRecord
 from sfumato.training.loop import TrainingLoop
 from sfumato.training.privacy.clipping import ClippedSums, Clipper
 from sfumato.training.privacy.noise import IndependentNoise
@@ -249,7 +250,7 @@ def skip_empty_batches(patch: pytest.MonkeyPatch) -> None:
     def skipping(self):
         if self._sums._filled:
             return finish(self)
-        self._count(self.noise_multiplier)
+        self._record.count(self.noise_multiplier)
         for parameter in self.parameters.values():
             parameter.grad = torch.zeros_like(parameter)  # there is nothing to learn from this batch
 
@@ -268,7 +269,7 @@ def same_noise_after_resuming(patch: pytest.MonkeyPatch) -> None:
 
     def forgetting(self, state):
         load(self, state)
-        self._history = ()  # "steps of this process"
+        self._record = StepRecord()  # "steps of this process"
 
     patch.setattr(PrivateGradients, "load_state_dict", forgetting)
 

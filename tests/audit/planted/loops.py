@@ -18,7 +18,7 @@ from sfumato.audit.mechanisms.replay import check_sensitivity
 from sfumato.errors import SfumatoError
 from sfumato.mechanisms.random import Generator
 from sfumato.testing import seeded
-from sfumato.training import Privacy, PrivateParts, make_private
+from sfumato.training import PrivateParts, SpentPrivacy, make_private
 from sfumato.training.adapters import calls
 from sfumato.training.adapters import criterion as criteria
 from sfumato.training.adapters.calls import BatchCalls
@@ -252,8 +252,8 @@ def claims_can_be_edited(patch: pytest.MonkeyPatch) -> None:
         taken = [(self.step.event(self.noise_multiplier), self.steps)]  # "the noise of this run"
         return self.sampling.event(taken, relation=Relation.ADD_REMOVE)
 
-    patch.setattr(Privacy, "__setattr__", object.__setattr__)
-    patch.setattr(Privacy, "event", event)
+    patch.setattr(SpentPrivacy, "__setattr__", object.__setattr__)
+    patch.setattr(SpentPrivacy, "event", event)
 
 
 BUGS = (

@@ -133,10 +133,10 @@ def added_for_replaced(patch: pytest.MonkeyPatch) -> None:
 
 
 def keep_all_rows(patch: pytest.MonkeyPatch) -> None:
-    def _kept(rows, owners, contribution_bound):
+    def bounded_rows(rows, owners, contribution_bound):
         return rows[~np.isnan(rows).any(1)]
 
-    patch.setattr(columns, "_kept", _kept)
+    patch.setattr(columns, "bounded_rows", bounded_rows)
 
 
 def bound_units_ignored(seed: int) -> bool:

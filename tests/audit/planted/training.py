@@ -167,7 +167,7 @@ def count_one_step(patch: pytest.MonkeyPatch) -> None:
     def composed(steps: Steps):
         return events.compose(*(event for event, _ in steps))
 
-    patch.setattr(sampling, "_composed", composed)
+    patch.setattr(sampling, "composed", composed)
 
 
 _TENTH, _FIFTH = (PoissonSampling(sampling_rate=rate) for rate in (0.1, 0.2))

@@ -4,6 +4,7 @@
 import copy
 import os
 import signal
+from dataclasses import replace
 
 import pytest
 import torch
@@ -172,7 +173,7 @@ def test_an_interrupted_run_in_a_notebook_is_continued_as_if_nothing_had_happene
     model, _, trainer = made(tmp_path / "b", stop=KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         trainer.fit()
-    trainer._schedule = lambda o: Counting(o, None)
+    trainer._optimization = replace(trainer._optimization, schedule=lambda o: Counting(o, None))
     trainer.fit(resume=True)  # the same object, in the same process
     assert agree(whole.state_dict(), model.state_dict())
 
@@ -182,7 +183,7 @@ def test_a_second_interrupt_does_not_keep_weights_that_nobody_paid_for(tmp_path,
     load, interrupts = RunFolder.load, []
 
     def interrupted_again(self):
-        if trainer._claims.held and not interrupts:
+        if trainer._ownership.held and not interrupts:
             interrupts.append(1)
             os.kill(os.getpid(), signal.SIGINT)
         return load(self)

@@ -4,20 +4,11 @@ from types import SimpleNamespace
 import pytest
 
 from sfumato.errors import InvalidParameterError
-from sfumato.training.privacy.terms import delta_of, privacy_unit_of
+from sfumato.training.privacy.terms import privacy_unit_of
 
 
 def account_of(unit, delta=1e-5):
     return SimpleNamespace(name="study", privacy_unit=unit, budget=SimpleNamespace(delta=delta))
-
-
-def test_delta_is_the_argument_or_that_of_the_account():
-    assert delta_of(1e-6, None) == delta_of(1e-6, account_of("user")) == 1e-6
-    assert delta_of(None, account_of("user")) == 1e-5
-    with pytest.raises(InvalidParameterError, match="pass delta"):
-        delta_of(None, None)
-    with pytest.raises(InvalidParameterError, match="delta"):
-        delta_of(1.5, None)
 
 
 def test_without_an_account_rows_are_examples_and_owners_are_users():
