@@ -195,7 +195,7 @@ def test_canaries_of_a_run_on_labels_can_be_audited_from_its_folder(sfumato_says
     assert code == 0 and "do not contradict the claim" in out, err
     assert "updates, because a denoiser changes gradients after their release" in " ".join(out.split())
     code, out, err = sfumato_says("audit run")
-    assert code == 2 and "Say --no-membership" in err and out == ""
+    assert code == 2 and "Pass --no-membership" in err and out == ""
 
 
 @pytest.mark.parametrize("flags", ["", " --no-membership"])

@@ -160,3 +160,16 @@ def test_arrays_that_do_not_fit_are_refused_before_anything_is_spent(arrays, say
 def test_columns_are_clipped_to_their_bounds_and_scaled():
     layer = Rescale(torch.tensor([0.0, -1.0]), torch.tensor([10.0, 1.0]))
     assert layer(torch.tensor([[5.0, 0.0], [-3.0, 9.0]])).tolist() == [[0.5, 0.5], [0.0, 1.0]]
+
+
+def test_an_audit_of_your_own_data_has_canaries_and_no_rows_of_a_public_set(
+    tmp_path, told, capsys, monkeypatch
+):
+    np.savez(tmp_path / "a.npz", x=RNG.normal(size=(200, 4)), y=RNG.integers(0, 2, 200))
+    kept = f"--folder {tmp_path / 'run'} --audit 200"
+    told(f"train {tmp_path / 'a.npz'} --classes 2 --public-size 200 {kept} {SHORT}")
+    assert told(f"audit {tmp_path / 'run'} --no-membership --json")["refuted"] is False
+    monkeypatch.setattr("sys.argv", ["sfumato", "audit", str(tmp_path / "run")])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2 and "your own data" in " ".join(capsys.readouterr().err.split())

@@ -292,7 +292,7 @@ def _require_settings(run: str, facts: Any) -> None:
     if RunFolder(run).settings_fingerprint() != facts.get("settings_sha256"):
         raise InvalidParameterError(
             f"the settings in {run!r} were changed after the run, so nobody can tell what data it was "
-            "trained on. Restore them, or say --no-membership."
+            "trained on. Restore them, or pass --no-membership."
         )
 
 
@@ -309,12 +309,18 @@ def _membership(run: str, facts: Any) -> Any:
     if settings.private == "labels":
         raise InvalidParameterError(
             f"the features of the run in {run!r} are public, and so is who was in it: there is nothing to "
-            "find by losses. Say --no-membership to audit its canaries."
+            "find by losses. Pass --no-membership to audit its canaries."
+        )
+    if settings.is_own:
+        raise InvalidParameterError(
+            f"the run in {run!r} was trained on your own data. Rows of a public set alone are compared here: "
+            "pass --no-membership to audit its canaries, or call sfumato.audit.attack in Python with members "
+            "and others."
         )
     if settings.data is None:
         raise InvalidParameterError(
-            f"the run in {run!r} does not say what data it was trained on, so rows cannot be compared. Say "
-            "--no-membership, or use sfumato.audit.runs.run_attack in Python."
+            f"the run in {run!r} does not say what data it was trained on, so rows cannot be compared. Pass "
+            "--no-membership, or call sfumato.audit.attack in Python."
         )
     data = load(settings.data)
     model = _model(run, settings, data)
@@ -335,7 +341,7 @@ def _model(run: str, settings: "TrainSettings", data: Any) -> Any:
     except (AttributeError, RuntimeError, TypeError) as error:
         raise InvalidParameterError(
             f"the weights in {run!r} are not of the model that its settings name ({settings.model!r}, width "
-            f"{settings.width or 1}): one of the two files was changed. Restore it, or say --no-membership."
+            f"{settings.width or 1}): one of the two files was changed. Restore it, or pass --no-membership."
         ) from error
     return model
 
