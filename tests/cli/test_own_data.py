@@ -173,3 +173,45 @@ def test_an_audit_of_your_own_data_has_canaries_and_no_rows_of_a_public_set(
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2 and "your own data" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"privacy_unit": "patient"}, {"contribution_bound": 5}, {"bounds": ["a=0:1"]}, {"target": "y"}],
+)
+def test_a_unit_that_arrays_and_images_do_not_know_is_never_claimed(change, tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.zeros((4, 2)), y=np.zeros(4))
+    flag = f"--{next(iter(change)).replace('_', '-')} is not for"
+    with pytest.raises(InvalidParameterError, match=flag):
+        open_own(TrainSettings(data=str(tmp_path / "a.npz"), classes=2, public_size=4, **change))
+    for name in ("a", "b"):
+        (tmp_path / "img" / name).mkdir(parents=True)
+    images = TrainSettings(
+        data=str(tmp_path / "img"), label=["a", "b"], public_size=4, image_size=4, **change
+    )
+    with pytest.raises(InvalidParameterError, match=flag):
+        open_own(images)
+
+
+@pytest.mark.parametrize("labels", [["a", "a/b"], ["a", "./a"], ["a", ".."], ["a", "link"]])
+def test_no_image_is_in_two_classes(labels, tmp_path):
+    (tmp_path / "img" / "a" / "b").mkdir(parents=True)
+    (tmp_path / "img" / "link").symlink_to(tmp_path / "img" / "a")
+    settings = TrainSettings(data=str(tmp_path / "img"), label=labels, public_size=4, image_size=4)
+    with pytest.raises(InvalidParameterError, match="twice"):
+        open_own(settings)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 3])
+def test_how_many_rows_there_are_and_how_large_they_are_changes_nothing(rows, tmp_path):
+    x = np.full((rows, 2), 1e300)
+    np.savez(tmp_path / "a.npz", x=x, y=np.zeros(rows))
+    data = open_own(TrainSettings(data=str(tmp_path / "a.npz"), classes=2, public_size=4))
+    assert data.rows.read()[0][0].shape == (0, 2)
+
+
+def test_a_public_set_refuses_settings_of_your_own_data(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["sfumato", *["train", "digits", "--epsilon", "1", "--public-size", "5"]])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2 and "--public-size is not for" in " ".join(capsys.readouterr().err.split())

@@ -125,3 +125,10 @@ def test_a_mechanism_is_all_there_is_to_say_about_noise():
     for more in ({"epsilon": 1.0}, {"clip_norm": 1.0}, {"clipping": Clipping(clip_norm=1.0)}, {"epochs": 1}):
         with pytest.raises(InvalidParameterError, match=f"leave out {next(iter(more))}"):
             weights(privacy=mechanism, public_size=300, delta=1e-5, progress=False, **more)
+
+
+def test_a_batch_size_that_contradicts_the_sampling_is_refused():
+    plan = sf.plan(epsilon=2, delta=1e-5, public_size=300, expected_batch_size=30, steps=3)
+    with pytest.raises(InvalidParameterError, match="another expected_batch_size"):
+        weights(privacy=plan, progress=False, expected_batch_size=60)
+    assert weights(privacy=plan, progress=False, expected_batch_size=30)[0].expected_batch_size == 30

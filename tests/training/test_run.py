@@ -5,8 +5,10 @@ import pytest
 import torch
 from torch import nn
 
+from sfumato import labels
 from sfumato.audit import Canaries, attack
 from sfumato.errors import UnsupportedUseError
+from sfumato.labels import LabelDpSgd
 from sfumato.training import CheckpointError, TrainingRun, train
 
 X, Y = torch.randn(200, 3), torch.zeros(200, dtype=torch.int64)
@@ -79,3 +81,10 @@ def test_a_page_has_the_guarantee_and_the_statement(finished, tmp_path):
     run.report(tmp_path / "page.html", title="Ours & theirs")
     text = (tmp_path / "page.html").read_text()
     assert "Ours &amp; theirs" in text and "DP-SGD in 4 noisy steps" in text and "<svg" in text
+
+
+def test_a_run_on_labels_is_not_loaded_as_one_that_protects_rows(tmp_path):
+    method = LabelDpSgd(epsilon=1.0, delta=1e-5, classes=2, public_size=200, steps=2, expected_batch_size=20)
+    labels.train(nn.Linear(3, 2), X, Y, method=method, folder=tmp_path / "run", progress=False)
+    with pytest.raises(CheckpointError, match="labels alone"):
+        TrainingRun.load(tmp_path / "run")

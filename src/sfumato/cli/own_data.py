@@ -33,7 +33,7 @@ from sfumato.errors import InvalidParameterError, QueryFailedError
 from sfumato.training.data.units import Deferred
 from sfumato.training.models import networks
 
-__all__ = ["OwnData", "open_own"]
+__all__ = ["OwnData", "open_own", "refuse_own"]
 
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 _BOUNDED = 255.0  # the largest byte
@@ -90,6 +90,12 @@ def open_own(settings: TrainSettings) -> OwnData:
     if place.is_dir():
         return _images(settings, place)
     return _arrays(settings, place) if place.suffix == ".npz" else _table(settings)
+
+
+def refuse_own(settings: TrainSettings) -> None:
+    """Raise if a named public set is given settings of the user's own data."""
+    names = ("target", "feature", "label", "classes", "bounds", "type", "public_size", "privacy_unit")
+    _refuse(settings, "a public data set", *names, "evaluation", "image_size")
 
 
 # --- CSV and Parquet -------------------------------------------------------------------------------------
@@ -168,9 +174,12 @@ def _classes(settings: TrainSettings) -> int | list[str]:
 
 def _arrays(settings: TrainSettings, place: Path) -> OwnData:
     classes = _classes(settings)
+    _refuse(settings, "an .npz file", "target", "feature", "type", "bounds", "privacy_unit", "image_size")
     if not isinstance(classes, int):
         raise InvalidParameterError("the labels of an .npz file are numbers: pass --classes as a number.")
     by_owner = "owners.npy" in _members(place)
+    if not by_owner:
+        _refuse(settings, "an .npz file without an array 'owners'", "contribution_bound")
     (rows, *shape), kind = _header(place, "x")
     columns = [_header(place, name)[0] for name in ("y", "owners") if name == "y" or by_owner]
     if any(column != (rows,) for column in columns):
@@ -194,7 +203,6 @@ def _arrays(settings: TrainSettings, place: Path) -> OwnData:
         num_classes=classes,
         public_size=settings.public_size or 0,
         by_owner=by_owner,
-        privacy_unit=settings.privacy_unit,
     )
 
 
@@ -217,9 +225,14 @@ def _header(place: Path, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
         read = (
             np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         )
-        shape, _, kind = read(file)
-    if not shape or kind.kind not in "biuf":
-        raise InvalidParameterError(f"the array {name!r} in {str(place)!r} must hold numbers, one row each.")
+        try:
+            shape, _, kind = read(file)
+        except ValueError:  # whose message may quote the file
+            raise InvalidParameterError(f"the array {name!r} in {str(place)!r} is damaged.") from None
+    if not shape or kind.kind not in "biuf" or (name == "x" and len(shape) not in (2, 3, 4)):
+        raise InvalidParameterError(
+            f"the array {name!r} in {str(place)!r} must hold numbers: rows or images."
+        )
     return tuple(shape), kind
 
 
@@ -229,7 +242,8 @@ def _loaded(place: Path, classes: int, *, owned: bool) -> tuple[tuple[Tensor, Te
         with place.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             x, y = archive["x"], archive["y"]
             owners = archive["owners"] if owned else None
-        known = np.isfinite(x.reshape(len(x), -1)).all(1)
+        with np.errstate(all="ignore"):
+            known = np.isfinite(x.astype(np.float32)).all(axis=tuple(range(1, x.ndim)))
         known &= (y == np.floor(y)) & (y >= 0) & (y < classes)
         features, labels = _features(x[known]), torch.from_numpy(y[known].astype(np.int64))
         return (features, labels), None if owners is None else _numbered(owners[known])
@@ -247,14 +261,15 @@ def _numbered(owners: npt.NDArray[Any]) -> Tensor:
 
 def _features(x: npt.NDArray[Any]) -> Tensor:
     """Return float32 rows; bytes are pixels, channels come first."""
-    rows = torch.from_numpy(x.astype(np.float32))
+    with np.errstate(all="ignore"):  # what is too large for float32 is left out before, or infinite
+        rows = torch.from_numpy(x.astype(np.float32))
     if x.dtype == np.uint8:
         rows = rows / _BOUNDED
     if rows.dim() == 3:
         rows = rows.unsqueeze(1)
     if rows.dim() == 4 and rows.shape[-1] in (1, 3) and rows.shape[1] not in (1, 3):
         rows = rows.permute(0, 3, 1, 2)
-    return rows.reshape(len(rows), -1) if rows.dim() not in (2, 4) else rows.contiguous()
+    return rows.contiguous()
 
 
 # --- folders of images -----------------------------------------------------------------------------------
@@ -289,12 +304,23 @@ class ImageFolder(TorchDataset[tuple[Tensor, Tensor]]):
 def _images(settings: TrainSettings, place: Path) -> OwnData:
     if importlib.util.find_spec("PIL") is None:
         raise InvalidParameterError("a folder of images needs Pillow: pip install 'sfumato[images]'.")
+    _refuse(
+        settings,
+        "a folder of images",
+        "target",
+        "feature",
+        "type",
+        "bounds",
+        "privacy_unit",
+        "contribution_bound",
+    )
     classes, side = _classes(settings), settings.image_size
     if isinstance(classes, int):
         raise InvalidParameterError("pass the name of each folder as --label.")
     if side is None:
         raise InvalidParameterError("pass --image-size, the side in pixels to which images are scaled.")
     _check.count(image_size=side)
+    _require_apart(place, classes)
     missing = [name for name in classes if not (place / name).is_dir()]
     if missing:
         raise InvalidParameterError(f"{str(place)!r} has no folder {missing[0]!r}, which --label names.")
@@ -306,5 +332,22 @@ def _images(settings: TrainSettings, place: Path) -> OwnData:
         shape=(3, side, side),
         num_classes=len(classes),
         public_size=settings.public_size or 0,
-        privacy_unit=settings.privacy_unit,
     )
+
+
+def _require_apart(place: Path, names: Sequence[str]) -> None:
+    """Raise unless no image is in the folders of two classes: it would be two units."""
+    folders = [(place / name).resolve() for name in names]
+    plain = all(Path(name).name == name and name not in ("", ".", "..") for name in names)
+    if not plain or len(set(folders)) < len(folders) or any(a in b.parents for a in folders for b in folders):
+        raise InvalidParameterError(
+            "each --label must be the plain name of a folder, and no folder may be in another one: an image "
+            "would be learned from twice."
+        )
+
+
+def _refuse(settings: TrainSettings, what: str, *names: str) -> None:
+    """Raise if settings are given that this kind of data has no use for: they might change a claim."""
+    given = [f"--{name.replace('_', '-')}" for name in names if getattr(settings, name) is not None]
+    if given:
+        raise InvalidParameterError(f"{', '.join(given)} is not for {what}: leave it out.")

@@ -17,7 +17,7 @@ from sfumato.audit.runs.canaries import Canaries
 from sfumato.cli import label_run
 from sfumato.cli.after_run import Outcome, show, write_page
 from sfumato.cli.before_run import account_of, begin, merged, with_delta
-from sfumato.cli.own_data import OwnData, open_own
+from sfumato.cli.own_data import OwnData, open_own, refuse_own
 from sfumato.cli.settings import TrainSettings
 from sfumato.cli.show import waiting
 from sfumato.datasets import Dataset, load
@@ -49,6 +49,8 @@ def run(given: TrainSettings, *, config: str | None, resume: bool, as_json: bool
     if _only_labels(asked):
         label_run.run(asked, resume=resume, as_json=as_json)
         return
+    if not asked.is_own:
+        refuse_own(asked)
     settings = asked.completed()
     with waiting("Loading"):
         data = open_own(settings) if settings.is_own else load(str(settings.data))

@@ -41,7 +41,8 @@ if TYPE_CHECKING:  # torch is loaded when something is trained
 __all__ = ["PrivateData", "open"]
 
 Answered = TypeVar("Answered")
-_OWN = ("account", "relation", "privacy_unit", "owners", "contribution_bound", "mechanism")  # the data's
+# Fixed by how the data was opened. A sampler of a fixed size would fail on data of another size.
+_OWN = ("account", "relation", "privacy_unit", "owners", "contribution_bound", "mechanism", "sampling")
 Estimator = TypeVar("Estimator")
 
 
@@ -271,7 +272,9 @@ class PrivateData:
         from sfumato import training
         from sfumato.private.training_rows import training_rows
 
+        described = () if not isinstance(privacy, training.Privacy) else _OWN
         given = [name for name in _OWN if name in keywords]
+        given += [name for name in described if getattr(privacy, name, None) is not None]
         if given:
             raise InvalidParameterError(
                 f"{', '.join(given)} is fixed by how the data was opened. Leave it out, or build a Trainer "

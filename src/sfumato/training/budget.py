@@ -94,6 +94,10 @@ def _require_nothing_else(privacy: Privacy) -> None:
 
 def _sampling(privacy: Privacy, public_size: int | None) -> Sampling:
     if privacy.sampling is not None:
+        if privacy.expected_batch_size is not None and not _same_size(privacy, public_size):
+            raise InvalidParameterError(
+                "the sampling that was given has another expected_batch_size: leave one of the two out."
+            )
         return privacy.sampling
     if public_size is None:
         raise InvalidParameterError(
@@ -110,6 +114,12 @@ def _sampling(privacy: Privacy, public_size: int | None) -> Sampling:
             f"expected_batch_size={expected:g} must be at most public_size={public_size}."
         )
     return PoissonSampling(sampling_rate=expected / public_size)
+
+
+def _same_size(privacy: Privacy, public_size: int | None) -> bool:
+    assert privacy.sampling is not None and privacy.expected_batch_size is not None
+    own = privacy.sampling.expected_batch_size(public_size)
+    return abs(own - privacy.expected_batch_size) <= 1e-9 * own
 
 
 def _steps(privacy: Privacy, sampling: Sampling, public_size: int | None) -> int:

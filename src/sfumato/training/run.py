@@ -98,6 +98,10 @@ class TrainingRun:
         """
         place = RunFolder(folder)
         facts, weights = place.read_report(), place.read_weights()
+        if "method" in facts:
+            raise CheckpointError(
+                f"the run in {str(folder)!r} protects labels alone: its statement is in {place.report.name}."
+            )
         if fingerprints.fingerprint_of(weights) != facts.get("weights"):
             raise CheckpointError(f"the weights in {str(folder)!r} were changed after the run. Restore them.")
         if model is None:

@@ -86,7 +86,7 @@ def train(
     trainer = Trainer(
         model,
         data,
-        privacy=_continued(described) if resume else described.privacy,
+        privacy=_continued(described, model, runtime) if resume else described.privacy,
         optimization=described.optimization,
         evaluation=described.evaluation,
         storage=described.storage,
@@ -98,8 +98,10 @@ def train(
     return trainer.fit(resume=resume)
 
 
-def _continued(run: RunDescription) -> Privacy:
+def _continued(run: RunDescription, model: nn.Module, runtime: Runtime | None) -> Privacy:
     """Return what a resumed run claims: the noise it began with, if it took what its account had left."""
+    runtime = runtime if runtime is not None else Runtime()
+    distributed.join(runtime.device_for(model), timeout=runtime.timeout)
     folder = run.storage.folder
     if folder is None:
         raise InvalidParameterError("there is nothing to resume without a folder: pass folder=...")

@@ -216,3 +216,29 @@ def test_a_model_that_is_compiled_already_is_trained_as_it_is_written(how, clipp
     private_of(twin, clip_norm=None, clipping=clipping).backward(x, y)
     torch.testing.assert_close(found, gradient(twin), rtol=1e-4, atol=1e-6)
     assert wrapped(x).shape == (8, 3)
+
+
+def test_a_row_that_is_not_finite_does_not_double_the_others_at_a_new_shape(monkeypatch):
+    """The first pass of each shape is compiled, which repeats it: its rows must still be added once."""
+    totals = []
+    noised = PrivateGradients._noised
+
+    def watched(self, noise_multiplier):
+        totals.append(torch.cat([total.flatten().clone() for total in self._sums.flat()]))
+        return noised(self, noise_multiplier)
+
+    monkeypatch.setattr(PrivateGradients, "_noised", watched)
+    for rows in (20, 12):
+        found = []
+        for compiled in (False, True):
+            model = nn.Linear(3, 2, bias=False)
+            nn.init.zeros_(model.weight)
+            private = PrivateGradients(
+                model, clip_norm=1.0, noise_multiplier=1.0, expected_batch_size=20, compile=compiled
+            )
+            x = torch.cat([torch.full((rows, 3), 10.0), torch.full((1, 3), 1e30)])
+            totals.clear()
+            private.backward(x, torch.zeros(rows + 1, dtype=torch.int64))
+            found.append(totals[-1])
+        torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+        assert found[0].norm() <= rows + 1

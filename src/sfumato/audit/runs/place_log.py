@@ -303,4 +303,4 @@ def _products_at_every_shift(first: npt.NDArray[Any], second: npt.NDArray[Any]) 
     spectrum = np.fft.rfft(np.asarray(first, dtype=np.float64), length)
     other = spectrum if second is first else np.fft.rfft(np.asarray(second, dtype=np.float64), length)
     found = np.fft.irfft(spectrum * np.conj(other), length)
-    return np.rint(np.concatenate([found[length - reach :], found[: reach + 1]]))
+    return np.rint(np.concatenate([found[length - reach :], found[: reach + 1]])) + 0.0  # no zero is negative

@@ -109,16 +109,16 @@ class Passes:
     def run(self, batch: Sequence[Any], per_unit: int, add: Callable[[ClippedSums], None]) -> None:
         """Clip a batch in pieces that fit in memory, and `add` the sums of each."""
         units = rows.count(batch) // per_unit
-        begin, done = 0, len(self._replays)
+        begin = 0
         while begin < units:
             size = min(self._units_at_once(batch, per_unit), units - begin)
             part = slice(begin * per_unit, (begin + size) * per_unit)
             piece = batch if size == units else rows.take(batch, part)
             try:
-                self._replays.cut(done)  # what a failed attempt left
                 again = partial(self._replays.replay, piece, per_unit, record=False)
-                add(self._barred(partial(self._piece, piece, per_unit), piece, again))
-                done = len(self._replays)
+                found = self._barred(partial(self._piece, piece, per_unit), piece, again)
+                self._replays.keep(piece, per_unit)
+                add(found)
                 begin += size
             except (torch.OutOfMemoryError, MemoryError) as error:
                 self._halve(size, error)
@@ -131,7 +131,9 @@ class Passes:
     def taken(self, batch: Sequence[Any], per_unit: int, recorded: GradientPass) -> ClippedSums:
         """Return the clipped sums of a pass that was made already."""
         with self._barrier.guarding():
-            return self._clipped(batch, per_unit, recorded)
+            found = self._clipped(batch, per_unit, recorded)
+        self._replays.keep(batch, per_unit)
+        return found
 
     def rehearse(self, batch: Sequence[Any]) -> bool:
         """Clip synthetic rows; return whether the gradients of all of them are finite."""

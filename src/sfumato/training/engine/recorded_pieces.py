@@ -32,9 +32,9 @@ _SIZES: Final = 8  # of batches that recordings are made for, up to the expected
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Rows of a step, and the replay that computed their sums; None if they were run as they are."""
+    """Rows of a step that were added to its sums, and the replays that may have computed their sums."""
 
-    replay: Replay | None
+    replays: tuple[Replay, ...]
     batch: Sequence[Any]
     per_unit: int
 
@@ -45,7 +45,9 @@ class RecordedPieces:
     def __init__(self, clipper: Clipper) -> None:
         self._clipper = clipper
         self._recordings: Recordings | None = None
-        self._pieces: list[Piece] = []
+        self._pieces: list[Piece] = []  # one for each addition to the sums of this step
+        self._tried: list[Replay] = []  # since the last addition: attempts that failed or were repeated, too
+        self._active = False  # whether anything was ever recorded
 
     def record(
         self, recorder: Recorder | None, engine: Engine, model: nn.Module, *, expected_batch_size: float
@@ -60,6 +62,7 @@ class RecordedPieces:
             )
         step = max(1, int(expected_batch_size) // _SIZES)
         self._recordings = Recordings(engine, self._clipper, model, recorder, step=step)
+        self._active = True
 
     def stop(self) -> None:
         """Record and replay nothing from now on: the engine has changed."""
@@ -68,7 +71,7 @@ class RecordedPieces:
     @property
     def finite(self) -> bool:
         """Whether the sums of all pieces are finite. It waits for the device."""
-        return all(piece.replay is None or piece.replay.finite() for piece in self._pieces)
+        return all(replay.finite() for piece in self._pieces for replay in piece.replays)
 
     @property
     def first(self) -> Sequence[Any]:
@@ -78,13 +81,16 @@ class RecordedPieces:
     def __len__(self) -> int:
         return len(self._pieces)
 
-    def cut(self, count: int) -> None:
-        """Keep the first `count` pieces only: what came after them failed."""
-        del self._pieces[count:]
+    def keep(self, batch: Sequence[Any], per_unit: int) -> None:
+        """Note rows whose sums are added now. Call it once for each addition, however they were computed."""
+        if self._active:
+            self._pieces.append(Piece(tuple(self._tried), batch, per_unit))
+        self._tried.clear()
 
     def take_all(self) -> list[Piece]:
         """Return all pieces, and forget them."""
         pieces, self._pieces = self._pieces, []
+        self._tried.clear()
         return pieces
 
     def replay(self, batch: Sequence[Any], per_unit: int, *, record: bool) -> ClippedSums | None:
@@ -95,7 +101,6 @@ class RecordedPieces:
         if self._recordings is None:
             return None
         if not self._recordings.takes(batch):
-            self._pieces += [Piece(None, batch, per_unit)] if record else []
             return None
         try:
             replay = self._recordings.replay(batch, per_unit, record=record)
@@ -108,7 +113,7 @@ class RecordedPieces:
             sums = sums.without(replay.padding + float((~real_units(batch, per_unit)).sum()))
         if distributed.size() > 1:
             return sums if replay.finite() else None
-        self._pieces.append(Piece(replay, batch, per_unit))
+        self._tried.append(replay)
         return sums
 
 
