@@ -176,7 +176,7 @@ def _shaped(found: Floats, noise: float, size: float) -> Floats:
     """Return the matrix that scales rows so that their covariance is at most one: an inverse square root.
 
     `found` may be too small by the largest eigenvalue of the noise, about sqrt(2 d) times the noise with the
-    weights of `scatter`, and by the sampling error, 2 sqrt(d / n) + d / n times itself.
+    weights of `product_sums`, and by the sampling error, 2 sqrt(d / n) + d / n times itself.
     """
     dimension = len(found)
     sampled = math.sqrt(dimension / size)

@@ -60,7 +60,7 @@ def as_written() -> AbstractContextManager[object]:
     """Return a context in which a compiled model, or a compiled part of it, runs as it is written.
 
     What was compiled was compiled for its parameters, not for what stands in for them. A whole private pass
-    can be compiled instead (`compiling`).
+    can be compiled instead (`compilation`).
     """
     compiled = "torch._dynamo" in sys.modules  # else nothing was
     return torch.compiler.set_stance("force_eager") if compiled else nullcontext()
