@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The processes that torch.distributed connects, for teachers; one process where it is not in use.
+
+Failure    An error of one rank is raised on all. Ranks that were given different rows are refused: a unit
+           could be in a teacher of each.
+"""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sfumato.errors import InvalidParameterError
+
+__all__ = ["add_up", "connected", "rank", "require_alike", "size"]
+
+
+def connected() -> Any:
+    """Return `training.distributed` if this process is one of several, else None. Torch is not imported."""
+    dist: Any = sys.modules.get("torch.distributed")
+    if dist is None or not (dist.is_available() and dist.is_initialized()):
+        return None
+    from sfumato.training import distributed
+
+    return distributed
+
+
+def rank() -> int:
+    """Return the number of this process; 0 if it is alone."""
+    several = connected()
+    return 0 if several is None else several.rank()
+
+
+def size() -> int:
+    """Return how many processes there are."""
+    several = connected()
+    return 1 if several is None else several.size()
+
+
+def require_alike(compute: Callable[[], object], *, what: str) -> None:
+    """Raise on every rank unless `compute` returns the same on all of them; alone, only compute."""
+    several = connected()
+    if several is None:
+        compute()
+    elif not several.alike(compute):
+        raise InvalidParameterError(f"the ranks have different {what}. Give every rank the same.")
+
+
+def add_up(counts: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return the sum over all ranks, the same on each."""
+    several = connected()
+    if several is None:
+        return counts
+    import torch
+
+    place = "cuda" if torch.distributed.get_backend() == "nccl" else "cpu"
+    total = torch.from_numpy(counts).to(place)
+    several.add_up_([total])
+    return total.cpu().numpy()
