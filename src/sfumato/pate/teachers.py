@@ -37,7 +37,7 @@ from sfumato.pate.teaching.estimator_settings import fresh, settings_digest
 from sfumato.pate.teaching.files import TeacherFolder
 from sfumato.pate.teaching.lesson import ABSTAINS, Lesson, Votes, rehearse, teach, vote
 
-__all__ = ["Classifier", "Ensemble", "train_teachers"]
+__all__ = ["Classifier", "Ensemble", "check_teacher", "train_teachers"]
 
 
 class Classifier(Protocol):
@@ -307,6 +307,31 @@ def train_teachers(
         row_shape=rows.row_shape(features),
         workers=workers,
     )
+
+
+def check_teacher(
+    estimator: Classifier,
+    *,
+    partition: Partition,
+    classes: int | Sequence[Hashable],
+    public: Any,
+    features: Any,
+) -> None:
+    """Raise if an estimator cannot be a teacher; public rows alone are used, and the shape of private ones.
+
+    Args:
+        estimator: The estimator.
+        partition: Which teacher learns from which unit.
+        classes: The public list of labels, or their number.
+        public: Public rows, at least 2.
+        features: The private rows, of which only type and shape are looked at.
+
+    Raises:
+        InvalidParameterError: If types, shapes or classes are wrong.
+        UnsupportedModelError: If the estimator cannot be copied, or fails on the public rows.
+    """
+    known = _checked_rehearsal(public, rows.check_features(features))
+    rehearse(_lesson(estimator, partition, rows.class_list(classes), known), known)
 
 
 def _checked_rehearsal(rehearsal: Any, features: Any) -> Any:

@@ -7,14 +7,16 @@ Failure    An error of one rank is raised on all. Ranks that were given differen
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from sfumato.errors import InvalidParameterError
 
-__all__ = ["add_up", "connected", "rank", "require_alike", "size"]
+__all__ = ["add_up", "connected", "first_decides", "rank", "require_alike", "size"]
+
+Answer = TypeVar("Answer")
 
 
 def connected() -> Any:
@@ -59,3 +61,9 @@ def add_up(counts: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     total = torch.from_numpy(counts).to(place)
     several.add_up_([total])
     return total.cpu().numpy()
+
+
+def first_decides(decide: Callable[[], Answer]) -> Answer:
+    """Return on every rank what `decide` returns on rank 0; if it raises there, every rank raises."""
+    several = connected()
+    return decide() if several is None else several.first_decides(decide)

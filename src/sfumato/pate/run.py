@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Released answers, and the run of a student that learned from them.
+
+Guarantee  Everything here is public: answers by the guarantee of their job, the rest because it was public
+           before. Votes, counts and teachers are not here.
+"""
+
+import json
+import os
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from sfumato import _files
+from sfumato.accounting import events
+from sfumato.accounting.guarantee import Guarantee
+from sfumato.errors import InvalidParameterError
+from sfumato.pate.aggregators import NO_ANSWER
+from sfumato.pate.plan import Job
+from sfumato.pate.stability import StableLabeling
+
+__all__ = ["PateRun", "ReleasedAnswers", "Verdict"]
+
+_ANSWERS, _FACTS = "answers.npy", "answers.json"
+_PUBLIC = (
+    "The public rows are not protected. If some of them are also among the private rows, the guarantee does "
+    "not cover what the public copies reveal."
+)
+
+
+class Verdict(Protocol):
+    """What an audit found."""
+
+    def statement(self) -> str:
+        """Return it in a sentence."""
+        ...
+
+    def to_dict(self) -> dict[str, object]:
+        """Return it as plain values."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ReleasedAnswers:
+    """The answers of one labeling job: one release.
+
+    Attributes:
+        classes: The number of each public row's class, or -1 if it was not asked or not answered.
+        guarantee: The guarantee, which holds for all units.
+        guarantees: The guarantee of each privacy group.
+        facts: How the answers were made, as plain values: aggregator, teachers, queries and event.
+        account: The names of the accounts that were charged.
+        record_note: What must be said of a job that no ledger keeps.
+        study_note: Why the noise protects nobody, if it was seeded.
+        audit: What canaries showed, if there were any.
+    """
+
+    classes: npt.NDArray[np.int64]
+    guarantee: Guarantee
+    guarantees: tuple[Guarantee, ...]
+    facts: dict[str, Any]
+    account: str | None = None
+    record_note: str | None = None
+    study_note: str | None = None
+    audit: Verdict | None = None
+
+    @property
+    def answered(self) -> int:
+        """How many public rows were answered."""
+        return int((self.classes != NO_ANSWER).sum())
+
+    @property
+    def asked(self) -> int:
+        """How many public rows the teachers were asked about."""
+        return int(self.facts["queries"])
+
+    def statement(self) -> str:
+        """Return a paragraph for people who must judge the claim.
+
+        Returns:
+            What was released, how, and the guarantee.
+        """
+        groups = "; ".join(
+            f"group {number}: {promise}" for number, promise in enumerate(self.guarantees, start=1)
+        )
+        parts = "disjoint parts" if self.facts["disjoint"] else "overlapping parts"
+        said = (
+            f"{self.facts['teachers']} teachers learned from {parts} of the private data, and voted on "
+            f"{self.asked} public rows. {self.answered} of them were answered by {self.facts['aggregator']}.",
+            self.facts["test"],
+            f"The answers satisfy {self.guarantee}.",
+            f"By privacy group: {groups}." if len(self.guarantees) > 1 else None,
+            _PUBLIC,
+            f"The job was charged to {self.account}." if self.account else None,
+            None if self.audit is None else self.audit.statement(),
+            _sentence(self.record_note),
+            _sentence(self.study_note),
+        )
+        return " ".join(sentence for sentence in said if sentence)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything but the answers as plain values.
+
+        Returns:
+            The values, by name.
+        """
+        return {
+            **self.facts,
+            "answered": self.answered,
+            "guarantee": self.guarantee.to_dict(),
+            "groups": [promise.to_dict() for promise in self.guarantees],
+            "account": self.account,
+            "recorded": self.account is not None and self.record_note is None,
+            "study_note": self.study_note,
+            "audit": None if self.audit is None else self.audit.to_dict(),
+            "statement": self.statement(),
+            "code_version": version("sfumato"),
+        }
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the answers, and what they are, into a folder.
+
+        Args:
+            folder: The folder. It is made if needed.
+        """
+        place = Path(folder)
+        place.mkdir(parents=True, exist_ok=True)
+        _files.write_whole(place / _ANSWERS, lambda file: np.save(file, self.classes, allow_pickle=False))
+        _files.write_whole(place / _FACTS, json.dumps(self.to_dict(), indent=2).encode())
+
+    @staticmethod
+    def load(folder: str | os.PathLike[str]) -> npt.NDArray[np.int64]:
+        """Return the answers that were saved in a folder, so that another student costs nothing.
+
+        Args:
+            folder: The folder.
+
+        Returns:
+            The class of each public row, or -1.
+
+        Raises:
+            InvalidParameterError: If the folder holds no answers.
+        """
+        try:
+            return np.load(Path(folder) / _ANSWERS, allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise InvalidParameterError(f"{folder} holds no answers of a labeling job.") from error
+
+
+def facts_of(job: Job) -> dict[str, Any]:
+    """Return how answers are made, as plain values."""
+    individual = None if isinstance(job, StableLabeling) else job.individual
+    return {
+        "aggregator": job.aggregator.name,
+        "teachers": job.teachers,
+        "queries": job.queries,
+        "disjoint": individual is None or max(individual.copies()) == 1,
+        "individual": None if individual is None else getattr(individual.method, "value", None),
+        "event": json.loads(events.to_json(job.event())),
+        "test": _test(job),
+    }
+
+
+def _test(job: Job) -> str | None:
+    if not isinstance(job, StableLabeling):
+        return None
+    return (
+        f"A noisy test decided whether teachers agreed enough for all {job.queries} answers; if it fails, "
+        f"only the first {job.fallback} queries are answered. The guarantee covers the test, and holds for "
+        "all votes."
+    )
+
+
+def _sentence(note: str | None) -> str | None:
+    return None if note is None else f"{note[0].upper()}{note[1:]}."
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PateRun:
+    """A student, the answers it learned from, and their guarantee.
+
+    Attributes:
+        student: The fitted student, with `predict`.
+        answers: The released answers.
+        seconds: How long it took.
+        accuracy: The accuracy of the student on evaluation data, which is not protected, if there was any.
+    """
+
+    student: Any = field(repr=False)
+    answers: ReleasedAnswers
+    seconds: float
+    accuracy: float | None = None
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """The guarantee of the answers, and so of the student."""
+        return self.answers.guarantee
+
+    @property
+    def epsilon(self) -> float:
+        """The epsilon of the guarantee."""
+        return self.guarantee.epsilon
+
+    def statement(self) -> str:
+        """Return a paragraph for people who must judge the claim.
+
+        Returns:
+            What was released, how, and the guarantee.
+        """
+        return (
+            f"{self.answers.statement()} The student learned from public rows and these answers alone. "
+            "Tuning is not charged."
+        )
+
+    def to_json(self) -> str:
+        """Return everything but the student and the answers as JSON.
+
+        Returns:
+            The text.
+        """
+        own = {"accuracy": self.accuracy, "seconds": self.seconds, "statement": self.statement()}
+        return json.dumps({**self.answers.to_dict(), **own}, indent=2)
