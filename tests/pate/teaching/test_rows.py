@@ -49,6 +49,14 @@ def test_a_table_gets_the_public_types_where_it_can():
     assert len(rows.like_public(broken, rows.public_type(public))[0]) == 2
 
 
+def test_fractions_are_never_rounded_to_the_type_of_public_rows():
+    for whole in (np.dtype(np.uint8), np.dtype(np.int64), np.dtype(bool)):
+        assert rows.like_public(np.array([[0.5], [1.0]]), whole)[0].tolist() == [[0.5], [1.0]]
+        assert rows.like_public(np.array([[0.0], [np.nan], [1.0]]), whole)[0].dtype == whole
+    table = pd.DataFrame({"a": [0.5, 1.0]})
+    assert rows.like_public(table, {"a": np.dtype(np.int64)})[0]["a"].tolist() == [0.5, 1.0]
+
+
 def test_a_digest_depends_on_rows_types_labels_and_key():
     x, y, key = np.zeros((2, 2)), np.array([0, 1]), b"k"
     others = [

@@ -5,7 +5,8 @@ Guarantee  What one row holds changes nothing for the rows of other teachers: ea
            converted and cleaned by themselves, into the type that public rows have.
 Edge cases A label that equals no class leaves its row out, and so does a missing or infinite number in an
            array of numbers. 1, 1.0 and True are the same label: a missing label turns a column of whole
-           numbers into floats. Text and mixed tables are left to the estimator.
+           numbers into floats. Fractions stay fractions where public rows have whole numbers. Text and mixed
+           tables are left to the estimator.
 Failure    Types and shapes are refused by `check_features` and `class_numbers`; they belong to all rows.
 """
 
@@ -38,6 +39,7 @@ __all__ = [
 
 Numbers = npt.NDArray[np.int64]
 _NUMERIC = "biufc"  # numpy's kinds
+_WHOLE = "biu"
 _MOST_CLASSES = 2**15 - 1  # votes are int16
 
 
@@ -176,9 +178,17 @@ def like_public(features: Any, kind: Any) -> tuple[Any, npt.NDArray[np.bool_]]:
         numbers = features if features.dtype.kind in _NUMERIC else _as_numbers(features)
         known = finite_rows(numbers)
         safe = np.where(known.reshape(-1, *[1] * (numbers.ndim - 1)), numbers, 0)
-        features = safe.astype(kind)  # a number that is too large becomes infinite here
+        features = _cast(safe, kind)
         return features, known & finite_rows(features)
     return features, finite_rows(features)
+
+
+def _cast(numbers: npt.NDArray[Any], kind: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Return numbers in another type, unless it would round fractions to whole numbers."""
+    if kind.kind in _WHOLE and numbers.dtype.kind not in _WHOLE:
+        whole = (np.abs(numbers) < 2**53) & (numbers == np.round(numbers))
+        return numbers.astype(kind) if whole.all() else numbers
+    return numbers.astype(kind)  # a number that is too large becomes infinite here
 
 
 def _as_numbers(features: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
@@ -198,7 +208,9 @@ def _columns_like(features: Any, kinds: Mapping[Any, Any]) -> Any:
     changed = features.copy()
     for name, kind in kinds.items():
         with suppress(Exception):  # a missing value in whole numbers: the column stays as it is
-            changed[name] = features[name].astype(kind)
+            cast = features[name].astype(kind)
+            if kind.kind == "f" or (kind.kind in _WHOLE and bool((cast == features[name]).all())):
+                changed[name] = cast
     return changed
 
 
