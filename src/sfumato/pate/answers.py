@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from torch import Tensor
 
+from sfumato import _check
+from sfumato._torch import is_tensor
 from sfumato.errors import InvalidParameterError
-from sfumato.labels.input_checks import check_classes
 
 __all__ = ["UNANSWERED", "checked_answers"]
 
@@ -38,10 +38,12 @@ def checked_answers(answers: Any, *, classes: int, rows: int) -> npt.NDArray[np.
     Traceback (most recent call last):
     sfumato.errors.InvalidParameterError: none of 2 public rows was answered: a student has nothing to ...
     """
-    check_classes(classes)
+    _check.count(classes=classes)
+    if classes < 2:
+        raise InvalidParameterError(f"classes must be 2 or more, but {classes!r} was given.")
     if rows < 1:
         raise InvalidParameterError("there are no public rows: a student learns from public rows alone.")
-    given = np.asarray(answers.detach().cpu() if isinstance(answers, Tensor) else answers)
+    given = np.asarray(answers.detach().cpu() if is_tensor(answers) else answers)
     if given.shape != (rows,) or given.dtype.kind not in "iu":
         raise InvalidParameterError(
             f"answers must be whole numbers, one for each of {rows} public rows, but they are {given.dtype} "

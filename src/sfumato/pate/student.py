@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.base import clone
 from sklearn.dummy import DummyClassifier
-from torch import Tensor
 
+from sfumato._torch import is_tensor
 from sfumato.errors import InvalidParameterError, SfumatoError
 from sfumato.pate.answers import checked_answers
 
@@ -144,7 +144,7 @@ def constant_classifier(answers: Classes) -> FittedEstimator:
 
 def _without_torch(features: Any) -> Any:
     """Return rows as an array; a table is left as it is."""
-    if isinstance(features, Tensor):
+    if is_tensor(features):
         return features.detach().cpu().numpy()
     return features if hasattr(features, "iloc") else np.asarray(features)
 
