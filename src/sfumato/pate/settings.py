@@ -159,6 +159,8 @@ class VoteSettings:
             InvalidParameterError: If a setting is missing or out of range, or a job and its settings are
                 both given.
         """
+        if public_rows == 0:
+            raise InvalidParameterError("there are no public rows to ask about, and none for a student.")
         planned = (
             "epsilon",
             "delta",

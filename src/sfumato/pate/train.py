@@ -236,9 +236,7 @@ def train(
             f"none of {released.asked} queries was answered, so a student has nothing to learn from. The job "
             "stays spent. Plan with a lower threshold, more teachers or a larger epsilon."
         )
-    fitted = student.fit(
-        seen, released.classes, classes=len(names), progress=keywords.get("progress", True)
-    )
+    fitted = student.fit(seen, released.classes, classes=len(names), progress=keywords.get("progress", True))
     run = PateRun(
         student=fitted,
         answers=released,
