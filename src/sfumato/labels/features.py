@@ -35,6 +35,7 @@ __all__ = [
     "Components",
     "Neighbors",
     "Spectrum",
+    "edges",
     "k_means",
     "nearest_neighbors",
     "oriented_gradients",
@@ -251,16 +252,28 @@ def spectrum(neighbors: Neighbors, *, dimensions: int, tolerance: float = 1e-3) 
         raise InvalidParameterError(
             f"dimensions={dimensions}, but {size} rows allow {max(size - 2, 0)} at most."
         )
-    edges = _edges(neighbors)
-    degrees = np.asarray(edges.sum(axis=1)).ravel()
+    weights = edges(neighbors)
+    degrees = np.asarray(weights.sum(axis=1)).ravel()
     scale = sparse.diags(np.where(degrees > 0, degrees, 1.0) ** -0.5)
-    known = _vectors_of_parts(edges, degrees, dimensions)
-    values, vectors = _leading(scale @ edges @ scale, known, dimensions, tolerance)
+    known = _vectors_of_parts(weights, degrees, dimensions)
+    values, vectors = _leading(scale @ weights @ scale, known, dimensions, tolerance)
     return Spectrum(values=torch.from_numpy(values), vectors=torch.from_numpy(vectors))
 
 
-def _edges(neighbors: Neighbors) -> Any:
-    """Return weights W as a sparse matrix: an edge is there if either row chose the other."""
+def edges(neighbors: Neighbors) -> Any:
+    """Return the weights of the graph that joins each row with its neighbors.
+
+    Two rows are joined if either chose the other, by exp(-distance^2 / (reach_i reach_j)).
+
+    Args:
+        neighbors: The neighbors of each row.
+
+    Returns:
+        The weights, a symmetric sparse matrix of scipy [rows, rows].
+
+    >>> edges(nearest_neighbors(torch.tensor([[0.0], [1.0], [5.0]]), neighbors=1)).nnz  # 0-1 and 1-2
+    4
+    """
     rows = neighbors.rows.cpu().numpy()
     distances = neighbors.distances.double().cpu().numpy()
     size, count = rows.shape
@@ -270,18 +283,18 @@ def _edges(neighbors: Neighbors) -> Any:
     alike = np.where(distances > 0, 0.0, 1.0)
     weights = np.where(between > 0, np.exp(-(distances**2) / np.where(between > 0, between, 1.0)), alike)
     starts = np.repeat(np.arange(size), count)
-    edges = sparse.csr_matrix((weights.ravel(), (starts, rows.ravel())), shape=(size, size))
-    edges = sparse.csr_matrix(edges.maximum(edges.T))
-    edges.eliminate_zeros()  # what is left joins two rows: parts are found by it
-    return edges
+    joined = sparse.csr_matrix((weights.ravel(), (starts, rows.ravel())), shape=(size, size))
+    joined = sparse.csr_matrix(joined.maximum(joined.T))
+    joined.eliminate_zeros()  # what is left joins two rows: parts are found by it
+    return joined
 
 
-def _vectors_of_parts(edges: Any, degrees: Floats, most: int) -> Floats:
+def _vectors_of_parts(graph: Any, degrees: Floats, most: int) -> Floats:
     """Return the eigenvectors of value 1, one for each connected part, largest first.
 
     They are computed in closed form because Lanczos' method finds one vector of a repeated eigenvalue.
     """
-    part = connected_components(edges, directed=False)[1]
+    part = connected_components(graph, directed=False)[1]
     weights = np.bincount(part, weights=degrees)
     largest = np.argsort(-weights, kind="stable")[: min(most, np.count_nonzero(weights))]
     return np.sqrt(degrees)[:, None] * (part[:, None] == largest) / np.sqrt(weights[largest])
