@@ -31,13 +31,12 @@ from sfumato.training import distributed
 from sfumato.training.data import rows
 from sfumato.training.engine import parameter_values
 from sfumato.training.engine.losses import Loss, cross_entropy, weighted
-from sfumato.training.engine.passes import Engines, Passes
-from sfumato.training.engine.recorded_pieces import recorder
+from sfumato.training.engine.passes import Passes
 from sfumato.training.engine.step.accumulator import Sums
 from sfumato.training.engine.step.clip_adaptation import ClipAdaptation
 from sfumato.training.engine.step.failure_guard import guarded
 from sfumato.training.engine.step.random_groups import expected_groups, grouped
-from sfumato.training.engine.step.settings import check_settings, check_units
+from sfumato.training.engine.step.settings import PassSettings, check_settings, check_units
 from sfumato.training.engine.step.step_record import History, StepRecord
 from sfumato.training.engine.step.trials import Trials
 from sfumato.training.privacy.clipping import (
@@ -52,7 +51,9 @@ from sfumato.training.privacy.gradient_pass import GradientPass
 from sfumato.training.privacy.noise import IndependentNoise, NoiseSource
 from sfumato.training.privacy.sampling import Sampling
 
-__all__ = ["Engines", "PrivateGradients"]
+__all__ = ["PrivateGradients"]
+
+_PASSES = PassSettings()
 
 
 class PrivateGradients:
@@ -67,13 +68,9 @@ class PrivateGradients:
         clipping: Another style of clipping, such as `Clipping(per_layer=True, ...)`.
         group_size: How many units are averaged before clipping (`NoisyStep`); 1 clips each unit.
         projections: How many random projections estimate norms (`NoisyStep`); None computes them.
-        engine: How gradients are computed: "auto", "book-keeping" or "functional".
-        microbatch_size: How many units are run at once; None finds out how many fit in memory.
-        cuda_graphs: Replay passes as CUDA graphs, which makes steps faster after the first ones.
-        compile: Compile passes, which makes steps faster after the first ones.
+        passes: How passes over a batch are computed: engine, memory, recording and the self-check.
         generator: The source of the noise; None uses the operating system's entropy. Seed it for study only.
         noise: A noise source of another kind, with its own generator.
-        check: Compare the engine with a loop over examples on the first rows.
         trials: Allow `trying` and `alone`, which only an audit may use.
 
     Raises:
@@ -99,20 +96,15 @@ class PrivateGradients:
         clipping: Clipping | CoordinateClipping | None = None,
         group_size: int = 1,
         projections: int | None = None,
-        engine: Engines | str = Engines.AUTO,
-        microbatch_size: int | None = None,
-        cuda_graphs: bool = False,
-        compile: bool = False,
+        passes: PassSettings = _PASSES,
         generator: Generator | None = None,
         noise: NoiseSource | None = None,
-        check: bool = True,
         trials: bool = False,
     ) -> None:
         check_settings(
             noise_multiplier=noise_multiplier,
             expected_batch_size=expected_batch_size,
-            microbatch_size=microbatch_size,
-            recorded=cuda_graphs or compile,
+            passes=passes,
             projections=projections,
             generator=generator,
             noise=noise,
@@ -130,14 +122,10 @@ class PrivateGradients:
             model,
             weighted(loss),
             self._clipper,
-            engine=Engines(engine),
+            settings=passes,
             projections=projections,
             generator=self._noise.generator,
-            microbatch_size=microbatch_size,
-            check=check,
-        )
-        self._passes.record(
-            recorder(cuda_graphs=cuda_graphs, compile=compile), expected_batch_size=expected_batch_size
+            expected_batch_size=expected_batch_size,
         )
         self._expected_groups = expected_groups(expected_batch_size, group_size)
         self._adaptation = ClipAdaptation(

@@ -13,7 +13,6 @@ Not here   Noise, and the record of steps (`gradients`). Recordings (`recorded_p
 
 import warnings
 from collections.abc import Callable, Sequence
-from enum import Enum
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -29,27 +28,20 @@ from sfumato.training.engine.functional import Functional
 from sfumato.training.engine.losses import Loss
 from sfumato.training.engine.microbatches import rows_that_fit
 from sfumato.training.engine.projections import Projections
-from sfumato.training.engine.recorded_pieces import RecordedPieces, real_units
+from sfumato.training.engine.recorded_pieces import RecordedPieces, real_units, recorder
 from sfumato.training.engine.self_check import refuse_other_routes, same_draws, self_check
+from sfumato.training.engine.step.settings import Engines, PassSettings
 from sfumato.training.fast.pass_cache import Recorder
 from sfumato.training.integrity.release_barrier import Barrier, fill_caches, refuse_unsafe
 from sfumato.training.models import batch_norm
 from sfumato.training.privacy.clipping import ClippedSums, Clipper
 from sfumato.training.privacy.gradient_pass import Engine, GradientPass
 
-__all__ = ["Engines", "Passes"]
+__all__ = ["Passes"]
 
 T = TypeVar("T")
 
 _ZEROS: Final = 2  # rows that a failure is repeated on: one would not show a batch axis
-
-
-class Engines(Enum):
-    """Ways to get clipped sums. They agree; they differ in speed, memory and in what they support."""
-
-    AUTO = "auto"  # book-keeping, or functional if rows cannot be isolated
-    BOOK_KEEPING = "book-keeping"
-    FUNCTIONAL = "functional"
 
 
 class Passes:
@@ -61,22 +53,22 @@ class Passes:
         loss: Loss,
         clipper: Clipper,
         *,
-        engine: Engines,
+        settings: PassSettings,
         projections: int | None,
         generator: Generator,
-        microbatch_size: int | None,
-        check: bool,
+        expected_batch_size: float,
     ) -> None:
         refuse_unsafe(model)
-        self.microbatch_size = microbatch_size  # units at once; None: as many as fit
+        self.microbatch_size = settings.microbatch_size  # units at once; None: as many as fit
         self._model, self._loss, self._clipper = model, loss, clipper
         self._parameters = parameter_values.find(model).parameters
         self._may_mix = any(hasattr(module, "running_mean") for module in model.modules())
-        self._kind, self._unchecked = engine, check
+        self._kind, self._unchecked = settings.engine, settings.check
         self._barrier = Barrier(model)
         self._engine = self._make_engine(projections, generator)
         self._replays = RecordedPieces(clipper)
         self._fitting: int | None = None  # rows at once, once measured
+        self.record(recorder(settings), expected_batch_size=expected_batch_size)
 
     @property
     def engine(self) -> str:
