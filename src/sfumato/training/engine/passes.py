@@ -76,11 +76,6 @@ class Passes:
         return type(self._engine).__name__
 
     @property
-    def unchecked(self) -> bool:
-        """Whether the self-check has still to look at rows."""
-        return self._unchecked
-
-    @property
     def finite(self) -> bool:
         """Whether all sums that were replayed since `clear` are finite. It waits for the device."""
         return self._replays.finite
@@ -145,13 +140,16 @@ class Passes:
         with same_draws(self._model), self._barrier.undoing():
             Functional(self._model, self._loss, vectorized=False).run(zeros)
 
-    def check(self, batch: Sequence[Any]) -> None:
-        """Check on the first rows whether an engine is wrong for this model; raise if so."""
+    def check(self, batch: Sequence[Any], *, among: Tensor | None = None) -> None:
+        """Check on the first rows whether an engine is wrong for this model; raise if so.
+
+        `among`: the numbers of the rows that may be looked at; None: all.
+        """
         if self._may_mix:
             batch_norm.refuse_mixing(self._model)  # its mode may have changed
         if not self._unchecked:
             return
-        batch = _without_padding(batch, 1)
+        batch = _without_padding(batch if among is None else rows.take(batch, among), 1)
         if not rows.count(batch):
             return
         if list(parameter_values.find(self._model).parameters) != list(self._parameters):
