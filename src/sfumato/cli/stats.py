@@ -9,6 +9,7 @@ import typer
 from sfumato.accounting import Relation
 from sfumato.cli.column_types import column_types
 from sfumato.cli.options import AccountName, ChargedTo, Json, PrivacyUnit, Relations, Source, Typed
+from sfumato.cli.quick_start import uncollected
 from sfumato.cli.releases import require_place, show_release, write_release
 from sfumato.cli.show import show_facts, waiting
 from sfumato.errors import InvalidParameterError
@@ -94,16 +95,17 @@ def command(
 
 def opened(source: str, privacy_unit: str | None, contribution_bound: int, type_of: list[str] | None) -> Any:
     """Return the private table of a file, or of a database with the name of a table behind a '#'."""
-    from sfumato.statistics import private_table
-
     where, _, table = source.partition("#")
-    return private_table(
-        where,
-        privacy_unit=privacy_unit,
-        contribution_bound=contribution_bound,
-        types=column_types(type_of or []),
-        table=table or None,
-    )
+    with uncollected():  # imports ibis and the engine
+        from sfumato.statistics import private_table
+
+        return private_table(
+            where,
+            privacy_unit=privacy_unit,
+            contribution_bound=contribution_bound,
+            types=column_types(type_of or []),
+            table=table or None,
+        )
 
 
 def named_values(table: Any, column: str, texts: tuple[str, ...]) -> tuple[Any, ...]:
@@ -120,9 +122,10 @@ def charged(ledger: str | None, account: str | None) -> Any:
         raise InvalidParameterError("give both --ledger and --account to charge an account, or neither.")
     if ledger is None or account is None:
         return None
-    from sfumato.ledger import Ledger  # brings the database
+    with uncollected():  # imports sqlalchemy
+        from sfumato.ledger import Ledger
 
-    return Ledger(ledger, create=False).account(account)
+        return Ledger(ledger, create=False).account(account)
 
 
 _NEEDED = {
