@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from attacks.learners import estimator_cases, label_cases
 from attacks.releases import Case, mechanism_cases, statistic_cases
 from attacks.selections import margin_cases
+from attacks.votes import vote_cases
 from sfumato import _check
 from sfumato.accounting.guarantee import round_up
 from sfumato.audit.evidence.results import AuditResult, confidence_of_each
@@ -21,7 +22,7 @@ from sfumato.audit.mechanisms.exact_discrete import audit_discrete
 from sfumato.audit.mechanisms.mechanism_attack import audit_mechanism, runs_needed
 from sfumato.mechanisms.random import Generator, resolve
 
-__all__ = ["learners", "mechanisms", "table"]
+__all__ = ["learners", "mechanisms", "table", "voters"]
 
 
 def mechanisms(
@@ -72,6 +73,30 @@ def learners(
     False
     """
     return _one_by_one((*label_cases(), *estimator_cases()), trials, confidence, generator)
+
+
+def voters(
+    trials: int = 4000, *, confidence: float = 0.95, generator: Generator | None = None
+) -> Iterator[AuditResult]:
+    """Attack aggregators of teachers' votes, and whole labeling jobs.
+
+    Args:
+        trials: The number of runs on each of two neighbors. Slow cases run less often, but never too few to
+            contradict the claim.
+        confidence: The confidence of all bounds together.
+        generator: The source of randomness, or None for secure randomness from the operating system.
+
+    Returns:
+        The result of each case, one after the other.
+
+    Raises:
+        InvalidParameterError: If `trials` is not a positive whole number.
+
+    >>> from sfumato.testing import seeded
+    >>> next(voters(400, generator=seeded(0))).refuted
+    False
+    """
+    return _one_by_one(vote_cases(), trials, confidence, generator)
 
 
 def _one_by_one(

@@ -47,7 +47,7 @@ from sfumato.audit.runs.canaries import Canaries
 from sfumato.training import Runtime, train
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from attacks.catalogue import learners, mechanisms, table
+from attacks.catalogue import learners, mechanisms, table, voters
 from attacks.trainers import trainers
 
 DELTA, CONFIDENCE = 1e-5, 0.95
@@ -159,6 +159,7 @@ def claims(quick: bool, device: str) -> Iterator[Row]:
             mechanisms(200 if quick else 2000), QUICK_CLAIMS if quick else None
         ),
         "estimators and label methods": islice(learners(100 if quick else 2000), 2 if quick else None),
+        "votes of teachers": islice(voters(200 if quick else 4000), 3 if quick else None),
         "ways to train": islice(trainers(400 if quick else 2000), 1 if quick else None),
     }
     for subject, results in everything.items():

@@ -163,8 +163,8 @@ def drawn(lists: Mapping[str, Sequence[Any]], method: str, seed: int) -> Iterato
     tried: set[str] = set()
     while len(tried) < math.prod(len(values) for values in kept.values()):
         found = {name: draws.choice(values) for name, values in kept.items()}
-        if said(found) not in tried:
-            tried.add(said(found))
+        if described(found) not in tried:
+            tried.add(described(found))
             yield found
 
 
@@ -221,7 +221,7 @@ def _key(told: Mapping[str, Any]) -> str:
     return json.dumps({name: value for name, value in told.items() if name != "accuracy"}, sort_keys=True)
 
 
-def said(settings: Settings) -> str:
+def described(settings: Settings) -> str:
     """Return settings as text, the same for the same settings."""
     return (
         "the recipe"
@@ -249,7 +249,7 @@ def search(arguments: argparse.Namespace, pool: ProcessPoolExecutor) -> Iterator
         for data, epsilon in cases[:SURVEYED]
     )
     for trial, accuracy in runs.results(trials, until=began + arguments.survey * seconds):
-        name = said(trial.settings)
+        name = described(trial.settings)
         known[name] = trial.settings
         surveyed.setdefault(name, []).append(accuracy)
         yield Row(subject=f"survey, {trial.data}, epsilon {trial.epsilon:g}", name=name, value=accuracy)
@@ -276,7 +276,7 @@ def final(
     )
     found: dict[str, dict[tuple[str, float], list[float]]] = {}
     for trial, accuracy in runs.results(trials, until=until):
-        each = found.setdefault(said(trial.settings), {})
+        each = found.setdefault(described(trial.settings), {})
         each.setdefault((trial.data, trial.epsilon), []).append(accuracy)
     for name, each in found.items():
         note = "; ".join(

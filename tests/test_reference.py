@@ -2,6 +2,7 @@
 """The reference is complete: every public name has a page, and every argument a description."""
 
 import ast
+import dataclasses
 import enum
 import importlib
 import inspect
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 import yaml
+from sklearn.base import BaseEstimator
 
 import sfumato
 
@@ -28,6 +30,7 @@ OURS = (
     __name__,
 )  # modules whose docstrings are checked; this one, to see that the check has power
 
+MOST_PARAMETERS = 12  # of a public callable; settings that belong together have an object
 SECTION = re.compile(r"(Args|Attributes|Returns|Yields|Raises):")
 ENTRY = re.compile(r"    \*{0,2}(\w+):")
 
@@ -195,6 +198,53 @@ def test_the_rule_about_arguments_has_power():
         "U.area: there is no argument length",
         "U.area: no Returns",
     ]
+
+
+def is_description(value: object) -> bool:
+    """Whether a class is a frozen dataclass: it describes, and may have as many fields as that takes."""
+    return dataclasses.is_dataclass(value) and value.__dataclass_params__.frozen  # type: ignore[attr-defined]
+
+
+def callables(value: object, name: str) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Yield what a caller of one public name may call, but for descriptions and estimators' constructors.
+
+    scikit-learn clones an estimator by its parameters, so each setting must be one.
+    """
+    if not getattr(value, "__module__", "").startswith(OURS):
+        return
+    if not inspect.isclass(value):
+        if inspect.isroutine(value):
+            yield name, value
+        return
+    if is_constructed(value) and not is_description(value) and not issubclass(value, BaseEstimator):
+        yield name, value
+    yield from ((f"{name}.{method}", function) for method, function in methods(value))
+
+
+def long_signatures(value: object, name: str) -> list[str]:
+    """Return the callables of one public name that have more parameters than a caller can oversee."""
+    found = callables(value, name)
+    return [each for each, function in found if len(parameters(function)) > MOST_PARAMETERS]
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_no_public_callable_has_more_than_12_parameters(room: str):
+    module = importlib.import_module(f"sfumato.{room}")
+    public = {f"sfumato.{room}.{name}": getattr(module, name) for name in module.__all__}
+    assert [each for name, value in public.items() for each in long_signatures(value, name)] == []
+
+
+def test_the_rule_about_long_signatures_has_power():
+    names = [f"setting_{i}" for i in range(MOST_PARAMETERS + 1)]
+
+    class Long:
+        def method(self) -> None: ...
+
+    fixed = dataclasses.make_dataclass("Fixed", names, frozen=True, namespace={"__module__": __name__})
+    loose = dataclasses.make_dataclass("Loose", names, namespace={"__module__": __name__})
+    Long.method.__signature__ = inspect.signature(fixed)  # type: ignore[attr-defined]
+    assert long_signatures(Long, "Long") == ["Long.method"]
+    assert long_signatures(loose, "Loose") == ["Loose"] and long_signatures(fixed, "Fixed") == []
 
 
 def page_of(room: str) -> str:

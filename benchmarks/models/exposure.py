@@ -24,7 +24,7 @@ from sfumato.audit.models.memorization import SecretFormat
 from sfumato.audit.models.planted_text import Memorization, train_with_secrets
 from sfumato.datasets import DataNotFoundError, Dataset, load
 from sfumato.datasets.shakespeare import ALPHABET, WINDOW
-from sfumato.training import Runtime
+from sfumato.training import Privacy, Runtime
 from sfumato.training.models.networks import lstm, next_token_cross_entropy, transformer
 
 EPSILON, DELTA, CONFIDENCE = 1.0, 1e-5, 0.95
@@ -75,6 +75,7 @@ def _trained(
     count = QUICK_WINDOWS if quick else WINDOWS
     rows = data.train.features[:count], data.train.labels[:count]
     private = epsilon is not None
+    privacy = Privacy(epsilon=epsilon, delta=DELTA, clip_norm=0.3) if private else None
     return train_with_secrets(
         MODELS[name](1 if quick else WIDTH).to(device),
         rows,
@@ -83,9 +84,7 @@ def _trained(
         epochs=2 if quick else 20 if private else 60,
         expected_batch_size=count // 8 if private else min(100, count // 4),
         learning_rate=(PRIVATE_RATES if private else OPEN_RATES)[name],
-        epsilon=epsilon,
-        delta=DELTA if private else None,
-        clip_norm=0.3,
+        privacy=privacy,
         runtime=Runtime(device=device) if private else None,
     )
 

@@ -16,7 +16,7 @@ import torch
 from models.networks import Case, LanguageModel, Recurrent, VisionTransformer
 from torch import Tensor, nn
 
-from sfumato.training import PrivateGradients
+from sfumato.training import PassSettings, PrivateGradients
 
 Step = Callable[[], object]
 
@@ -77,9 +77,7 @@ def private(
         clip_norm=CLIP_NORM,
         noise_multiplier=NOISE_MULTIPLIER,
         expected_batch_size=work.case.batch_size,
-        engine=engine,
-        cuda_graphs=cuda_graphs,
-        compile=compile,
+        passes=PassSettings(engine=engine, cuda_graphs=cuda_graphs, compile=compile),
     )
 
     def step() -> None:

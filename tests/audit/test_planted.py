@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from sfumato.training.engine import passes, self_check
-from sfumato.training.engine.passes import Engines, Passes
+from sfumato.training.engine.passes import Passes
+from sfumato.training.engine.step.settings import Engines
 
 from .planted import CATALOGUE, Planted
 
@@ -33,7 +34,7 @@ def noted_settings(patch: pytest.MonkeyPatch) -> list[tuple[Engines, bool]]:
     made, original = [], Passes.__init__
 
     def noting(self, *args, **settings):
-        made.append((settings["engine"], settings["check"]))
+        made.append((settings["settings"].engine, settings["settings"].check))
         original(self, *args, **settings)
 
     patch.setattr(Passes, "__init__", noting)

@@ -178,5 +178,5 @@ def test_a_run_on_cuda_follows_one_on_the_cpu():
     x, y = data()
     models = [net(dropout=0.0), net(dropout=0.0)]
     for model, device in zip(models, ("cpu", "cuda"), strict=True):
-        learn(model, x, y, device=device, **STEPS)
+        learn(model.to(device), x, y, **STEPS)
     assert torch.allclose(weights(models[0]), weights(models[1].cpu()), atol=1e-3)

@@ -53,7 +53,11 @@ def test_one_answered_class_gives_a_constant_student_that_says_so():
 
 
 def test_a_constant_student_predicts_for_any_number_of_columns():
-    assert constant_classifier(np.array([2, -1])).predict(torch.zeros(3, 1, 4, 4)).tolist() == [2, 2, 2]
+    assert constant_classifier(np.array([2, -1]), classes=5).predict(torch.zeros(3, 1, 4, 4)).tolist() == [
+        2,
+        2,
+        2,
+    ]
 
 
 def test_an_estimator_that_needs_more_rows_is_refused_when_it_is_fitted():

@@ -9,8 +9,10 @@ from torch import nn
 from sfumato import Budget, Ledger
 from sfumato.errors import InvalidParameterError
 from sfumato.testing import seeded
-from sfumato.training import AdaptiveClip, Clipping, CoordinateClipping, PrivateGradients, train
+from sfumato.training import AdaptiveClip, Clipping, CoordinateClipping, train
 from sfumato.training.privacy.clipping import Clipper
+
+from .gradients import private_gradients
 
 FLOOR = 1e-12
 X, Y = torch.zeros(40, 3), torch.zeros(40, dtype=torch.int64)
@@ -24,7 +26,7 @@ def itself(model, rows):
 def private_of(clipping, **options):
     model = nn.Linear(3, 1, bias=False)
     sizes = {"noise_multiplier": 1.0, "expected_batch_size": 1.0, "generator": seeded(0)}
-    return model, PrivateGradients(model, itself, clipping=clipping, **(sizes | options))
+    return model, private_gradients(model, itself, clipping=clipping, **(sizes | options))
 
 
 def released(model, private, row):

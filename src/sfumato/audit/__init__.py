@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         check_stays_spent,
     )
     from sfumato.audit.mechanisms.replay import check_sensitivity, replay
+    from sfumato.audit.mechanisms.vote_canaries import VoteCanaries
     from sfumato.audit.models.attribute_inference import Attribute, infer_attribute
     from sfumato.audit.models.inversion import invert, score_inversion
     from sfumato.audit.models.membership import Lira, Rmia, loss_from_confidences
@@ -57,6 +58,7 @@ __all__ = [
     "Roc",
     "SecretFormat",
     "Vectorized",
+    "VoteCanaries",
     "attack",
     "audit_discrete",
     "audit_inputs",
@@ -102,6 +104,7 @@ _HOMES = {
     "Roc": "evidence.roc",
     "SecretFormat": "models.memorization",
     "Vectorized": "mechanisms.mechanism_attack",
+    "VoteCanaries": "mechanisms.vote_canaries",
     "attack": "runs.run_attack",
     "audit_discrete": "mechanisms.exact_discrete",
     "audit_inputs": "runs.input_canaries",

@@ -7,6 +7,7 @@ words of the command line, never a traceback. Flags are spelled as the glossary 
 
 import sys
 
+from sfumato.cli.quick_start import uncollected
 from sfumato.errors import SfumatoError
 
 __all__ = ["main"]
@@ -14,13 +15,13 @@ __all__ = ["main"]
 
 def main() -> None:
     """Run the `sfumato` command."""
-    # Imported here, so that `import sfumato.cli` stays light.
-    import click
-    import typer.main
+    with uncollected():  # imported here, so that `import sfumato.cli` stays light
+        import click
+        import typer.main
 
-    from sfumato.cli.app import app
-    from sfumato.cli.show import show_error
-    from sfumato.cli.wording import in_options, options_of
+        from sfumato.cli.app import app
+        from sfumato.cli.show import show_error
+        from sfumato.cli.wording import in_options, options_of
 
     root = typer.main.get_command(app)
     try:

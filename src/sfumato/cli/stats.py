@@ -9,6 +9,7 @@ import typer
 from sfumato.accounting import Relation
 from sfumato.cli.column_types import column_types
 from sfumato.cli.options import AccountName, ChargedTo, Json, PrivacyUnit, Relations, Source, Typed
+from sfumato.cli.quick_start import uncollected
 from sfumato.cli.releases import require_place, show_release, write_release
 from sfumato.cli.show import show_facts, waiting
 from sfumato.errors import InvalidParameterError
@@ -77,9 +78,9 @@ def command(
         "most_rows": most_rows,
     }
     terms = {"epsilon": epsilon, "delta": delta, "relation": Relation.parse(relation)}
-    said = {name: value for name, value in given.items() if value is not None}
+    options = {name: value for name, value in given.items() if value is not None}
     table = opened(source, privacy_unit, contribution_bound, type_of)
-    query = _query(table, statistic, column, terms, said)
+    query = _query(table, statistic, column, terms, options)
     payer = charged(ledger, account)
     if plan:
         told = {"plan": query.plan(), "guarantee": query.guarantee.to_dict()}
@@ -94,16 +95,17 @@ def command(
 
 def opened(source: str, privacy_unit: str | None, contribution_bound: int, type_of: list[str] | None) -> Any:
     """Return the private table of a file, or of a database with the name of a table behind a '#'."""
-    from sfumato.statistics import private_table
-
     where, _, table = source.partition("#")
-    return private_table(
-        where,
-        privacy_unit=privacy_unit,
-        contribution_bound=contribution_bound,
-        types=column_types(type_of or []),
-        table=table or None,
-    )
+    with uncollected():  # imports ibis and the engine
+        from sfumato.statistics import private_table
+
+        return private_table(
+            where,
+            privacy_unit=privacy_unit,
+            contribution_bound=contribution_bound,
+            types=column_types(type_of or []),
+            table=table or None,
+        )
 
 
 def named_values(table: Any, column: str, texts: tuple[str, ...]) -> tuple[Any, ...]:
@@ -120,9 +122,10 @@ def charged(ledger: str | None, account: str | None) -> Any:
         raise InvalidParameterError("give both --ledger and --account to charge an account, or neither.")
     if ledger is None or account is None:
         return None
-    from sfumato.ledger import Ledger  # brings the database
+    with uncollected():  # imports sqlalchemy
+        from sfumato.ledger import Ledger
 
-    return Ledger(ledger, create=False).account(account)
+        return Ledger(ledger, create=False).account(account)
 
 
 _NEEDED = {
@@ -132,46 +135,46 @@ _NEEDED = {
 
 
 def _query(
-    table: Any, statistic: Statistic, column: str | None, terms: dict[str, Any], said: dict[str, Any]
+    table: Any, statistic: Statistic, column: str | None, terms: dict[str, Any], options: dict[str, Any]
 ) -> Any:
     from sfumato.statistics import Query
 
     if statistic is Statistic.LEFT_OUT_SHARE:
-        return _left_out(table, column, terms, said)
+        return _left_out(table, column, terms, options)
     if column is None or statistic is Statistic.KEYS:
-        return _of_table(table, statistic, column, terms, said)
-    kind, extra = _question(statistic, said)
-    if unknown := sorted(set(said) - set(kind.__dataclass_fields__)):
+        return _of_table(table, statistic, column, terms, options)
+    kind, extra = _question(statistic, options)
+    if unknown := sorted(set(options) - set(kind.__dataclass_fields__)):
         raise InvalidParameterError(f"{statistic.value} takes no {', '.join(unknown)}: leave it out.")
     missing = [name for name in _NEEDED if name in kind.__dataclass_fields__ and name not in extra]
     if missing:
         raise InvalidParameterError(
             f"{statistic.value} needs {_NEEDED[missing[0]]}, chosen without the data."
         )
-    data = _data(table, statistic, column, said)
-    if "categories" in said:
-        extra = extra | {"categories": named_values(table, column, said["categories"])}
+    data = _data(table, statistic, column, options)
+    if "categories" in options:
+        extra = extra | {"categories": named_values(table, column, options["categories"])}
     bound = table.contribution_bound
     return Query(kind(**terms, **extra, column=column, contribution_bound=bound), data)
 
 
-def _data(table: Any, statistic: Statistic, column: str, said: dict[str, Any]) -> Any:
+def _data(table: Any, statistic: Statistic, column: str, options: dict[str, Any]) -> Any:
     """Return what is asked about: categories, whether there is a value, or numbers; refused by the type."""
-    if "categories" in said:
+    if "categories" in options:
         return table.categories(column)
     return table.present(column) if statistic is Statistic.COUNT else table[column]
 
 
 def _of_table(
-    table: Any, statistic: Statistic, column: str | None, terms: dict[str, Any], said: dict[str, Any]
+    table: Any, statistic: Statistic, column: str | None, terms: dict[str, Any], options: dict[str, Any]
 ) -> Any:
     if column is None and statistic is not Statistic.COUNT:
         columns = ", ".join(table.schema)
         raise InvalidParameterError(
             f"{statistic.value} needs the name of a column behind it. The table has: {columns}."
         )
-    if said:
-        raise InvalidParameterError(f"{statistic.value} takes no {', '.join(sorted(said))}: leave it out.")
+    if options:
+        raise InvalidParameterError(f"{statistic.value} takes no {', '.join(sorted(options))}: leave it out.")
     if column is not None and not terms["delta"]:
         raise InvalidParameterError(
             "keys needs --delta, such as --delta 1e-6: it bounds the chance of naming one."
@@ -179,24 +182,24 @@ def _of_table(
     return table.count(**terms) if column is None else table.keys(column, **terms)
 
 
-def _left_out(table: Any, column: str | None, terms: dict[str, Any], said: dict[str, Any]) -> Any:
+def _left_out(table: Any, column: str | None, terms: dict[str, Any], options: dict[str, Any]) -> Any:
     if column is not None:
         raise InvalidParameterError("left-out-share is a share of all rows: leave the column out.")
-    if wrong := sorted(set(said) - {"most_rows"}):
+    if wrong := sorted(set(options) - {"most_rows"}):
         raise InvalidParameterError(f"left-out-share takes no {', '.join(wrong)}: leave it out.")
-    return table.left_out_share(**terms, **said)
+    return table.left_out_share(**terms, **options)
 
 
-def _question(statistic: Statistic, said: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+def _question(statistic: Statistic, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Return the kind of question that a statistic is, and what it is asked with."""
     from sfumato import statistics as s
 
     if statistic is Statistic.MEDIAN:
-        return s.Quantile, said | {"q": 0.5}
-    if statistic is Statistic.QUANTILES and not said.get("qs"):
+        return s.Quantile, options | {"q": 0.5}
+    if statistic is Statistic.QUANTILES and not options.get("qs"):
         raise InvalidParameterError("quantiles needs --q, such as --q 0.25 --q 0.75.")
-    if statistic is Statistic.HISTOGRAM and "categories" in said:
-        return s.CategoryCounts, said
+    if statistic is Statistic.HISTOGRAM and "categories" in options:
+        return s.CategoryCounts, options
     kinds = {
         Statistic.COUNT: s.Count,
         Statistic.SUM: s.Sum,
@@ -207,4 +210,4 @@ def _question(statistic: Statistic, said: dict[str, Any]) -> tuple[Any, dict[str
         Statistic.HISTOGRAM: s.BinCounts,
         Statistic.BOUNDS: s.AutomaticBounds,
     }
-    return kinds[statistic], said
+    return kinds[statistic], options

@@ -51,11 +51,11 @@ def in_options(message: str, options: Mapping[str, str]) -> str:
     "there is no column 'clip_norm'. Give --delta ..."
     """
     parts = _QUOTED.split(message)  # every second one is quoted
-    parts[::2] = [_said(part, options) for part in parts[::2]]
+    parts[::2] = [_in_options(part, options) for part in parts[::2]]
     return "".join(parts)
 
 
-def _said(text: str, options: Mapping[str, str]) -> str:
+def _in_options(text: str, options: Mapping[str, str]) -> str:
     for phrase, here in _PHRASES.items():
         text = text.replace(phrase, here)
     for name in sorted(options, key=len, reverse=True):

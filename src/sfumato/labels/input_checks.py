@@ -29,7 +29,7 @@ from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms import inputs
 
 __all__ = [
-    "Given",
+    "ArrayLike",
     "check_classes",
     "check_features",
     "check_shape",
@@ -39,7 +39,7 @@ __all__ = [
     "checked_prior",
 ]
 
-Given = Tensor | npt.NDArray[Any] | Sequence[Any]
+ArrayLike = Tensor | npt.NDArray[Any] | Sequence[Any]
 _WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
 _NAMES = "iubUS"  # numpy's kinds: signed, unsigned, bool, text, bytes
 
@@ -62,7 +62,7 @@ def check_features(features: Tensor, *, what: str = "features") -> None:
         )
 
 
-def check_shape(labels: Given, *, rows: int) -> None:
+def check_shape(labels: ArrayLike, *, rows: int) -> None:
     """Raise unless there is one label for each row, by length and type alone. No label is used.
 
     Args:
@@ -86,7 +86,7 @@ def check_shape(labels: Given, *, rows: int) -> None:
         )
 
 
-def _is_whole(labels: Given) -> bool:
+def _is_whole(labels: ArrayLike) -> bool:
     """Whether labels are whole numbers by a type that has no missing values. A list has no type."""
     kind: Any = getattr(labels, "dtype", None)
     if isinstance(kind, torch.dtype):
@@ -94,7 +94,7 @@ def _is_whole(labels: Given) -> bool:
     return isinstance(kind, np.dtype) and kind.kind in "iub"
 
 
-def checked_labels(labels: Given, *, classes: int, rows: int) -> Tensor:
+def checked_labels(labels: ArrayLike, *, classes: int, rows: int) -> Tensor:
     """Return secret labels as int64 on the CPU.
 
     Args:
@@ -120,7 +120,7 @@ def checked_labels(labels: Given, *, classes: int, rows: int) -> Tensor:
     return torch.from_numpy(given.clip(0, classes - 1).astype(np.int64))
 
 
-def _whole_numbers(labels: Given, *, classes: int, rows: int, what: str) -> npt.NDArray[Any]:
+def _whole_numbers(labels: ArrayLike, *, classes: int, rows: int, what: str) -> npt.NDArray[Any]:
     check_classes(classes)
     given = inputs.array(labels.cpu() if isinstance(labels, Tensor) else labels, what=what)
     if given.shape != (rows,) or not (rows == 0 or given.dtype.kind in "iub"):
@@ -135,7 +135,7 @@ def _no_labels(what: str, classes: int, rows: int) -> InvalidParameterError:
     )
 
 
-def checked_evaluation(evaluation: tuple[Tensor, Given], *, classes: int) -> tuple[Tensor, Tensor]:
+def checked_evaluation(evaluation: tuple[Tensor, ArrayLike], *, classes: int) -> tuple[Tensor, Tensor]:
     """Return features and labels that are NOT protected.
 
     Args:
@@ -164,7 +164,7 @@ def checked_evaluation(evaluation: tuple[Tensor, Given], *, classes: int) -> tup
     return features, torch.from_numpy(known.astype(np.int64)).to(features.device)
 
 
-def checked_prior(prior: Given, *, classes: int, rows: int) -> npt.NDArray[np.float64]:
+def checked_prior(prior: ArrayLike, *, classes: int, rows: int) -> npt.NDArray[np.float64]:
     """Return public weights of the classes, normalized.
 
     Args:
@@ -200,7 +200,7 @@ def checked_prior(prior: Given, *, classes: int, rows: int) -> npt.NDArray[np.fl
     return given / totals
 
 
-def checked_owners(owners: Given, *, rows: int, contribution_bound: int) -> Tensor:
+def checked_owners(owners: ArrayLike, *, rows: int, contribution_bound: int) -> Tensor:
     """Return the number of each row's owner.
 
     Args:

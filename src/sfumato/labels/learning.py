@@ -4,8 +4,8 @@
 Targets are one class for each row [rows], weights of the classes [rows, classes], or `MovingTargets`, which
 may use what the model predicts for the rows of a batch. The loss gets them unchanged. The optimizer is Adam,
 or SGD if `momentum` is given; the learning rate falls to zero along a cosine. An epoch is cut into batches
-of nearly equal size, so that no batch has a single row. At the end the model is in evaluation mode, on the
-device of the run, with averaged weights if `ema_decay` is given. The same seed gives the same weights on one
+of nearly equal size, so that no batch has a single row. At the end the model is in evaluation mode, on
+its device, with averaged weights if `ema_decay` is given. The same seed gives the same weights on one
 machine: the order of rows, augmentation and the model's own randomness (dropout) come from it. Global random
 state is left as it was.
 
@@ -111,12 +111,11 @@ def learn(
     augment: Augment | None = None,
     ema_decay: float | None = None,
     seed: int = 0,
-    device: torch.device | str | None = None,
 ) -> None:
     """Train a model, in place, on public features and released targets.
 
     Args:
-        model: The model. It is trained in place.
+        model: The model. It is trained in place, on its device.
         features: The public features, one row for each target.
         targets: The released targets. Never pass private labels.
         epochs: The number of passes over all rows.
@@ -128,7 +127,6 @@ def learn(
         augment: Changes the features of a batch, given a torch generator; or None.
         ema_decay: The decay of an average of the weights over steps, or None for the last weights.
         seed: The seed of the order of rows, of augmentation and of dropout.
-        device: The device to train on, or None for the device of the model.
 
     Raises:
         InvalidParameterError: If a parameter is out of range, or there is not one target for each row.
@@ -143,8 +141,8 @@ def learn(
     _check.positive(learning_rate=learning_rate)
     _check.non_negative(weight_decay=weight_decay, seed=seed)
     _check_lengths(features, targets)
-    place = _device(model, device)
-    model.to(place).train()
+    place = _device(model)
+    model.train()
     trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
     optimizer = _optimizer(list(trainable.values()), learning_rate, momentum, weight_decay)
     average = None if ema_decay is None else WeightAverage(trainable, decay=ema_decay)
@@ -186,7 +184,7 @@ def predictions(model: nn.Module, features: Tensor, *, batch_size: int = 1024) -
     """
     _check.count(batch_size=batch_size)
     with evaluating(model):
-        place = _device(model, None)
+        place = _device(model)
         found = [model(part.to(place)).double().softmax(1).cpu() for part in features.split(batch_size)]
     return torch.cat(found)
 
@@ -206,7 +204,7 @@ def check_model(model: nn.Module, features: Tensor, *, classes: int, batch_size:
 
     >>> check_model(nn.Linear(4, 3), torch.zeros(9, 4), classes=3)
     """
-    place = _device(model, None)
+    place = _device(model)
     with evaluating(model), rehearsing("the model"):
         for part in features.split(batch_size):
             _check_logits(model(part.to(place)), rows=len(part), classes=classes)
@@ -289,9 +287,7 @@ def _check_lengths(features: Tensor, targets: Tensor | MovingTargets) -> None:
         )
 
 
-def _device(model: nn.Module, device: torch.device | str | None) -> torch.device:
-    if device is not None:
-        return torch.device(device)
+def _device(model: nn.Module) -> torch.device:
     first = next(model.parameters(), None)
     return torch.device("cpu") if first is None else first.device
 

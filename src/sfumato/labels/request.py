@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from sfumato.errors import InvalidParameterError
 from sfumato.labels.input_checks import (
-    Given,
+    ArrayLike,
     check_features,
     check_shape,
     checked_evaluation,
@@ -83,8 +83,8 @@ def ask(
     labels: Any,
     *,
     method: Method,
-    owners: Given | None = None,
-    evaluation: tuple[Tensor, Given] | None = None,
+    owners: ArrayLike | None = None,
+    evaluation: tuple[Tensor, ArrayLike] | None = None,
     charge: Charge | None = None,
     generator: Generator | None = None,
 ) -> LabelRequest:
@@ -105,7 +105,7 @@ def ask(
     rows, bound = len(features), method.contribution_bound
     check_shape(labels, rows=rows)
     _check_unit(charge, owners, rows=rows, bound=bound)
-    asked = LabelRequest(
+    request = LabelRequest(
         model=model,
         features=features,
         labels=labels,
@@ -114,13 +114,13 @@ def ask(
         charge=charge,
         generator=generator,
     )
-    method.check_size(rows=rows, units=asked.units)
-    for part in (features,) if asked.evaluation is None else (features, asked.evaluation[0]):
+    method.check_size(rows=rows, units=request.units)
+    for part in (features,) if request.evaluation is None else (features, request.evaluation[0]):
         check_model(model, part, classes=method.classes)
-    return asked
+    return request
 
 
-def _check_unit(charge: Charge, owners: Given | None, *, rows: int, bound: int) -> None:
+def _check_unit(charge: Charge, owners: ArrayLike | None, *, rows: int, bound: int) -> None:
     account = charge.account
     if (account is None) != (charge.purpose is None):
         raise InvalidParameterError("an account and a purpose belong together: pass both, or neither.")

@@ -22,7 +22,7 @@ from sfumato.accounting import composition
 from sfumato.accounting.guarantee import Guarantee
 from sfumato.accounting.price import price
 from sfumato.errors import InvalidParameterError
-from sfumato.labels.input_checks import Given
+from sfumato.labels.input_checks import ArrayLike
 from sfumato.labels.label_run import LabelRun
 from sfumato.labels.learner import Learner
 from sfumato.labels.learning import teacher
@@ -76,8 +76,8 @@ def train(
     *,
     method: Method,
     learner: Learner | None = None,
-    owners: Given | None = None,
-    evaluation: Evaluation | tuple[Tensor, Given] | None = None,
+    owners: ArrayLike | None = None,
+    evaluation: Evaluation | tuple[Tensor, ArrayLike] | None = None,
     storage: Storage | None = None,
     charge: Charge | None = None,
     runtime: Runtime | None = None,
@@ -198,28 +198,28 @@ def _refuse_several(method: ReleasingMethod, runtime: Runtime | None) -> None:
 
 
 def _by_release(
-    asked: LabelRequest, method: ReleasingMethod, learner: Learner, folder: RunFolder | None
+    request: LabelRequest, method: ReleasingMethod, learner: Learner, folder: RunFolder | None
 ) -> LabelRun:
     began = time.monotonic()
-    lessons = method.lessons(len(asked.features))
-    learner.rehearse(asked.model, asked.features, classes=method.classes, lessons=lessons)
-    guarantee = _guarantee(method, asked.unit)  # what cannot be priced is refused before anything is paid
+    lessons = method.lessons(len(request.features))
+    learner.rehearse(request.model, request.features, classes=method.classes, lessons=lessons)
+    guarantee = _guarantee(method, request.unit)  # what cannot be priced is refused before anything is paid
     with nullcontext() if folder is None else folder.taken(resume=False):
-        with _spent(asked, method):
-            true = asked.true_labels(method)
+        with _spent(request, method):
+            true = request.true_labels(method)
             released = method.release(
-                true, teach=teacher(asked.model, asked.features, learner), generator=asked.generator
+                true, teach=teacher(request.model, request.features, learner), generator=request.generator
             )
-            learner(asked.model, asked.features, released)
+            learner(request.model, request.features, released)
         run = LabelRun(
-            model=asked.model,
+            model=request.model,
             method=method,
             guarantee=guarantee,
             seconds=time.monotonic() - began,
-            accuracy=asked.accuracy(),
-            study_note=study_note(asked.generator),
-            account=None if asked.account is None else asked.account.name,
-            record_note=record_note(asked.account),
+            accuracy=request.accuracy(),
+            study_note=study_note(request.generator),
+            account=None if request.account is None else request.account.name,
+            record_note=record_note(request.account),
         )
         if folder is not None:
             folder.finish(run.model.state_dict())
@@ -237,15 +237,15 @@ def _guarantee(method: ReleasingMethod, unit: str) -> Guarantee:
     return Guarantee(epsilon=epsilon, delta=delta, relation=method.relation, privacy_unit=unit)
 
 
-def _spent(asked: LabelRequest, method: ReleasingMethod) -> AbstractContextManager[Any]:
-    account, purpose = asked.charge.account, asked.charge.purpose
+def _spent(request: LabelRequest, method: ReleasingMethod) -> AbstractContextManager[Any]:
+    account, purpose = request.charge.account, request.charge.purpose
     if account is None or purpose is None:
         return nullcontext()
-    return account.spend(method, purpose=purpose, generator=asked.generator)
+    return account.spend(method, purpose=purpose, generator=request.generator)
 
 
 def _by_gradients(
-    asked: LabelRequest,
+    request: LabelRequest,
     method: NoisyGradients,
     described: RunDescription,
     *,
@@ -254,12 +254,12 @@ def _by_gradients(
     runtime: Runtime | None,
 ) -> LabelRun:
     began = time.monotonic()
-    method.rehearse(asked.model, asked.features)
+    method.rehearse(request.model, request.features)
     prepared = time.monotonic() - began
 
     def labeled(run: TrainingRun) -> LabelRun:
         return LabelRun(
-            model=asked.model,
+            model=request.model,
             method=method,
             guarantee=run.guarantee,
             seconds=prepared + run.seconds,
@@ -271,37 +271,37 @@ def _by_gradients(
         )
 
     trainer = Trainer(
-        asked.model,
-        _deferred(asked, lambda: asked.true_labels(method)),
+        request.model,
+        _deferred(request, lambda: request.true_labels(method)),
         privacy=Privacy(
             mechanism=method.mechanism(),
             public_size=method.public_size,
             delta=method.delta,
-            privacy_unit=asked.unit,
-            contribution_bound=None if asked.owners is None else method.contribution_bound,
+            privacy_unit=request.unit,
+            contribution_bound=None if request.owners is None else method.contribution_bound,
         ),
         optimization=Optimization(
             optimizer=method.optimizer,
             schedule=method.schedule if method.falling_rate else None,
             ema_decay=method.ema_decay,
-            denoiser=method.denoiser(asked.features),
+            denoiser=method.denoiser(request.features),
         ),
-        evaluation=replace(described.evaluation, data=asked.evaluation),
+        evaluation=replace(described.evaluation, data=request.evaluation),
         storage=described.storage,
         charge=described.charge,
         audit=audit,
         runtime=runtime,
-        generator=asked.generator,
+        generator=request.generator,
     )
     # What a trainer writes by itself does not say that features are public.
     return labeled(trainer.fit(resume=resume, record=lambda run: labeled(run).to_json()))
 
 
-def _deferred(asked: LabelRequest, labels: Callable[[], Tensor]) -> Deferred:
+def _deferred(request: LabelRequest, labels: Callable[[], Tensor]) -> Deferred:
     """Return rows whose labels are read once the run is paid for."""
     return Deferred(
-        blank=(asked.features[:0], torch.zeros(0, dtype=torch.int64)),
-        read=lambda: ((asked.features, labels()), asked.owners),
-        by_owner=asked.owners is not None,
-        public_units=asked.units,
+        blank=(request.features[:0], torch.zeros(0, dtype=torch.int64)),
+        read=lambda: ((request.features, labels()), request.owners),
+        by_owner=request.owners is not None,
+        public_units=request.units,
     )

@@ -40,7 +40,7 @@ def checked_answers(answers: Any, *, classes: int, rows: int) -> npt.NDArray[np.
     """
     _check.count(classes=classes)
     if classes < 2:
-        raise InvalidParameterError(f"classes must be 2 or more, but {classes!r} was given.")
+        raise InvalidParameterError(f"classes must be 2 or more, but {classes} was given.")
     if rows < 1:
         raise InvalidParameterError("there are no public rows: a student learns from public rows alone.")
     given = np.asarray(answers.detach().cpu() if is_tensor(answers) else answers)

@@ -124,18 +124,18 @@ class FittedNetwork:
         Returns:
             Int64 [rows].
         """
-        return self.probabilities(features).argmax(1).numpy()
+        return self.predict_proba(features).argmax(axis=1)
 
-    def probabilities(self, features: Any) -> Tensor:
+    def predict_proba(self, features: Any) -> npt.NDArray[np.float64]:
         """Return the network's probabilities of the classes.
 
         Args:
             features: Rows as those it learned from.
 
         Returns:
-            Float64 [rows, classes] on the CPU.
+            Float64 [rows, classes].
         """
-        return predictions(self.model, _rows(features))
+        return predictions(self.model, _rows(features)).numpy()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -178,7 +178,7 @@ class SemiSupervisedStudent:
         check_features(rows)
         known = checked_answers(answers, classes=classes, rows=len(rows))
         if len(np.unique(known[known >= 0])) == 1:
-            return constant_classifier(known)
+            return constant_classifier(known, classes=classes)
         model = copy.deepcopy(self.model)
         place = _place(model, settings.device)
         check_model(model.to(place), rows, classes=classes)

@@ -23,23 +23,41 @@ from sfumato._torch import is_tensor
 from sfumato.errors import InvalidParameterError, SfumatoError
 from sfumato.pate.answers import checked_answers
 
-__all__ = ["Classifier", "FittedEstimator", "Student", "SupervisedStudent", "constant_classifier"]
+__all__ = ["FittedEstimator", "FittedStudent", "Student", "SupervisedStudent", "constant_classifier"]
 
 Classes = npt.NDArray[np.int64]
 
 
-class Classifier(Protocol):
+class FittedStudent(Protocol):
     """A fitted student."""
 
-    def predict(self, features: Any) -> Classes:
-        """Return the class of each row, int64 [rows]."""
+    def predict(self, features: Any, /) -> Classes:
+        """Return the class of each row.
+
+        Args:
+            features: The rows.
+
+        Returns:
+            Int64 [rows].
+        """
+        ...
+
+    def predict_proba(self, features: Any, /) -> npt.NDArray[np.float64]:
+        """Return the probabilities of the classes, which `InteractiveGNMax` asks for.
+
+        Args:
+            features: The rows.
+
+        Returns:
+            Float64 [rows, classes].
+        """
         ...
 
 
 class Student(Protocol):
     """A way to learn from public rows and the answers for some of them."""
 
-    def fit(self, features: Any, answers: Any, *, classes: int, progress: bool = True) -> Classifier:
+    def fit(self, features: Any, answers: Any, *, classes: int, progress: bool = True) -> FittedStudent:
         """Learn.
 
         Args:
@@ -60,11 +78,13 @@ class FittedEstimator:
 
     Attributes:
         estimator: The estimator.
+        classes: The number of classes.
         answered: The number of rows that it learned from.
         constant: Whether all answers were one class, so that the student predicts it always.
     """
 
     estimator: Any
+    classes: int
     answered: int
     constant: bool = False
 
@@ -78,6 +98,22 @@ class FittedEstimator:
             Int64 [rows].
         """
         return np.asarray(self.estimator.predict(_without_torch(features))).astype(np.int64)
+
+    def predict_proba(self, features: Any) -> npt.NDArray[np.float64]:
+        """Return the probabilities of the classes; 1 for the predicted one if the estimator gives none.
+
+        Args:
+            features: Rows as those it learned from.
+
+        Returns:
+            Float64 [rows, classes].
+        """
+        if not hasattr(self.estimator, "predict_proba"):
+            return np.eye(self.classes)[self.predict(features)]
+        known = np.asarray(self.estimator.predict_proba(_without_torch(features)), dtype=np.float64)
+        found = np.zeros((len(known), self.classes))
+        found[:, np.asarray(self.estimator.classes_).astype(np.int64)] = known
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,29 +153,32 @@ class SupervisedStudent:
         known = checked_answers(answers, classes=classes, rows=len(rows))
         answered = np.flatnonzero(known >= 0)
         if len(np.unique(known[answered])) == 1:
-            return constant_classifier(known)
+            return constant_classifier(known, classes=classes)
         taken = rows.iloc[answered] if hasattr(rows, "iloc") else rows[answered]
         return FittedEstimator(
-            estimator=_fitted(clone(self.estimator), taken, known[answered]), answered=len(answered)
+            estimator=_fitted(clone(self.estimator), taken, known[answered]),
+            classes=classes,
+            answered=len(answered),
         )
 
 
-def constant_classifier(answers: Classes) -> FittedEstimator:
+def constant_classifier(answers: Classes, *, classes: int) -> FittedEstimator:
     """Return a student that predicts the only class that was answered.
 
     Args:
         answers: Checked answers, all of them one class or -1.
+        classes: The number of classes.
 
     Returns:
         The student.
 
-    >>> constant_classifier(np.array([-1, 3, 3])).predict(np.zeros((2, 4)))
+    >>> constant_classifier(np.array([-1, 3, 3]), classes=5).predict(np.zeros((2, 4)))
     array([3, 3])
     """
     answered = answers[answers >= 0]
     estimator = DummyClassifier(strategy="constant", constant=int(answered[0]))
     estimator.fit(np.zeros((len(answered), 1)), answered)
-    return FittedEstimator(estimator=estimator, answered=len(answered), constant=True)
+    return FittedEstimator(estimator=estimator, classes=classes, answered=len(answered), constant=True)
 
 
 def _without_torch(features: Any) -> Any:

@@ -17,7 +17,7 @@ import os
 import time
 from collections.abc import Hashable, Sequence
 from pathlib import Path
-from typing import Any, Protocol, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -35,47 +35,13 @@ from sfumato.pate.plan import Job
 from sfumato.pate.private_rows import DeferredRows, PrivateRows, given_rows
 from sfumato.pate.run import PateRun, ReleasedAnswers, facts_of
 from sfumato.pate.settings import VoteKeywords, VoteSettings
+from sfumato.pate.student import FittedStudent, Student
 from sfumato.pate.teachers import Classifier, Ensemble, check_teacher, train_teachers
 from sfumato.pate.teaching import ranks, rows
 
-__all__ = ["FittedStudent", "Student", "label", "train"]
+__all__ = ["label", "train"]
 
 _KEY, _TEACHERS = "partition.key", "teachers"
-
-
-class FittedStudent(Protocol):
-    """A classifier that was fitted."""
-
-    def predict(self, features: Any, /) -> npt.NDArray[Any]:
-        """Return the class number of each row.
-
-        Args:
-            features: The rows.
-
-        Returns:
-            The class numbers.
-        """
-        ...
-
-
-class Student(Protocol):
-    """What learns from answers: `SupervisedStudent`, `SemiSupervisedStudent`, or your own."""
-
-    def fit(
-        self, features: Any, answers: npt.NDArray[np.int64], *, classes: int, progress: bool = True
-    ) -> FittedStudent:
-        """Learn from public rows and the answers to some of them.
-
-        Args:
-            features: All public rows.
-            answers: The class of each row, or -1 if it was not answered.
-            classes: The number of classes.
-            progress: Whether to show a progress bar.
-
-        Returns:
-            A fitted classifier.
-        """
-        ...
 
 
 def label(
@@ -289,8 +255,8 @@ def _noisy(
     def predict(answers: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         if not (answers != NO_ANSWER).any():
             return np.full(counts.shape, 1 / counts.shape[1])
-        fitted: Any = learner.fit(asked, answers, classes=counts.shape[1], progress=False)
-        return np.asarray(fitted.predict_proba(asked), dtype=np.float64)
+        fitted = learner.fit(asked, answers, classes=counts.shape[1], progress=False)
+        return fitted.predict_proba(asked)
 
     return interactive_answers(
         job.aggregator,

@@ -2,6 +2,7 @@
 """Train networks with differential privacy: per-example gradients, clipping, sampling, the trainer."""
 
 from sfumato import _needs_torch  # noqa: F401  # pyright: ignore[reportUnusedImport] - an error where torch is missing
+from sfumato.training.adapters.loop_settings import LoopSettings
 from sfumato.training.adapters.make_private import (
     PrivateParts,
     SpentPrivacy,
@@ -10,8 +11,9 @@ from sfumato.training.adapters.make_private import (
 )
 from sfumato.training.description import Charge, Evaluation, Optimization, Privacy, Storage
 from sfumato.training.distributed import OtherRankError
-from sfumato.training.engine.gradients import Engines, PrivateGradients
+from sfumato.training.engine.gradients import PrivateGradients
 from sfumato.training.engine.losses import cross_entropy
+from sfumato.training.engine.step.settings import Engines, PassSettings
 from sfumato.training.models.batch_norm import fix
 from sfumato.training.models.lora import add_lora
 from sfumato.training.models.transfer import cached_features
@@ -45,11 +47,13 @@ __all__ = [
     "Evaluation",
     "FixedSizeSampling",
     "IndependentNoise",
+    "LoopSettings",
     "Metrics",
     "NoiseSource",
     "NoisyStep",
     "Optimization",
     "OtherRankError",
+    "PassSettings",
     "PoissonSampling",
     "Privacy",
     "PrivateGradients",

@@ -135,7 +135,7 @@ class TrainingLoop:
 
     def _needs_zeros(self) -> bool:
         """Whether steps add rows of zeros to batches."""
-        recorded = self._runtime.compile or self._runtime.cuda_graphs
+        recorded = self._runtime.passes.recorded
         return recorded or self.mechanism.step.group_size > 1 or self._audited is not None
 
     def require_alike(self, settings: Mapping[str, str]) -> None:
@@ -324,11 +324,7 @@ def private_gradients(
         clipping=step.clipping,
         group_size=step.group_size,
         projections=step.projections,
-        engine=runtime.engine,
-        microbatch_size=runtime.microbatch_size,
-        compile=runtime.compile,
-        cuda_graphs=runtime.cuda_graphs,
+        passes=runtime.passes,
         generator=generator,
-        check=runtime.check,
         trials=audited is not None,
     )

@@ -16,7 +16,7 @@ from torch import nn
 from sfumato import _check
 from sfumato.errors import InvalidParameterError
 from sfumato.training import distributed
-from sfumato.training.engine.gradients import Engines
+from sfumato.training.engine.step.settings import Engines, PassSettings
 
 __all__ = ["Runtime"]
 
@@ -55,16 +55,25 @@ class Runtime:
     timeout: float = 600.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "engine", _engine(self.engine))
+        object.__setattr__(self, "engine", self.passes.engine)
         _check.count(evaluation_batch_size=self.evaluation_batch_size)
         _check.positive(timeout=self.timeout)
-        if self.microbatch_size is not None:
-            _check.count(microbatch_size=self.microbatch_size)
         if self.autocast not in (None, torch.bfloat16):
             raise InvalidParameterError(
                 f"autocast must be torch.bfloat16 or None, but {self.autocast!r} was given: in coarser "
                 "ranges small gradients vanish."
             )
+
+    @property
+    def passes(self) -> PassSettings:
+        """How passes over a batch are computed."""
+        return PassSettings(
+            engine=self.engine,
+            microbatch_size=self.microbatch_size,
+            cuda_graphs=self.cuda_graphs,
+            compile=self.compile,
+            check=self.check,
+        )
 
     def device_for(self, model: nn.Module) -> torch.device:
         """Return where to train a model; a process under torchrun gets its own GPU.
@@ -93,10 +102,3 @@ class Runtime:
         """
         with torch.autocast(device.type, dtype=self.autocast, enabled=self.autocast is not None):
             yield
-
-
-def _engine(engine: Engines | str) -> Engines:
-    names = [kind.value for kind in Engines]
-    if not (isinstance(engine, Engines) or engine in names):
-        raise InvalidParameterError(f"unknown engine {engine!r}. Use one of: {', '.join(names)}.")
-    return Engines(engine)

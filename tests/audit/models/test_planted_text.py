@@ -11,6 +11,7 @@ from sfumato.audit.models.planted_text import plant, text_log_likelihood, train_
 from sfumato.datasets.shakespeare import encode_text, windows
 from sfumato.errors import InvalidParameterError
 from sfumato.testing import seeded
+from sfumato.training import Privacy
 from sfumato.training.models.networks import lstm, transformer
 
 LENGTH = 15
@@ -114,8 +115,7 @@ def test_a_model_trained_at_epsilon_1_keeps_nothing_of_them(rows, name):
         epochs=2,
         expected_batch_size=27,
         learning_rate=1.0,
-        epsilon=1.0,
-        delta=1e-3,
+        privacy=Privacy(epsilon=1.0, delta=1e-3),
         generator=seeded(2),
     )
     assert found.guarantee is not None and found.guarantee.epsilon == pytest.approx(1.0, abs=0.01)

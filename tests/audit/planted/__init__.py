@@ -31,6 +31,7 @@ from . import (
     statistics,
     steps,
     training,
+    votes,
 )
 from .catalogue import Planted
 
@@ -46,6 +47,7 @@ CATALOGUE: tuple[Planted, ...] = (
     *loops.BUGS,
     *mechanisms.BUGS,
     *selections.BUGS,
+    *votes.BUGS,
     *statistics.BUGS,
     *poison.BUGS,
     *models.BUGS,

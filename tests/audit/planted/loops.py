@@ -18,7 +18,7 @@ from sfumato.audit.mechanisms.replay import check_sensitivity
 from sfumato.errors import SfumatoError
 from sfumato.mechanisms.random import Generator
 from sfumato.testing import seeded
-from sfumato.training import PrivateParts, SpentPrivacy, make_private
+from sfumato.training import LoopSettings, PrivateParts, SpentPrivacy, make_private
 from sfumato.training.adapters import calls
 from sfumato.training.adapters import criterion as criteria
 from sfumato.training.adapters.calls import BatchCalls
@@ -59,7 +59,7 @@ def parts_of(
         optimizer=torch.optim.SGD(model.parameters(), lr=size),
         criterion=criterion,  # type: ignore[arg-type]
         data_loader=DataLoader(data, batch_size=4),
-        expected_batch_size=size,
+        settings=LoopSettings(expected_batch_size=size),
         public_size=4,
         noise_multiplier=noise,
         max_grad_norm=1.0,

@@ -14,7 +14,7 @@ from sfumato.audit.mechanisms.replay import check_sensitivity
 from sfumato.errors import UnsupportedModelError
 from sfumato.mechanisms.random import Generator
 from sfumato.testing import seeded
-from sfumato.training import PrivateGradients
+from sfumato.training import PassSettings, PrivateGradients
 from sfumato.training.data.augmentation import Augmenter
 from sfumato.training.data.units import Units
 from sfumato.training.engine.passes import Passes
@@ -115,13 +115,20 @@ def rows(seed: int) -> Tensor:
     return scale * torch.randn(ROWS, 4, generator=generator)
 
 
-def moved_too_far(do: Callable[[nn.Module, Tensor], Tensor], seed: int, **options: object) -> bool:
+def moved_too_far(do: Callable[[nn.Module, Tensor], Tensor], seed: int, *, check: bool = True) -> bool:
     """Take a step on neighbors with the same noise: does one row move what is released by too much?"""
 
     def release(x: Tensor, generator: Generator) -> np.ndarray:
         model = Model(do)
-        settings = {"clip_norm": 1.0, "noise_multiplier": 1.0, "expected_batch_size": 1.0, **options}
-        private = PrivateGradients(model, _loss, generator=generator, **settings)
+        private = PrivateGradients(
+            model,
+            _loss,
+            clip_norm=1.0,
+            noise_multiplier=1.0,
+            expected_batch_size=1.0,
+            passes=PassSettings(check=check),
+            generator=generator,
+        )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             private.backward(x)

@@ -104,7 +104,8 @@ def one_draw_for_all(patch: pytest.MonkeyPatch) -> None:
 
 
 def forget_the_schedule_in_the_noise(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(gradients.PrivateGradients, "bound", property(lambda self: self._clipper.bound))
+    stated = property(lambda self: self.step.clipping.bound(list(self.parameters)))
+    patch.setattr(gradients.PrivateGradients, "bound", stated)
 
 
 # --- clipping ---------------------------------------------------------------------------------------------

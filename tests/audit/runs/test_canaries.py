@@ -23,6 +23,7 @@ from sfumato.training import (
     DpSgd,
     FixedSizeSampling,
     NoisyStep,
+    PassSettings,
     PoissonSampling,
     PrivateGradients,
     Runtime,
@@ -392,7 +393,7 @@ def contributions(clipping, *, layers=1):
         noise_multiplier=1e-20,
         expected_batch_size=1,
         generator=seeded(2),
-        check=False,
+        passes=PassSettings(check=False),
     )
     batch = audited.units.take(audited.units._places)
     private.backward(*batch.rows)

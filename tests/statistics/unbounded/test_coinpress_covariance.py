@@ -8,7 +8,7 @@ from sfumato.accounting import zcdp
 from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError
 from sfumato.statistics.columns.columns import rows_of
-from sfumato.statistics.query import cost
+from sfumato.statistics.query import Query, cost
 from sfumato.statistics.unbounded.coinpress_covariance import CoinPressCovariance, coinpress_covariance
 from sfumato.testing import seeded
 
@@ -56,8 +56,8 @@ def test_more_steps_find_directions_that_vary_little():
     for seed in range(3):
         rows = skewed(4000, seed)
         for steps, found in errors.items():
-            given = {"bounds": BOUNDS, "stddev": 10.0, "rho": 0.5, "delta": 1e-6, "generator": seeded(seed)}
-            found.append(distance(coinpress_covariance(rows, steps=steps, **given).value, np.cov(rows.T)))
+            release = Query(asked(steps=steps), rows_of(rows)).release(generator=seeded(seed))
+            found.append(distance(release.value, np.cov(rows.T)))
     assert np.mean(errors[4]) < 0.02 * np.mean(errors[1])
 
 

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small private loops, and the plain loop over examples that they must agree with."""
 
+from dataclasses import fields
+
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from sfumato.testing import seeded
-from sfumato.training import make_private
+from sfumato.training import Charge, LoopSettings, make_private
 
 torch.set_num_threads(1)  # the tests run in several processes: threads would only wait for one another
 
@@ -136,8 +138,19 @@ def private(module, data, *, batch_size=8, lr=0.0, noise_multiplier=NO_NOISE, cr
         max_grad_norm=CLIP,
         public_size=more.pop("public_size", SIZE),
         generator=more.pop("generator", seeded(1)),
-        **more,
+        **described(more),
     )
+
+
+def described(options):
+    """Return options of `make_private`, with its settings and its charge in their objects."""
+    made = {"settings": LoopSettings, "charge": Charge}
+    own = {
+        name: {each.name: options[each.name] for each in fields(kind) if each.name in options}
+        for name, kind in made.items()
+    }
+    rest = {name: value for name, value in options.items() if not any(name in part for part in own.values())}
+    return rest | {name: made[name](**part) for name, part in own.items()}
 
 
 def first_batch(loader):

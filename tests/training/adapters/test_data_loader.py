@@ -23,7 +23,7 @@ from sfumato.testing import seeded
 from sfumato.training import make_private
 from sfumato.training.data.tree import tensors as tensors_in
 
-from .loops import LOSS
+from .loops import LOSS, described
 
 ALPHA = 1e-6
 DATA = TensorDataset(torch.arange(40.0)[:, None], torch.zeros(40, dtype=torch.int64))
@@ -63,7 +63,7 @@ def parts_of(loader, **more):
         max_grad_norm=1.0,
         public_size=40,
         generator=more.pop("generator", seeded(2)),
-        **more,
+        **described(more),
     )
 
 

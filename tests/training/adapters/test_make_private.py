@@ -33,6 +33,7 @@ from .loops import (
     clipped_loop,
     clipped_sum,
     data_of,
+    described,
     first_batch,
     mlp,
     private,
@@ -336,7 +337,7 @@ def with_epsilon(module, data, **more):
         optimizer=torch.optim.SGD(module.parameters(), lr=0.0),
         criterion=LOSS,
         data_loader=DataLoader(data, batch_size=8),
-        **(settings | more),
+        **described(settings | more),
     )
 
 
@@ -633,6 +634,23 @@ def test_settings_that_make_no_sense_are_refused(settings, says):
     module, data = data_of("mlp")
     with pytest.raises(InvalidParameterError, match=says):
         private(module, data, **settings)
+    assert "forward" not in vars(module)
+
+
+@pytest.mark.parametrize("name", ["settings", "charge"])
+def test_settings_of_another_type_are_refused(name):
+    module, data = data_of("mlp")
+    with pytest.raises(InvalidParameterError, match=f"{name} is of type dict"):
+        make_private(
+            module=module,
+            optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
+            criterion=LOSS,
+            data_loader=DataLoader(data, batch_size=8),
+            noise_multiplier=1.0,
+            max_grad_norm=1.0,
+            public_size=40,
+            **{name: {}},
+        )
     assert "forward" not in vars(module)
 
 

@@ -19,6 +19,7 @@ from sfumato.training import (
     Clipping,
     DpSgd,
     NoisyStep,
+    PassSettings,
     PoissonSampling,
     PrivateGradients,
     Trainer,
@@ -165,7 +166,13 @@ def model():
 def gradient(loss, *batch, engine):
     linear = model()
     private = PrivateGradients(
-        linear, loss, clip_norm=0.5, noise_multiplier=1, expected_batch_size=1, engine=engine, noise=Silent()
+        linear,
+        loss,
+        clip_norm=0.5,
+        noise_multiplier=1,
+        expected_batch_size=1,
+        noise=Silent(),
+        passes=PassSettings(engine=engine),
     )
     private.backward(*batch)
     return linear.weight.grad

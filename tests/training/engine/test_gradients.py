@@ -15,9 +15,10 @@ from sfumato.accounting.price import price
 from sfumato.errors import InvalidParameterError
 from sfumato.testing import seeded
 from sfumato.training.engine.functional import Functional
-from sfumato.training.engine.gradients import PrivateGradients
 from sfumato.training.privacy.clipping import AdaptiveClip, Clipping, CoordinateClipping, Scaling
 from sfumato.training.privacy.sampling import PoissonSampling
+
+from ..gradients import private_gradients
 
 SLACK = 1e-4  # float32 rounding
 ALPHA = 1e-6
@@ -75,7 +76,7 @@ def private_of(model, loss=product, *, engine="book-keeping", clipping=STYLES["f
         **options,
     }
     kind = "functional" if engine == "loop" else engine
-    private = PrivateGradients(model, loss, clipping=clipping, engine=kind, **options)
+    private = private_gradients(model, loss, clipping=clipping, engine=kind, **options)
     if engine == "loop":
         private._passes._engine = Functional(model, private._passes._loss, vectorized=False)
     return private

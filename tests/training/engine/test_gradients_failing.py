@@ -19,10 +19,12 @@ from sfumato.testing import seeded
 from sfumato.training.data import rows
 from sfumato.training.engine.book_keeping import BookKeeping
 from sfumato.training.engine.functional import Functional
-from sfumato.training.engine.gradients import Engines, PrivateGradients
 from sfumato.training.engine.losses import cross_entropy
 from sfumato.training.engine.rules.linear import LinearOp
+from sfumato.training.engine.step.settings import Engines
 from sfumato.training.privacy.clipping import AdaptiveClip, Clipping, CoordinateClipping
+
+from ..gradients import private_gradients
 
 SLACK = 1e-4  # float32 rounding
 STYLES = {
@@ -69,7 +71,7 @@ def private_of(model, loss=product, *, engine="book-keeping", clipping=STYLES["f
         **options,
     }
     kind = "functional" if engine == "loop" else engine
-    private = PrivateGradients(model, loss, clipping=clipping, engine=kind, **options)
+    private = private_gradients(model, loss, clipping=clipping, engine=kind, **options)
     if engine == "loop":
         private._passes._engine = Functional(model, private._passes._loss, vectorized=False)
     return private

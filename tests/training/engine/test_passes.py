@@ -7,7 +7,8 @@ from sfumato.errors import InvalidParameterError, NotPrivateError, UnsupportedMo
 from sfumato.testing import seeded
 from sfumato.training import Clipping
 from sfumato.training.engine.losses import weighted
-from sfumato.training.engine.passes import Engines, Passes
+from sfumato.training.engine.passes import Passes
+from sfumato.training.engine.step.settings import Engines, PassSettings
 from sfumato.training.privacy.clipping import Clipper
 
 X = torch.tensor([[3.0, 4.0], [0.0, 0.5], [1.0, 0.0]])
@@ -20,13 +21,12 @@ def outputs(model, x):
 def passes_of(model, **options):
     clipper = Clipper(Clipping(clip_norm=1.0), dict(model.named_parameters()))
     settings = {
-        "engine": Engines.AUTO,
+        "settings": PassSettings(**options),
         "projections": None,
         "generator": seeded(0),
-        "microbatch_size": None,
-        "check": True,
+        "expected_batch_size": 3.0,
     }
-    return Passes(model, weighted(outputs), clipper, **(settings | options))
+    return Passes(model, weighted(outputs), clipper, **settings)
 
 
 def added(passes, batch, per_unit=1):
@@ -67,8 +67,8 @@ def test_a_check_refuses_parameters_that_were_unfrozen_later():
     model.bias.requires_grad_(False)
     clipper = Clipper(Clipping(clip_norm=1.0), {"weight": model.weight})
     passes = Passes(
-        model, weighted(outputs), clipper, engine=Engines.AUTO, projections=None, generator=seeded(0),
-        microbatch_size=None, check=True,
+        model, weighted(outputs), clipper, settings=PassSettings(), projections=None, generator=seeded(0),
+        expected_batch_size=3.0,
     )  # fmt: skip
     model.bias.requires_grad_(True)
     with pytest.raises(InvalidParameterError, match="frozen or unfrozen"):

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from sfumato.errors import InvalidParameterError
-from sfumato.training import Clipping, CoordinateClipping
+from sfumato.training import Clipping, CoordinateClipping, PassSettings
 from sfumato.training.engine import recorded_pieces
 from sfumato.training.engine.book_keeping import BookKeeping
 from sfumato.training.engine.losses import weighted
@@ -97,9 +97,9 @@ def test_clipping_by_coordinate_cannot_be_recorded():
 
 
 def test_the_settings_decide_what_records():
-    assert recorder(cuda_graphs=False, compile=False) is None
-    assert isinstance(recorder(cuda_graphs=False, compile=True), Compiling)
-    assert isinstance(recorder(cuda_graphs=True, compile=False), CudaGraphs)
+    assert recorder(PassSettings()) is None
+    assert isinstance(recorder(PassSettings(compile=True)), Compiling)
+    assert isinstance(recorder(PassSettings(cuda_graphs=True)), CudaGraphs)
 
 
 def test_a_unit_is_padding_if_all_its_rows_weigh_nothing():

@@ -11,6 +11,8 @@ from sfumato.training.engine.gradients import PrivateGradients
 from sfumato.training.fast import compilation
 from sfumato.training.privacy.clipping import AdaptiveClip, Clipping
 
+from ..gradients import private_gradients
+
 needs_compiler = pytest.mark.skipif(
     shutil.which("g++") is None and shutil.which("clang++") is None,
     reason="torch.compile needs a C++ compiler",
@@ -34,7 +36,7 @@ def batch(rows):
 
 def private_of(model, **options):
     options = {"clip_norm": 0.5, **options}
-    return PrivateGradients(
+    return private_gradients(
         model, noise_multiplier=1e-9, expected_batch_size=8, generator=seeded(0), **options
     )
 
@@ -233,7 +235,7 @@ def test_a_row_that_is_not_finite_does_not_double_the_others_at_a_new_shape(monk
         for compiled in (False, True):
             model = nn.Linear(3, 2, bias=False)
             nn.init.zeros_(model.weight)
-            private = PrivateGradients(
+            private = private_gradients(
                 model, clip_norm=1.0, noise_multiplier=1.0, expected_batch_size=20, compile=compiled
             )
             x = torch.cat([torch.full((rows, 3), 10.0), torch.full((1, 3), 1e30)])

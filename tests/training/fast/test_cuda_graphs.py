@@ -9,6 +9,7 @@ from torch import nn
 from sfumato.testing import seeded
 from sfumato.training.engine.book_keeping import BookKeeping
 from sfumato.training.engine.gradients import PrivateGradients
+from sfumato.training.engine.step.settings import PassSettings
 from sfumato.training.fast.compilation import Compiling
 from sfumato.training.fast.cuda_graphs import CudaGraphs
 from sfumato.training.fast.pass_cache import Recordings
@@ -121,7 +122,7 @@ def test_a_training_loop_runs_in_graphs_as_without():
             clip_norm=1.0,
             noise_multiplier=1e-6,
             expected_batch_size=64,
-            cuda_graphs=graphs,
+            passes=PassSettings(cuda_graphs=graphs),
             generator=seeded(0),
         )
         optimizer = torch.optim.SGD(model.parameters(), lr=0.5)

@@ -11,6 +11,8 @@ from sfumato.training.engine.gradients import PrivateGradients
 from sfumato.training.fast.pass_cache import Recordings, Replay
 from sfumato.training.privacy.clipping import AdaptiveClip, ClippedSums, Clipper, Clipping, CoordinateClipping
 
+from ..gradients import private_gradients
+
 CLIPPING = Clipping(clip_norm=0.5, adaptive=AdaptiveClip(count_noise_multiplier=1.0))
 
 
@@ -109,7 +111,7 @@ def private_of(model, *, recorded, **options):
         "check": False,
         **options,
     }
-    private = PrivateGradients(model, squares, clipping=CLIPPING, **options)
+    private = private_gradients(model, squares, clipping=CLIPPING, **options)
     if recorded:
         private._passes.record(AsItIs(), expected_batch_size=private.expected_batch_size)
     return private
@@ -143,7 +145,7 @@ def test_sums_that_were_not_finite_are_thrown_away_with_their_noise_and_computed
 
 def test_without_a_gpu_batches_are_run_as_ever():
     model = nn.Linear(3, 2)
-    private = PrivateGradients(
+    private = private_gradients(
         model, squares, clip_norm=1.0, noise_multiplier=1.0, expected_batch_size=4, cuda_graphs=True
     )
     private.backward(torch.randn(4, 3))
@@ -214,7 +216,7 @@ def test_recordings_used_longest_ago_are_dropped_first():
 @pytest.mark.parametrize("option", ["compile", "cuda_graphs"])
 def test_clipping_by_coordinate_is_not_recorded(option):
     with pytest.raises(ValueError, match="Leave cuda_graphs and compile out"):
-        PrivateGradients(
+        private_gradients(
             nn.Linear(3, 2),
             clipping=CoordinateClipping(coordinate_bound=1.0),
             noise_multiplier=1.0,

@@ -9,11 +9,11 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from sfumato.errors import NotPrivateError, UnsupportedModelError, UnsupportedUseError
 from sfumato.training import make_private, train
-from sfumato.training.engine.gradients import PrivateGradients
 from sfumato.training.engine.losses import cross_entropy
 from sfumato.training.integrity import release_barrier as barriers
 from sfumato.training.integrity.release_barrier import Barrier, refuse_rewriting, refuse_unsafe
 
+from ..gradients import private_gradients
 from ..leaky import LEAKY, PLAIN, Leaking, Part, X, quietly
 
 
@@ -238,7 +238,7 @@ def sums(model, x):
 
 def private_of(model, loss=sums, *, engine="auto", **options):
     kind = "functional" if engine == "loop" else engine
-    private = PrivateGradients(
+    private = private_gradients(
         model, loss, clip_norm=1.0, noise_multiplier=1.0, expected_batch_size=4.0, engine=kind, **options
     )
     if engine == "loop":

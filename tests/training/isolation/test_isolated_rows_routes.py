@@ -12,10 +12,11 @@ from torch import nn
 from sfumato.errors import UnsupportedUseError
 from sfumato.training.data.augmentation import Augmenter
 from sfumato.training.engine.book_keeping import BookKeeping
-from sfumato.training.engine.gradients import PrivateGradients
 from sfumato.training.isolation.isolated_rows import Isolated
 from sfumato.training.models.transfer import _features
 from sfumato.training.privacy.clipping import Clipping
+
+from ..gradients import private_gradients
 
 falls_back = pytest.mark.filterwarnings(
     "ignore:.*oing on with the functional engine", "ignore:torch.func.vmap cannot run"
@@ -56,7 +57,7 @@ def data():
 
 def clipped_sum(model, *batch, **options):
     torch.manual_seed(2)
-    private = PrivateGradients(
+    private = private_gradients(
         model,
         lambda model, *row: model(*row),
         clipping=Clipping(clip_norm=1.0),

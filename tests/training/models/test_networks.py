@@ -7,7 +7,6 @@ from sfumato.errors import InvalidParameterError
 from sfumato.training import PrivateGradients
 from sfumato.training.models.networks import (
     cnn,
-    fitting,
     linear,
     loss_for,
     lstm,
@@ -16,6 +15,7 @@ from sfumato.training.models.networks import (
     next_token_correct,
     next_token_cross_entropy,
     score_for,
+    suitable_models,
     transformer,
 )
 
@@ -92,11 +92,11 @@ def test_wider_models_have_more_parameters():
 
 
 def test_models_fit_their_data():
-    assert fitting(IMAGES) == ("linear", "mlp", "cnn")
-    assert fitting(load("breast-cancer")) == ("linear", "mlp")
-    assert fitting(TEXT) == ("lstm", "transformer")
+    assert suitable_models(IMAGES) == ("linear", "mlp", "cnn")
+    assert suitable_models(load("breast-cancer")) == ("linear", "mlp")
+    assert suitable_models(TEXT) == ("lstm", "transformer")
     for data in (IMAGES, TEXT):
-        for name in fitting(data):
+        for name in suitable_models(data):
             assert model_for(data, name)(data.train.features).shape[-1] == data.num_classes
     with pytest.raises(InvalidParameterError, match="Use one of: lstm, transformer"):
         model_for(TEXT, "cnn")
@@ -110,7 +110,7 @@ def test_a_cnn_of_what_is_no_image_is_refused(shape):
 
 def test_losses_and_scores_have_one_number_a_row():
     for data in (IMAGES, TEXT):
-        model = model_for(data, fitting(data)[0])
+        model = model_for(data, suitable_models(data)[0])
         for measure in (loss_for(data), score_for(data)):
             assert measure(model, *data.train.tensors).shape == (6,)
 

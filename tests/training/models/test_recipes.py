@@ -3,7 +3,7 @@ import pytest
 
 from sfumato.datasets import load, names
 from sfumato.errors import InvalidParameterError
-from sfumato.training.models.networks import fitting
+from sfumato.training.models.networks import suitable_models
 from sfumato.training.models.recipes import models_of, recipe
 
 
@@ -15,7 +15,7 @@ def test_every_data_set_has_a_recipe():
 @pytest.mark.parametrize("name", ["digits", "breast-cancer"])
 def test_every_model_that_fits_has_a_recipe_whose_batch_fits(name):
     data = load(name)
-    assert set(models_of(name)) == set(fitting(data))
+    assert set(models_of(name)) == set(suitable_models(data))
     assert all(recipe(name, model).expected_batch_size <= data.public_size for model in models_of(name))
 
 

@@ -200,3 +200,12 @@ def test_thresholds_are_saved_and_taken_up_again():
     other.load_state_dict(clipper.state_dict())
     assert other.thresholds == clipper.thresholds
     assert torch.equal(clipped(other, [[9.0] * 5]), clipped(clipper, [[9.0] * 5]))
+
+
+@pytest.mark.parametrize("style", ["flat", "per layer"])
+def test_a_factor_scales_thresholds_and_bound_and_replaces_an_earlier_one(style):
+    clipper, stated = (Clipper(STYLES[style], parameters()) for _ in range(2))
+    clipper.scale(0.1)
+    clipper.scale(0.5)
+    assert clipper.bound == 0.5 * stated.bound
+    assert clipper.thresholds == [0.5 * threshold for threshold in stated.thresholds]

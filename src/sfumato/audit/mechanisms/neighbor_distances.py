@@ -35,9 +35,9 @@ from sfumato.mechanisms import (
 from sfumato.statistics.gaussian_vectors import VectorGaussian
 from sfumato.statistics.noise import WholeNoise
 
-__all__ = ["SLACK", "WATCHED", "Given", "LeakError", "Watch", "comparison_of", "score_at"]
+__all__ = ["SLACK", "WATCHED", "Arguments", "LeakError", "Watch", "comparison_of", "score_at"]
 
-Given = tuple[Any, ...]
+Arguments = tuple[Any, ...]
 Floats = npt.NDArray[np.float64]
 SLACK = 1e-9  # float64, relative
 
@@ -59,7 +59,7 @@ class Watch:
 
     kind: type
     method: str
-    check: Callable[[Any, Given, Given], None]
+    check: Callable[[Any, Arguments, Arguments], None]
 
 
 def _within(moved: float, allowed: float, what: str) -> None:
@@ -67,7 +67,7 @@ def _within(moved: float, allowed: float, what: str) -> None:
         raise LeakError(f"a neighbor moves {what} by {moved:g}, but the stated sensitivity is {allowed:g}")
 
 
-def _number(mechanism: Any, one: Given, two: Given) -> None:
+def _number(mechanism: Any, one: Arguments, two: Arguments) -> None:
     _within(abs(one[0] - two[0]), mechanism.sensitivity, "a number")
 
 
@@ -76,11 +76,11 @@ def comparison_of(mechanism: Any) -> Any:
     return getattr(mechanism, "_test", mechanism)
 
 
-def _asked(mechanism: Any, one: Given, two: Given) -> None:
+def _asked(mechanism: Any, one: Arguments, two: Arguments) -> None:
     _within(abs(one[0] - two[0]), comparison_of(mechanism)._grid.sensitivity, "a value")
 
 
-def _whole(mechanism: WholeNoise, one: Given, two: Given) -> None:
+def _whole(mechanism: WholeNoise, one: Arguments, two: Arguments) -> None:
     if len(one[0]) != len(two[0]):
         raise LeakError("a neighbor changes how many numbers get noise")
     moves = np.array([abs(int(a) - int(b)) for a, b in zip(one[0], two[0], strict=True)], dtype=np.float64)
@@ -91,20 +91,20 @@ def _whole(mechanism: WholeNoise, one: Given, two: Given) -> None:
         _within(float((moves > 0).sum()), mechanism.coordinates, "numbers: so many")
 
 
-def _vector(mechanism: VectorGaussian, one: Given, two: Given) -> None:
+def _vector(mechanism: VectorGaussian, one: Arguments, two: Arguments) -> None:
     if one[0].shape != two[0].shape:
         raise LeakError("a neighbor changes how many numbers get noise")
     moved = float(np.linalg.norm((one[0] - two[0]).astype(np.float64).ravel()))
     _within(moved, mechanism.sensitivity, "a vector, in Euclidean norm,")
 
 
-def _scores(mechanism: Any, one: Given, two: Given) -> None:
+def _scores(mechanism: Any, one: Arguments, two: Arguments) -> None:
     if len(one[-1]) != len(two[-1]):
         raise LeakError("a neighbor changes how many candidates there are")
     _check_gaps(mechanism, np.asarray(one[-1], dtype=float) - np.asarray(two[-1], dtype=float))
 
 
-def _interval_scores(mechanism: Any, one: Given, two: Given) -> None:
+def _interval_scores(mechanism: Any, one: Arguments, two: Arguments) -> None:
     (edges, scores), (others, other_scores) = one, two
     cuts = np.unique(np.concatenate([np.asarray(edges, float), np.asarray(others, float)]))
     middles = (cuts[1:] + cuts[:-1]) / 2
@@ -127,13 +127,13 @@ def _check_gaps(mechanism: Any, gaps: Floats) -> None:
         )
 
 
-def _tested(mechanism: ProposeTestRelease, one: Given, two: Given) -> None:
+def _tested(mechanism: ProposeTestRelease, one: Arguments, two: Arguments) -> None:
     _within(abs(one[1] - two[1]), 1, "a distance")
     if max(one[1], two[1]) > 0:  # within the proposal: what lies beyond it passes the test with delta only
         _within(abs(one[0] - two[0]), mechanism.proposed_sensitivity, "a number")
 
 
-def _units(mechanism: Any, one: Given, two: Given) -> None:
+def _units(mechanism: Any, one: Arguments, two: Arguments) -> None:
     """Check that the row of one unit differs, in any order. The mechanism bounds the effect of a row."""
     before, after = (Counter(row.tobytes() for row in np.asarray(given[0])) for given in (one, two))
     gone, new = (before - after).total(), (after - before).total()
@@ -144,7 +144,7 @@ def _units(mechanism: Any, one: Given, two: Given) -> None:
         )
 
 
-def _answers(mechanism: Any, one: Given, two: Given) -> None:
+def _answers(mechanism: Any, one: Arguments, two: Arguments) -> None:
     """Check that one person's answer differs. Each report stays in its person's place."""
     before, after = np.asarray(one[0]), np.asarray(two[0])
     if len(before) != len(after):

@@ -44,7 +44,14 @@ from sfumato._torch import is_tensor
 from sfumato.accounting import composition
 from sfumato.accounting.events import compose
 from sfumato.accounting.guarantee import Guarantee
-from sfumato.audit.mechanisms.neighbor_distances import SLACK, WATCHED, Given, LeakError, Watch, comparison_of
+from sfumato.audit.mechanisms.neighbor_distances import (
+    SLACK,
+    WATCHED,
+    Arguments,
+    LeakError,
+    Watch,
+    comparison_of,
+)
 from sfumato.audit.mechanisms.outputs import read
 from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms import AboveThreshold, FastGenerator, SecureGenerator, SparseVector
@@ -66,7 +73,7 @@ class Call:
 
     mechanism: Any
     terms: str
-    given: Given
+    given: Arguments
     returned: Any
 
 
@@ -82,7 +89,7 @@ class Tape:
         default_factory=WeakKeyDictionary[AboveThreshold, float]
     )
 
-    def called(self, mechanism: Any, given: Given, compute: Callable[[], Any]) -> Any:
+    def called(self, mechanism: Any, given: Arguments, compute: Callable[[], Any]) -> Any:
         """Record a call, and return its output: computed, or the recorded answer."""
         if self._inside:  # a mechanism that is made of others counts as one
             return compute()

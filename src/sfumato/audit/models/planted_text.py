@@ -3,7 +3,7 @@
 
 Models predict the next token at every place, [rows, length] to [rows, length, tokens], such as
 `training.models.networks.lstm` and `training.models.networks.transformer`. A secret is one row of its own:
-its text, then text of the caller's rows up to their length. With `epsilon=None` the same model is trained on
+its text, then text of the caller's rows up to their length. Without a `privacy` the same model is trained on
 the same rows by Adam, without a guarantee, for comparison.
 
 Unit       One row is one privacy unit, so a bound on epsilon from a secret tests the claim for one example.
@@ -23,6 +23,7 @@ from sfumato.audit.models.memorization import Exposure, SecretFormat, exact_expo
 from sfumato.datasets.shakespeare import encode_text
 from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms.random import Generator, resolve, words
+from sfumato.training.description import Privacy
 from sfumato.training.engine.evaluation_mode import evaluating
 from sfumato.training.models.networks import next_token_cross_entropy
 from sfumato.training.runtime import Runtime
@@ -128,9 +129,7 @@ def train_with_secrets(
     epochs: float,
     expected_batch_size: int,
     learning_rate: float,
-    epsilon: float | None = None,
-    delta: float | None = None,
-    clip_norm: float = 1.0,
+    privacy: Privacy | None = None,
     encode: Encode = encode_text,
     generator: Generator | None = None,
     runtime: Runtime | None = None,
@@ -145,9 +144,8 @@ def train_with_secrets(
         epochs: The number of passes over the rows.
         expected_batch_size: The expected number of rows in a batch.
         learning_rate: The learning rate of DP-SGD, or of Adam without privacy.
-        epsilon: The privacy budget of DP-SGD, or None to train without privacy.
-        delta: The delta of the guarantee. The number of rows is public.
-        clip_norm: The L2 bound on the gradient of one row.
+        privacy: What DP-SGD claims, such as `Privacy(epsilon=1, delta=1e-5)`, or None to train without
+            privacy. The number of rows is public.
         encode: Turns text into token ids.
         generator: The source of randomness, or None for secure randomness from the operating system.
         runtime: How gradients are computed, or None for the defaults.
@@ -161,18 +159,16 @@ def train_with_secrets(
     drawn = form.draw(secrets, generator=generator)
     planted = plant(rows, [form.text(secret) for secret in drawn], encode=encode)
     guarantee = None
-    if epsilon is None:
+    if privacy is None:
         _train_openly(model, planted, epochs, expected_batch_size, learning_rate, generator)
     else:
         guarantee = train(
             model,
             planted,
+            privacy=privacy,
             public_size=len(planted[0]),
             expected_batch_size=expected_batch_size,
             epochs=epochs,
-            epsilon=epsilon,
-            delta=delta,
-            clip_norm=clip_norm,
             learning_rate=learning_rate,
             loss=next_token_cross_entropy,
             progress=False,

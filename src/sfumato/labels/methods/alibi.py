@@ -27,7 +27,7 @@ from sfumato.accounting.guarantee import Relation
 from sfumato.accounting.upstream import DpEvent
 from sfumato.accounting.upstream import dp_event as dp
 from sfumato.errors import InvalidParameterError
-from sfumato.labels.input_checks import Given, check_classes, checked_labels
+from sfumato.labels.input_checks import ArrayLike, check_classes, checked_labels
 from sfumato.mechanisms import inputs
 from sfumato.mechanisms.additive import DiscreteLaplace
 from sfumato.mechanisms.discrete import discrete_laplace
@@ -73,7 +73,7 @@ class NoisyOneHot:
         """Describe what one label costs: two entries of its vector change, and each has independent noise."""
         return dp.SelfComposedDpEvent(self._entry().event(), _MOVED)
 
-    def release(self, labels: Given, *, generator: Generator | None = None) -> Tensor:
+    def release(self, labels: ArrayLike, *, generator: Generator | None = None) -> Tensor:
         """Return a noisy one-hot vector for each label: float32 [rows, classes] on the CPU."""
         true = checked_labels(labels, classes=self.classes, rows=len(labels))
         steps = F.one_hot(true, self.classes) * _STEPS

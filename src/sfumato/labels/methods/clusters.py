@@ -32,7 +32,7 @@ from sfumato.accounting.guarantee import Relation
 from sfumato.accounting.upstream import DpEvent
 from sfumato.errors import InvalidParameterError
 from sfumato.labels.features import Spectrum
-from sfumato.labels.input_checks import Given, check_classes, checked_labels
+from sfumato.labels.input_checks import ArrayLike, check_classes, checked_labels
 from sfumato.labels.learning import Released, Teach, soft_cross_entropy
 from sfumato.labels.projection.simplex import onto_simplex
 from sfumato.mechanisms import inputs
@@ -210,7 +210,7 @@ class ClusterLabels:
         """
         return [rows]
 
-    def counts(self, labels: Given, *, generator: Generator | None = None) -> LabelCounts:
+    def counts(self, labels: ArrayLike, *, generator: Generator | None = None) -> LabelCounts:
         """Release the noisy counts: everything that is revealed about the labels.
 
         Args:
@@ -235,7 +235,7 @@ class ClusterLabels:
         )
 
     def release(
-        self, labels: Given, *, teach: Teach | None = None, generator: Generator | None = None
+        self, labels: ArrayLike, *, teach: Teach | None = None, generator: Generator | None = None
     ) -> Released:
         """Release soft labels to learn from.
 

@@ -28,7 +28,7 @@ from sfumato import _check
 from sfumato.accounting.events import PureDpEvent
 from sfumato.accounting.guarantee import Relation
 from sfumato.accounting.upstream import DpEvent
-from sfumato.labels.input_checks import Given, check_classes, checked_labels, checked_prior
+from sfumato.labels.input_checks import ArrayLike, check_classes, checked_labels, checked_prior
 from sfumato.labels.methods.randomized_response import response
 from sfumato.mechanisms import inputs
 from sfumato.mechanisms.random import Generator, uniform_below
@@ -70,11 +70,11 @@ class RRWithPrior:
         """Describe what one report costs: epsilon, whatever the prior."""
         return PureDpEvent(self.epsilon)
 
-    def sizes(self, prior: Given) -> Tensor:
+    def sizes(self, prior: ArrayLike) -> Tensor:
         """Return k for each row of a prior [rows, classes]: the number of classes its reports come from."""
         return torch.from_numpy(_Lists.of(_rows(prior, self.classes), self.epsilon).sizes)
 
-    def release(self, labels: Given, *, prior: Given, generator: Generator | None = None) -> Tensor:
+    def release(self, labels: ArrayLike, *, prior: ArrayLike, generator: Generator | None = None) -> Tensor:
         """Return one report for each label, int64 on the CPU. The prior has a row for each label, or one
         row.
 
@@ -91,7 +91,7 @@ class RRWithPrior:
             reports[some] = lists.order[some, self._place(ranks[some], size, generator)]
         return torch.from_numpy(reports)
 
-    def likelihoods(self, reports: Tensor, *, prior: Given) -> Tensor:
+    def likelihoods(self, reports: Tensor, *, prior: ArrayLike) -> Tensor:
         """Return the log of the probability of each report under each class: float64 [rows, classes]."""
         lists = _Lists.of(checked_prior(prior, classes=self.classes, rows=len(reports)), self.epsilon)
         noise = np.array([self._noise(size) for size in range(1, self.classes + 1)])[lists.sizes - 1]
@@ -130,6 +130,6 @@ class _Lists:
         return cls(order=order, ranks=np.argsort(order, axis=1), sizes=sizes)
 
 
-def _rows(prior: Given, classes: int) -> Floats:
+def _rows(prior: ArrayLike, classes: int) -> Floats:
     shape = np.shape(inputs.array(prior.detach().cpu() if isinstance(prior, Tensor) else prior, what="prior"))
     return checked_prior(prior, classes=classes, rows=shape[0] if len(shape) == 2 else 1)

@@ -25,7 +25,7 @@ from sfumato.accounting.guarantee import Relation
 from sfumato.accounting.upstream import DpEvent
 from sfumato.accounting.upstream import dp_event as dp
 from sfumato.errors import InvalidParameterError
-from sfumato.labels.input_checks import Given, check_classes, checked_labels, checked_prior
+from sfumato.labels.input_checks import ArrayLike, check_classes, checked_labels, checked_prior
 from sfumato.labels.learning import Released, Teach, soft_cross_entropy
 from sfumato.labels.methods import alibi, multistage, randomized_response
 from sfumato.labels.methods.prior_response import RRWithPrior
@@ -129,7 +129,7 @@ class RandomizedLabels(_EachLabel):
         return "randomized-response"
 
     def release(
-        self, labels: Given, *, teach: Teach | None = None, generator: Generator | None = None
+        self, labels: ArrayLike, *, teach: Teach | None = None, generator: Generator | None = None
     ) -> Released:
         """Report the labels.
 
@@ -181,7 +181,7 @@ class PriorLabels(_EachLabel):
     PureDpEvent(epsilon=1.0)
     """
 
-    prior: Given
+    prior: ArrayLike
     correction: Correction = Correction.NONE
 
     def __post_init__(self) -> None:
@@ -207,7 +207,7 @@ class PriorLabels(_EachLabel):
         checked_prior(self.prior, classes=self.classes, rows=rows)
 
     def release(
-        self, labels: Given, *, teach: Teach | None = None, generator: Generator | None = None
+        self, labels: ArrayLike, *, teach: Teach | None = None, generator: Generator | None = None
     ) -> Released:
         """Report the labels.
 
@@ -280,7 +280,7 @@ class MultiStage(_EachLabel):
         return [count for count in multistage.rows_so_far(rows, shares=self.shares) if count]
 
     def release(
-        self, labels: Given, *, teach: Teach | None = None, generator: Generator | None = None
+        self, labels: ArrayLike, *, teach: Teach | None = None, generator: Generator | None = None
     ) -> Released:
         """Report the labels, stage by stage.
 
@@ -345,7 +345,7 @@ class Alibi(_EachLabel):
         return "alibi"
 
     def release(
-        self, labels: Given, *, teach: Teach | None = None, generator: Generator | None = None
+        self, labels: ArrayLike, *, teach: Teach | None = None, generator: Generator | None = None
     ) -> Released:
         """Release noisy one-hot labels.
 

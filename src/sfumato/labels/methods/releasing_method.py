@@ -11,7 +11,7 @@ from typing import Protocol
 from dp_accounting.dp_event import DpEvent
 
 from sfumato.accounting.guarantee import Relation
-from sfumato.labels.input_checks import Given
+from sfumato.labels.input_checks import ArrayLike
 from sfumato.labels.learning import Released, Teach
 from sfumato.mechanisms.random import Generator
 
@@ -54,7 +54,7 @@ class ReleasingMethod(Protocol):
         ...
 
     def release(
-        self, labels: Given, *, teach: Teach | None = None, generator: Generator | None = None
+        self, labels: ArrayLike, *, teach: Teach | None = None, generator: Generator | None = None
     ) -> Released:
         """Release the labels with noise, and return what to learn from."""
         ...

@@ -134,12 +134,13 @@ def quantiles(
     epsilon: float,
     delta: float = 0.0,
     relation: str | Relation = Relation.ADD_REMOVE,
-    resolution: int | None = None,
     account: Account | None = None,
     purpose: str | None = None,
     generator: Generator | None = None,
 ) -> Release[tuple[float, ...]]:
     """Release several quantiles at once, in the order of `qs`.
+
+    For another `resolution`, release a `Query` of `Quantiles(...)`.
 
     Args:
         values: Numbers in a list, array or series, or a column of a private table. Missing values are left
@@ -149,8 +150,6 @@ def quantiles(
         epsilon: The privacy budget of this release.
         delta: The delta of the guarantee. 0 means pure differential privacy.
         relation: Which data sets are neighbors: a `Relation` or its name, such as "replace-one".
-        resolution: The number of grid cells over the bounds, public. None means 2^32 in memory and 2^16 in an
-            engine.
         account: The account to charge before any data is read. None means that no account is charged.
         purpose: The purpose that the account records. None means the name of the statistic.
         generator: The source of randomness. None means secure randomness from the operating system.
@@ -177,6 +176,5 @@ def quantiles(
         delta=delta,
         relation=Relation.parse(relation),
         contribution_bound=column.contribution_bound,
-        resolution=resolution,
     )
     return Query(question, column).release(account=account, purpose=purpose, generator=generator)

@@ -246,12 +246,13 @@ def quantile(
     level: float | None = None,
     population: bool = False,
     public_size: int | None = None,
-    resolution: int | None = None,
     account: Account | None = None,
     purpose: str | None = None,
     generator: Generator | None = None,
 ) -> Release[float]:
     """Release the value below which a share `q` of the rows lies.
+
+    For another `resolution`, release a `Query` of `Quantile(...)`.
 
     Args:
         values: Numbers in a list, array or series, or a column of a private table. Missing values are left
@@ -265,8 +266,6 @@ def quantile(
         population: Whether the interval also covers the sampling error, with rows as independent draws from a
             population.
         public_size: The number of rows, if it is public. None means that it is private.
-        resolution: The number of grid cells over the bounds, public. None means 2^32 in memory and 2^16 in an
-            engine.
         account: The account to charge before any data is read. None means that no account is charged.
         purpose: The purpose that the account records. None means the name of the statistic.
         generator: The source of randomness. None means secure randomness from the operating system.
@@ -295,7 +294,6 @@ def quantile(
         level=level,
         population=population,
         public_size=public_size,
-        resolution=resolution,
     )
     return Query(question, column).release(account=account, purpose=purpose, generator=generator)
 
@@ -310,12 +308,13 @@ def median(
     level: float | None = None,
     population: bool = False,
     public_size: int | None = None,
-    resolution: int | None = None,
     account: Account | None = None,
     purpose: str | None = None,
     generator: Generator | None = None,
 ) -> Release[float]:
     """Release the median: the value in the middle of the rows.
+
+    For another `resolution`, release a `Query` of `Quantile(q=0.5, ...)`.
 
     Args:
         values: Numbers in a list, array or series, or a column of a private table. Missing values are left
@@ -328,8 +327,6 @@ def median(
         population: Whether the interval also covers the sampling error, with rows as independent draws from a
             population.
         public_size: The number of rows, if it is public. None means that it is private.
-        resolution: The number of grid cells over the bounds, public. None means 2^32 in memory and 2^16 in an
-            engine.
         account: The account to charge before any data is read. None means that no account is charged.
         purpose: The purpose that the account records. None means the name of the statistic.
         generator: The source of randomness. None means secure randomness from the operating system.
@@ -357,7 +354,6 @@ def median(
         level=level,
         population=population,
         public_size=public_size,
-        resolution=resolution,
         account=account,
         purpose=purpose,
         generator=generator,

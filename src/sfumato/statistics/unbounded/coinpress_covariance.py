@@ -195,12 +195,13 @@ def coinpress_covariance(
     rho: float | None = None,
     relation: str | Relation = Relation.ADD_REMOVE,
     public_size: int | None = None,
-    steps: int = 4,
     account: Account | None = None,
     purpose: str | None = None,
     generator: Generator | None = None,
 ) -> Release[Floats]:
     """Release the covariance matrix, [columns, columns], of rows with a spread of at most `stddev`.
+
+    The clipping is tightened in 4 steps. For other `steps`, release a `Query` of `CoinPressCovariance(...)`.
 
     Args:
         values: Rows of numbers, [rows, columns], in an array, or `table.rows(...)`. Rows with a missing value
@@ -213,7 +214,6 @@ def coinpress_covariance(
         rho: The privacy budget as zero-concentrated differential privacy. Pass `epsilon` or `rho`, not both.
         relation: Which data sets are neighbors: a `Relation` or its name, such as "replace-one".
         public_size: The number of rows, if it is public. None means that it is private.
-        steps: The number of steps in which the clipping is tightened.
         account: The account to charge before any data is read. None means that no account is charged.
         purpose: The purpose that the account records. None means the name of the statistic.
         generator: The source of randomness. None means secure randomness from the operating system.
@@ -242,7 +242,6 @@ def coinpress_covariance(
         relation=Relation.parse(relation),
         contribution_bound=rows.contribution_bound,
         public_size=public_size,
-        steps=steps,
         column=f"{len(rows.names)} columns",
     )
     return Query(question, rows).release(account=account, purpose=purpose, generator=generator)

@@ -110,13 +110,14 @@ def coinpress_mean(
     rho: float | None = None,
     relation: str | Relation = Relation.ADD_REMOVE,
     public_size: int | None = None,
-    steps: int = 4,
     level: float = 0.95,
     account: Account | None = None,
     purpose: str | None = None,
     generator: Generator | None = None,
 ) -> Release[float]:
     """Release the mean of values with a spread of about `stddev`, with only loose bounds, by CoinPress.
+
+    The clipping is tightened in 4 steps. For other `steps`, release a `Query` of `CoinPressMean(terms=...)`.
 
     Args:
         values: Numbers in a list, array or series, or a column of a private table. Missing values are left
@@ -128,7 +129,6 @@ def coinpress_mean(
         rho: The privacy budget as zero-concentrated differential privacy. Pass `epsilon` or `rho`, not both.
         relation: Which data sets are neighbors: a `Relation` or its name, such as "replace-one".
         public_size: The number of rows, if it is public. None means that it is private.
-        steps: The number of steps in which the clipping is tightened.
         level: The confidence level of the interval, between 0 and 1.
         account: The account to charge before any data is read. None means that no account is charged.
         purpose: The purpose that the account records. None means the name of the statistic.
@@ -158,7 +158,6 @@ def coinpress_mean(
         relation=Relation.parse(relation),
         contribution_bound=column.contribution_bound,
         public_size=public_size,
-        steps=steps,
         level=level,
         column=column.name,
     )

@@ -285,13 +285,14 @@ def coinpress_means(
     rho: float | None = None,
     relation: str | Relation = Relation.ADD_REMOVE,
     public_size: int | None = None,
-    steps: int = 4,
     level: float = 0.95,
     account: Account | None = None,
     purpose: str | None = None,
     generator: Generator | None = None,
 ) -> Release[Floats]:
     """Release the mean of rows, [columns], with only loose bounds.
+
+    The clipping is tightened in 4 steps. For other `steps`, release a `Query` of `CoinPressMeans(...)`.
 
     Args:
         values: Rows of numbers, [rows, columns], in an array, or `table.rows(...)`. Rows with a missing value
@@ -304,7 +305,6 @@ def coinpress_means(
         rho: The privacy budget as zero-concentrated differential privacy. Pass `epsilon` or `rho`, not both.
         relation: Which data sets are neighbors: a `Relation` or its name, such as "replace-one".
         public_size: The number of rows, if it is public. None means that it is private.
-        steps: The number of steps in which the clipping is tightened.
         level: The confidence level of the interval, between 0 and 1.
         account: The account to charge before any data is read. None means that no account is charged.
         purpose: The purpose that the account records. None means the name of the statistic.
@@ -334,7 +334,6 @@ def coinpress_means(
         relation=Relation.parse(relation),
         contribution_bound=rows.contribution_bound,
         public_size=public_size,
-        steps=steps,
         level=level,
         column=f"{len(rows.names)} columns",
     )

@@ -11,7 +11,7 @@ Unit       One row of the data set.
 Edge cases The loop is yours: zero_grad, forward, criterion, backward, step. Module and optimizer are the same
            objects, and the state dict has the same keys. Gradients are computed at the step, so `zero_grad`
            may come anywhere. A batch without rows is a step like any other: noise alone.
-           With `batches_per_step` above 1, a step takes several batches of the loader, which are disjoint
+           With `LoopSettings(batches_per_step=k)`, a step takes k batches of the loader, which are disjoint
            parts of one sample: gradient accumulation, at the price of one step.
            A module or criterion that cannot run while rows are isolated is run by the reference engine, if
            necessary row by row, with a warning.
@@ -32,12 +32,12 @@ from torch.utils.data import DataLoader
 from sfumato import _check
 from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError
-from sfumato.ledger.account import Account
 from sfumato.ledger.recorded import record_note
 from sfumato.mechanisms.random import Generator, resolve, study_note
 from sfumato.training.adapters import module_forward, optimizer_copies, processes
 from sfumato.training.adapters.criterion import PrivateCriterion
 from sfumato.training.adapters.data_loader import PoissonBatches, PoissonLoader, refuse_other_batches
+from sfumato.training.adapters.loop_settings import LoopSettings
 from sfumato.training.adapters.optimizer_hooks import PrivateSteps
 from sfumato.training.adapters.spent_privacy import SpentPrivacy
 from sfumato.training.data.units import public_size_of
@@ -50,6 +50,8 @@ from sfumato.training.privacy.dp_sgd import DpSgd, NoisyStep
 from sfumato.training.privacy.sampling import PoissonSampling
 
 __all__ = ["PrivateParts", "SpentPrivacy", "make_private", "make_private_with_epsilon"]
+
+_SETTINGS, _UNCHARGED = LoopSettings(), Charge()
 
 Criterion = Callable[..., Tensor]  # (output, *targets) -> one number for each row
 
@@ -83,12 +85,8 @@ def make_private(
     epochs: float | None = None,
     steps: int | None = None,
     public_size: int | None = None,
-    expected_batch_size: float | None = None,
-    batches_per_step: int = 1,
-    relation: Relation | str = Relation.ADD_REMOVE,
-    privacy_unit: str | None = None,
-    account: Account | None = None,
-    purpose: str | None = None,
+    settings: LoopSettings = _SETTINGS,
+    charge: Charge = _UNCHARGED,
     generator: Generator | None = None,
 ) -> PrivateParts:
     """Make every step of `optimizer` a noisy sum of clipped gradients over a Poisson sample.
@@ -107,13 +105,10 @@ def make_private(
             account needs one of the two.
         steps: How many steps are planned.
         public_size: The number of units that may be known.
-        expected_batch_size: How many units a step has on average; None: the loader's batch size times
-            `batches_per_step`.
-        batches_per_step: How many batches of the loader make one step.
-        relation: Which data sets are neighbors.
-        privacy_unit: What a row of the data set is; None means "example".
-        account: Where the planned run is charged, before the first batch. What is not used stays spent.
-        purpose: What the run is for, as the account records it.
+        settings: How samples are drawn (`expected_batch_size`, `batches_per_step`), and whom the claim is
+            about (`relation`, `privacy_unit`).
+        charge: The account where the planned run is charged, before the first batch, and what the run is for.
+            What is not used stays spent.
         generator: The source of samples and noise; None uses the operating system's entropy.
 
     Returns:
@@ -139,24 +134,20 @@ def make_private(
     >>> privacy.steps, round(privacy.get_epsilon(1e-3), 2)
     (4, 2.51)
     """
-    settings = _Settings(
+    loop = _Loop(
         module=module,
         optimizer=optimizer,
         criterion=criterion,
         data_loader=data_loader,
         max_grad_norm=max_grad_norm,
         public_size=public_size,
-        expected_batch_size=expected_batch_size,
-        batches_per_step=batches_per_step,
-        relation=Relation.parse(relation),
-        privacy_unit=privacy_unit,
-        account=account,
-        purpose=purpose,
+        settings=settings,
+        charge=charge,
         generator=resolve(generator),
     )
-    settings.check()
+    loop.check()
     _check.positive(noise_multiplier=noise_multiplier)
-    return settings.parts(noise_multiplier, settings.planned(epochs, steps))
+    return loop.parts(noise_multiplier, loop.planned(epochs, steps))
 
 
 def make_private_with_epsilon(
@@ -170,12 +161,8 @@ def make_private_with_epsilon(
     epochs: float,
     max_grad_norm: float,
     public_size: int | None = None,
-    expected_batch_size: float | None = None,
-    batches_per_step: int = 1,
-    relation: Relation | str = Relation.ADD_REMOVE,
-    privacy_unit: str | None = None,
-    account: Account | None = None,
-    purpose: str | None = None,
+    settings: LoopSettings = _SETTINGS,
+    charge: Charge = _UNCHARGED,
     generator: Generator | None = None,
 ) -> PrivateParts:
     """Do the same as `make_private`, with the least noise for which `epochs` over the loader meet the target.
@@ -192,12 +179,8 @@ def make_private_with_epsilon(
         epochs: How many passes over the loader are planned.
         max_grad_norm: See `make_private`.
         public_size: See `make_private`.
-        expected_batch_size: See `make_private`.
-        batches_per_step: See `make_private`.
-        relation: See `make_private`.
-        privacy_unit: See `make_private`.
-        account: See `make_private`.
-        purpose: See `make_private`.
+        settings: See `make_private`.
+        charge: See `make_private`.
         generator: See `make_private`.
 
     Returns:
@@ -206,31 +189,27 @@ def make_private_with_epsilon(
     Raises:
         CalibrationError: If no noise meets the target. See also `make_private`.
     """
-    settings = _Settings(
+    loop = _Loop(
         module=module,
         optimizer=optimizer,
         criterion=criterion,
         data_loader=data_loader,
         max_grad_norm=max_grad_norm,
         public_size=public_size,
-        expected_batch_size=expected_batch_size,
-        batches_per_step=batches_per_step,
-        relation=Relation.parse(relation),
-        privacy_unit=privacy_unit,
-        account=account,
-        purpose=purpose,
+        settings=settings,
+        charge=charge,
         generator=resolve(generator),
     )
-    settings.check()
+    loop.check()
     _check.positive(target_epsilon=target_epsilon)
     _check.delta(target_delta=target_delta)
-    steps = settings.planned(epochs, None)
+    steps = loop.planned(epochs, None)
     assert steps is not None
-    run = settings.run(1.0, steps).calibrated(epsilon=target_epsilon, delta=target_delta)
-    return settings.parts(run.noise_multiplier(0), steps)
+    run = loop.run(1.0, steps).calibrated(epsilon=target_epsilon, delta=target_delta)
+    return loop.parts(run.noise_multiplier(0), steps)
 
 
-class _Settings(NamedTuple):
+class _Loop(NamedTuple):
     """What both ways to make a loop private have in common."""
 
     module: nn.Module
@@ -239,20 +218,15 @@ class _Settings(NamedTuple):
     data_loader: DataLoader[Any]
     max_grad_norm: float
     public_size: int | None
-    expected_batch_size: float | None
-    batches_per_step: int
-    relation: Relation
-    privacy_unit: str | None
-    account: Account | None
-    purpose: str | None
+    settings: LoopSettings
+    charge: Charge
     generator: Generator
 
     def check(self) -> None:
         """Raise on what makes no sense; nothing has been changed yet."""
         _check.positive(max_grad_norm=self.max_grad_norm)
-        _check.count(batches_per_step=self.batches_per_step)
-        if self.expected_batch_size is not None:
-            _check.positive(expected_batch_size=self.expected_batch_size)
+        _check_kind(self.settings, LoopSettings, "settings")
+        _check_kind(self.charge, Charge, "charge")
         if not callable(self.criterion):
             raise InvalidParameterError(
                 f"criterion must be a function or a module that returns one number for each row, but a "
@@ -277,7 +251,7 @@ class _Settings(NamedTuple):
             return math.ceil(epochs * self.steps_per_epoch)
         if steps is not None:
             _check.count(steps=steps)
-        elif self.account is not None:
+        elif self.charge.account is not None:
             raise InvalidParameterError(
                 "an account is charged for the whole run before the first batch: pass epochs=... or steps=..."
             )
@@ -298,9 +272,9 @@ class _Settings(NamedTuple):
     @property
     def denominator(self) -> float:
         """The public number of units to expect in the sample of a step."""
-        if self.expected_batch_size is not None:
-            return self.expected_batch_size
-        return float((self.data_loader.batch_size or 1) * self.batches_per_step)
+        if self.settings.expected_batch_size is not None:
+            return self.settings.expected_batch_size
+        return float((self.data_loader.batch_size or 1) * self.settings.batches_per_step)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -323,7 +297,7 @@ class _Settings(NamedTuple):
             step=self.step,
             sampling=self.sampling,
             noise=((noise_multiplier, steps),),
-            relation=self.relation,
+            relation=Relation.parse(self.settings.relation),
         )
 
     def parts(self, noise_multiplier: float, planned: int | None) -> PrivateParts:
@@ -336,7 +310,7 @@ class _Settings(NamedTuple):
             step=self.step,
             noise_multiplier=noise_multiplier,
             expected_batch_size=self.denominator,
-            batches_per_step=self.batches_per_step,
+            batches_per_step=self.settings.batches_per_step,
             planned_steps=planned,
             generator=self.generator,
         )
@@ -344,11 +318,13 @@ class _Settings(NamedTuple):
             sampling=self.sampling,
             step=self.step,
             noise_multiplier=noise_multiplier,
-            relation=self.relation,
-            privacy_unit=terms.privacy_unit_of(self.privacy_unit, self.account, by_owner=False),
+            relation=Relation.parse(self.settings.relation),
+            privacy_unit=terms.privacy_unit_of(
+                self.settings.privacy_unit, self.charge.account, by_owner=False
+            ),
             planned_steps=planned,
             study_note=study_note(self.generator),
-            record_note=record_note(self.account),
+            record_note=record_note(self.charge.account),
             _taken=steps.gradients,
         )
         loader = self._loader(steps)
@@ -363,20 +339,27 @@ class _Settings(NamedTuple):
     def _loader(self, steps: PrivateSteps) -> PoissonLoader:
         sampler = self.sampling.sampler(len(self.data_loader.dataset), self.generator)  # type: ignore[arg-type]
         batches = PoissonBatches(
-            sampler, steps_per_epoch=self.steps_per_epoch, batches_per_step=self.batches_per_step
+            sampler, steps_per_epoch=self.steps_per_epoch, batches_per_step=self.settings.batches_per_step
         )
-        return PoissonLoader(self.data_loader, batches, batches_per_step=self.batches_per_step, watcher=steps)
+        return PoissonLoader(
+            self.data_loader, batches, batches_per_step=self.settings.batches_per_step, watcher=steps
+        )
 
     def _payment(self, privacy: SpentPrivacy) -> Payment | None:
         """Charge the whole run, if there is an account."""
-        if self.account is None and self.purpose is None:
+        if self.charge.account is None and self.charge.purpose is None:
             return None
         mechanism = privacy.run(privacy.planned_steps or 1)
-        payment = Payment(
-            Charge(account=self.account, purpose=self.purpose), mechanism, generator=self.generator
-        )
+        payment = Payment(self.charge, mechanism, generator=self.generator)
         payment.reserve()
         return payment
+
+
+def _check_kind(given: object, kind: type[LoopSettings] | type[Charge], name: str) -> None:
+    if not isinstance(given, kind):
+        raise InvalidParameterError(
+            f"{name} is of type {type(given).__name__}. Pass sfumato.training.{kind.__name__}(...)."
+        )
 
 
 def _refuse_foreign(module: nn.Module, optimizer: Optimizer) -> None:

@@ -21,7 +21,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from sfumato.accounting.events import DpEvent
@@ -31,28 +30,23 @@ from sfumato.training import distributed
 from sfumato.training.data import rows
 from sfumato.training.engine import parameter_values
 from sfumato.training.engine.losses import Loss, cross_entropy, weighted
-from sfumato.training.engine.passes import Engines, Passes
-from sfumato.training.engine.recorded_pieces import recorder
+from sfumato.training.engine.passes import Passes
 from sfumato.training.engine.step.accumulator import Sums
 from sfumato.training.engine.step.clip_adaptation import ClipAdaptation
 from sfumato.training.engine.step.failure_guard import guarded
-from sfumato.training.engine.step.random_groups import expected_groups, grouped
-from sfumato.training.engine.step.settings import check_settings, check_units
+from sfumato.training.engine.step.random_groups import RandomGroups
+from sfumato.training.engine.step.settings import PassSettings, check_settings, check_units
 from sfumato.training.engine.step.step_record import History, StepRecord
 from sfumato.training.engine.step.trials import Trials
-from sfumato.training.privacy.clipping import (
-    ClippedSums,
-    Clipper,
-    Clipping,
-    CoordinateClipping,
-    one_clipping,
-)
+from sfumato.training.privacy.clipping import ClippedSums, Clipper, Clipping, CoordinateClipping, one_clipping
 from sfumato.training.privacy.dp_sgd import NoisyStep
 from sfumato.training.privacy.gradient_pass import GradientPass
 from sfumato.training.privacy.noise import IndependentNoise, NoiseSource
 from sfumato.training.privacy.sampling import Sampling
 
-__all__ = ["Engines", "PrivateGradients"]
+__all__ = ["PrivateGradients"]
+
+_PASSES = PassSettings()
 
 
 class PrivateGradients:
@@ -67,13 +61,9 @@ class PrivateGradients:
         clipping: Another style of clipping, such as `Clipping(per_layer=True, ...)`.
         group_size: How many units are averaged before clipping (`NoisyStep`); 1 clips each unit.
         projections: How many random projections estimate norms (`NoisyStep`); None computes them.
-        engine: How gradients are computed: "auto", "book-keeping" or "functional".
-        microbatch_size: How many units are run at once; None finds out how many fit in memory.
-        cuda_graphs: Replay passes as CUDA graphs, which makes steps faster after the first ones.
-        compile: Compile passes, which makes steps faster after the first ones.
+        passes: How passes over a batch are computed: engine, memory, recording and the self-check.
         generator: The source of the noise; None uses the operating system's entropy. Seed it for study only.
         noise: A noise source of another kind, with its own generator.
-        check: Compare the engine with a loop over examples on the first rows.
         trials: Allow `trying` and `alone`, which only an audit may use.
 
     Raises:
@@ -99,49 +89,39 @@ class PrivateGradients:
         clipping: Clipping | CoordinateClipping | None = None,
         group_size: int = 1,
         projections: int | None = None,
-        engine: Engines | str = Engines.AUTO,
-        microbatch_size: int | None = None,
-        cuda_graphs: bool = False,
-        compile: bool = False,
+        passes: PassSettings = _PASSES,
         generator: Generator | None = None,
         noise: NoiseSource | None = None,
-        check: bool = True,
         trials: bool = False,
     ) -> None:
         check_settings(
             noise_multiplier=noise_multiplier,
             expected_batch_size=expected_batch_size,
-            microbatch_size=microbatch_size,
-            recorded=cuda_graphs or compile,
+            passes=passes,
             projections=projections,
             generator=generator,
             noise=noise,
         )
-        self._step = NoisyStep(
+        self._step = step = NoisyStep(
             clipping=one_clipping(clip_norm, clipping), group_size=group_size, projections=projections
         )
         self.noise_multiplier = noise_multiplier
         self.expected_batch_size = expected_batch_size
         self.parameters = dict(parameter_values.find(model).parameters)
-        self._clipper = Clipper(self.step.clipping, self.parameters)
-        self._clip_factor = 1.0
+        self._clipper = Clipper(step.clipping, self.parameters)
         self._noise = noise if noise is not None else IndependentNoise(generator)
         self._passes = Passes(
             model,
             weighted(loss),
             self._clipper,
-            engine=Engines(engine),
+            settings=passes,
             projections=projections,
             generator=self._noise.generator,
-            microbatch_size=microbatch_size,
-            check=check,
+            expected_batch_size=expected_batch_size,
         )
-        self._passes.record(
-            recorder(cuda_graphs=cuda_graphs, compile=compile), expected_batch_size=expected_batch_size
-        )
-        self._expected_groups = expected_groups(expected_batch_size, group_size)
+        self._groups = RandomGroups(group_size, expected_batch_size=expected_batch_size)
         self._adaptation = ClipAdaptation(
-            self._clipper, expected_units=self._expected_groups, sensitivity=self.step.sensitivity
+            self._clipper, self.parameters, expected_units=self._groups.expected, sensitivity=step.sensitivity
         )
         self._sums = Sums(self.parameters)
         self._record = StepRecord()
@@ -156,8 +136,7 @@ class PrivateGradients:
 
     @property
     def history(self) -> History:
-        """The steps so far: noise multipliers in order, each with the number of steps in a row that used "
-        "it."""
+        """The steps so far: noise multipliers in order, each with its number of steps in a row."""
         return self._record.history
 
     @property
@@ -168,10 +147,7 @@ class PrivateGradients:
     @property
     def bound(self) -> float:
         """The most one unit, or one group of `group_size`, contributes to the sum, in L2 norm."""
-        if self._clip_factor == 1.0:
-            return self._clipper.bound
-        assert isinstance(self.step.clipping, Clipping)  # `scale_clipping` refuses any other
-        return self.step.clipping.bound(list(self.parameters)) * self._clip_factor
+        return self._clipper.bound
 
     @property
     def microbatch_size(self) -> int | None:
@@ -209,8 +185,7 @@ class PrivateGradients:
         Raises:
             InvalidParameterError: If the thresholds adapt, or clipping is by coordinate.
         """
-        self._clipper.load_state_dict({"thresholds": self._clipper.scaled(factor)})
-        self._clip_factor = factor
+        self._clipper.scale(factor)
 
     # --- one step ----------------------------------------------------------------------------------------
 
@@ -261,9 +236,7 @@ class PrivateGradients:
         check_units(count, rows_per_unit)
         if not count:
             return
-        if row_weights is None and self.step.group_size > 1:
-            row_weights = next(iter(rows.tensors(batch))).new_ones(count, dtype=torch.float32)
-        whole = (row_weights, *batch)
+        whole = (self._groups.weights(batch, row_weights), *batch)
         guarded(
             lambda: self._take_in(whole, rows_per_unit, checked_rows, recorded),
             on_zeros=lambda: self._passes.try_zeros(whole),
@@ -274,21 +247,11 @@ class PrivateGradients:
         self, batch: Sequence[Any], per_unit: int, checked_rows: Tensor | None, recorded: GradientPass | None
     ) -> None:
         """Clip the units of a batch, and add them to the sums."""
-        if checked_rows is None or not self._passes.unchecked:
-            self._passes.check(batch)
-        else:
-            self._passes.check(rows.take(batch, checked_rows))
+        self._passes.check(batch, among=checked_rows)
         if recorded is not None:
             self._add(self._passes.taken(batch, per_unit, recorded))
             return
-        if self.step.group_size > 1:
-            batch, per_unit = grouped(
-                batch,
-                per_unit,
-                group_size=self.step.group_size,
-                groups=int(self._expected_groups),
-                generator=self._noise.generator.fork("groups", self.steps),
-            )
+        batch, per_unit = self._groups.drawn(batch, per_unit, self._noise.generator, step=self.steps)
         self._passes.run(batch, per_unit, self._add)
 
     def _add(self, found: ClippedSums) -> None:
@@ -309,7 +272,7 @@ class PrivateGradients:
                 self._run_again()
                 self._noised(noise_multiplier)
             self._record.count(noise_multiplier)
-            self._adapt()
+            self._adaptation.update(self._noise.generator, step=self.steps - 1)
             self._sums.to_grad()
         finally:
             self.forget()
@@ -334,11 +297,6 @@ class PrivateGradients:
 
         guarded(again, on_zeros=lambda: self._passes.try_zeros(first), clear=self.forget)
 
-    def _adapt(self) -> None:
-        if self._adaptation.active:
-            device = next(iter(self.parameters.values())).device
-            self._adaptation.update(device, self._noise.generator.fork("clip", self.steps - 1))
-
     def forget(self) -> None:
         """Drop the sums accumulated since the last step: they were never released."""
         self._sums.clear()
@@ -357,9 +315,7 @@ class PrivateGradients:
 
     def drop(self) -> None:
         """Set every `.grad` to None."""
-        self._sums.hide()
-        for parameter in self.parameters.values():
-            parameter.grad = None
+        self._sums.drop()
 
     # --- steps and passes over synthetic rows ------------------------------------------------------------
 
@@ -426,7 +382,7 @@ class PrivateGradients:
         return {
             "history": list(self.history),
             "clipper": self._clipper.state_dict(),
-            "clip_factor": self._clip_factor,
+            "clip_factor": self._clipper.factor,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -440,4 +396,4 @@ class PrivateGradients:
         """
         self._record.load(state["history"])
         self._clipper.load_state_dict(state["clipper"])
-        self._clip_factor = float(state["clip_factor"])
+        self._clipper.factor = float(state["clip_factor"])

@@ -13,7 +13,6 @@ Not here   Noise, and the record of steps (`gradients`). Recordings (`recorded_p
 
 import warnings
 from collections.abc import Callable, Sequence
-from enum import Enum
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -29,27 +28,20 @@ from sfumato.training.engine.functional import Functional
 from sfumato.training.engine.losses import Loss
 from sfumato.training.engine.microbatches import rows_that_fit
 from sfumato.training.engine.projections import Projections
-from sfumato.training.engine.recorded_pieces import RecordedPieces, real_units
+from sfumato.training.engine.recorded_pieces import RecordedPieces, real_units, recorder
 from sfumato.training.engine.self_check import refuse_other_routes, same_draws, self_check
+from sfumato.training.engine.step.settings import Engines, PassSettings
 from sfumato.training.fast.pass_cache import Recorder
 from sfumato.training.integrity.release_barrier import Barrier, fill_caches, refuse_unsafe
 from sfumato.training.models import batch_norm
 from sfumato.training.privacy.clipping import ClippedSums, Clipper
 from sfumato.training.privacy.gradient_pass import Engine, GradientPass
 
-__all__ = ["Engines", "Passes"]
+__all__ = ["Passes"]
 
 T = TypeVar("T")
 
 _ZEROS: Final = 2  # rows that a failure is repeated on: one would not show a batch axis
-
-
-class Engines(Enum):
-    """Ways to get clipped sums. They agree; they differ in speed, memory and in what they support."""
-
-    AUTO = "auto"  # book-keeping, or functional if rows cannot be isolated
-    BOOK_KEEPING = "book-keeping"
-    FUNCTIONAL = "functional"
 
 
 class Passes:
@@ -61,32 +53,27 @@ class Passes:
         loss: Loss,
         clipper: Clipper,
         *,
-        engine: Engines,
+        settings: PassSettings,
         projections: int | None,
         generator: Generator,
-        microbatch_size: int | None,
-        check: bool,
+        expected_batch_size: float,
     ) -> None:
         refuse_unsafe(model)
-        self.microbatch_size = microbatch_size  # units at once; None: as many as fit
+        self.microbatch_size = settings.microbatch_size  # units at once; None: as many as fit
         self._model, self._loss, self._clipper = model, loss, clipper
         self._parameters = parameter_values.find(model).parameters
         self._may_mix = any(hasattr(module, "running_mean") for module in model.modules())
-        self._kind, self._unchecked = engine, check
+        self._kind, self._unchecked = settings.engine, settings.check
         self._barrier = Barrier(model)
         self._engine = self._make_engine(projections, generator)
         self._replays = RecordedPieces(clipper)
         self._fitting: int | None = None  # rows at once, once measured
+        self.record(recorder(settings), expected_batch_size=expected_batch_size)
 
     @property
     def engine(self) -> str:
         """The name of the engine at work."""
         return type(self._engine).__name__
-
-    @property
-    def unchecked(self) -> bool:
-        """Whether the self-check has still to look at rows."""
-        return self._unchecked
 
     @property
     def finite(self) -> bool:
@@ -153,13 +140,16 @@ class Passes:
         with same_draws(self._model), self._barrier.undoing():
             Functional(self._model, self._loss, vectorized=False).run(zeros)
 
-    def check(self, batch: Sequence[Any]) -> None:
-        """Check on the first rows whether an engine is wrong for this model; raise if so."""
+    def check(self, batch: Sequence[Any], *, among: Tensor | None = None) -> None:
+        """Check on the first rows whether an engine is wrong for this model; raise if so.
+
+        `among`: the numbers of the rows that may be looked at; None: all.
+        """
         if self._may_mix:
             batch_norm.refuse_mixing(self._model)  # its mode may have changed
         if not self._unchecked:
             return
-        batch = _without_padding(batch, 1)
+        batch = _without_padding(batch if among is None else rows.take(batch, among), 1)
         if not rows.count(batch):
             return
         if list(parameter_values.find(self._model).parameters) != list(self._parameters):

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from sfumato.errors import InvalidParameterError, UnsupportedUseError
 from sfumato.training import distributed
 from sfumato.training.data import rows
+from sfumato.training.engine.step.settings import PassSettings
 from sfumato.training.fast.compilation import Compiling
 from sfumato.training.fast.cuda_graphs import CudaGraphs
 from sfumato.training.fast.pass_cache import Recorder, Recordings, Replay
@@ -117,10 +118,10 @@ class RecordedPieces:
         return sums
 
 
-def recorder(*, cuda_graphs: bool, compile: bool) -> Recorder | None:
+def recorder(settings: PassSettings) -> Recorder | None:
     """Return the recorder for these settings; None if nothing is recorded."""
-    inside = Compiling() if compile else None
-    return CudaGraphs(inside) if cuda_graphs else inside
+    inside = Compiling() if settings.compile else None
+    return CudaGraphs(inside) if settings.cuda_graphs else inside
 
 
 def real_units(batch: Sequence[Any], per_unit: int) -> Tensor:

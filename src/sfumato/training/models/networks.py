@@ -25,7 +25,6 @@ from sfumato.training.record.metrics import Score, correct_rows
 __all__ = [
     "NextToken",
     "cnn",
-    "fitting",
     "linear",
     "loss_for",
     "lstm",
@@ -34,6 +33,7 @@ __all__ = [
     "next_token_correct",
     "next_token_cross_entropy",
     "score_for",
+    "suitable_models",
     "transformer",
 ]
 
@@ -191,11 +191,11 @@ def _is_text(data: Dataset) -> bool:
     return not data.train.features.is_floating_point()
 
 
-def fitting(data: Dataset) -> tuple[str, ...]:
+def suitable_models(data: Dataset) -> tuple[str, ...]:
     """Return the names of the models that a data set can train.
 
     >>> from sfumato.datasets import load
-    >>> fitting(load("digits")), fitting(load("breast-cancer"))
+    >>> suitable_models(load("digits")), suitable_models(load("breast-cancer"))
     (('linear', 'mlp', 'cnn'), ('linear', 'mlp'))
     """
     if _is_text(data):
@@ -210,9 +210,10 @@ def model_for(data: Dataset, name: str, *, width: int = 1) -> nn.Module:
     >>> sum(p.numel() for p in model_for(load("digits"), "mlp").parameters())
     4810
     """
-    if name not in fitting(data):
+    names = suitable_models(data)
+    if name not in names:
         raise InvalidParameterError(
-            f"no model {name!r} for the data set {data.name!r}. Use one of: {', '.join(fitting(data))}."
+            f"no model {name!r} for the data set {data.name!r}. Use one of: {', '.join(names)}."
         )
     shape = tuple(data.train.features.shape[1:])
     if _is_text(data):

@@ -76,14 +76,15 @@ class Clipper:
         self.groups = clipping.groups(self._names) if norms else [self._names]
         self.thresholds = clipping.thresholds(self._names) if norms else []
         self._thresholds: Tensor | None = None  # the same on the device, once needed
+        self.factor = 1.0  # of a schedule, by which the stated thresholds were multiplied
 
     @property
     def bound(self) -> float:
         """The most one unit contributes to the sum now, in L2 norm."""
         if isinstance(self.clipping, CoordinateClipping):
             return self.clipping.coordinate_bound * math.sqrt(self._dimension)
-        if self.clipping.adaptive is None and self.clipping.clip_norm is not None:
-            return self.clipping.clip_norm
+        if self.clipping.adaptive is None:
+            return self.clipping.bound(self._names) * self.factor
         return math.hypot(*self.thresholds)
 
     @property
@@ -140,6 +141,11 @@ class Clipper:
         for threshold in found:
             check_threshold(**{f"a clip threshold times the factor {factor:g} of a schedule": threshold})
         return found
+
+    def scale(self, factor: float) -> None:
+        """Clip at the stated thresholds times a factor from now on."""
+        self._set(self.scaled(factor))
+        self.factor = factor
 
     def _set(self, thresholds: Iterable[float]) -> None:
         found = list(thresholds)

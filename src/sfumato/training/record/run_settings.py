@@ -20,10 +20,10 @@ from sfumato.training.privacy.dp_sgd import DpSgd
 __all__ = ["of_claim", "of_loop"]
 
 
-def of_claim(mechanism: DpSgd, generator: Generator | None, **said: object) -> dict[str, str]:
-    """Return the settings that change the claim, and what else is `said`."""
+def of_claim(mechanism: DpSgd, generator: Generator | None, **others: object) -> dict[str, str]:
+    """Return the settings that change the claim, and the `others`."""
     return {
-        **{name: str(value) for name, value in said.items()},
+        **{name: str(value) for name, value in others.items()},
         "steps": str(mechanism.steps),
         "event": events.to_json(mechanism.event()),
         "relation": mechanism.relation.value,

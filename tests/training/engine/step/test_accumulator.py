@@ -85,3 +85,14 @@ def test_gradients_are_returned_as_they_were_before_rounding_unless_they_were_ch
     assert set(found) == {"fine", "coarse", "changed"}
     assert torch.equal(found["fine"], third) and torch.equal(found["coarse"], third)
     assert found["coarse"].dtype == torch.float32 and found["changed"] is parameters["changed"].grad
+
+
+def test_after_drop_no_parameter_has_a_gradient():
+    model = parameters()
+    sums = Sums(model)
+    sums.add_({"w": torch.ones(2, 3)})
+    sums.flat()
+    sums.to_grad()
+    sums.drop()
+    assert all(parameter.grad is None for parameter in model.values())
+    sums.hide()  # nothing is left to take out

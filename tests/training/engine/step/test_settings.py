@@ -5,21 +5,21 @@ import pytest
 
 from sfumato.errors import InvalidParameterError
 from sfumato.testing import seeded
-from sfumato.training import IndependentNoise
-from sfumato.training.engine.step.settings import check_settings, check_units
+from sfumato.training import IndependentNoise, PassSettings
+from sfumato.training.engine.step.settings import Engines, check_settings, check_units
 
 GOOD = {
     "noise_multiplier": 1.0,
     "expected_batch_size": 8.0,
-    "microbatch_size": None,
-    "recorded": False,
+    "passes": PassSettings(),
     "projections": None,
     "generator": None,
     "noise": None,
 }
+RECORDED = PassSettings(compile=True)
 
 
-@pytest.mark.parametrize("options", [{}, {"recorded": True}, {"projections": 3}, {"generator": seeded(0)}])
+@pytest.mark.parametrize("options", [{}, {"passes": RECORDED}, {"projections": 3}, {"generator": seeded(0)}])
 def test_settings_that_fit_together_pass(options):
     check_settings(**(GOOD | options))
 
@@ -29,14 +29,28 @@ def test_settings_that_fit_together_pass(options):
     [
         ({"noise_multiplier": math.nan}, "noise_multiplier"),
         ({"expected_batch_size": 0.0}, "expected_batch_size"),
-        ({"microbatch_size": 0}, "microbatch_size"),
-        ({"recorded": True, "projections": 3}, "cannot be recorded"),
+        ({"passes": {"engine": "auto"}}, "passes is of type dict"),
+        ({"passes": RECORDED, "projections": 3}, "cannot be recorded"),
         ({"generator": seeded(0), "noise": IndependentNoise(seeded(0))}, "leave one of the two out"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(options, message):
     with pytest.raises(InvalidParameterError, match=message):
         check_settings(**(GOOD | options))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"engine": "magic"}, "unknown engine"), ({"microbatch_size": 0}, "microbatch_size")],
+)
+def test_settings_of_passes_are_checked_when_they_are_made(options, message):
+    with pytest.raises(InvalidParameterError, match=message):
+        PassSettings(**options)
+
+
+def test_passes_are_recorded_if_they_are_compiled_or_replayed_as_graphs():
+    assert PassSettings(compile=True).recorded and PassSettings(cuda_graphs=True).recorded
+    assert not PassSettings().recorded and PassSettings().engine is Engines.AUTO
 
 
 def test_rows_must_be_whole_units():

@@ -67,6 +67,12 @@ class Sums:
                     parameter.grad = None
         self._shown = False
 
+    def drop(self) -> None:
+        """Set every `.grad` to None."""
+        self._shown = False
+        for parameter in self._parameters.values():
+            parameter.grad = None
+
     def to_grad(self) -> None:
         """Set every parameter's `.grad` to its sum; the next step overwrites it."""
         self._shown = True

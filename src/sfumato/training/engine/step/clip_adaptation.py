@@ -6,6 +6,8 @@ Guarantee  The thresholds change by a noisy count alone, with noise of its own (
 Edge cases Fixed thresholds are left alone. A step without units counts none.
 """
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -19,15 +21,12 @@ __all__ = ["ClipAdaptation"]
 class ClipAdaptation:
     """Counts the units of one step that are below their thresholds, and moves the thresholds."""
 
-    def __init__(self, clipper: Clipper, *, expected_units: float, sensitivity: float) -> None:
+    def __init__(
+        self, clipper: Clipper, parameters: Mapping[str, Tensor], *, expected_units: float, sensitivity: float
+    ) -> None:
         self.below: Tensor | None = None  # of this step so far: [groups]
-        self._clipper = clipper
+        self._clipper, self._parameters = clipper, parameters
         self._expected_units, self._sensitivity = expected_units, sensitivity
-
-    @property
-    def active(self) -> bool:
-        """Whether the thresholds adapt."""
-        return self._clipper.adaptive is not None
 
     def plus(self, below: Tensor | None) -> Tensor | None:
         """Return the count of this step so far and of more units."""
@@ -39,8 +38,11 @@ class ClipAdaptation:
         """Forget the count: a step has ended."""
         self.below = None
 
-    def update(self, device: torch.device, generator: Generator) -> None:
-        """Move the thresholds by the noisy count of this step."""
+    def update(self, generator: Generator, *, step: int) -> None:
+        """Move the thresholds by the noisy count of this step, if they adapt."""
+        if self._clipper.adaptive is None:
+            return
+        device = next(iter(self._parameters.values())).device
         below = self.below if self.below is not None else torch.zeros(len(self._clipper.groups))
         below = below.to(device, torch.float64)  # the same type on all ranks
         distributed.add_up_([below])
@@ -48,7 +50,7 @@ class ClipAdaptation:
             self._clipper.adapt(
                 below,
                 expected_batch_size=self._expected_units,
-                generator=generator,
+                generator=generator.fork("clip", step),
                 sensitivity=self._sensitivity,
             )
         self._share(device)

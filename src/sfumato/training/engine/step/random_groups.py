@@ -17,34 +17,48 @@ from sfumato.mechanisms.random import Generator, uniform_below
 from sfumato.training import distributed
 from sfumato.training.data import rows
 
-__all__ = ["expected_groups", "grouped"]
+__all__ = ["RandomGroups"]
 
 
-def expected_groups(expected_batch_size: float, group_size: int) -> float:
-    """Return how many units, or groups if averages are clipped, a batch is expected to have.
+class RandomGroups:
+    """Sorts the units of a batch into groups. Groups of one unit leave a batch as it is.
 
-    >>> expected_groups(10.5, 1), expected_groups(10.5, 4)
+    >>> RandomGroups(1, expected_batch_size=10.5).expected, RandomGroups(4, expected_batch_size=10.5).expected
     (10.5, 3)
     """
-    return expected_batch_size if group_size == 1 else max(1, round(expected_batch_size / group_size))
 
+    def __init__(self, group_size: int, *, expected_batch_size: float) -> None:
+        self._size = group_size
+        # How many units, or groups if averages are clipped, a batch is expected to have.
+        self.expected = (
+            expected_batch_size if group_size == 1 else max(1, round(expected_batch_size / group_size))
+        )
 
-def grouped(
-    batch: Sequence[Any], per_unit: int, *, group_size: int, groups: int, generator: Generator
-) -> tuple[Sequence[Any], int]:
-    """Return a batch sorted into groups, and the number of rows of each group.
+    def weights(self, batch: Sequence[Any], row_weights: Tensor | None) -> Tensor | None:
+        """Return the weights of the rows of a batch. Groups need some, so that padding can have none."""
+        if row_weights is not None or self._size == 1:
+            return row_weights
+        return next(iter(rows.tensors(batch))).new_ones(rows.count(batch), dtype=torch.float32)
 
-    The first part of `batch` holds the weights of rows. They are divided by `group_size`, so that the sum
-    over a group is its average.
-    """
-    distributed.refuse_groups(group_size)
-    units = rows.count(batch) // per_unit
-    index = _places(torch.from_numpy(uniform_below(groups, units, generator)), groups)
-    flat = (index[:, :, None] * per_unit + torch.arange(per_unit)).flatten()
-    with_zeros = rows.padded(batch, (units + 1) * per_unit)
-    device = next(iter(rows.tensors(batch))).device
-    weights, *rest = rows.take(with_zeros, flat.to(device))
-    return (weights / group_size, *rest), index.shape[1] * per_unit
+    def drawn(
+        self, batch: Sequence[Any], per_unit: int, generator: Generator, *, step: int
+    ) -> tuple[Sequence[Any], int]:
+        """Return a batch sorted into groups, and the number of rows of each group.
+
+        The first part of `batch` holds the weights of rows. They are divided by the size of a group, so that
+        the sum over a group is its average.
+        """
+        if self._size == 1:
+            return batch, per_unit
+        distributed.refuse_groups(self._size)
+        units, groups = rows.count(batch) // per_unit, int(self.expected)
+        members = uniform_below(groups, units, generator.fork("groups", step))
+        index = _places(torch.from_numpy(members), groups)
+        flat = (index[:, :, None] * per_unit + torch.arange(per_unit)).flatten()
+        with_zeros = rows.padded(batch, (units + 1) * per_unit)
+        device = next(iter(rows.tensors(batch))).device
+        weights, *rest = rows.take(with_zeros, flat.to(device))
+        return (weights / self._size, *rest), index.shape[1] * per_unit
 
 
 def _places(members: Tensor, groups: int) -> Tensor:

@@ -1,32 +1,87 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of the arguments of `PrivateGradients`.
+"""How `PrivateGradients` computes its passes, and checks of its arguments.
 
+Guarantee  Nothing in `PassSettings` changes the claim: it decides speed and memory alone.
 Failure    Arguments that contradict each other raise `InvalidParameterError`, before any row is read.
 """
+
+from dataclasses import dataclass
+from enum import Enum
 
 from sfumato import _check
 from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms.random import Generator
 from sfumato.training.privacy.noise import NoiseSource
 
-__all__ = ["check_settings", "check_units"]
+__all__ = ["Engines", "PassSettings", "check_settings", "check_units"]
+
+
+class Engines(Enum):
+    """Ways to get clipped sums. They agree; they differ in speed, memory and in what they support."""
+
+    AUTO = "auto"  # book-keeping, or functional if rows cannot be isolated
+    BOOK_KEEPING = "book-keeping"
+    FUNCTIONAL = "functional"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PassSettings:
+    """How passes over a batch are computed. Nothing here changes the claim.
+
+    Args:
+        engine: How gradients are computed: "auto", "book-keeping" or "functional".
+        microbatch_size: How many units are run at once; None finds out how many fit in memory.
+        cuda_graphs: Replay passes as CUDA graphs, which makes steps faster after the first ones.
+        compile: Compile passes, which makes steps faster after the first ones.
+        check: Compare the engine with a loop over examples on the first rows.
+
+    Raises:
+        InvalidParameterError: If a setting is out of range.
+
+    >>> PassSettings(engine="functional").engine
+    <Engines.FUNCTIONAL: 'functional'>
+    """
+
+    engine: Engines | str = Engines.AUTO
+    microbatch_size: int | None = None
+    cuda_graphs: bool = False
+    compile: bool = False
+    check: bool = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "engine", _engine(self.engine))
+        if self.microbatch_size is not None:
+            _check.count(microbatch_size=self.microbatch_size)
+
+    @property
+    def recorded(self) -> bool:
+        """Whether passes are recorded, to be replayed faster."""
+        return self.cuda_graphs or self.compile
+
+
+def _engine(engine: Engines | str) -> Engines:
+    names = [kind.value for kind in Engines]
+    if not (isinstance(engine, Engines) or engine in names):
+        raise InvalidParameterError(f"unknown engine {engine!r}. Use one of: {', '.join(names)}.")
+    return Engines(engine)
 
 
 def check_settings(
     *,
     noise_multiplier: float,
     expected_batch_size: float,
-    microbatch_size: int | None,
-    recorded: bool,
+    passes: PassSettings,
     projections: int | None,
     generator: Generator | None,
     noise: NoiseSource | None,
 ) -> None:
-    """Raise if arguments are out of range, or exclude each other. `recorded`: passes are recorded."""
+    """Raise if arguments are out of range, or exclude each other."""
     _check.positive(noise_multiplier=noise_multiplier, expected_batch_size=expected_batch_size)
-    if microbatch_size is not None:
-        _check.count(microbatch_size=microbatch_size)
-    if recorded and projections is not None:
+    if not isinstance(passes, PassSettings):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not be typed
+        raise InvalidParameterError(
+            f"passes is of type {type(passes).__name__}. Pass sfumato.training.PassSettings(...)."
+        )
+    if passes.recorded and projections is not None:
         raise InvalidParameterError(
             "projections are drawn anew at each step, so passes cannot be recorded. Leave cuda_graphs and "
             "compile out."
