@@ -122,6 +122,8 @@ def label(
         record_note=next((note for note in map(record_note, accounts or (None,)) if note), None),
         study_note=study_note(settings.generator),
         audit=verdict,
+        job=planned,
+        names=rows.class_list(classes),
     )
     if settings.folder is not None:
         released.save(settings.folder)
