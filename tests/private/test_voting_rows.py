@@ -169,6 +169,7 @@ def test_what_the_data_was_opened_with_is_refused(own):
         ({"evaluation": PUBLIC}, "evaluation"),
         ({"epsilom": 1.0}, "Did you mean 'epsilon'"),
         ({"epsilon": 1e-4}, "does not cover"),
+        ({"workers": 0}, "workers must be"),
     ],
 )
 def test_wrong_settings_cost_nothing(changed, said):
