@@ -17,7 +17,8 @@ __all__ = ["bar_chart"]
 
 # In units of the picture, which is scaled to the width it is given.
 _WIDTH, _ROW, _BAR = 480, 26, 16
-_LEFT, _RIGHT = 120, 60  # for names, and for numbers
+_RIGHT = 60  # for numbers
+_CHARACTER = 7.5  # the width of one in a name, about
 _LONGEST: Final = 16  # characters of a name that fit
 _FONT: Final = "font-family:system-ui,sans-serif;font-size:13px"
 _COLOR: Final = "var(--series-1,#0072b2)"
@@ -43,7 +44,11 @@ def bar_chart(bars: Mapping[str, float], *, title: str) -> str:
     if not all(math.isfinite(value) and value >= 0 for value in bars.values()):
         raise InvalidParameterError("bars must be finite numbers of 0 or more.")
     most = max(bars.values(), default=0.0) or 1.0
-    parts = [_bar(name, value / most, value, place) for place, (name, value) in enumerate(bars.items())]
+    left = 24 + _CHARACTER * min(_LONGEST, max((len(name) for name in bars), default=0))
+    parts = [
+        _bar(name, value, place, left=left, length=value / most * (_WIDTH - left - _RIGHT))
+        for place, (name, value) in enumerate(bars.items())
+    ]
     height = _ROW * max(1, len(bars))
     told = "; ".join(f"{name}: {value:,g}" for name, value in bars.items())
     return (
@@ -53,12 +58,13 @@ def bar_chart(bars: Mapping[str, float], *, title: str) -> str:
     )
 
 
-def _bar(name: str, share: float, value: float, place: int) -> str:
-    top, length = place * _ROW + (_ROW - _BAR) / 2, share * (_WIDTH - _LEFT - _RIGHT)
+def _bar(name: str, value: float, place: int, *, left: float, length: float) -> str:
+    top = place * _ROW + (_ROW - _BAR) / 2
     shown = name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}\u2026"
     ink = 'fill="currentColor"'
     return (
-        f'<text x="{_LEFT - 8}" y="{top + 12:.1f}" text-anchor="end" {ink}>{escape(shown)}</text>'
-        f'<rect x="{_LEFT}" y="{top:.1f}" width="{length:.1f}" height="{_BAR}" rx="2" style="fill:{_COLOR}"/>'
-        f'<text x="{_LEFT + length + 8:.1f}" y="{top + 12:.1f}" {ink}>{value:,g}</text>'
+        f'<text x="{left - 8:.1f}" y="{top + 12:.1f}" text-anchor="end" {ink}>{escape(shown)}</text>'
+        f'<rect x="{left:.1f}" y="{top:.1f}" width="{length:.1f}" height="{_BAR}" rx="2" '
+        f'style="fill:{_COLOR}"/>'
+        f'<text x="{left + length + 8:.1f}" y="{top + 12:.1f}" {ink}>{value:,g}</text>'
     )

@@ -21,8 +21,8 @@ __all__ = ["VotingFacts", "voting_report"]
 
 _RELEASED = "the answers of the teachers, or from a student that learned from them"
 _COSTS = (
-    "The epsilon of the first answers at the noise of this job, whatever the votes are. It does not depend "
-    "on private data."
+    "The curve of epsilon is that of the first queries at the noise of this job, whatever the votes are: it "
+    "does not depend on private data."
 )
 _EXACT = "The accuracy is exact, and computed on evaluation rows that are not protected."
 
@@ -92,8 +92,7 @@ def voting_report(run: VotingFacts, *, title: str, ledger_statement: str | None 
         study_warning(run.study_note),
         _cards(run),
         section("What is promised", promise(run.guarantee, released=_RELEASED), _groups(run)),
-        section("What was asked and answered", _asked(run)),
-        section("What the answers cost", *_costs(run)) if run.costs else "",
+        section("Questions, answers and their cost", _asked(run), *_figures(run)),
         section("Audit", f"<p>{escape(run.audit)}</p>") if run.audit else "",
         section("Privacy statement", f"<p>{escape(run.statement)}</p>"),
         section("Settings", facts_table(run.settings)) if run.settings else "",
@@ -110,7 +109,7 @@ def _header(run: VotingFacts, title: str) -> str:
 def _cards(run: VotingFacts) -> str:
     cards: dict[str, str] = {}
     if run.accuracy is not None:
-        cards["accuracy of the student"] = f"{run.accuracy:.1%}"
+        cards["student accuracy"] = f"{run.accuracy:.1%}"
     cards["epsilon"] = f"{round_up(run.guarantee.epsilon):g}"
     cards["delta"] = f"{round_up(run.guarantee.delta):g}"
     cards["protected"] = f"one {run.guarantee.privacy_unit}"
@@ -135,16 +134,22 @@ def _asked(run: VotingFacts) -> str:
         f"answered by {run.aggregator}. How many, and which, is part of the release.",
         run.test,
         _EXACT if run.accuracy is not None else None,
+        _COSTS if run.costs else None,
     )
-    told = f"<p>{escape(' '.join(each for each in said if each))}</p>"
-    if not run.per_class:
-        return told
+    return f"<p>{escape(' '.join(each for each in said if each))}</p>"
+
+
+def _figures(run: VotingFacts) -> list[str]:
+    shown = [_per_class(run) if run.per_class else "", _costs(run) if run.costs else ""]
+    return ['<div class="curves">', *shown, "</div>"]
+
+
+def _per_class(run: VotingFacts) -> str:
     caption = "Answers of each class"
-    chart = bar_chart(run.per_class, title=caption)
-    return f"{told}<figure><figcaption>{caption}</figcaption>{_chart(chart)}</figure>"
+    return _figure(caption, bar_chart(run.per_class, title=caption))
 
 
-def _costs(run: VotingFacts) -> list[str]:
+def _costs(run: VotingFacts) -> str:
     lines = [Series(name=name, points=points) for name, points in run.costs.items()]
     caption = "Epsilon of the first queries"
     highest = max((y for line in lines for _, y in line.finite), default=0.0)
@@ -156,8 +161,8 @@ def _costs(run: VotingFacts) -> list[str]:
         x_bounds=(0.0, float(max(1, run.asked))),
         y_bounds=(0.0, highest * 1.05) if highest > 0 else None,
     )
-    return [f"<p>{_COSTS}</p>", f"<figure><figcaption>{caption}</figcaption>{_chart(chart)}</figure>"]
+    return _figure(caption, chart)
 
 
-def _chart(svg: str) -> str:
-    return f'<div class="chart">{svg}</div>'
+def _figure(caption: str, svg: str) -> str:
+    return f"<figure><figcaption>{escape(caption)}</figcaption>{svg}</figure>"
