@@ -22,18 +22,18 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.linear_model import LogisticRegression
 from sklearn.svm import SVC
 
 from sfumato.datasets import Dataset
 from sfumato.errors import InvalidParameterError
 from sfumato.labels.features import oriented_gradients
 from sfumato.pate.aggregators import Aggregator, ConfidentGNMax, GNMax
-from sfumato.pate.student import Student, SupervisedStudent
+from sfumato.pate.column_models import column_models
+from sfumato.pate.student import Student
 from sfumato.pate.student_recipes import student_for
 from sfumato.pate.teachers import Classifier
 
-__all__ = ["RECIPES", "VoteRecipe", "recipe", "tabular_models"]
+__all__ = ["RECIPES", "VoteRecipe", "recipe"]
 
 RECIPES = ("digits", "breast-cancer", "mnist", "fashion-mnist", "cifar10", "credit-default", "adult")
 
@@ -120,7 +120,7 @@ def recipe(data: Dataset, *, seed: int = 0) -> VoteRecipe:
     images = data.train.features.dim() == 4
     names = np.array(data.classes)
     seen = data.test.features.flatten(1) if _flat(data) else data.test.features
-    teacher, student = tabular_models()
+    teacher, student = column_models(scaled=True)
     if images:
         teacher = SVC(C=10.0, gamma="scale")
         student = student_for(data.name, shape=tuple(seen.shape[1:]), classes=len(names), seed=seed)
@@ -136,18 +136,6 @@ def recipe(data: Dataset, *, seed: int = 0) -> VoteRecipe:
         classes=data.classes,
         public_size=data.public_size,
         teachers=_TEACHERS.get(data.name, 250),
-    )
-
-
-def tabular_models() -> tuple[Classifier, Student]:
-    """Return teacher and student for columns between 0 and 1, or of about that size.
-
-    Returns:
-        Logistic regressions. Teachers are hardly regularized: many of them together are right where each
-        one errs in its own way.
-    """
-    return LogisticRegression(C=20.0, max_iter=1000), SupervisedStudent(
-        LogisticRegression(C=1.0, max_iter=1000)
     )
 
 
