@@ -87,7 +87,7 @@ class TorchClassifier(ClassifierMixin, BaseEstimator):
         rows, place = self._rows(X), self._place()
         outputs = self._outputs(model, rows, place)
         learn(
-            model,
+            model.to(place),
             rows,
             _targets(y, rows=len(rows), outputs=outputs),
             epochs=self.epochs,
@@ -96,7 +96,6 @@ class TorchClassifier(ClassifierMixin, BaseEstimator):
             weight_decay=self.weight_decay,
             augment=self.augment,
             seed=self.seed,
-            device=place,
         )
         self.model_ = model.cpu()  # a file of it can be read on a machine without the device
         self.classes_ = np.arange(outputs)
