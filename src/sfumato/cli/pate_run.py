@@ -11,7 +11,8 @@ from typing import Any
 
 from sfumato import _check, pate
 from sfumato.accounting.default_delta import default_delta, delta_note
-from sfumato.cli.pate_settings import PateSettings, aggregator_of
+from sfumato.cli.aggregator_flags import aggregator_of
+from sfumato.cli.pate_settings import PateSettings
 from sfumato.cli.places import account_at, begin_page
 from sfumato.cli.show import show_facts, show_text, waiting
 from sfumato.cli.voting_data import VotingData, named_data, own_data
