@@ -24,6 +24,9 @@ AGE = "--bounds 0 100 --epsilon 1"
 LOGISTIC = "logistic-regression --target default --label 0 --label 1 --clip-norm 1 --epsilon 1"
 LINE = "--feature age --feature-bounds 0 99 --target-bounds 0 5000 --epsilon 1"
 TRAIN = "train digits --model linear --epochs 1"
+PATE = "pate breast-cancer --teachers 10"
+VOTES = f"pate people.csv {TYPES} --public people.csv --epsilon 2 --delta 1e-5 --teachers 10"
+INCOME = f"{VOTES} --target city --label Rome --label Oslo"
 
 WRONG = {
     # what is not there
@@ -133,6 +136,47 @@ WRONG = {
     f"{TRAIN} --epsilon 1 --config nofile.toml": "nofile.toml",
     f"{TRAIN} --epsilon 1 --device tpu9": "unknown device 'tpu9'",
     f"{TRAIN} --epsilon 1 --private everything": "everything",
+    # teachers
+    "pate --epsilon 1": "pass what to learn",
+    "pate digits": "--epsilon",
+    "pate shakespeare --epsilon 1": "unknown data 'shakespeare'",
+    "pate nosuch --epsilon 1": "unknown data 'nosuch'",
+    "pate nofile.csv --epsilon 1": "there is no file 'nofile.csv'",
+    f"{PATE} --epsilon 0": "--epsilon must be",
+    f"{PATE} --epsilon nan": "--epsilon must be",
+    f"{PATE} --epsilon 1e-4": "does not cover one query",
+    f"{PATE} --epsilon 1 --delta 2": "--delta must be",
+    f"{PATE} --epsilon 1 --teachers 0": "--teachers must be",
+    f"{PATE} --epsilon 1 --queries 0": "--queries must be",
+    f"{PATE} --epsilon 8 --queries 9999": "9999 queries cost more",
+    f"{PATE} --epsilon 900 --queries 100": "there are 76",
+    f"{PATE} --epsilon 1 --aggregator magic": "unknown --aggregator 'magic'",
+    f"{PATE} --epsilon 1 --noise 0": "--noise must be",
+    f"{PATE} --epsilon 1 --threshold 3": "for --aggregator confident",
+    f"{PATE} --epsilon 1 --agreement 2": "agreement",
+    f"{PATE} --epsilon 1 --agreement 0.9 --aggregator lnmax": "GNMax and ConfidentGNMax alone",
+    f"{PATE} --epsilon 8 --workers 0": "--workers must be",
+    f"{PATE} --epsilon 8 --audit 0": "--audit must be",
+    f"{PATE} --epsilon 1 --target city": "--target is not for a public data set",
+    f"{PATE} --epsilon 1 --ledger ledger.db": "give both --ledger and --account",
+    f"{PATE} --epsilon 1 --ledger ledger.db --account people": "protects one 'client_id'",
+    f"{PATE} --epsilon 1 --report people.csv/page.html": "--report",
+    f"{PATE} --epsilon 1 --folder people.csv": "--folder",
+    f"{VOTES} --label Rome --label Oslo": "--target",
+    f"{VOTES} --target city": "--label",
+    f"{VOTES} --target city --label Rome": "two or more different names",
+    f"{VOTES} --target nosuch --label Rome --label Oslo": "there is no column 'nosuch'",
+    f"{VOTES} --target age --classes 1": "classes",
+    f"{INCOME} --feature nosuch": "there is no column 'nosuch'",
+    f"{INCOME} --feature city": "each once",
+    f"{INCOME} --feature note": "note",
+    f"{INCOME} --public nofile.csv": "there is no file 'nofile.csv'",
+    f"{INCOME} --privacy-unit nobody": "there is no column 'nobody'",
+    f"{INCOME} --contribution-bound 0 --privacy-unit client_id": "--contribution-bound must be",
+    f"{INCOME} --contribution-bound 3": "--privacy-unit",
+    f"{INCOME} --ledger ledger.db --account people": "protects one 'client_id'",
+    f"{INCOME.replace('--delta 1e-5', '')}": "pass --delta",
+    # audits
     "audit nofolder": "there is no finished run",
     "audit .": "there is no finished run",
     # prices and plans

@@ -8,16 +8,14 @@ one.
 """
 
 from contextlib import nullcontext
-from pathlib import Path
 
-from sfumato import _files
 from sfumato.accounting.default_delta import default_delta
 from sfumato.cli.own_data import OwnData
+from sfumato.cli.places import account_at, begin_page
 from sfumato.cli.settings import TrainSettings, keep, kept, read_config
 from sfumato.datasets import Dataset
 from sfumato.errors import InvalidParameterError
-from sfumato.ledger import Account, Ledger
-from sfumato.report import page, write_report
+from sfumato.ledger import Account
 from sfumato.training import distributed
 from sfumato.training.record.run_folder import RunFolder
 
@@ -36,11 +34,7 @@ def merged(said: TrainSettings, *, config: str | None, resume: bool) -> TrainSet
 
 def account_of(settings: TrainSettings) -> Account | None:
     """Return the account to charge, if one is named."""
-    if (settings.ledger is None) != (settings.account is None):
-        raise InvalidParameterError("give both --ledger and --account to charge the run, or neither.")
-    if settings.ledger is None or settings.account is None:
-        return None
-    return Ledger(settings.ledger, create=False).account(settings.account)
+    return account_at(settings.ledger, settings.account)
 
 
 def with_delta(settings: TrainSettings, data: Dataset | OwnData, account: Account | None) -> TrainSettings:
@@ -61,7 +55,7 @@ def begin(settings: TrainSettings, *, resume: bool) -> None:
     folder = None if settings.folder is None else RunFolder(settings.folder)
     with nullcontext() if folder is None else folder.taken(resume=resume):
         if settings.report is not None:
-            _begin_page(settings.report)
+            begin_page(settings.report)
         if folder is not None and not resume:
             _keep(settings, folder)
 
@@ -73,18 +67,4 @@ def _keep(settings: TrainSettings, folder: RunFolder) -> None:
         raise InvalidParameterError(
             f"the settings cannot be written to {str(folder.path)!r}: {error.strerror}. Give another "
             "--folder."
-        ) from error
-
-
-def _begin_page(report: str) -> None:
-    try:
-        if Path(report).is_file():
-            part = _files.part_of(Path(report))  # where it will be written to first
-            part.touch()
-            part.unlink(missing_ok=True)
-        else:
-            write_report(report, page("A training run", "<p>This run is not finished.</p>"))
-    except OSError as error:
-        raise InvalidParameterError(
-            f"the page {report!r} cannot be written: {error.strerror}. Give another --report."
         ) from error

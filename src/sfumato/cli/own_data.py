@@ -28,6 +28,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from sfumato import _check
 from sfumato.cli.column_types import column_types
+from sfumato.cli.own_classes import own_classes
 from sfumato.cli.settings import TrainSettings
 from sfumato.errors import InvalidParameterError, QueryFailedError
 from sfumato.training.data.units import Deferred
@@ -111,7 +112,7 @@ def _table(settings: TrainSettings) -> OwnData:
             "pass --target, the column of labels, and --feature for each column to learn from."
         )
     types = column_types(settings.type or [])
-    classes = _classes(settings)
+    classes = own_classes(settings.classes, settings.label)
     bound = settings.contribution_bound or 1
     table = private_table(
         settings.data, privacy_unit=settings.privacy_unit, contribution_bound=bound, types=types or None
@@ -158,22 +159,11 @@ def _scaling(given: Sequence[str] | None, names: Sequence[str]) -> tuple[Tensor,
     return low, high
 
 
-def _classes(settings: TrainSettings) -> int | list[str]:
-    """Return the number of classes, or their names."""
-    if settings.classes is not None:
-        _check.in_range(2, 10**6, classes=settings.classes)
-        return settings.classes
-    names = settings.label or []
-    if len(names) < 2 or len(set(names)) < len(names):
-        raise InvalidParameterError("pass --label for each class: two or more different names.")
-    return names
-
-
 # --- .npz ------------------------------------------------------------------------------------------------
 
 
 def _arrays(settings: TrainSettings, place: Path) -> OwnData:
-    classes = _classes(settings)
+    classes = own_classes(settings.classes, settings.label)
     _refuse(settings, "an .npz file", "target", "feature", "type", "bounds", "privacy_unit", "image_size")
     if not isinstance(classes, int):
         raise InvalidParameterError("the labels of an .npz file are numbers: pass --classes as a number.")
@@ -314,7 +304,7 @@ def _images(settings: TrainSettings, place: Path) -> OwnData:
         "privacy_unit",
         "contribution_bound",
     )
-    classes, side = _classes(settings), settings.image_size
+    classes, side = own_classes(settings.classes, settings.label), settings.image_size
     if isinstance(classes, int):
         raise InvalidParameterError("pass the name of each folder as --label.")
     if side is None:

@@ -13,11 +13,12 @@ import difflib
 import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from sfumato import _files
+from sfumato.cli.flags import flag
 from sfumato.errors import InvalidParameterError
 
 __all__ = ["PUBLIC_SETS", "TrainSettings", "keep", "kept", "read_config"]
@@ -34,11 +35,6 @@ PUBLIC_SETS = (
 )
 
 
-def _flag(help_text: str) -> Any:
-    """Return a field that is a flag of the command, too."""
-    return field(default=None, metadata={"help": help_text})
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainSettings:
     """Everything that can be set for a run; None is left to the defaults of the data set.
@@ -47,46 +43,46 @@ class TrainSettings:
     """
 
     data: str | None = None  # the argument of the command
-    private: str | None = _flag("What is secret: rows (the default), or labels alone.")
-    method: str | None = _flag("With --private labels: clusters, altconv, dp-sgd ...; chosen by default.")
-    model: str | None = _flag("linear, mlp or cnn; lstm or transformer for text.")
+    private: str | None = flag("What is secret: rows (the default), or labels alone.")
+    method: str | None = flag("With --private labels: clusters, altconv, dp-sgd ...; chosen by default.")
+    model: str | None = flag("linear, mlp or cnn; lstm or transformer for text.")
     width: int | None = None
-    target: str | None = _flag("Of a CSV or Parquet file: the column of labels.")
-    feature: list[str] | None = _flag("Of such a file: a column to learn from; repeat.")  # noqa: RUF009
-    label: list[str] | None = _flag("Of your own data: a class, by name; repeat for each.")  # noqa: RUF009
-    classes: int | None = _flag("Of your own data: the number of classes, if labels are 0, 1, 2 ...")
-    bounds: list[str] | None = _flag("Public bounds of a column, as age=0:100; repeat for each.")  # noqa: RUF009
-    type: list[str] | None = _flag("Of a CSV file: a column's type, as age=number; repeat.")  # noqa: RUF009
-    public_size: int | None = _flag("Of your own data: the number of units, or a rounded one, made public.")
-    privacy_unit: str | None = _flag("Of such a file: the column that names the owner of each row.")
-    evaluation: str | None = _flag("Data of the same kind that is NOT protected, to show the accuracy on.")
-    image_size: int | None = _flag("Of a folder of images: the side in pixels to which they are scaled.")
-    epsilon: float | None = _flag("The epsilon to meet.")
-    delta: float | None = _flag("The delta of the guarantee; the largest power of ten below 1 / public_size.")
-    noise_multiplier: float | None = _flag("Noise stddev over clip norm, in place of or beside --epsilon.")
-    epochs: float | None = _flag("Steps times sampling rate.")
-    steps: int | None = _flag("How many noisy steps, in place of --epochs.")
-    expected_batch_size: float | None = _flag("Sampling rate times size.")
-    clip_norm: float | None = _flag("L2 bound on one unit's gradient.")
+    target: str | None = flag("Of a CSV or Parquet file: the column of labels.")
+    feature: list[str] | None = flag("Of such a file: a column to learn from; repeat.")  # noqa: RUF009
+    label: list[str] | None = flag("Of your own data: a class, by name; repeat for each.")  # noqa: RUF009
+    classes: int | None = flag("Of your own data: the number of classes, if labels are 0, 1, 2 ...")
+    bounds: list[str] | None = flag("Public bounds of a column, as age=0:100; repeat for each.")  # noqa: RUF009
+    type: list[str] | None = flag("Of a CSV file: a column's type, as age=number; repeat.")  # noqa: RUF009
+    public_size: int | None = flag("Of your own data: the number of units, or a rounded one, made public.")
+    privacy_unit: str | None = flag("Of such a file: the column that names the owner of each row.")
+    evaluation: str | None = flag("Data of the same kind that is NOT protected, to show the accuracy on.")
+    image_size: int | None = flag("Of a folder of images: the side in pixels to which they are scaled.")
+    epsilon: float | None = flag("The epsilon to meet.")
+    delta: float | None = flag("The delta of the guarantee; the largest power of ten below 1 / public_size.")
+    noise_multiplier: float | None = flag("Noise stddev over clip norm, in place of or beside --epsilon.")
+    epochs: float | None = flag("Steps times sampling rate.")
+    steps: int | None = flag("How many noisy steps, in place of --epochs.")
+    expected_batch_size: float | None = flag("Sampling rate times size.")
+    clip_norm: float | None = flag("L2 bound on one unit's gradient.")
     per_layer: bool | None = None
     relation: str | None = None
-    contribution_bound: int | None = _flag("How many rows of one owner count.")
-    optimizer: str | None = _flag("sgd or adam.")
-    learning_rate: float | None = _flag("The optimizer's step.")
+    contribution_bound: int | None = flag("How many rows of one owner count.")
+    optimizer: str | None = flag("sgd or adam.")
+    learning_rate: float | None = flag("The optimizer's step.")
     momentum: float | None = None
-    ema_decay: float | None = _flag("Decay of the average of weights that is returned.")
+    ema_decay: float | None = flag("Decay of the average of weights that is returned.")
     evaluate_every: int | None = None
     checkpoint_every: int | None = None
-    audit: int | None = _flag("Add this many canaries, and show what they prove beside epsilon.")
+    audit: int | None = flag("Add this many canaries, and show what they prove beside epsilon.")
     microbatch_size: int | None = None
-    device: str | None = _flag("Where to compute: cpu, cuda, cuda:1 ...")
+    device: str | None = flag("Where to compute: cpu, cuda, cuda:1 ...")
     engine: str | None = None
-    ledger: str | None = _flag("Charge the run to an account of this ledger.")
-    account: str | None = _flag("The account in that ledger.")
-    purpose: str | None = _flag("What the run is for; the account keeps it.")
-    folder: str | None = _flag("Where checkpoints, metrics and weights go.")
-    report: str | None = _flag("Write a page with the curves here.")
-    seed: int | None = _flag("For study only: noise from a seed protects nobody.")
+    ledger: str | None = flag("Charge the run to an account of this ledger.")
+    account: str | None = flag("The account in that ledger.")
+    purpose: str | None = flag("What the run is for; the account keeps it.")
+    folder: str | None = flag("Where checkpoints, metrics and weights go.")
+    report: str | None = flag("Write a page with the curves here.")
+    seed: int | None = flag("For study only: noise from a seed protects nobody.")
 
     def over(self, below: "TrainSettings") -> "TrainSettings":
         """Return these settings, and those of `below` for what is not set here.
@@ -129,7 +125,7 @@ class TrainSettings:
 
 
 _ADAM_RATE = 0.01  # the recipes' rates are for SGD
-_ANNOTATIONS = {field.name: str(field.type).removesuffix(" | None") for field in fields(TrainSettings)}
+_ANNOTATIONS = {each.name: str(each.type).removesuffix(" | None") for each in fields(TrainSettings)}
 _KINDS: Mapping[str, tuple[tuple[type, ...], str]] = {
     "str": ((str,), "text in quotes"),
     "int": ((int,), "a whole number"),

@@ -4,14 +4,12 @@
 What they do is in `training_run`, which is imported when the command runs.
 """
 
-import inspect
-import types
-from dataclasses import Field, fields
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import typer
 
 from sfumato._torch import require_torch
+from sfumato.cli.flags import give_flags
 from sfumato.cli.options import Json
 from sfumato.cli.settings import PUBLIC_SETS, TrainSettings
 
@@ -32,35 +30,16 @@ def command(**given: Any) -> None:
     training_run.run(TrainSettings(**given), config=config, resume=resume, as_json=as_json)
 
 
-def _parameters() -> dict[str, tuple[Any, Any]]:
-    """Return the annotation and default of each parameter of the command."""
-    kinds = get_type_hints(TrainSettings)
-    flags: dict[str, tuple[Any, Any]] = {
-        "data": (Annotated[str | None, typer.Argument(help=DATA, show_default=False)], None)
-    }
-    for each in fields(TrainSettings):
-        if "help" in each.metadata:
-            flags[each.name] = (_annotated(each, kinds[each.name]), None)
-    resume = Annotated[bool, typer.Option("--resume", help="Continue the run in --folder.")]
-    config = Annotated[str | None, typer.Option(help="A TOML file with these and more settings.")]
-    return flags | {"resume": (resume, False), "config": (config, None), "as_json": (Json, False)}
-
-
-def _annotated(each: Field[Any], kind: types.UnionType) -> Any:
-    return Annotated[kind, typer.Option(help=each.metadata["help"])]
-
-
-def _give_flags() -> None:
-    """Let the command have one parameter for each flag, where typer looks for them."""
-    found = _parameters()
-    kind = inspect.Parameter
-    command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [
-            kind(name, kind.POSITIONAL_OR_KEYWORD, annotation=annotation, default=default)
-            for name, (annotation, default) in found.items()
-        ]
-    )
-    command.__annotations__ = {name: annotation for name, (annotation, _) in found.items()}
-
-
-_give_flags()
+give_flags(
+    command,
+    TrainSettings,
+    data=DATA,
+    more={
+        "resume": (Annotated[bool, typer.Option("--resume", help="Continue the run in --folder.")], False),
+        "config": (
+            Annotated[str | None, typer.Option(help="A TOML file with these and more settings.")],
+            None,
+        ),
+        "as_json": (Json, False),
+    },
+)

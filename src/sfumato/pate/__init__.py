@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sfumato.pate.labeling import Labeling
     from sfumato.pate.partition import Partition
     from sfumato.pate.private_price import UnpublishedEpsilon, data_dependent_epsilon
+    from sfumato.pate.private_rows import DeferredRows, PrivateRows
     from sfumato.pate.propagation import Propagation, representative_rows
     from sfumato.pate.run import PateRun, ReleasedAnswers
     from sfumato.pate.semi_supervised import FittedNetwork, SelfTraining, SemiSupervisedStudent
@@ -34,6 +35,7 @@ __all__ = [
     "Aggregator",
     "Classifier",
     "ConfidentGNMax",
+    "DeferredRows",
     "Ensemble",
     "FittedEstimator",
     "FittedNetwork",
@@ -47,6 +49,7 @@ __all__ = [
     "Labeling",
     "Partition",
     "PateRun",
+    "PrivateRows",
     "Propagation",
     "ReleasedAnswers",
     "SelfTraining",
@@ -71,6 +74,7 @@ _HOMES = {
     "Aggregator": "aggregators",
     "Classifier": "teachers",
     "ConfidentGNMax": "aggregators",
+    "DeferredRows": "private_rows",
     "Ensemble": "teachers",
     "FittedEstimator": "student",
     "FittedNetwork": "semi_supervised",
@@ -84,6 +88,7 @@ _HOMES = {
     "Labeling": "labeling",
     "Partition": "partition",
     "PateRun": "run",
+    "PrivateRows": "private_rows",
     "Propagation": "propagation",
     "ReleasedAnswers": "run",
     "SelfTraining": "semi_supervised",

@@ -7,6 +7,8 @@ Guarantee  Everything here is public: answers by the guarantee of their job, the
 
 import json
 import os
+from collections import Counter
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -20,8 +22,10 @@ from sfumato.accounting import events
 from sfumato.accounting.guarantee import Guarantee
 from sfumato.errors import InvalidParameterError
 from sfumato.pate.aggregators import NO_ANSWER
+from sfumato.pate.costs import cost_curves
 from sfumato.pate.plan import Job
 from sfumato.pate.stability import StableLabeling
+from sfumato.report import VotingFacts, voting_report, write_report
 
 __all__ = ["PateRun", "ReleasedAnswers", "Verdict"]
 
@@ -57,6 +61,8 @@ class ReleasedAnswers:
         record_note: What must be said of a job that no ledger keeps.
         study_note: Why the noise protects nobody, if it was seeded.
         audit: What canaries showed, if there were any.
+        job: The job, as it was planned.
+        names: The labels, in the order of class numbers.
     """
 
     classes: npt.NDArray[np.int64]
@@ -67,6 +73,14 @@ class ReleasedAnswers:
     record_note: str | None = None
     study_note: str | None = None
     audit: Verdict | None = None
+    job: Job | None = field(default=None, repr=False)
+    names: tuple[Hashable, ...] = ()
+
+    @property
+    def per_class(self) -> dict[str, int]:
+        """How many answers each class has, by its name."""
+        found = Counter(self.classes.tolist())
+        return {str(name): found[number] for number, name in enumerate(self.names)}
 
     @property
     def answered(self) -> int:
@@ -224,3 +238,44 @@ class PateRun:
         """
         own = {"accuracy": self.accuracy, "seconds": self.seconds, "statement": self.statement()}
         return json.dumps({**self.answers.to_dict(), **own}, indent=2)
+
+    def report(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        title: str = "A student of private teachers",
+        data: str = "private data",
+        settings: Mapping[str, object] | None = None,
+        ledger_statement: str | None = None,
+    ) -> None:
+        """Write one HTML page about the run: guarantee, answers of each class, cost, statement.
+
+        Args:
+            path: Where to write the page.
+            title: Its title.
+            data: The name of the data.
+            settings: Public settings to show, by name.
+            ledger_statement: The statement of the account that was charged, to show it too.
+
+        Raises:
+            OSError: If the page cannot be written.
+        """
+        answers = self.answers
+        facts = VotingFacts(
+            data=data,
+            guarantee=self.guarantee,
+            statement=self.statement(),
+            teachers=answers.facts["teachers"],
+            asked=answers.asked,
+            answered=answers.answered,
+            aggregator=answers.facts["aggregator"],
+            guarantees=answers.guarantees,
+            per_class=answers.per_class,
+            costs={} if answers.job is None else cost_curves(answers.job),
+            test=answers.facts["test"],
+            accuracy=self.accuracy,
+            settings=settings or {},
+            audit=None if answers.audit is None else answers.audit.statement(),
+            study_note=answers.study_note,
+        )
+        write_report(path, voting_report(facts, title=title, ledger_statement=ledger_statement))

@@ -21,6 +21,7 @@ from sfumato.pate.partition import Partition
 from sfumato.pate.payment import Accounts, accounts_of
 from sfumato.pate.plan import Job, plan
 from sfumato.pate.run import Verdict
+from sfumato.pate.teachers import check_workers
 
 __all__ = ["VoteAudit", "VoteKeywords", "VoteSettings"]
 
@@ -113,6 +114,7 @@ class VoteSettings:
 
     def __post_init__(self) -> None:
         _check.count(rounds=self.rounds)
+        check_workers(self.workers)  # teachers would refuse it only after the charge
         if self.account is not None and self.purpose is None:
             raise InvalidParameterError("an account keeps a purpose with every release: pass purpose='...'.")
         if self.account is None and self.purpose is not None:

@@ -32,6 +32,7 @@ from sfumato.pate.labeling import Labeling
 from sfumato.pate.partition import Partition
 from sfumato.pate.payment import paid, unit_of
 from sfumato.pate.plan import Job
+from sfumato.pate.private_rows import DeferredRows, PrivateRows, given_rows
 from sfumato.pate.run import PateRun, ReleasedAnswers, facts_of
 from sfumato.pate.settings import VoteKeywords, VoteSettings
 from sfumato.pate.student import FittedStudent, Student
@@ -60,8 +61,8 @@ def label(
 
     Args:
         teacher: A classifier of scikit-learn, a pipeline, or a `TorchClassifier`. Each teacher is a copy.
-        features: The private rows.
-        labels: The private label of each row.
+        features: The private rows, or `DeferredRows`, which are read after the charge.
+        labels: The private label of each row. None for deferred rows, which bring labels, units and groups.
         public: Public rows of the same kind, without labels. They are not protected.
         classes: The public list of labels, or their number if they are 0, 1, ...
         job: The job, as `pate.plan` returns it. Default: planned from the keywords.
@@ -87,15 +88,16 @@ def label(
     2
     """
     settings = VoteSettings.of(keywords)
-    known = rows.check_features(public, what="public")
+    known = _public_rows(public)
     planned = settings.job(job, public_rows=rows.row_count(known))
     accounts = settings.accounts(planned)
-    unit = unit_of(accounts, settings.privacy_unit, by_unit=units is not None)
-    _check_groups(planned, groups)
+    private = given_rows(features, labels, units, groups)
+    unit = unit_of(accounts, settings.privacy_unit, by_unit=private.by_unit)
+    _check_groups(planned, grouped=private.grouped)
     _check_interaction(planned, student)
     promises = planned.guarantees(unit)  # what cannot be priced is refused before anything is paid
     partition = ranks.first_decides(lambda: _partition(settings, planned))
-    check_teacher(teacher, partition=partition, classes=classes, public=known, features=features)
+    check_teacher(teacher, partition=partition, classes=classes, public=known, features=private.blank)
     order = ranks.first_decides(lambda: _order(rows.row_count(known))[: planned.queries])
     asked = rows.take(known, order)
     verdict = (
@@ -106,20 +108,7 @@ def label(
     paying = accounts if ranks.rank() == 0 else ()  # one release, also where several processes train
     with (
         paid(planned, paying, purpose=settings.purpose or "", generator=settings.generator),
-        train_teachers(
-            teacher,
-            features,
-            labels,
-            partition=partition,
-            classes=classes,
-            units=units,
-            groups=_teacher_groups(planned, groups),
-            copies=_copies(planned, groups),
-            workers=settings.workers,
-            folder=None if settings.folder is None else Path(settings.folder) / _TEACHERS,
-            progress=settings.progress,
-            rehearsal=known,
-        ) as ensemble,
+        _taught(teacher, private, planned, settings, partition, classes=classes, public=known) as ensemble,
     ):
         found = _answers(ensemble, asked, planned, settings, student)
     answers = np.full(rows.row_count(known), NO_ANSWER, dtype=np.int64)
@@ -133,6 +122,8 @@ def label(
         record_note=next((note for note in map(record_note, accounts or (None,)) if note), None),
         study_note=study_note(settings.generator),
         audit=verdict,
+        job=planned,
+        names=rows.class_list(classes),
     )
     if settings.folder is not None:
         released.save(settings.folder)
@@ -159,8 +150,8 @@ def train(
     Args:
         teacher: A classifier of scikit-learn, a pipeline, or a `TorchClassifier`. Each teacher is a copy.
         student: What learns from the answers, such as `SupervisedStudent(estimator)`.
-        features: The private rows.
-        labels: The private label of each row.
+        features: The private rows, or `DeferredRows`, which are read after the charge.
+        labels: The private label of each row. None for deferred rows, which bring labels, units and groups.
         public: Public rows of the same kind, without labels. They are not protected.
         classes: The public list of labels, or their number if they are 0, 1, ...
         job: The job, as `pate.plan` returns it. Default: planned from the keywords.
@@ -218,6 +209,35 @@ def train(
 # --- steps ------------------------------------------------------------------------------------------------
 
 
+def _taught(
+    teacher: Classifier,
+    private: PrivateRows | DeferredRows,
+    job: Job,
+    settings: VoteSettings,
+    partition: Partition,
+    *,
+    classes: int | Sequence[Hashable],
+    public: Any,
+) -> Ensemble:
+    """Read the private rows, and let teachers learn from them. The job is charged before."""
+    # One process reads for all: a source may return its rows in another order each time.
+    read = ranks.first_decides(private.read) if isinstance(private, DeferredRows) else private
+    return train_teachers(
+        teacher,
+        read.features,
+        read.labels,
+        partition=partition,
+        classes=classes,
+        units=read.units,
+        groups=_teacher_groups(job, read.groups),
+        copies=_copies(job, read.groups),
+        workers=settings.workers,
+        folder=None if settings.folder is None else Path(settings.folder) / _TEACHERS,
+        progress=settings.progress,
+        rehearsal=public,
+    )
+
+
 def _answers(
     ensemble: Ensemble, asked: Any, job: Job, settings: VoteSettings, student: Student | None
 ) -> npt.NDArray[np.int64]:
@@ -250,18 +270,26 @@ def _noisy(
     )
 
 
+def _public_rows(public: Any) -> Any:
+    """Return the public rows, or raise: teachers would refuse them only after the charge."""
+    known = rows.check_features(public, what="public")
+    if not rows.finite_rows(known).all():
+        raise InvalidParameterError("public rows hold missing or infinite numbers. Leave these rows out.")
+    return known
+
+
 def _order(public_rows: int) -> npt.NDArray[np.int64]:
     """Return the public rows in random order, drawn without private data."""
     return np.argsort(uniform_below(2**62, public_rows), kind="stable")
 
 
-def _check_groups(job: Job, groups: Any) -> None:
+def _check_groups(job: Job, *, grouped: bool) -> None:
     individual = isinstance(job, Labeling) and job.individual is not None
-    if individual and groups is None:
+    if individual and not grouped:
         raise InvalidParameterError(
             "the job has individual budgets: pass groups=..., the privacy group of each private row."
         )
-    if groups is not None and not individual:
+    if grouped and not individual:
         raise InvalidParameterError(
             "groups are for individual budgets: pass individual=IndividualBudgets(...) too."
         )

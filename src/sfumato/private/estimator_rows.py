@@ -18,7 +18,7 @@ from sfumato.ledger import Account
 from sfumato.statistics.sources.schema import no_numbers
 from sfumato.statistics.sources.tables import PrivateTable
 
-__all__ = ["fit"]
+__all__ = ["feature_columns", "fit"]
 
 Estimator = TypeVar("Estimator")
 
@@ -62,7 +62,7 @@ def fit(
     model: Any = clone(estimator)  # type: ignore[type-var]  # whatever scikit-learn can copy
     steps = private_steps(model)  # refuses what would learn without paying
     classes = next((step.public_classes() for step in steps if step.public_classes() is not None), None)
-    rows = _Later(table, _features(table, features, target), target, classes)
+    rows = _Later(table, feature_columns(table, features, target), target, classes)
     for step in steps:
         step.set_params(**_terms(step, table, account, purpose))
     if any(Relation.parse(step.relation).replaces for step in steps):
@@ -79,7 +79,22 @@ def _terms(step: Any, table: PrivateTable, account: Account | None, purpose: str
     return {name: value for name, value in own.items() if name in names}
 
 
-def _features(table: PrivateTable, features: Sequence[str] | None, target: str | None) -> tuple[str, ...]:
+def feature_columns(
+    table: PrivateTable, features: Sequence[str] | None, target: str | None
+) -> tuple[str, ...]:
+    """Return the columns to learn from: those given, or all columns of numbers but the target and the unit.
+
+    Args:
+        table: The private rows. Only the schema is looked at.
+        features: The columns, or None.
+        target: The column to predict, or None.
+
+    Returns:
+        The names of the columns.
+
+    Raises:
+        ColumnTypeError: If there is no column of numbers.
+    """
     if features is not None:
         return tuple(features)
     named: list[str] = []

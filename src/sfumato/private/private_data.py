@@ -24,6 +24,7 @@ from sfumato.ledger import Account, Budget, Ledger
 from sfumato.ledger.statement import Statement
 from sfumato.private.column_methods import of_categories, of_column, of_rows
 from sfumato.private.estimator_rows import fit
+from sfumato.private.voting_rows import pate
 from sfumato.statistics.query import Query
 from sfumato.statistics.release import Release
 from sfumato.statistics.sources.schema import Types
@@ -197,6 +198,8 @@ class PrivateData:
         return query.release(account=self.account, purpose=purpose)
 
     # --- models -------------------------------------------------------------------------------------------
+
+    pate = pate
 
     def fit(
         self,

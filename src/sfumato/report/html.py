@@ -13,7 +13,7 @@ from typing import Final
 
 from sfumato import _files
 
-__all__ = ["escape", "facts_table", "page", "rows_table", "section", "write_report"]
+__all__ = ["cards_list", "escape", "facts_table", "page", "rows_table", "section", "write_report"]
 
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
@@ -83,6 +83,14 @@ def _shown(character: str) -> bool:
 def section(heading: str, *content: str) -> str:
     """Return a part of a page; `content` is markup."""
     return f"<section><h2>{escape(heading)}</h2>{''.join(content)}</section>"
+
+
+def cards_list(cards: Mapping[str, object]) -> str:
+    """Return a few named values as cards."""
+    shown = "".join(
+        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in cards.items()
+    )
+    return f'<dl class="cards">{shown}</dl>'
 
 
 def facts_table(facts: Mapping[str, object]) -> str:

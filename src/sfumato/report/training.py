@@ -15,9 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from sfumato.accounting.guarantee import Guarantee, Relation, round_up
+from sfumato.accounting.guarantee import Guarantee, round_up
 from sfumato.report.curves import Series, line_chart
-from sfumato.report.html import escape, facts_table, page, rows_table, section
+from sfumato.report.html import cards_list, escape, facts_table, page, rows_table, section
+from sfumato.report.promise import promise, study_warning
 
 __all__ = ["Measurement", "TrainingFacts", "training_report"]
 
@@ -80,6 +81,7 @@ def training_report(run: TrainingFacts, *, title: str, ledger_statement: str | N
     Returns:
         The page.
 
+    >>> from sfumato.accounting.guarantee import Relation
     >>> guarantee = Guarantee(epsilon=3, delta=1e-5, relation=Relation.ADD_REMOVE, privacy_unit="example")
     >>> facts = TrainingFacts(data="digits", model="mlp", guarantee=guarantee, statement="It was trained.")
     >>> "digits" in training_report(facts, title="Digits")
@@ -88,10 +90,11 @@ def training_report(run: TrainingFacts, *, title: str, ledger_statement: str | N
     return page(
         title,
         _header(run, title),
-        _warning(run.study_note),
+        study_warning(run.study_note),
         _cards(run),
         section(
-            "What is promised", f'<div class="promise"><p>{escape(_in_plain_words(run.guarantee))}</p></div>'
+            "What is promised",
+            promise(run.guarantee, released="the model, its intermediate versions included"),
         ),
         section("How it went", *_curves(run), _table(run)),
         section("Privacy statement", f"<p>{escape(run.statement)}</p>"),
@@ -106,13 +109,6 @@ def _header(run: TrainingFacts, title: str) -> str:
     return f'<header><h1>{escape(title)}</h1><p class="lead">{escape(lead)}</p></header>'
 
 
-def _warning(note: str | None) -> str:
-    if note is None:
-        return ""
-    text = f"{note[:1].upper()}{note[1:]}. This run does not protect anyone."
-    return f'<p class="warning" role="note">{escape(text)}</p>'
-
-
 def _cards(run: TrainingFacts) -> str:
     last = run.history[-1] if run.history else None
     cards: dict[str, str] = {}
@@ -123,36 +119,7 @@ def _cards(run: TrainingFacts) -> str:
     cards["protected"] = f"one {run.guarantee.privacy_unit}"
     if last is not None:
         cards["noisy steps"] = f"{last.step:,}"
-    shown = "".join(
-        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in cards.items()
-    )
-    return f'<dl class="cards">{shown}</dl>'
-
-
-_NEIGHBORS: Mapping[Relation, str] = {
-    Relation.ADD_REMOVE: "with any one {unit} in the training data as without it",
-    Relation.REPLACE_ONE: "with any one {unit} in the training data as with another in its place",
-    Relation.ZERO_OUT: "with any one {unit} in the training data as with a blank in its place",
-    Relation.REPLACE_LABEL: "with the label that any one {unit} has as with another one in its place",
-}
-_MEANINGLESS = 20.0  # a factor of e^20 is no promise that a person could weigh
-
-
-def _in_plain_words(guarantee: Guarantee) -> str:
-    """Return what epsilon and delta mean for one who is protected; both figures err upwards."""
-    compared = _NEIGHBORS[guarantee.relation].format(unit=guarantee.privacy_unit)
-    if not guarantee.epsilon <= _MEANINGLESS:
-        return "No useful protection: an epsilon as large as this one does not protect anyone."
-    factor = f"{round_up(math.exp(guarantee.epsilon), 3):g}"
-    sure = f"{round_up(100 / (1 + math.exp(-guarantee.epsilon)), 3):g}%"
-    apart = f", apart from a probability of {round_up(guarantee.delta):g}" if guarantee.delta > 0 else ""
-    labels = " All else about it is not protected." if guarantee.relation is Relation.REPLACE_LABEL else ""
-    return (
-        "Whatever someone may conclude from the model, its intermediate versions included, they conclude at "
-        f"most {factor} times as often {compared}, and the other way round{apart}. Who thought both equally "
-        f"likely before can become at most {sure} sure of either.{labels} This holds whatever else they "
-        "know, now or later. It covers this run alone, and does not hide what is true of people in general."
-    )
+    return cards_list(cards)
 
 
 def _curves(run: TrainingFacts) -> list[str]:

@@ -171,7 +171,7 @@ class TableRows:
         return described(self, *self.names)
 
     def __dir__(self) -> list[str]:
-        return shown(self, "batches", "every_batch", "owned", "read")
+        return shown(self, "batches", "every_batch", "owned", "read", "read_with_units")
 
     def batches(self) -> Iterator[Floats]:
         """Yield all rows without missing values, some at a time: [rows, columns]. Raw: not a release."""
@@ -194,14 +194,19 @@ class TableRows:
 
     def read(self) -> tuple[Floats, Integers | None]:
         """Return all rows, and the number of each row's owner if there is a unit. Raw: not a release."""
+        rows, owners = self.read_with_units()
+        seen: dict[Any, int] = {}
+        numbers = [seen.setdefault(owner, len(seen)) for owner in owners or ()]
+        return rows, None if owners is None else np.array(numbers, dtype=np.int64)
+
+    def read_with_units(self) -> tuple[Floats, list[Any] | None]:
+        """Return all rows, and what the unit column says of each if there is one. Raw: not a release."""
         parts, owners = list[Floats](), list[Any]()
         for batch in self.owned.batches(self._with_owners()):
             parts.append(_matrix([batch.column(name) for name in self._named()]))
             owners += [] if self.owned.unit is None else batch.column("unit").to_pylist()
         rows = np.concatenate(parts) if parts else np.zeros((0, len(self.names)))
-        seen: dict[Any, int] = {}
-        numbers = np.array([seen.setdefault(owner, len(seen)) for owner in owners], dtype=np.int64)
-        return rows, None if self.owned.unit is None else numbers
+        return rows, None if self.owned.unit is None else owners
 
     def require_fitting(self) -> None:
         """Raise if a column has another type than needed, by the schema."""
