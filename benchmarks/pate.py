@@ -298,8 +298,9 @@ def main() -> int:
     parser.add_argument("--only", choices=list(PARTS), nargs="+", help="some parts")
     parser.add_argument("--device", default="cpu", help="where students learn")
     parser.add_argument("--workers", type=int, default=1, help="processes of teachers")
+    parser.add_argument("--runs", type=int, default=len(SEEDS), help="runs of each part")
     options = parser.parse_args()
-    options.seeds = SEEDS[:1] if options.quick else SEEDS
+    options.seeds = SEEDS[:1] if options.quick else range(SEEDS[0], SEEDS[0] + options.runs)
     names = list(QUICK) if options.quick else (options.only or list(PARTS))
     return report("PATE", _rows(names, options), as_json=options.json)
 
