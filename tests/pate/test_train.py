@@ -16,7 +16,7 @@ from sfumato.pate import Partition
 from sfumato.pate.aggregators import NO_ANSWER, ConfidentGNMax, GNMax, InteractiveGNMax
 from sfumato.pate.individual import IndividualBudgets
 from sfumato.pate.plan import plan
-from sfumato.pate.run import ReleasedAnswers
+from sfumato.pate.run import PateRun, ReleasedAnswers
 from sfumato.pate.train import label, train
 from sfumato.testing import seeded
 
@@ -255,6 +255,14 @@ def test_a_folder_keeps_partition_teachers_and_answers(tmp_path):
 def test_a_folder_without_answers_is_told(tmp_path):
     with pytest.raises(InvalidParameterError, match="no answers"):
         ReleasedAnswers.load(tmp_path)
+
+
+def test_a_folder_keeps_the_student(tmp_path):
+    done = train(NEAREST, Linear(), X[PRIVATE], Y[PRIVATE], folder=tmp_path, **TERMS, **LARGE)
+    loaded = PateRun.load_student(tmp_path)
+    assert np.array_equal(loaded.predict(X[TEST]), done.student.predict(X[TEST]))
+    with pytest.raises(InvalidParameterError, match="no student"):
+        PateRun.load_student(tmp_path / "teachers")
 
 
 def test_answers_survive_a_student_that_fails(tmp_path):

@@ -5,6 +5,7 @@ Guarantee  Everything here is public: answers by the guarantee of their job, the
            before. Votes, counts and teachers are not here.
 """
 
+import io
 import json
 import os
 from collections import Counter
@@ -14,6 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
+import joblib
 import numpy as np
 import numpy.typing as npt
 
@@ -29,6 +31,7 @@ from sfumato.report import VotingFacts, voting_report, write_report
 
 __all__ = ["PateRun", "ReleasedAnswers", "Verdict"]
 
+STUDENT = "student.joblib"
 _ANSWERS, _FACTS = "answers.npy", "answers.json"
 _PUBLIC = (
     "The public rows are not protected. If some of them are also among the private rows, the guarantee does "
@@ -229,6 +232,45 @@ class PateRun:
             f"{self.answers.statement()} The student learned from public rows and these answers alone. "
             "Tuning is not charged."
         )
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the student and the statement into a folder.
+
+        Args:
+            folder: The folder. It is made if needed. The student is a pickle of joblib.
+
+        Raises:
+            InvalidParameterError: If the student cannot be pickled. The rest is written.
+        """
+        place = Path(folder)
+        place.mkdir(parents=True, exist_ok=True)
+        _files.write_whole(place / "run.json", self.to_json().encode())
+        content = io.BytesIO()
+        try:
+            joblib.dump(self.student, content)
+        except Exception as error:
+            raise InvalidParameterError(
+                f"the student cannot be pickled, so {place} holds the answers without it: {error}"
+            ) from error
+        _files.write_whole(place / STUDENT, content.getvalue())
+
+    @staticmethod
+    def load_student(folder: str | os.PathLike[str]) -> Any:
+        """Return the student of a folder. Load only files that you trust: a pickle can run any code.
+
+        Args:
+            folder: The folder of a run.
+
+        Returns:
+            The fitted student, with `predict`.
+
+        Raises:
+            InvalidParameterError: If the folder holds no student.
+        """
+        place = Path(folder) / STUDENT
+        if not place.is_file():
+            raise InvalidParameterError(f"{folder} holds no student of a PATE run.")
+        return joblib.load(place)
 
     def to_json(self) -> str:
         """Return everything but the student and the answers as JSON.

@@ -202,7 +202,7 @@ def train(
     )
     folder = keywords.get("folder")
     if folder is not None:
-        _files.write_whole(Path(folder) / "run.json", run.to_json().encode())
+        run.save(folder)
     return run
 
 

@@ -104,4 +104,6 @@ class VoteCanaries:
             relation=job.relation,
             privacy_unit=privacy_unit,
         )
-        return auditor.verdict(claim, event, subject=f"noise of {queries} answers by {job.aggregator.name}")
+        return auditor.verdict(
+            claim, event, subject=f"The noise of {queries} answers by {job.aggregator.name}"
+        )
