@@ -10,6 +10,7 @@ from sfumato.errors import InvalidParameterError, UnsupportedModelError
 from sfumato.pate.semi_supervised import SelfTraining, SemiSupervisedStudent, clearest_rows, relabelled
 from sfumato.pate.student import SupervisedStudent
 from sfumato.pate.student_recipes import student_for
+from sfumato.training.random_state import same_draws
 
 torch.set_num_threads(1)
 
@@ -53,6 +54,25 @@ def test_the_same_seed_gives_the_same_weights_and_another_seed_others():
 
     assert weights(0).equal(weights(0))
     assert not weights(0).allclose(weights(1))
+
+
+def test_dropout_follows_the_seed_and_not_the_global_state():
+    model = nn.Sequential(nn.Dropout(0.5), nn.Linear(64, 10))
+    made = SemiSupervisedStudent(model=model, settings=SelfTraining(epochs=2, least_steps=1))
+
+    def weights(state: int) -> torch.Tensor:
+        with same_draws(seed=state):
+            return made.fit(ROWS, ANSWERS, classes=10, progress=False).model[1].weight
+
+    assert weights(1).equal(weights(2))
+
+
+def test_the_result_has_averaged_weights():
+    def weights(decay: float) -> torch.Tensor:
+        made = student(least_steps=100, first_part=1.0, ema_decay=decay)
+        return made.fit(ROWS, ANSWERS, classes=10, progress=False).model[1].weight
+
+    assert not weights(0.5).equal(weights(0.9))  # the last weights are the same: nothing is labelled again
 
 
 def test_neither_the_model_nor_global_randomness_is_changed():

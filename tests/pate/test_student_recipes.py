@@ -25,6 +25,11 @@ def test_only_sets_whose_images_may_be_changed_have_changes():
     assert student_for("adult", shape=(112,), classes=2).settings.augment is None
 
 
+def test_seed_and_device_reach_the_settings():
+    settings = student_for("fashion-mnist", shape=(1, 28, 28), classes=10, seed=5, device="cpu").settings
+    assert (settings.seed, settings.device) == (5, "cpu")
+
+
 def test_a_digit_is_never_mirrored():
     assert student_for("mnist", shape=(1, 28, 28), classes=10).settings.augment.mirror is False
     assert student_for("fashion-mnist", shape=(1, 28, 28), classes=10).settings.augment.mirror is True

@@ -11,7 +11,9 @@
    step 2 and are always learned, so that no class is lost. Predictions and the result use a moving average
    of the weights.
 
-Without `augment` (rows of a table) the same steps run on the rows as they are.
+Without `augment` (rows of a table) the same steps run on the rows as they are. This only helps where near
+rows mostly have one class. On Adult they do not: with 524 answers, 5% of them wrong, this student reached
+78.4% on training rows held out, and a random forest on the answered rows alone (`SupervisedStudent`) 83.0%.
 
 Guarantee  Post-processing: rows are public, and answers were released and charged. The seed has nothing to do
            with privacy. Never pass private labels as answers.
