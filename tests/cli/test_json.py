@@ -26,6 +26,7 @@ COMMANDS = {
     "stats": f"people.csv histogram age {TYPED} --edge 0 --edge 50 --edge 99 --epsilon 1 {CHARGED}",
     "fit": f"people.csv theil-sen {TYPED} {LINE} --epsilon 1 {CHARGED}",
     "train": f"{RUN.removeprefix('train ')} --audit 100 --folder run",
+    "pate": "breast-cancer --teachers 20 --epsilon 8 --noise 6",
     "audit": "run",
     "ledger show": "people",
     "ledger grant": "people --epsilon 1 --reason why",
@@ -38,7 +39,7 @@ MORE = [
     "train digits --private labels --method randomized-response --epsilon 2",
     "ledger show",
 ]
-SPEND = ("stats people", "fit", "train")
+SPEND = ("stats people", "fit", "train", "pate")
 # A number, alone or with a unit, or the ends of an interval.
 LIKE_A_NUMBER = re.compile(r"[-+]?[\d.,]+(e-?\d+)?\s*%?( to .*)?", re.IGNORECASE)
 

@@ -129,6 +129,13 @@ def test_what_the_budget_does_not_cover_is_refused_and_nothing_is_spent(says):
     assert one.releases() == [] and "not finished" in Path("page.html").read_text()
 
 
+def test_json_names_the_account(says):
+    account()
+    code, out, err = says(f"{LINE} --ledger ledger.db --account people --json")
+    assert code == 0, err
+    assert json.loads(out)["account"] == "people" and json.loads(out)["recorded"] is True
+
+
 def test_an_account_of_people_cannot_be_charged_for_examples(says):
     account(unit="person")
     code, _, err = says(f"{LINE} --ledger ledger.db --account people")

@@ -165,7 +165,7 @@ def _show(settings: PateSettings, data: VotingData, done: PateRun, *, as_json: b
     if as_json:
         said = done.answers.record_note, done.answers.study_note, large
         told = {"data": data.name, "settings": settings.given()} | json.loads(done.to_json())
-        told["answers_per_class"] = done.answers.per_class
+        told |= {"account": settings.account, "answers_per_class": done.answers.per_class}
         show_facts("", told | {"notes": [note for note in said if note is not None]}, as_json=True)
         return
     facts = {name: value for name, value in _facts(settings, data, done).items() if value is not None}

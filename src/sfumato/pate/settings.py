@@ -21,7 +21,7 @@ from sfumato.pate.partition import Partition
 from sfumato.pate.payment import Accounts, accounts_of
 from sfumato.pate.plan import Job, plan
 from sfumato.pate.run import Verdict
-from sfumato.pate.teachers import check_workers
+from sfumato.pate.teaching.processes import check_workers
 
 __all__ = ["VoteAudit", "VoteKeywords", "VoteSettings"]
 

@@ -18,7 +18,6 @@ Failure    Types, shapes and settings are errors before a private row is used. W
 Not here   Protection: votes and counts are private. Noise and accounting are added by aggregators.
 """
 
-import numbers
 import os
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -36,8 +35,9 @@ from sfumato.pate.teaching.bar import bar
 from sfumato.pate.teaching.estimator_settings import fresh, settings_digest
 from sfumato.pate.teaching.files import TeacherFolder
 from sfumato.pate.teaching.lesson import ABSTAINS, Lesson, Votes, rehearse, teach, vote
+from sfumato.pate.teaching.processes import parallel_of
 
-__all__ = ["Classifier", "Ensemble", "check_teacher", "check_workers", "train_teachers"]
+__all__ = ["Classifier", "Ensemble", "check_teacher", "train_teachers"]
 
 
 class Classifier(Protocol):
@@ -155,7 +155,7 @@ class Ensemble:
             joblib.delayed(vote)(self._lesson, number, folder.place(number), self._keys[number], queries)
             for number in self.numbers
         )
-        yield from _parallel(self._workers, return_as="generator")(tasks)
+        yield from parallel_of(self._workers, return_as="generator")(tasks)
 
     def counts(self, queries: Any, weights: npt.ArrayLike | None = None) -> npt.NDArray[np.float64]:
         """Return how many teachers vote for each class. The numbers are private.
@@ -270,7 +270,7 @@ def train_teachers(
     names, features = rows.class_list(classes), rows.check_features(features)
     public = _checked_rehearsal(rehearsal, features)
     lesson = _lesson(estimator, partition, names, public)
-    parallel = _parallel(
+    parallel = parallel_of(
         workers, return_as="generator_unordered", max_nbytes=None
     )  # rows are sent, not mapped
     if public is not None:
@@ -398,17 +398,3 @@ def _data_digest(lesson: Lesson, features: Any, labels: Any, assigned: Any) -> o
     if ranks.size() == 1:
         return None
     return lesson.settings, rows.digest(features, labels, lesson.secret), joblib.hash(assigned)
-
-
-def check_workers(workers: int) -> None:
-    """Raise unless a number of processes is a whole number other than 0."""
-    if not isinstance(workers, numbers.Integral) or isinstance(workers, bool) or workers == 0:  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not be typed
-        raise InvalidParameterError(
-            f"workers must be a number of processes, or -1 for one on each processor, but {workers!r} was "
-            "given."
-        )
-
-
-def _parallel(workers: int, **settings: Any) -> Any:
-    check_workers(workers)
-    return joblib.Parallel(n_jobs=int(workers), **settings)
