@@ -9,6 +9,7 @@ Source     Doroshenko, Ghazi, Kamath, Kumar, Manurangsi 2022, "Connect the dots"
 """
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -156,7 +157,7 @@ class Curve:
 
 def _discounted(masses: Floats, factor: float) -> Floats:
     """Return y, where y[i] = masses[i] + factor * y[i - 1]; in either way to the same last bit."""
-    if len(masses) > LONG:
+    if len(masses) > LONG or "scipy.signal" in sys.modules:  # 20 times faster, once it is imported
         from scipy.signal import lfilter
 
         return np.asarray(lfilter([1.0], [1.0, -factor], masses), dtype=np.float64)

@@ -121,8 +121,7 @@ class Auditor:
     @property
     def seated(self) -> Tensor:
         """Which canaries are units of the mechanism: those in, or all if no unit is ever removed."""
-        every = torch.ones_like(self._present)
-        return self._present if self.relation is Relation.ADD_REMOVE else every
+        return self._present if self.relation is Relation.ADD_REMOVE else torch.ones_like(self._present)
 
     @property
     def signs(self) -> Tensor:
@@ -158,11 +157,11 @@ class Auditor:
         self._steps.append(noise)
         if bool((taken > 1).any()):
             self._twice = self._twice or f"a unit is in the batch of step {len(self._steps)} more than once"
-        taken = taken > 0
-        moved = taken & (self.signs != 0)
+        taken, signs = taken > 0, self.signs
+        moved = taken & (signs != 0)
         self._hear(heard, noise, moved, idle)
         if exact:  # what is no number is too much, whatever its sign
-            beyond = torch.where(heard.isfinite(), seen * self.signs - 1, _MOST)[moved]
+            beyond = torch.where(heard[moved].isfinite(), seen[moved] * signs[moved] - 1, _MOST)
             others = seen[~moved]
             if noise < LEAST_NOISE:
                 beyond, others = beyond[:0], others[:0]
@@ -175,8 +174,7 @@ class Auditor:
             heard.append(idle.double())
             known.append(torch.ones(len(idle), dtype=torch.bool))
         every, alone = torch.cat(heard).numpy() / noise, torch.cat(known).numpy()
-        self._noise.add(every, known=alone)
-        self._shifts.add(np.where(alone & np.isfinite(every), np.where(every < 0, -1, 1), 0).astype(np.int8))
+        self._shifts.add(self._noise.add(every, known=alone))
 
     def observe_trial(self, noise: Tensor, *, before: int) -> None:
         """Record the coordinates of `observe` in a trial step, which does not count.

@@ -5,6 +5,7 @@ The coordinates lie in tables before and after the model's parameters, also in m
 shared by canaries and model shows. Their gradients are float32 numbers, whatever the type of the model is.
 """
 
+import functools
 from typing import Any
 
 import torch
@@ -37,7 +38,7 @@ class CanaryCoordinates(nn.Module):
         parts = [
             w[places] * table(places).squeeze(-1) for w, table in zip(self.weights, self.tables, strict=True)
         ]
-        return torch.stack(parts).sum(0)
+        return functools.reduce(torch.add, parts)
 
     @property
     def device(self) -> torch.device:

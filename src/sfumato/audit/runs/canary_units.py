@@ -42,10 +42,11 @@ class UnitsWithCanaries(Units):
 
     def _split(self, units: Tensor) -> tuple[Tensor, Tensor]:
         """Return which of some units are canaries, and for each the number of canaries before it."""
-        before = torch.searchsorted(self._places, units.cpu().contiguous())
-        if not len(self._seats):
+        places, units = self._places, units.cpu().contiguous()
+        before = torch.searchsorted(places, units)
+        if not len(places):
             return torch.zeros(len(units), dtype=torch.bool), before
-        return self._places[before.clamp(max=len(self._seats) - 1)] == units.cpu(), before
+        return places[before.clamp(max=len(places) - 1)] == units, before
 
     def canaries(self, units: Tensor) -> Tensor:
         """Return the canaries among some units, by number from 1."""
@@ -87,22 +88,19 @@ class UnitsWithCanaries(Units):
 
     def _joined(self, others: Batch, given: tuple[Any, ...], mine: Tensor, seats: Tensor) -> Batch:
         width = others.rows_per_unit
-        before, more = rows.count(given), len(seats) * width
-        places, pulls = torch.zeros(before + more, dtype=torch.int64), torch.ones(before + more)
-        places[before:] = self._seats[seats].repeat_interleave(width)
-        pulls[before:] = self._pulls[seats].repeat_interleave(width)
-        weights = others.row_weights
-        if weights is not None or width > 1:
-            own = torch.full((more,), 1 / width)  # averaged, as an owner's rows are
-            weights = torch.cat([torch.ones(before) if weights is None else weights, own])
-        order = torch.where(mine, before // width + mine.cumsum(0) - 1, (~mine).cumsum(0) - 1)
-        index = (order[:, None] * width + torch.arange(width)).flatten()
-        real = (index < before).nonzero().flatten()
+        if width > 1:
+            mine, seats = mine.repeat_interleave(width), seats.repeat_interleave(width)
+        real, blank = (~mine).nonzero().flatten(), mine.nonzero().flatten()
 
         def spread(part: Tensor) -> Tensor:
-            found = part.new_zeros((len(index), *part.shape[1:]))
-            found[real] = part
-            return found
+            found = part.new_zeros((len(mine), *part.shape[1:]))
+            return found.index_copy_(0, real, part)
 
-        scattered = (*rows.mapped(given, spread), places[index], pulls[index])
-        return Batch(scattered, width, None if weights is None else weights[index], others.numbers)
+        places, pulls = torch.zeros(len(mine), dtype=torch.int64), torch.ones(len(mine))
+        places[blank], pulls[blank] = self._seats[seats], self._pulls[seats]
+        weights = others.row_weights
+        if weights is not None or width > 1:
+            own = torch.full((len(mine),), 1 / width)  # averaged, as an owner's rows are
+            own[real] = 1.0 if weights is None else weights
+            weights = own
+        return Batch((*rows.mapped(given, spread), places, pulls), width, weights, others.numbers)

@@ -54,9 +54,11 @@ class GradientPairs:
         with np.errstate(invalid="ignore"):  # infinite numbers, which `Energies` reports
             pairs = ("less", now - before), ("plus", now + before)
         for word, both in pairs:
-            squares = np.split(both**2, np.cumsum(sizes)[:-1])
-            for name, each, size in zip(gradients, squares, sizes, strict=True):
-                yield f"the model's {name}, {word} the step before", float(each.sum()), size
+            squares, begins = both**2, 0
+            for name, size in zip(gradients, sizes, strict=True):
+                total = float(squares[begins : begins + size].sum())
+                begins += size
+                yield f"the model's {name}, {word} the step before", total, size
 
     def state_dict(self) -> Tensor | None:
         """Return the gradient of the last step."""

@@ -32,13 +32,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.signal import correlate
 from scipy.special import ndtr
 from scipy.stats import binom, chi2
 
 from sfumato.audit.evidence.results import Finding
 
-__all__ = ["Energies", "NoiseLog", "least_p", "packed", "seen_in_one_step", "unpacked"]
+__all__ = [
+    "Energies",
+    "NoiseLog",
+    "least_p",
+    "packed",
+    "products_at_every_shift",
+    "seen_in_one_step",
+    "unpacked",
+]
 
 Numbers = npt.NDArray[np.float64]
 Signs = npt.NDArray[np.int8]
@@ -87,18 +94,19 @@ class NoiseLog:
 
     def add(
         self, noise: Numbers, *, known: npt.NDArray[np.bool_] | None = None, step: str | None = None
-    ) -> None:
+    ) -> Signs:
         """Add coordinates of a step, in stated standard deviations; `known` says which are noise alone.
 
-        `step` is what messages call something that is no step of the run; steps are counted from 1.
+        `step` is what messages call something that is no step of the run; steps are counted from 1. The
+        result are signs: 0 for coordinates that do not hold noise alone, or are not finite.
         """
         known = np.ones(len(noise), dtype=bool) if known is None else known
         pure = noise[known]
         self._energies.add(float(pure @ pure), len(pure), step=step or f"{self._each} {len(self._signs) + 1}")
         known = known & np.isfinite(noise)
         pure = noise[known]
-        distances = np.sort(np.abs(pure))
-        self._within += np.searchsorted(distances, _WITHIN, side="right")
+        smallest = np.searchsorted(_WITHIN, np.abs(pure))  # of the intervals that a number is within
+        self._within += np.cumsum(np.bincount(smallest, minlength=len(_WITHIN) + 1))[:-1]
         self._count += len(pure)
         signs = np.where(known, np.where(noise < 0, -1, 1), 0).astype(np.int8)
         kept = signs[:: max(1, len(signs) // _KEPT)][:_KEPT]
@@ -108,6 +116,7 @@ class NoiseLog:
             self._beside.append((step, kept))
         if len(self._signs) <= _ALL_STEPS or len(self._signs) % _EVERY == 0:
             self._add_lags(signs)
+        return signs
 
     def _add_lags(self, signs: Signs) -> None:
         signs = signs[:_WIDE]
@@ -115,9 +124,7 @@ class NoiseLog:
         if most < 1:
             return
         for total, values in ((self._lag_sums, signs), (self._lag_pairs, signs != 0)):
-            floats = values.astype(np.float32)
-            found = correlate(floats, floats, mode="full", method="fft")[len(signs) :]
-            total[:most] += np.rint(found[:most])
+            total[:most] += products_at_every_shift(values, values)[len(signs) :][:most]
 
     def findings(self) -> list[Finding]:
         """Return what each test says."""
@@ -349,3 +356,19 @@ def _p_of_signs(sums: Numbers, pairs: Numbers) -> Numbers:
     """Return the chance that as many fair signs add up to a sum as far from 0."""
     heads = np.rint((np.abs(sums) + pairs) / 2)
     return np.minimum(1.0, 2 * binom.sf(heads - 1, pairs, 0.5))
+
+
+def products_at_every_shift(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> Numbers:
+    """Return the sums of `first[i + shift] * second[i]`, of whole numbers of equal count, by shift.
+
+    Shifts go from -(count - 1) to count - 1.
+
+    >>> products_at_every_shift(np.array([1, 2, 3]), np.array([0, 1, 0]))
+    array([0., 1., 2., 3., 0.])
+    """
+    reach = len(first) - 1
+    length = 1 << (2 * reach + 1).bit_length()
+    spectrum = np.fft.rfft(np.asarray(first, dtype=np.float64), length)
+    other = spectrum if second is first else np.fft.rfft(np.asarray(second, dtype=np.float64), length)
+    found = np.fft.irfft(spectrum * np.conj(other), length)
+    return np.rint(np.concatenate([found[length - reach :], found[: reach + 1]])) + 0.0  # no zero is negative

@@ -36,16 +36,16 @@ import torch
 from torch import Tensor
 
 from sfumato.audit.evidence.results import Finding
-from sfumato.audit.runs.noise_log import least_p, packed, unpacked
+from sfumato.audit.runs.noise_log import least_p, packed, products_at_every_shift, unpacked
 
 __all__ = ["MOST", "PlaceLog", "ShiftLog", "ends"]
 
 Numbers = npt.NDArray[Any]
 Signs = npt.NDArray[np.int8]
+Bytes = npt.NDArray[np.uint8]
 
 MOST = 1 << 20  # coordinates that are compared at every distance
 _BLOCK, _STRIDE = 64, 8  # products that are added up, and how far their beginnings lie apart: a byte of signs
-_ONES = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.uint8)
 _WIDE = 2048  # coordinates of steps that count, which are compared with the step before
 _ALL_STEPS, _EVERY = 64, 4  # of these steps the first are compared, and then every fourth
 _SCANNED, _SCANS = 8192, 3  # coordinates and steps of which blocks are looked at
@@ -98,7 +98,7 @@ class PlaceLog:
             return
         reach = len(signs) - 1
         shifts = np.arange(-reach, reach + 1)
-        p, at = least_p(_products_at_every_shift(signs, before), len(signs) - np.abs(shifts))
+        p, at = least_p(products_at_every_shift(signs, before), len(signs) - np.abs(shifts))
         self._crossed += 1
         self._nearest = min(self._nearest, (p, int(shifts[at])))
         if self._crossed <= _SCANS:
@@ -179,18 +179,17 @@ class _Blocks:
     def add(self, signs: Signs, others: Signs, *, first: int) -> None:
         """Compare `signs[i + shift]` with `others[i]` in the first coordinates, from a first shift on."""
         size = len(signs[:_SCANNED])
+        shifts = np.arange(max(first, _BLOCK - size), size - _BLOCK + 1)
+        if not len(shifts):
+            return
         late, early = _at_offsets(signs[:_SCANNED]), _at_offsets(others[:_SCANNED])
-        for shift in range(max(first, _BLOCK - size), size - _BLOCK + 1):
-            moved, fixed = (late, early[0]) if shift >= 0 else (early, late[0])
-            begin, offset = divmod(abs(shift), _STRIDE)
-            length = (size - abs(shift)) // _STRIDE
-            differ = _ONES[moved[offset][begin : begin + length] ^ fixed[:length]]
-            sums = np.concatenate([[0], np.cumsum(differ, dtype=np.int32)])
-            opposite = sums[_BLOCK // _STRIDE :] - sums[: -_BLOCK // _STRIDE]  # of the products of each block
-            self.count += len(opposite)
-            largest = 2 * int(np.abs(opposite - _BLOCK // 2).max())
-            if largest > self._largest:
-                self._largest, self._at = largest, shift
+        ahead = _largest_by_shift(late, early[0], size)
+        behind = _largest_by_shift(early, late[0], size) if first < 0 else np.zeros_like(ahead)
+        self.count += int(((size - np.abs(shifts)) // _STRIDE - _BLOCK // _STRIDE + 1).sum())
+        largest = np.where(shifts < 0, behind[np.abs(shifts)], ahead[np.abs(shifts)])
+        at = int(np.argmax(largest))  # the first of equals
+        if largest[at] > self._largest:
+            self._largest, self._at = int(largest[at]), int(shifts[at])
 
     def least(self) -> tuple[float, int]:
         """Return the p-value of the largest sum, times their number, and the shift it is of."""
@@ -223,8 +222,8 @@ class ShiftLog:
             return
         middle, reach = _WIDE - 1, len(signs) - 1
         shifts = slice(middle - reach, middle + reach + 1)
-        self._sums[shifts] += _products_at_every_shift(signs, before)
-        self._pairs[shifts] += _products_at_every_shift(signs != 0, before != 0)
+        self._sums[shifts] += products_at_every_shift(signs, before)
+        self._pairs[shifts] += products_at_every_shift(signs != 0, before != 0)
 
     def findings(self) -> list[Finding]:
         """Return whether noise of a step comes back in the next."""
@@ -280,27 +279,41 @@ def ends(parts: Iterable[Tensor], most: int = MOST) -> Numbers:
     return torch.cat(kept).numpy() if kept else np.zeros(0, dtype=np.float32)
 
 
-def _at_offsets(signs: Signs) -> list[npt.NDArray[np.uint8]]:
+def _at_offsets(signs: Signs) -> Bytes:
     """Return signs as bits, eight in a byte, with bytes that begin at each of the first eight signs."""
-    return [np.packbits(signs[offset:] < 0) for offset in range(_STRIDE)]
+    bits = np.zeros(len(signs) + 2 * _STRIDE, dtype=bool)
+    bits[: len(signs)] = signs < 0
+    whole = len(signs) // _STRIDE + 1
+    return np.stack([np.packbits(bits[offset:])[:whole] for offset in range(_STRIDE)])
+
+
+def _largest_by_shift(moved: Bytes, fixed: Bytes, size: int) -> npt.NDArray[np.int64]:
+    """Return how far from 0 a sum of a block is at most, at each shift from 0 on: of `_at_offsets` of signs.
+
+    The eight shifts that begin at one byte are computed together. All sums of a block fit in a byte.
+    """
+    rest = size % _STRIDE
+    largest = np.zeros((size // _STRIDE, _STRIDE), dtype=np.int64)  # [bytes, offsets]
+    for begin in range((size - _BLOCK) // _STRIDE + 1):
+        length = size // _STRIDE - begin
+        opposite = _ones(moved[:, begin : begin + length] ^ fixed[:length])  # [offsets, bytes]
+        for width in (1, 2, 4):  # bytes that are added up already
+            opposite = opposite[:, :-width] + opposite[:, width:]
+        opposite[rest + 1 :, -1] = _BLOCK // 2  # at these offsets the last block has too few signs
+        most, least = opposite.max(axis=1), opposite.min(axis=1)
+        largest[begin] = 2 * np.maximum(
+            most.astype(np.int64) - _BLOCK // 2, _BLOCK // 2 - least.astype(np.int64)
+        )
+    return largest.reshape(-1)[: size - _BLOCK + 1]
+
+
+def _ones(given: Bytes) -> Bytes:
+    """Return the number of bits of each byte that are 1."""
+    pairs = given - ((given >> np.uint8(1)) & np.uint8(0x55))
+    fours = (pairs & np.uint8(0x33)) + ((pairs >> np.uint8(2)) & np.uint8(0x33))
+    return (fours + (fours >> np.uint8(4))) & np.uint8(0x0F)
 
 
 def _at_every_distance(signs: Signs) -> Numbers:
     """Return the sums of products of signs at each distance from 1 on: whole numbers."""
-    return _products_at_every_shift(signs, signs)[len(signs) :]
-
-
-def _products_at_every_shift(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> Numbers:
-    """Return the sums of `first[i + shift] * second[i]`, of whole numbers of equal count, by shift.
-
-    Shifts go from -(count - 1) to count - 1.
-
-    >>> _products_at_every_shift(np.array([1, 2, 3]), np.array([0, 1, 0]))
-    array([0., 1., 2., 3., 0.])
-    """
-    reach = len(first) - 1
-    length = 1 << (2 * reach + 1).bit_length()
-    spectrum = np.fft.rfft(np.asarray(first, dtype=np.float64), length)
-    other = spectrum if second is first else np.fft.rfft(np.asarray(second, dtype=np.float64), length)
-    found = np.fft.irfft(spectrum * np.conj(other), length)
-    return np.rint(np.concatenate([found[length - reach :], found[: reach + 1]])) + 0.0  # no zero is negative
+    return products_at_every_shift(signs, signs)[len(signs) :]
