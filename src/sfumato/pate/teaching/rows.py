@@ -6,7 +6,8 @@ Guarantee  What one row holds changes nothing for the rows of other teachers: ea
 Edge cases A label that equals no class leaves its row out, and so does a missing or infinite number in an
            array of numbers. 1, 1.0 and True are the same label: a missing label turns a column of whole
            numbers into floats. Fractions stay fractions where public rows have whole numbers. Text and mixed
-           tables are left to the estimator.
+           tables are left to the estimator. A column of categories gets those of the public rows, and other
+           values are missing there; where the public column has none, its values are objects.
 Failure    Types and shapes are refused by `check_features` and `class_numbers`; they belong to all rows.
 """
 
@@ -173,7 +174,7 @@ def like_public(features: Any, kind: Any) -> tuple[Any, npt.NDArray[np.bool_]]:
     [True, False]
     """
     if hasattr(features, "iloc"):
-        features = _columns_like(features, kind) if isinstance(kind, dict) else features
+        features = _columns_like(features, kind if isinstance(kind, dict) else {})
     elif isinstance(features, np.ndarray) and isinstance(kind, np.dtype):
         numbers = features if features.dtype.kind in _NUMERIC else _as_numbers(features)
         known = finite_rows(numbers)
@@ -206,12 +207,24 @@ def _as_number(value: Any) -> float:
 def _columns_like(features: Any, kinds: Mapping[Any, Any]) -> Any:
     """Return a table whose columns have public types, where they can have them."""
     changed = features.copy()
-    for name, kind in kinds.items():
+    for name in features.columns:
         with suppress(Exception):  # a missing value in whole numbers: the column stays as it is
-            cast = features[name].astype(kind)
-            if kind.kind == "f" or (kind.kind in _WHOLE and bool((cast == features[name]).all())):
+            column, kind = _without_categories(features[name]), kinds.get(name)
+            changed[name] = column
+            cast = column if kind is None else column.astype(kind)
+            if hasattr(kind, "categories") or _keeps(cast, column):
                 changed[name] = cast
     return changed
+
+
+def _without_categories(column: Any) -> Any:
+    """Return the values alone: a list of categories was made from the rows of all teachers."""
+    return column.astype(object) if hasattr(column.dtype, "categories") else column
+
+
+def _keeps(cast: Any, column: Any) -> bool:
+    kind = cast.dtype.kind
+    return kind == "f" or (kind in _WHOLE and bool((cast == column).all()))
 
 
 def finite_rows(features: Any) -> npt.NDArray[np.bool_]:
