@@ -49,6 +49,14 @@ def test_a_table_gets_the_public_types_where_it_can():
     assert len(rows.like_public(broken, rows.public_type(public))[0]) == 2
 
 
+def test_a_label_that_is_text_changes_no_other_label():
+    for labels, classes in (([0, 1], (0, 1)), ([0.5, 1.0], (0.5, 1)), ([True, False], (True, False))):
+        alone = rows.class_numbers(np.array(labels), classes).tolist()
+        assert alone == rows.class_numbers(labels, classes).tolist() == [0, 1]
+        assert rows.class_numbers(np.array([*labels, "a diagnosis"]), classes).tolist() == [*alone, -1]
+    assert rows.class_numbers(["1", "1.0", 1, "x"], ("1", 1)).tolist() == [0, 1, 1, -1]
+
+
 def test_categories_of_other_rows_are_not_seen():
     few, many = (pd.DataFrame({"c": pd.Categorical(["b", "d", *more])}) for more in ([], ["a"]))
     for public in (pd.Categorical(["d", "b"]), ["b", "d"], [1, 2]):

@@ -5,9 +5,10 @@ Guarantee  What one row holds changes nothing for the rows of other teachers: ea
            converted and cleaned by themselves, into the type that public rows have.
 Edge cases A label that equals no class leaves its row out, and so does a missing or infinite number in an
            array of numbers. 1, 1.0 and True are the same label: a missing label turns a column of whole
-           numbers into floats. Fractions stay fractions where public rows have whole numbers. Text and mixed
-           tables are left to the estimator. A column of categories gets those of the public rows, and other
-           values are missing there; where the public column has none, its values are objects.
+           numbers into floats. So is "1" where 1 is a class: a label that is text turns a column into text.
+           Fractions stay fractions where public rows have whole numbers. Text and mixed tables are left to
+           the estimator. A column of categories gets those of the public rows, and other values are missing
+           there; where the public column has none, its values are objects.
 Failure    Types and shapes are refused by `check_features` and `class_numbers`; they belong to all rows.
 """
 
@@ -93,13 +94,17 @@ def class_numbers(labels: Any, classes: Sequence[Hashable]) -> Numbers:
             "labels must have one entry for each row: a list or an array of one axis."
         )
     known = {label: number for number, label in enumerate(classes)}
-    return np.array([_number(label, known) for label in unit_values(labels)], dtype=np.int64)
+    named = {str(label): number for label, number in known.items()}
+    return np.array([_number(label, known, named) for label in unit_values(labels)], dtype=np.int64)
 
 
-def _number(label: Any, known: Mapping[Hashable, int]) -> int:
+def _number(label: Any, known: Mapping[Hashable, int], named: Mapping[str, int]) -> int:
     try:
-        return known.get(label, -1)
-    except Exception:  # one that has no hash
+        found = known.get(label, -1)
+        if found >= 0 or not isinstance(label, str):
+            return found
+        return named[label] if label in named else known.get(float(label), -1)
+    except Exception:  # one that has no hash, or text that is no number
         return -1
 
 
