@@ -18,7 +18,6 @@ Failure    Types, shapes and settings are errors before a private row is used. W
 Not here   Protection: votes and counts are private. Noise and accounting are added by aggregators.
 """
 
-import numbers
 import os
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -37,7 +36,7 @@ from sfumato.pate.teaching.estimator_settings import fresh, settings_digest
 from sfumato.pate.teaching.files import TeacherFolder
 from sfumato.pate.teaching.lesson import ABSTAINS, Lesson, Votes, rehearse, teach, vote
 
-__all__ = ["Classifier", "Ensemble", "check_teacher", "check_workers", "train_teachers"]
+__all__ = ["Classifier", "Ensemble", "check_teacher", "train_teachers"]
 
 
 class Classifier(Protocol):
@@ -400,22 +399,6 @@ def _data_digest(lesson: Lesson, features: Any, labels: Any, assigned: Any) -> o
     return lesson.settings, rows.digest(features, labels, lesson.secret), joblib.hash(assigned)
 
 
-def check_workers(workers: int) -> None:
-    """Raise if there cannot be so many processes.
-
-    Args:
-        workers: The number of processes.
-
-    Raises:
-        InvalidParameterError: If it is no whole number, or 0.
-    """
-    if not isinstance(workers, numbers.Integral) or isinstance(workers, bool) or workers == 0:  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not be typed
-        raise InvalidParameterError(
-            f"workers must be a number of processes, or -1 for one on each processor, but {workers!r} was "
-            "given."
-        )
-
-
 def _parallel(workers: int, **settings: Any) -> Any:
-    check_workers(workers)
+    ranks.check_workers(workers)
     return joblib.Parallel(n_jobs=int(workers), **settings)

@@ -34,7 +34,7 @@ from sfumato.pate.plan import Job
 from sfumato.pate.run import PateRun, ReleasedAnswers, facts_of
 from sfumato.pate.settings import VoteKeywords, VoteSettings
 from sfumato.pate.student import FittedStudent, Student
-from sfumato.pate.teachers import Classifier, Ensemble, check_teacher, check_workers, train_teachers
+from sfumato.pate.teachers import Classifier, Ensemble, check_teacher, train_teachers
 from sfumato.pate.teaching import ranks, rows
 from sfumato.pate.teaching.unit_bytes import unit_values
 
@@ -90,7 +90,7 @@ def label(
     known = rows.check_features(public, what="public")
     if not rows.finite_rows(known).all():
         raise InvalidParameterError("public rows hold missing or infinite numbers. Leave these rows out.")
-    check_workers(settings.workers)
+    ranks.check_workers(settings.workers)
     planned = settings.job(job, public_rows=rows.row_count(known))
     accounts = settings.accounts(planned)
     unit = unit_of(accounts, settings.privacy_unit, by_unit=units is not None)

@@ -5,6 +5,7 @@ Failure    An error of one rank is raised on all. Ranks that were given differen
            could be in a teacher of each.
 """
 
+import numbers
 import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -14,7 +15,7 @@ import numpy.typing as npt
 
 from sfumato.errors import InvalidParameterError
 
-__all__ = ["add_up", "connected", "first_decides", "rank", "require_alike", "size"]
+__all__ = ["add_up", "check_workers", "connected", "first_decides", "rank", "require_alike", "size"]
 
 Answer = TypeVar("Answer")
 
@@ -67,3 +68,19 @@ def first_decides(decide: Callable[[], Answer]) -> Answer:
     """Return on every rank what `decide` returns on rank 0; if it raises there, every rank raises."""
     several = connected()
     return decide() if several is None else several.first_decides(decide)
+
+
+def check_workers(workers: int) -> None:
+    """Raise if there cannot be so many processes.
+
+    Args:
+        workers: The number of processes.
+
+    Raises:
+        InvalidParameterError: If it is no whole number, or 0.
+    """
+    if not isinstance(workers, numbers.Integral) or isinstance(workers, bool) or workers == 0:  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not be typed
+        raise InvalidParameterError(
+            f"workers must be a number of processes, or -1 for one on each processor, but {workers!r} was "
+            "given."
+        )
