@@ -45,6 +45,18 @@ def published(log_q: float, stddev: float, order: float) -> float:
         return float(min(bound, whole))
 
 
+@pytest.mark.parametrize("threshold", [-500.0, 0.0, 15.0, 30.0, 2000.0])
+@pytest.mark.parametrize("stddev", [0.05, 1.0, 4.0])
+def test_little_noise_costs_no_more_than_without_consensus(stddev, threshold):
+    noise = Votes(stddev=stddev, threshold=threshold, threshold_stddev=5.0)
+    for counts in ([[20, 0]], [[12, 8]], [[10, 10]], [[0, 0]]):
+        found = answers(counts, noise).values
+        whole = votes.ORDERS * (1 / stddev**2 + 1 / 50)
+        assert np.all(found >= 0) and np.all(found <= whole * (1 + 1e-6))
+    if threshold == 0.0:  # almost always answered: the price of the answer is not lost in an overflow
+        assert np.all(answers([[10, 10]], noise).values >= 0.9 * votes.ORDERS / stddev**2 - 1)
+
+
 @pytest.mark.parametrize("stddev", [10.0, 40.0, 100.0])
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("log_q", [-1e-3, -0.5, -2.0, -6.9, -20.0, -80.0, -600.0])

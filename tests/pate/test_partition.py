@@ -93,7 +93,7 @@ def test_missing_units_are_one_unit_together():
 
 def test_numbers_text_and_truth_are_different_units():
     partition = Partition(teachers=(10**9,), key=bytes(32))
-    _, teachers = partition.assign([1, "1", 1.0, True, None, b"1"])
+    _, teachers = partition.assign([1, "1", 1.5, True, None, b"1"])
     assert len(set(teachers.tolist())) == 6
 
 

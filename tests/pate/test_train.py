@@ -127,6 +127,14 @@ def test_groups_have_their_own_guarantees_and_answers_stay_right(method):
     assert "group 2" in found.statement()
 
 
+@pytest.mark.parametrize("method", ["weighting", "upsampling", "vanishing"])
+def test_a_group_that_there_is_not_raises_nothing(method):
+    individual = IndividualBudgets(**BUDGETS, method=method)
+    groups = ["someone's diagnosis", None, math.nan, -1, 7, 0.5, *[1] * 1194]
+    found = run(epsilon=None, individual=individual, groups=groups, aggregator=GNMax(stddev=1.0))
+    assert found.answered > 0
+
+
 def test_groups_and_budgets_belong_together():
     individual = IndividualBudgets(**BUDGETS)
     with pytest.raises(InvalidParameterError, match="groups"):
@@ -241,15 +249,32 @@ def test_an_account_of_people_asks_whose_the_rows_are(tmp_path):
 
 
 def test_a_folder_keeps_partition_teachers_and_answers(tmp_path):
-    first = run(folder=tmp_path)
+    units = np.arange(1200)
+    first = run(folder=tmp_path, units=units)
     key = (tmp_path / "teachers" / "partition.key").read_bytes()
     files = {f.name: f.stat().st_mtime_ns for f in (tmp_path / "teachers").glob("*.joblib")}
-    second = run(folder=tmp_path)
+    second = run(folder=tmp_path, units=units)
     assert (tmp_path / "teachers" / "partition.key").read_bytes() == key
     assert {f.name: f.stat().st_mtime_ns for f in (tmp_path / "teachers").glob("*.joblib")} == files
     assert len(files) == 12
     assert np.array_equal(ReleasedAnswers.load(tmp_path), second.classes)
     assert (first.classes == second.classes).mean() > 0.95  # the same teachers, other noise
+
+
+def test_rows_that_are_only_numbered_get_a_new_key_for_each_job(tmp_path):
+    run(folder=tmp_path)
+    files = {f.name: f.read_bytes() for f in (tmp_path / "teachers").glob("*.joblib")}
+    run(folder=tmp_path)
+    assert not (tmp_path / "teachers" / "partition.key").exists()
+    again = {f.name: f.read_bytes() for f in (tmp_path / "teachers").glob("*.joblib")}
+    assert again.keys() == files.keys() and all(again[name] != files[name] for name in files)
+    with pytest.raises(InvalidParameterError, match="pass units"):
+        run(partition=Partition.draw(12))
+
+
+def test_a_key_is_for_its_owner_alone(tmp_path):
+    run(folder=tmp_path, units=np.arange(1200))
+    assert (tmp_path / "teachers" / "partition.key").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_folder_without_answers_is_told(tmp_path):
@@ -345,7 +370,9 @@ def test_more_teachers_than_units_abstain():
         ({"classes": 1}, "classes"),
         ({"purpose": "x"}, "account"),
         ({"delta": None}, "delta"),
-        ({"partition": Partition.draw(5)}, "partition"),
+        ({"partition": Partition.draw(5), "units": np.arange(1200)}, "the partition has"),
+        ({"public": np.vstack([X[PUBLIC], [[math.nan] * X.shape[1]]])}, "missing"),
+        ({"workers": 0}, "workers"),
         ({"epsilon": 1e-3}, "does not cover"),
     ],
 )

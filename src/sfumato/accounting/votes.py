@@ -45,7 +45,8 @@ ORDERS.setflags(write=False)
 _KNOTS = 96  # of a cost that is interpolated between them, always upwards
 _SMALLEST = 2.0**-60  # of the first knot above zero, relative to the last one
 _GRID: Array = -(np.linspace(30.0, 0.0, 8193) ** 2)  # of log_q, up to 0: finer where errors are likely
-_ROUNDING = 1e-15  # of a moment, which is about 1
+_ROUNDING = 1e-15  # of a moment of order 1, which is about 1
+_CANCELLED = 2.0**-50  # relative rounding of two logarithms, negative and nearly equal, that are subtracted
 _UP = 1 + 1e-9  # rounding of the formulas, which lose at most a few digits
 
 
@@ -241,7 +242,8 @@ class _Comparison:
     neighbor, and E = exp((order - 1) cost of the answer), the moment of order a is
     (1-p)^a (1-p')^(1-a) + p^a p'^(1-a) E. It is convex in p', which lies between the chances at one vote less
     and one more, so it is largest at one of these. Its largest value over a window of counts is a maximum of
-    straight lines in E, hence convex: chords between knots are never below it.
+    straight lines in E, hence convex: chords between knots are never below it. A moment beyond float64 costs
+    as much as comparison and answer without consensus, which is a bound for all counts.
     """
 
     def __init__(self, votes: Votes, orders: Array) -> None:
@@ -250,6 +252,7 @@ class _Comparison:
         largest = (orders - 1) * orders / votes.stddev**2  # of log E: the answer's price without consensus
         knots = np.geomspace(_SMALLEST, 1.0, _KNOTS)
         self._knots = np.concatenate([np.zeros((1, len(orders))), knots[:, None] * largest])  # of log E
+        self._whole = orders * (1 / votes.stddev**2 + 1 / (2 * votes.threshold_stddev**2)) * _UP
 
     def with_answers(self, top: npt.NDArray[np.int64], cost: Array, distance: int) -> Array:
         """Return the cost of comparison and answer, for the largest count of each query."""
@@ -261,18 +264,21 @@ class _Comparison:
             widest = maximum_filter1d(table, size=2 * distance + 1, axis=0, mode="nearest")
             moment = _chord(widest[top - first], self._knots[:, at], log_e[:, at])
             found[:, at] = np.log1p(np.maximum(moment, 0.0)) / (order - 1) * _UP
-        return found
+        return np.minimum(found, self._whole)
 
     def _moments(self, tops: npt.NDArray[np.int64], order: float, knots: Array) -> Array:
         """Return the moments minus 1, [counts, knots]."""
         here, best = self._chances(tops), np.full((len(tops), len(knots)), -np.inf)
         for moved in (-1, 1):
             there = self._chances(tops + moved)
-            silent = order * here[1] + (1 - order) * there[1]
-            spoken = order * here[0] + (1 - order) * there[0]
-            moment = np.exp(silent)[:, None] + np.exp(spoken[:, None] + knots[None, :])
+            spoken, silent = (
+                order * one + (1 - order) * other - _CANCELLED * order * (one + other)
+                for one, other in zip(here, there, strict=True)
+            )
+            with np.errstate(over="ignore"):  # too large a moment is infinity, which is a bound
+                moment = np.exp(silent)[:, None] + np.exp(spoken[:, None] + knots[None, :])
             best = np.maximum(best, moment)
-        return best - 1.0 + _ROUNDING
+        return best - 1.0 + _ROUNDING * order
 
     def _chances(self, tops: npt.NDArray[np.int64]) -> tuple[Array, Array]:
         """Return the logarithms of the chances that a query is answered, and that it is not."""
@@ -285,10 +291,12 @@ def _chord(values: Array, knots: Array, log_e: Array) -> Array:
     """Interpolate between knots, in E and not in its logarithm: [rows, knots] at one place for each row."""
     right = np.clip(np.searchsorted(knots, log_e, side="left"), 1, len(knots) - 1)
     rows = np.arange(len(log_e))
-    below, above = np.expm1(knots[right - 1]), np.expm1(knots[right])
-    share = np.clip((np.expm1(log_e) - below) / np.where(above > below, above - below, 1.0), 0.0, 1.0)
-    low, high = values[rows, right - 1], values[rows, right]
-    return low + share * (high - low)
+    below, above = knots[right - 1], knots[right]
+    at = np.clip(log_e, below, above)
+    with np.errstate(all="ignore"):  # knots that are equal, or values that are infinite
+        share = np.exp(at - above) * np.expm1(below - at) / np.expm1(below - above)
+        low, high = values[rows, right - 1], values[rows, right]
+        return np.where(np.isfinite(high), low + np.where(above > below, share, 1.0) * (high - low), np.inf)
 
 
 def _ordered(counts: npt.ArrayLike) -> Array:

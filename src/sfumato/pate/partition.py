@@ -6,10 +6,11 @@ A keyed hash (BLAKE2b) of the unit's bytes chooses its teacher, each with the sa
 Guarantee  All rows of a unit go to the same teacher, or to exactly as many different ones as its copies. The
            choice depends on the key, the unit, its group and its copies, and on no other row: adding or
            removing a unit never moves another one. So one unit changes the votes of at most as many teachers
-           as it has copies. This holds for every key, also for one that is known.
+           as it has copies. With `units` this holds for every key, also for one that is known.
 Unit       What `units` identifies (`teaching.unit_bytes`): missing values are one unit together. Without
            `units` each row is one, identified by its number; a row that is removed then renumbers the later
-           ones, which changes where they go but not the probability of anything.
+           ones, which changes where they go but not the probability of anything, for a key that is secret
+           and used for one job alone. Two jobs with one key would show whether rows were renumbered between.
 Edge cases Groups are numbered by budget, the smallest first. Where the rows of a unit disagree, the smallest
            group number and the smallest number of copies count. A group number that does not exist, or is
            missing, is group 0. Copies of a unit are rounded down and limited to the teachers of its group;
@@ -33,7 +34,7 @@ from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms.random import Generator, resolve
 from sfumato.pate.teaching.unit_bytes import unit_bytes, unit_values
 
-__all__ = ["Partition"]
+__all__ = ["Partition", "whole_number"]
 
 Whole = npt.NDArray[np.int64]
 
@@ -164,7 +165,7 @@ class Partition:
     def _groups(self, groups: Iterable[Any] | None, ids: Whole, units: int) -> Whole:
         found = np.full(units, len(self.teachers) - 1 if groups is not None else 0, dtype=np.int64)
         if groups is not None:
-            given = [_whole(value, exact=True) for value in _one_each(groups, len(ids), "groups")]
+            given = [whole_number(value, exact=True) for value in _one_each(groups, len(ids), "groups")]
             known = [number if 0 <= number < len(self.teachers) else 0 for number in given]
             np.minimum.at(found, ids, np.array(known, dtype=np.int64))
         return found
@@ -173,7 +174,7 @@ class Partition:
         if copies is None or isinstance(copies, numbers.Integral):
             return np.full(len(group), self._public_copies(1 if copies is None else copies), dtype=np.int64)  # pyright: ignore[reportArgumentType] - a whole number
         most = np.array(self.teachers)[group]
-        given = [_whole(value, exact=False) for value in _one_each(copies, len(ids), "copies")]  # pyright: ignore[reportArgumentType] - not a number
+        given = [whole_number(value, exact=False) for value in _one_each(copies, len(ids), "copies")]  # pyright: ignore[reportArgumentType] - not a number
         np.minimum.at(most, ids, np.array(given, dtype=np.int64))
         return most.clip(0)
 
@@ -229,7 +230,7 @@ def _one_each(values: Iterable[Any], rows: int, what: str) -> list[Any]:
 _LARGEST = 2**62
 
 
-def _whole(value: Any, *, exact: bool) -> int:
+def whole_number(value: Any, *, exact: bool) -> int:
     """Return a whole number, rounded down unless it must be `exact`; -1 for what is none."""
     try:
         if not isinstance(value, numbers.Real):

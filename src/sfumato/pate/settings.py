@@ -82,7 +82,8 @@ class VoteSettings:
         individual: The epsilons of privacy groups, instead of `epsilon`.
         relation: Which data sets are neighbors. Default: that of the account, or else add-remove.
         privacy_unit: Who is protected, in a word for statements.
-        partition: Which teacher learns from which unit. Default: drawn once, and kept in the folder.
+        partition: Which teacher learns from which unit. Needs `units`. Default: drawn,
+            and with `units` kept in the folder.
         account: The account that pays, or one for each privacy group.
         purpose: What the job is for. The account keeps it.
         folder: Where teachers, which are private, and answers are kept.

@@ -34,10 +34,12 @@ from sfumato.pate.teaching import ranks, rows
 from sfumato.pate.teaching.bar import bar
 from sfumato.pate.teaching.estimator_settings import fresh, settings_digest
 from sfumato.pate.teaching.files import TeacherFolder
-from sfumato.pate.teaching.lesson import ABSTAINS, Lesson, Votes, rehearse, teach, vote
+from sfumato.pate.teaching.lesson import ABSTAINS, Lesson, Votes, rehearse, teach, votes_of_several
 from sfumato.pate.teaching.processes import parallel_of
 
 __all__ = ["Classifier", "Ensemble", "check_teacher", "train_teachers"]
+
+_TOGETHER = 16  # teachers that one task asks: queries are sent once for all of them
 
 
 class Classifier(Protocol):
@@ -151,11 +153,14 @@ class Ensemble:
         return self._predictions(checked, self._open())
 
     def _predictions(self, queries: Any, folder: TeacherFolder) -> Iterator[Votes]:
+        members = [(number, folder.place(number), self._keys[number]) for number in self.numbers]
+        size = _TOGETHER if len(members) >= 4 * _TOGETHER else 1 + len(members) // 8
         tasks = (
-            joblib.delayed(vote)(self._lesson, number, folder.place(number), self._keys[number], queries)
-            for number in self.numbers
+            joblib.delayed(votes_of_several)(self._lesson, members[begin : begin + size], queries)
+            for begin in range(0, len(members), size)
         )
-        yield from parallel_of(self._workers, return_as="generator")(tasks)
+        for votes in parallel_of(self._workers, return_as="generator")(tasks):
+            yield from votes
 
     def counts(self, queries: Any, weights: npt.ArrayLike | None = None) -> npt.NDArray[np.float64]:
         """Return how many teachers vote for each class. The numbers are private.
@@ -270,9 +275,7 @@ def train_teachers(
     names, features = rows.class_list(classes), rows.check_features(features)
     public = _checked_rehearsal(rehearsal, features)
     lesson = _lesson(estimator, partition, names, public)
-    parallel = parallel_of(
-        workers, return_as="generator_unordered", max_nbytes=None
-    )  # rows are sent, not mapped
+    parallel = parallel_of(workers, return_as="generator_unordered")
     if public is not None:
         rehearse(lesson, public)
     own_numbers = range(ranks.rank(), partition.total, ranks.size())

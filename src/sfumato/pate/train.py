@@ -13,9 +13,9 @@ Failure    Settings, public rows and the teacher's estimator are checked first, 
 Source     Papernot et al. 2017, arXiv:1610.05755, and 2018, arXiv:1802.08908.
 """
 
-import os
 import time
 from collections.abc import Hashable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -29,7 +29,7 @@ from sfumato.mechanisms.random import study_note, uniform_below
 from sfumato.pate.aggregators import NO_ANSWER, InteractiveGNMax
 from sfumato.pate.interaction import interactive_answers
 from sfumato.pate.labeling import Labeling
-from sfumato.pate.partition import Partition
+from sfumato.pate.partition import Partition, whole_number
 from sfumato.pate.payment import paid, unit_of
 from sfumato.pate.plan import Job
 from sfumato.pate.private_rows import DeferredRows, PrivateRows, given_rows
@@ -38,6 +38,7 @@ from sfumato.pate.settings import VoteKeywords, VoteSettings
 from sfumato.pate.student import FittedStudent, Student
 from sfumato.pate.teachers import Classifier, Ensemble, check_teacher, train_teachers
 from sfumato.pate.teaching import ranks, rows
+from sfumato.pate.teaching.unit_bytes import unit_values
 
 __all__ = ["label", "train"]
 
@@ -96,7 +97,7 @@ def label(
     _check_groups(planned, grouped=private.grouped)
     _check_interaction(planned, student)
     promises = planned.guarantees(unit)  # what cannot be priced is refused before anything is paid
-    partition = ranks.first_decides(lambda: _partition(settings, planned))
+    partition = ranks.first_decides(lambda: _partition(settings, planned, by_unit=private.by_unit))
     check_teacher(teacher, partition=partition, classes=classes, public=known, features=private.blank)
     order = ranks.first_decides(lambda: _order(rows.row_count(known))[: planned.queries])
     asked = rows.take(known, order)
@@ -105,11 +106,13 @@ def label(
         if settings.audit is None
         else settings.audit.attack(planned, privacy_unit=unit, generator=settings.generator)
     )
-    paying = accounts if ranks.rank() == 0 else ()  # one release, also where several processes train
-    with (
-        paid(planned, paying, purpose=settings.purpose or "", generator=settings.generator),
-        _taught(teacher, private, planned, settings, partition, classes=classes, public=known) as ensemble,
-    ):
+    payment = paid(planned, accounts, purpose=settings.purpose or "", generator=settings.generator)
+    with ExitStack() as stack:
+        # One release, also where several processes train: the first one pays, and a refusal stops all.
+        ranks.first_decides(lambda: stack.enter_context(payment))
+        ensemble = stack.enter_context(
+            _taught(teacher, private, planned, settings, partition, classes=classes, public=known)
+        )
         found = _answers(ensemble, asked, planned, settings, student)
     answers = np.full(rows.row_count(known), NO_ANSWER, dtype=np.int64)
     answers[order] = found
@@ -312,24 +315,33 @@ def _copies(job: Job, groups: Any) -> Any:
     if not isinstance(job, Labeling) or job.individual is None or max(job.individual.copies()) == 1:
         return None
     allowed = np.array(job.individual.copies())
-    known = np.asarray(groups, dtype=np.float64)
-    valid = np.isin(known, np.arange(len(allowed)))
-    return allowed[np.where(valid, known, 0.0).astype(np.int64)]
+    known = np.array([whole_number(value, exact=True) for value in unit_values(groups)], dtype=np.int64)
+    return allowed[np.where((known >= 0) & (known < len(allowed)), known, 0)]
 
 
-def _partition(settings: VoteSettings, job: Job) -> Partition:
-    """Return the partition: the given one, the folder's, or a new one, which the folder then keeps."""
+def _partition(settings: VoteSettings, job: Job, *, by_unit: bool) -> Partition:
+    """Return the partition: the given one, the folder's, or a new one, which the folder then keeps.
+
+    Rows without units are known by their numbers. If one is removed between two jobs, later rows get other
+    teachers, and answers of both jobs together would show it: there each job has a key of its own.
+    """
     if settings.partition is not None:
+        if not by_unit:
+            raise InvalidParameterError(
+                "a partition is for rows whose units are known: pass units=..., or leave partition=... out."
+            )
         return _fitting(settings.partition, job)
-    if settings.folder is None:
+    if settings.folder is None or not by_unit:
         return Partition.draw(job.groups)
     place = Path(settings.folder) / _TEACHERS / _KEY
     if place.exists():
         return _fitting(Partition(teachers=job.groups, key=place.read_bytes()), job)
     partition = Partition.draw(job.groups)
     place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    part = _files.part_of(place)
+    part.unlink(missing_ok=True)
+    part.touch(mode=0o600, exist_ok=False)  # before it has content that others could read
     _files.write_whole(place, partition.key)
-    os.chmod(place, 0o600)
     return partition
 
 

@@ -49,6 +49,24 @@ def test_a_table_gets_the_public_types_where_it_can():
     assert len(rows.like_public(broken, rows.public_type(public))[0]) == 2
 
 
+def test_a_label_that_is_text_changes_no_other_label():
+    for labels, classes in (([0, 1], (0, 1)), ([0.5, 1.0], (0.5, 1)), ([True, False], (True, False))):
+        alone = rows.class_numbers(np.array(labels), classes).tolist()
+        assert alone == rows.class_numbers(labels, classes).tolist() == [0, 1]
+        assert rows.class_numbers(np.array([*labels, "a diagnosis"]), classes).tolist() == [*alone, -1]
+    assert rows.class_numbers(["1", "1.0", 1, "x"], ("1", 1)).tolist() == [0, 1, 1, -1]
+
+
+def test_categories_of_other_rows_are_not_seen():
+    few, many = (pd.DataFrame({"c": pd.Categorical(["b", "d", *more])}) for more in ([], ["a"]))
+    for public in (pd.Categorical(["d", "b"]), ["b", "d"], [1, 2]):
+        kind = rows.public_type(pd.DataFrame({"c": public}))
+        seen = [rows.like_public(table.iloc[:2], kind)[0] for table in (few, many)]
+        pd.testing.assert_frame_equal(*seen)
+        assert seen[0]["c"].tolist() == ["b", "d"]
+    assert rows.like_public(many, None)[0]["c"].dtype == object
+
+
 def test_fractions_are_never_rounded_to_the_type_of_public_rows():
     for whole in (np.dtype(np.uint8), np.dtype(np.int64), np.dtype(bool)):
         assert rows.like_public(np.array([[0.5], [1.0]]), whole)[0].tolist() == [[0.5], [1.0]]

@@ -53,10 +53,17 @@ def test_equal_values_are_one_unit(one, other):
     assert unit_bytes(one) == unit_bytes(other) != MISSING
 
 
+def test_a_missing_value_moves_no_other_unit():
+    whole, missing = pd.Series([7, 2**53, -3]), pd.Series([7, 2**53, -3, None])
+    assert missing.dtype == np.float64
+    found = [unit_bytes(value) for value in unit_values(missing)]
+    assert found[:3] == [unit_bytes(value) for value in unit_values(whole)] and found[3] == MISSING
+
+
 def test_different_kinds_are_different_units():
     kinds = [
         1,
-        1.0,
+        1.5,
         "1",
         b"1",
         True,

@@ -14,6 +14,7 @@ Failure    Wrong settings are found by `rehearse`, on public rows alone, and are
 import hashlib
 import io
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from sfumato.pate.teaching import files, rows
 from sfumato.pate.teaching.estimator_settings import fresh, seed_of
 from sfumato.pate.teaching.quiet import quiet, seeded_draws
 
-__all__ = ["ABSTAINS", "Lesson", "Votes", "rehearse", "teach", "vote"]
+__all__ = ["ABSTAINS", "Lesson", "Votes", "rehearse", "teach", "vote", "votes_of_several"]
 
 Votes = npt.NDArray[np.int16]
 ABSTAINS = -1
@@ -150,6 +151,23 @@ def vote(lesson: Lesson, number: int, place: Path, key: bytes, queries: Any) -> 
                 return silent if teacher is None else _votes_of(teacher, queries, lesson.classes)
         except Exception:
             return silent
+
+
+def votes_of_several(lesson: Lesson, members: Sequence[tuple[int, Path, bytes]], queries: Any) -> list[Votes]:
+    """Return the votes of some teachers, of which one is in memory at a time.
+
+    Args:
+        lesson: What all teachers have in common.
+        members: Number, file and key of each.
+        queries: Public rows.
+
+    Returns:
+        The votes of each.
+
+    Raises:
+        QueryFailedError: If a file is missing or was changed.
+    """
+    return [vote(lesson, number, place, key, queries) for number, place, key in members]
 
 
 def _votes_of(teacher: Any, queries: Any, classes: int) -> Votes:

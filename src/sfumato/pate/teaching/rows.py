@@ -5,8 +5,10 @@ Guarantee  What one row holds changes nothing for the rows of other teachers: ea
            converted and cleaned by themselves, into the type that public rows have.
 Edge cases A label that equals no class leaves its row out, and so does a missing or infinite number in an
            array of numbers. 1, 1.0 and True are the same label: a missing label turns a column of whole
-           numbers into floats. Fractions stay fractions where public rows have whole numbers. Text and mixed
-           tables are left to the estimator.
+           numbers into floats. So is "1" where 1 is a class: a label that is text turns a column into text.
+           Fractions stay fractions where public rows have whole numbers. Text and mixed tables are left to
+           the estimator. A column of categories gets those of the public rows, and other values are missing
+           there; where the public column has none, its values are objects.
 Failure    Types and shapes are refused by `check_features` and `class_numbers`; they belong to all rows.
 """
 
@@ -92,13 +94,17 @@ def class_numbers(labels: Any, classes: Sequence[Hashable]) -> Numbers:
             "labels must have one entry for each row: a list or an array of one axis."
         )
     known = {label: number for number, label in enumerate(classes)}
-    return np.array([_number(label, known) for label in unit_values(labels)], dtype=np.int64)
+    named = {str(label): number for label, number in known.items()}
+    return np.array([_number(label, known, named) for label in unit_values(labels)], dtype=np.int64)
 
 
-def _number(label: Any, known: Mapping[Hashable, int]) -> int:
+def _number(label: Any, known: Mapping[Hashable, int], named: Mapping[str, int]) -> int:
     try:
-        return known.get(label, -1)
-    except Exception:  # one that has no hash
+        found = known.get(label, -1)
+        if found >= 0 or not isinstance(label, str):
+            return found
+        return named[label] if label in named else known.get(float(label), -1)
+    except Exception:  # one that has no hash, or text that is no number
         return -1
 
 
@@ -173,7 +179,7 @@ def like_public(features: Any, kind: Any) -> tuple[Any, npt.NDArray[np.bool_]]:
     [True, False]
     """
     if hasattr(features, "iloc"):
-        features = _columns_like(features, kind) if isinstance(kind, dict) else features
+        features = _columns_like(features, kind if isinstance(kind, dict) else {})
     elif isinstance(features, np.ndarray) and isinstance(kind, np.dtype):
         numbers = features if features.dtype.kind in _NUMERIC else _as_numbers(features)
         known = finite_rows(numbers)
@@ -206,12 +212,24 @@ def _as_number(value: Any) -> float:
 def _columns_like(features: Any, kinds: Mapping[Any, Any]) -> Any:
     """Return a table whose columns have public types, where they can have them."""
     changed = features.copy()
-    for name, kind in kinds.items():
+    for name in features.columns:
         with suppress(Exception):  # a missing value in whole numbers: the column stays as it is
-            cast = features[name].astype(kind)
-            if kind.kind == "f" or (kind.kind in _WHOLE and bool((cast == features[name]).all())):
+            column, kind = _without_categories(features[name]), kinds.get(name)
+            changed[name] = column
+            cast = column if kind is None else column.astype(kind)
+            if hasattr(kind, "categories") or _keeps(cast, column):
                 changed[name] = cast
     return changed
+
+
+def _without_categories(column: Any) -> Any:
+    """Return the values alone: a list of categories was made from the rows of all teachers."""
+    return column.astype(object) if hasattr(column.dtype, "categories") else column
+
+
+def _keeps(cast: Any, column: Any) -> bool:
+    kind = cast.dtype.kind
+    return kind == "f" or (kind in _WHOLE and bool((cast == column).all()))
 
 
 def finite_rows(features: Any) -> npt.NDArray[np.bool_]:

@@ -3,10 +3,11 @@
 
 Guarantee  Two rows with the same value are one unit, whatever numpy or pandas type holds the value. Nothing
            here raises an error that depends on a value.
-Edge cases 1, 1.0, "1", b"1" and True are five units; 0.0 and -0.0 are one. A naive moment is the same as
-           a date, a datetime, a `datetime64` and a `Timestamp`. None, NaN, NaT and NA, and values of a kind
-           that has no bytes here (a list, an object of your own), are all one unit together: one unit too
-           large is safe, one unit in two parts is not.
+Edge cases 1, "1", b"1" and True are four units. 1 and 1.0 are one, because a missing value turns a column of
+           whole numbers into floats, and must move nobody else; so are 0.0 and -0.0. A naive moment is the
+           same as a date, a datetime, a `datetime64` and a `Timestamp`. None, NaN, NaT and NA, and values of
+           a kind that has no bytes here (a list, an object of your own), are all one unit together: one unit
+           too large is safe, one unit in two parts is not.
 """
 
 import datetime
@@ -81,7 +82,9 @@ def _whole(value: Any) -> bytes:
 
 
 def _real(value: Any) -> bytes:
-    number = float(value) + 0.0  # -0.0 becomes 0.0
+    number = float(value)
+    if number.is_integer():  # -0.0 is 0 here
+        return _whole(number)
     return MISSING if number != number else b"f" + struct.pack(">d", number)
 
 
