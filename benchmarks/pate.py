@@ -18,7 +18,7 @@ Individual  MNIST, groups of 34, 43 and 23% with epsilon 1, 2 and 3, beside epsi
             not depend on votes, a supervised student. Bar of weighting: 3 points more (IDP-SGD, Table 13:
             91.2 to 95.3).
 Accounting  The price of 100,000 queries of 250 teachers and 10 classes, given the votes. Bar: 5 s of a core.
-Workers     Wall time of 2 workers over that of 1, for 60 teachers. Bar: 0.6. It needs two idle cores.
+Workers     Wall time of 2 workers over that of 1, for 150 teachers. Bar: 0.6. It needs two idle cores.
 Memory      Growth of memory while 1000 teachers of MNIST vote, over 250. Bar: 10 MB.
 Settings    Those of `sfumato.pate.recipes`.
 Data        As in benchmarks/accuracy.py: SFUMATO_DATA names a folder.
@@ -205,7 +205,7 @@ def accounting(options: argparse.Namespace) -> Iterator[Row]:
 
 def workers(options: argparse.Namespace) -> Iterator[Row]:
     """Train and ask teachers in one process and in two."""
-    rows, teachers = (400, 8) if options.quick else (24_000, 60)
+    rows, teachers = (400, 8) if options.quick else (60_000, 150)
     rng = np.random.default_rng(0)
     features = rng.normal(size=(rows, 100))
     labels = (features @ rng.normal(size=(100, 10))).argmax(axis=1)
@@ -223,7 +223,7 @@ def workers(options: argparse.Namespace) -> Iterator[Row]:
             progress=False,
             rehearsal=features[:20],
         ) as ensemble:
-            ensemble.counts(features[:4000])
+            ensemble.counts(features[:8000])
         taken[count] = time.perf_counter() - began
     yield Row(
         subject=f"{teachers} teachers, training and votes",

@@ -4,7 +4,7 @@ import pytest
 from sfumato.cli.aggregator_flags import aggregator_of
 from sfumato.cli.pate_settings import PateSettings
 from sfumato.errors import InvalidParameterError
-from sfumato.pate.aggregators import ConfidentGNMax, GNMax, LNMax
+from sfumato.pate.votes.aggregators import ConfidentGNMax, GNMax, LNMax
 
 PLAIN = (GNMax(stddev=10.0), None)
 SURE = (ConfidentGNMax(threshold=90.0, threshold_stddev=50.0, stddev=12.0), (0.9, 1.0))

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from sfumato.pate.aggregators import ConfidentGNMax, GNMax, LNMax
 from sfumato.pate.costs import cost_curves
-from sfumato.pate.individual import IndividualBudgets
-from sfumato.pate.labeling import Labeling
 from sfumato.pate.plan import plan
+from sfumato.pate.votes.aggregators import ConfidentGNMax, GNMax, LNMax
+from sfumato.pate.votes.individual import IndividualBudgets
+from sfumato.pate.votes.labeling import Labeling
 
 GROUPS = {"epsilons": (1.0, 2.0, 3.0), "shares": (0.34, 0.43, 0.23), "delta": 1e-5}
 RULES = [

@@ -6,10 +6,10 @@ import pytest
 from sfumato import Budget, Ledger
 from sfumato.errors import BudgetExceededError, InvalidParameterError
 from sfumato.ledger.state import Progress
-from sfumato.pate.aggregators import GNMax
-from sfumato.pate.individual import IndividualBudgets
-from sfumato.pate.labeling import Labeling
 from sfumato.pate.payment import accounts_of, paid, unit_of
+from sfumato.pate.votes.aggregators import GNMax
+from sfumato.pate.votes.individual import IndividualBudgets
+from sfumato.pate.votes.labeling import Labeling
 
 GROUPS = IndividualBudgets(epsilons=(1.0, 3.0), shares=(1.0, 1.0), delta=1e-5)
 JOB = Labeling(aggregator=GNMax(stddev=40.0), queries=30, teachers=100, delta=1e-5, individual=GROUPS)

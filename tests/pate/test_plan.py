@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 from sfumato.errors import InvalidParameterError
-from sfumato.pate.aggregators import GNMax, LNMax
-from sfumato.pate.individual import IndividualBudgets
-from sfumato.pate.labeling import Labeling
 from sfumato.pate.plan import plan
-from sfumato.pate.stability import StableLabeling
+from sfumato.pate.votes.aggregators import GNMax, LNMax
+from sfumato.pate.votes.individual import IndividualBudgets
+from sfumato.pate.votes.labeling import Labeling
+from sfumato.pate.votes.stability import StableLabeling
 from sfumato.testing import seeded
 
 TERMS = {"epsilon": 2.0, "delta": 1e-5, "teachers": 250}

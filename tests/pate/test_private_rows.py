@@ -8,10 +8,10 @@ from sklearn.neighbors import KNeighborsClassifier
 from sfumato import Budget, Ledger
 from sfumato.audit.mechanisms.payment_order import check_paid_first, check_stays_spent
 from sfumato.errors import BudgetExceededError, InvalidParameterError
-from sfumato.pate.aggregators import GNMax
-from sfumato.pate.individual import IndividualBudgets
 from sfumato.pate.private_rows import DeferredRows, PrivateRows, given_rows
 from sfumato.pate.train import label
+from sfumato.pate.votes.aggregators import GNMax
+from sfumato.pate.votes.individual import IndividualBudgets
 
 X = np.arange(400.0).reshape(-1, 1) % 20
 Y = (X[:, 0] >= 10).astype(int)

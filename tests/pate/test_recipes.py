@@ -11,10 +11,10 @@ import torch
 
 from sfumato.datasets import Examples, load
 from sfumato.errors import InvalidParameterError
-from sfumato.pate.aggregators import ConfidentGNMax, GNMax
 from sfumato.pate.plan import plan
 from sfumato.pate.recipes import RECIPES, recipe
 from sfumato.pate.train import train
+from sfumato.pate.votes.aggregators import ConfidentGNMax, GNMax
 
 ROOT = Path(__file__).parents[2]
 

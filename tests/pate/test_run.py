@@ -5,11 +5,11 @@ import json
 
 import numpy as np
 
-from sfumato.pate.aggregators import GNMax
-from sfumato.pate.individual import IndividualBudgets
-from sfumato.pate.labeling import Labeling
 from sfumato.pate.plan import plan
 from sfumato.pate.run import PateRun, ReleasedAnswers, facts_of
+from sfumato.pate.votes.aggregators import GNMax
+from sfumato.pate.votes.individual import IndividualBudgets
+from sfumato.pate.votes.labeling import Labeling
 
 
 def answers(job, **changed) -> ReleasedAnswers:

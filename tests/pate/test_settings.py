@@ -7,9 +7,9 @@ import pytest
 
 from sfumato import Budget, Ledger, Relation
 from sfumato.errors import InvalidParameterError
-from sfumato.pate.aggregators import GNMax
 from sfumato.pate.plan import plan
 from sfumato.pate.settings import VoteKeywords, VoteSettings
+from sfumato.pate.votes.aggregators import GNMax
 
 
 def test_every_field_is_a_keyword():

@@ -13,11 +13,12 @@ from sklearn.neighbors import KNeighborsClassifier
 from sfumato import Budget, Ledger
 from sfumato.errors import BudgetExceededError, InvalidParameterError, UnsupportedModelError
 from sfumato.pate import Partition
-from sfumato.pate.aggregators import NO_ANSWER, ConfidentGNMax, GNMax, InteractiveGNMax
-from sfumato.pate.individual import IndividualBudgets
 from sfumato.pate.plan import plan
 from sfumato.pate.run import PateRun, ReleasedAnswers
 from sfumato.pate.train import label, train
+from sfumato.pate.votes.aggregators import NO_ANSWER, ConfidentGNMax, GNMax
+from sfumato.pate.votes.individual import IndividualBudgets
+from sfumato.pate.votes.interaction import InteractiveGNMax
 from sfumato.testing import seeded
 
 X, Y = load_digits(return_X_y=True)

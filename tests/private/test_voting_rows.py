@@ -13,9 +13,9 @@ import sfumato as sf
 from sfumato import Budget
 from sfumato.errors import BudgetExceededError, InvalidParameterError, QueryFailedError
 from sfumato.ledger.state import Progress
-from sfumato.pate.aggregators import GNMax
-from sfumato.pate.individual import IndividualBudgets
 from sfumato.pate.plan import plan
+from sfumato.pate.votes.aggregators import GNMax
+from sfumato.pate.votes.individual import IndividualBudgets
 from sfumato.private.voting_rows import public_matrix, voting_rows
 from sfumato.statistics import private_table
 from sfumato.statistics.columns import table_columns

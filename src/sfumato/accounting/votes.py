@@ -8,7 +8,7 @@ The usual price counts every answer as a Gaussian mechanism. Where most teachers
 certain whatever one of them votes, and costs far less. But then the price itself depends on the private
 votes: it must not be published, and it is no budget. `distance` helps to make a guarantee of it: it is the
 number of teachers who would have to change their votes before a proposed budget is exceeded. One teacher
-moves it by at most one, so it can be tested with noise (`sfumato.pate.stability`).
+moves it by at most one, so it can be tested with noise (`sfumato.pate.votes.stability`).
 
 Guarantee  `answers(counts, ...)` bounds the Renyi divergence of all answers from those of every neighbor, in
            which one teacher votes otherwise, from `counts` to the neighbor. `distance` moves by at most 1

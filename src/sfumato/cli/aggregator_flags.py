@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from sfumato import _check
 from sfumato.cli.pate_settings import PateSettings
 from sfumato.errors import InvalidParameterError
-from sfumato.pate.aggregators import Aggregator, ConfidentGNMax, GNMax, LNMax
+from sfumato.pate.votes.aggregators import Aggregator, ConfidentGNMax, GNMax, LNMax
 
 __all__ = ["aggregator_of"]
 

@@ -15,10 +15,10 @@ from sfumato.cli.column_types import column_types
 from sfumato.cli.own_classes import own_classes
 from sfumato.cli.pate_settings import OWN, PateSettings
 from sfumato.errors import InvalidParameterError
-from sfumato.pate.aggregators import Aggregator, GNMax
-from sfumato.pate.column_models import column_models
-from sfumato.pate.student import Student
-from sfumato.pate.teachers import Classifier
+from sfumato.pate.students.column_models import column_models
+from sfumato.pate.students.supervised import Student
+from sfumato.pate.teaching.classifier import Classifier
+from sfumato.pate.votes.aggregators import Aggregator, GNMax
 
 __all__ = ["VotingData", "named_data", "own_data"]
 

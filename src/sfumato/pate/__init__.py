@@ -14,22 +14,24 @@ from sfumato.pate.plan import plan
 from sfumato.pate.train import label, train
 
 if TYPE_CHECKING:
-    from sfumato.pate.aggregators import Aggregator, ConfidentGNMax, GNMax, InteractiveGNMax, LNMax
-    from sfumato.pate.image_changes import ImageChanges
-    from sfumato.pate.individual import IndividualBudgets, Individualization
-    from sfumato.pate.labeling import Labeling
-    from sfumato.pate.partition import Partition
-    from sfumato.pate.private_price import UnpublishedEpsilon, data_dependent_epsilon
     from sfumato.pate.private_rows import DeferredRows, PrivateRows
-    from sfumato.pate.propagation import Propagation, representative_rows
     from sfumato.pate.run import PateRun, ReleasedAnswers
-    from sfumato.pate.semi_supervised import FittedNetwork, SelfTraining, SemiSupervisedStudent
     from sfumato.pate.settings import VoteSettings
-    from sfumato.pate.stability import StableLabeling
-    from sfumato.pate.student import FittedEstimator, FittedStudent, Student, SupervisedStudent
-    from sfumato.pate.student_recipes import student_for, student_network
-    from sfumato.pate.teachers import Classifier, Ensemble, train_teachers
-    from sfumato.pate.torch_classifier import TorchClassifier
+    from sfumato.pate.students.image_changes import ImageChanges
+    from sfumato.pate.students.propagation import Propagation, representative_rows
+    from sfumato.pate.students.semi_supervised import FittedNetwork, SelfTraining, SemiSupervisedStudent
+    from sfumato.pate.students.student_recipes import student_for, student_network
+    from sfumato.pate.students.supervised import FittedEstimator, FittedStudent, Student, SupervisedStudent
+    from sfumato.pate.teaching.classifier import Classifier
+    from sfumato.pate.teaching.partition import Partition
+    from sfumato.pate.teaching.teachers import Ensemble, train_teachers
+    from sfumato.pate.teaching.torch_classifier import TorchClassifier
+    from sfumato.pate.votes.aggregators import Aggregator, ConfidentGNMax, GNMax, LNMax
+    from sfumato.pate.votes.individual import IndividualBudgets, Individualization
+    from sfumato.pate.votes.interaction import InteractiveGNMax
+    from sfumato.pate.votes.labeling import Labeling
+    from sfumato.pate.votes.private_price import UnpublishedEpsilon, data_dependent_epsilon
+    from sfumato.pate.votes.stability import StableLabeling
 
 __all__ = [
     "Aggregator",
@@ -71,39 +73,39 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Aggregator": "aggregators",
-    "Classifier": "teachers",
-    "ConfidentGNMax": "aggregators",
+    "Aggregator": "votes.aggregators",
+    "Classifier": "teaching.classifier",
+    "ConfidentGNMax": "votes.aggregators",
     "DeferredRows": "private_rows",
-    "Ensemble": "teachers",
-    "FittedEstimator": "student",
-    "FittedNetwork": "semi_supervised",
-    "FittedStudent": "student",
-    "GNMax": "aggregators",
-    "ImageChanges": "image_changes",
-    "IndividualBudgets": "individual",
-    "Individualization": "individual",
-    "InteractiveGNMax": "aggregators",
-    "LNMax": "aggregators",
-    "Labeling": "labeling",
-    "Partition": "partition",
+    "Ensemble": "teaching.teachers",
+    "FittedEstimator": "students.supervised",
+    "FittedNetwork": "students.semi_supervised",
+    "FittedStudent": "students.supervised",
+    "GNMax": "votes.aggregators",
+    "ImageChanges": "students.image_changes",
+    "IndividualBudgets": "votes.individual",
+    "Individualization": "votes.individual",
+    "InteractiveGNMax": "votes.interaction",
+    "LNMax": "votes.aggregators",
+    "Labeling": "votes.labeling",
+    "Partition": "teaching.partition",
     "PateRun": "run",
     "PrivateRows": "private_rows",
-    "Propagation": "propagation",
+    "Propagation": "students.propagation",
     "ReleasedAnswers": "run",
-    "SelfTraining": "semi_supervised",
-    "SemiSupervisedStudent": "semi_supervised",
-    "StableLabeling": "stability",
-    "Student": "student",
-    "SupervisedStudent": "student",
-    "TorchClassifier": "torch_classifier",
-    "UnpublishedEpsilon": "private_price",
+    "SelfTraining": "students.semi_supervised",
+    "SemiSupervisedStudent": "students.semi_supervised",
+    "StableLabeling": "votes.stability",
+    "Student": "students.supervised",
+    "SupervisedStudent": "students.supervised",
+    "TorchClassifier": "teaching.torch_classifier",
+    "UnpublishedEpsilon": "votes.private_price",
     "VoteSettings": "settings",
-    "data_dependent_epsilon": "private_price",
-    "representative_rows": "propagation",
-    "student_for": "student_recipes",
-    "student_network": "student_recipes",
-    "train_teachers": "teachers",
+    "data_dependent_epsilon": "votes.private_price",
+    "representative_rows": "students.propagation",
+    "student_for": "students.student_recipes",
+    "student_network": "students.student_recipes",
+    "train_teachers": "teaching.teachers",
 }
 __getattr__ = lazy_names(__name__, _HOMES)
 

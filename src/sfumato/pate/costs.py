@@ -10,9 +10,9 @@ import numpy as np
 from sfumato.accounting.events import DpEvent
 from sfumato.accounting.price import price
 from sfumato.accounting.upstream import dp_event as dp
-from sfumato.pate.labeling import Labeling
 from sfumato.pate.plan import Job
-from sfumato.pate.stability import StableLabeling
+from sfumato.pate.votes.labeling import Labeling
+from sfumato.pate.votes.stability import StableLabeling
 
 __all__ = ["cost_curves"]
 
@@ -30,7 +30,7 @@ def cost_curves(job: Job) -> dict[str, Curve]:
     Returns:
         Points (queries, epsilon), by the name of a line: one line, or one for each privacy group.
 
-    >>> from sfumato.pate.aggregators import GNMax
+    >>> from sfumato.pate.votes.aggregators import GNMax
     >>> job = Labeling(aggregator=GNMax(stddev=40.0), queries=100, teachers=250, delta=1e-5)
     >>> [(queries, round(epsilon, 2)) for queries, epsilon in cost_curves(job)["epsilon"]][-1]
     (100.0, 1.36)

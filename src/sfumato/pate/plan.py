@@ -20,10 +20,10 @@ from sfumato import _check
 from sfumato.accounting import rdp, votes
 from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError
-from sfumato.pate.aggregators import Aggregator, ConfidentGNMax, GNMax
-from sfumato.pate.individual import IndividualBudgets
-from sfumato.pate.labeling import Labeling, affordable_queries
-from sfumato.pate.stability import StableLabeling
+from sfumato.pate.votes.aggregators import Aggregator, ConfidentGNMax, GNMax
+from sfumato.pate.votes.individual import IndividualBudgets
+from sfumato.pate.votes.labeling import Labeling, affordable_queries
+from sfumato.pate.votes.stability import StableLabeling
 
 __all__ = ["Job", "plan"]
 

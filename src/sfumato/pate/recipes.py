@@ -29,11 +29,11 @@ from sklearn.svm import SVC
 from sfumato.datasets import Dataset
 from sfumato.errors import InvalidParameterError
 from sfumato.labels.features import oriented_gradients
-from sfumato.pate.aggregators import Aggregator, ConfidentGNMax, GNMax
-from sfumato.pate.column_models import column_models, forest_models
-from sfumato.pate.student import Student
-from sfumato.pate.student_recipes import student_for
-from sfumato.pate.teachers import Classifier
+from sfumato.pate.students.column_models import column_models, forest_models
+from sfumato.pate.students.student_recipes import student_for
+from sfumato.pate.students.supervised import Student
+from sfumato.pate.teaching.classifier import Classifier
+from sfumato.pate.votes.aggregators import Aggregator, ConfidentGNMax, GNMax
 
 __all__ = ["RECIPES", "VoteRecipe", "recipe"]
 

@@ -23,10 +23,10 @@ from sfumato import _files
 from sfumato.accounting import events
 from sfumato.accounting.guarantee import Guarantee
 from sfumato.errors import InvalidParameterError
-from sfumato.pate.aggregators import NO_ANSWER
 from sfumato.pate.costs import cost_curves
 from sfumato.pate.plan import Job
-from sfumato.pate.stability import StableLabeling
+from sfumato.pate.votes.aggregators import NO_ANSWER
+from sfumato.pate.votes.stability import StableLabeling
 from sfumato.report import VotingFacts, voting_report, write_report
 
 __all__ = ["PateRun", "ReleasedAnswers", "Verdict"]

@@ -15,13 +15,13 @@ from sfumato import _check
 from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms.random import Generator
-from sfumato.pate.aggregators import Aggregator
-from sfumato.pate.individual import IndividualBudgets
-from sfumato.pate.partition import Partition
 from sfumato.pate.payment import Accounts, accounts_of
 from sfumato.pate.plan import Job, plan
 from sfumato.pate.run import Verdict
+from sfumato.pate.teaching.partition import Partition
 from sfumato.pate.teaching.processes import check_workers
+from sfumato.pate.votes.aggregators import Aggregator
+from sfumato.pate.votes.individual import IndividualBudgets
 
 __all__ = ["VoteAudit", "VoteKeywords", "VoteSettings"]
 
@@ -92,6 +92,9 @@ class VoteSettings:
         audit: `sfumato.audit.VoteCanaries(count=1000)` to audit the noise.
         rounds: In how many rounds `InteractiveGNMax` answers.
         generator: Source of noise. None is secure; any other kind is for study only.
+
+    Raises:
+        InvalidParameterError: If a number is out of range, or an account comes without a purpose.
     """
 
     epsilon: float | None = None

@@ -26,19 +26,20 @@ from sfumato import _files
 from sfumato.errors import InvalidParameterError
 from sfumato.ledger.recorded import record_note
 from sfumato.mechanisms.random import study_note, uniform_below
-from sfumato.pate.aggregators import NO_ANSWER, InteractiveGNMax
-from sfumato.pate.interaction import interactive_answers
-from sfumato.pate.labeling import Labeling
-from sfumato.pate.partition import Partition, whole_number
 from sfumato.pate.payment import paid, unit_of
 from sfumato.pate.plan import Job
 from sfumato.pate.private_rows import DeferredRows, PrivateRows, given_rows
 from sfumato.pate.run import PateRun, ReleasedAnswers, facts_of
 from sfumato.pate.settings import VoteKeywords, VoteSettings
-from sfumato.pate.student import FittedStudent, Student
-from sfumato.pate.teachers import Classifier, Ensemble, check_teacher, train_teachers
+from sfumato.pate.students.supervised import FittedStudent, Student
 from sfumato.pate.teaching import ranks, rows
+from sfumato.pate.teaching.classifier import Classifier
+from sfumato.pate.teaching.partition import Partition, whole_number
+from sfumato.pate.teaching.teachers import Ensemble, check_teacher, train_teachers
 from sfumato.pate.teaching.unit_bytes import unit_values
+from sfumato.pate.votes.aggregators import NO_ANSWER
+from sfumato.pate.votes.interaction import InteractiveGNMax, interactive_answers
+from sfumato.pate.votes.labeling import Labeling
 
 __all__ = ["label", "train"]
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:  # joblib and the accountants are loaded when teachers are tra
     from sfumato.pate.private_rows import DeferredRows, PrivateRows
     from sfumato.pate.run import PateRun
     from sfumato.pate.settings import VoteKeywords
-    from sfumato.pate.student import Student
-    from sfumato.pate.teachers import Classifier
+    from sfumato.pate.students.supervised import Student
+    from sfumato.pate.teaching.classifier import Classifier
     from sfumato.private.private_data import PrivateData
 
 __all__ = ["pate", "public_matrix", "voting_rows"]

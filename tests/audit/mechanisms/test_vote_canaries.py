@@ -6,7 +6,8 @@ import pytest
 from sfumato.audit import VoteCanaries
 from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms import arrays
-from sfumato.pate import ConfidentGNMax, GNMax, Labeling, LNMax, aggregators
+from sfumato.pate import ConfidentGNMax, GNMax, Labeling, LNMax
+from sfumato.pate.votes import aggregators
 from sfumato.testing import seeded
 
 TERMS = {"queries": 30, "teachers": 50, "delta": 1e-5}

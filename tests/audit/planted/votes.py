@@ -22,11 +22,11 @@ from sfumato.pate import (
     Labeling,
     Partition,
     StableLabeling,
-    aggregators,
-    teachers,
     train_teachers,
 )
-from sfumato.pate.aggregators import NO_ANSWER, noisy_counts
+from sfumato.pate.teaching import teachers
+from sfumato.pate.votes import aggregators
+from sfumato.pate.votes.aggregators import NO_ANSWER, noisy_counts
 from sfumato.testing import seeded
 
 from .catalogue import CONFIDENCE, Planted, leaks
@@ -64,9 +64,9 @@ def share_the_noise_of_the_comparison(patch: pytest.MonkeyPatch) -> None:
 def compare_without_noise(patch: pytest.MonkeyPatch) -> None:
     def above(rule, values, generator):
         found = values >= rule.threshold
-        return found & aggregators._asked(found, rule.max_answers)
+        return found & aggregators.before_the_end(found, rule.max_answers)
 
-    patch.setattr(aggregators, "_above", above)
+    patch.setattr(aggregators, "above_threshold", above)
 
 
 def break_ties_by_index(patch: pytest.MonkeyPatch) -> None:

@@ -41,5 +41,4 @@ def parallel_of(workers: int, **settings: Any) -> Any:
         InvalidParameterError: If the number is 0 or not whole.
     """
     check_workers(workers)
-    # Rows are sent and never mapped to files. Settings that differ would start all processes again.
-    return joblib.Parallel(n_jobs=int(workers), max_nbytes=None, **settings)
+    return joblib.Parallel(n_jobs=int(workers), **settings)

@@ -38,9 +38,9 @@ from sfumato import _check
 from sfumato.errors import InvalidParameterError
 from sfumato.labels.input_checks import check_features
 from sfumato.labels.learning import Augment, check_model, predictions
-from sfumato.pate.answers import checked_answers
-from sfumato.pate.propagation import Propagation
-from sfumato.pate.student import FittedEstimator, constant_classifier
+from sfumato.pate.students.answers import checked_answers
+from sfumato.pate.students.propagation import Propagation
+from sfumato.pate.students.supervised import FittedEstimator, constant_classifier
 from sfumato.training.random_state import same_draws
 from sfumato.training.record.progress import ProgressBar
 from sfumato.training.weight_average import WeightAverage

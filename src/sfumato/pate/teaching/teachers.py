@@ -22,62 +22,25 @@ import os
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 import joblib
 import numpy as np
 import numpy.typing as npt
 
 from sfumato.errors import InvalidParameterError, UnsupportedModelError
-from sfumato.pate.partition import Partition
 from sfumato.pate.teaching import ranks, rows
 from sfumato.pate.teaching.bar import bar
+from sfumato.pate.teaching.classifier import Classifier
 from sfumato.pate.teaching.estimator_settings import fresh, settings_digest
 from sfumato.pate.teaching.files import TeacherFolder
 from sfumato.pate.teaching.lesson import ABSTAINS, Lesson, Votes, rehearse, teach, votes_of_several
+from sfumato.pate.teaching.partition import Partition
 from sfumato.pate.teaching.processes import parallel_of
 
-__all__ = ["Classifier", "Ensemble", "check_teacher", "train_teachers"]
+__all__ = ["Ensemble", "check_teacher", "train_teachers"]
 
 _TOGETHER = 16  # teachers that one task asks: queries are sent once for all of them
-
-
-class Classifier(Protocol):
-    """What a teacher is made of: an estimator of scikit-learn, a pipeline, or a `TorchClassifier`."""
-
-    def fit(self, features: Any, labels: Any, /) -> Any:
-        """Learn from rows and their class numbers.
-
-        Args:
-            features: The rows.
-            labels: The class numbers.
-
-        Returns:
-            The fitted classifier.
-        """
-        ...
-
-    def predict(self, features: Any, /) -> Any:
-        """Return a class number for each row.
-
-        Args:
-            features: The rows.
-
-        Returns:
-            The class numbers.
-        """
-        ...
-
-    def get_params(self, deep: bool = True) -> Any:
-        """Return the settings.
-
-        Args:
-            deep: Whether to include the settings of parts.
-
-        Returns:
-            The settings by name.
-        """
-        ...
 
 
 class Ensemble:
@@ -275,7 +238,8 @@ def train_teachers(
     names, features = rows.class_list(classes), rows.check_features(features)
     public = _checked_rehearsal(rehearsal, features)
     lesson = _lesson(estimator, partition, names, public)
-    parallel = parallel_of(workers, return_as="generator_unordered")
+    # Private rows are sent, and never mapped to files.
+    parallel = parallel_of(workers, return_as="generator_unordered", max_nbytes=None)
     if public is not None:
         rehearse(lesson, public)
     own_numbers = range(ranks.rank(), partition.total, ranks.size())

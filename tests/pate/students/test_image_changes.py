@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from sfumato.errors import InvalidParameterError
-from sfumato.pate.image_changes import ImageChanges
+from sfumato.pate.students.image_changes import ImageChanges
 
 NONE = ImageChanges(rotation=0, scale=0, shear=0, shift=0)
 IMAGES = torch.rand(64, 2, 9, 9, generator=torch.Generator().manual_seed(1))

@@ -31,7 +31,7 @@ from sfumato import _check
 from sfumato.accounting.events import DpEvent
 from sfumato.accounting.gaussian import stddev_for
 from sfumato.errors import InvalidParameterError
-from sfumato.pate.aggregators import Aggregator
+from sfumato.pate.votes.aggregators import Aggregator
 
 __all__ = ["IndividualBudgets", "Individualization"]
 

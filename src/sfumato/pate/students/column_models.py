@@ -12,8 +12,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from sfumato.pate.student import Student, SupervisedStudent
-from sfumato.pate.teachers import Classifier
+from sfumato.pate.students.supervised import Student, SupervisedStudent
+from sfumato.pate.teaching.classifier import Classifier
 
 __all__ = ["column_models", "forest_models"]
 

@@ -12,7 +12,14 @@ from scipy.stats import binomtest, norm
 from sfumato.accounting import Relation, price
 from sfumato.accounting.events import gaussian_scale, leaves
 from sfumato.errors import InvalidParameterError
-from sfumato.pate.aggregators import NO_ANSWER, ConfidentGNMax, GNMax, InteractiveGNMax, LNMax, noisy_counts
+from sfumato.pate.votes.aggregators import (
+    NO_ANSWER,
+    ConfidentGNMax,
+    GNMax,
+    LNMax,
+    noisy_counts,
+)
+from sfumato.pate.votes.interaction import InteractiveGNMax
 from sfumato.testing import seeded
 
 ALPHA = 1e-6  # chance that correct code fails one check on a fresh seed

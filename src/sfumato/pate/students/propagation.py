@@ -39,7 +39,7 @@ from sfumato.labels.features import (
 )
 from sfumato.labels.learning import Augment
 from sfumato.labels.recipes import points_of
-from sfumato.pate.answers import checked_answers
+from sfumato.pate.students.answers import checked_answers
 
 __all__ = ["Propagation", "nearest_views", "representative_rows"]
 

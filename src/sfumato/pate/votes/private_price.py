@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from sfumato import _check
 from sfumato.accounting import rdp, votes
-from sfumato.pate.aggregators import ConfidentGNMax, Counts, GNMax
+from sfumato.pate.votes.aggregators import ConfidentGNMax, Counts, GNMax
 
 __all__ = ["UnpublishedEpsilon", "data_dependent_epsilon"]
 

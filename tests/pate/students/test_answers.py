@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from sfumato.errors import InvalidParameterError
-from sfumato.pate.answers import checked_answers
+from sfumato.pate.students.answers import checked_answers
 
 
 @pytest.mark.parametrize("given", [[1, -1, 0], np.array([1, -1, 0], np.int8), torch.tensor([1, -1, 0])])

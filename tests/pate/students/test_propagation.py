@@ -7,7 +7,7 @@ from sklearn.semi_supervised import LabelSpreading
 
 from sfumato.errors import InvalidParameterError
 from sfumato.labels.features import nearest_neighbors
-from sfumato.pate.propagation import Propagation, nearest_views, representative_rows
+from sfumato.pate.students.propagation import Propagation, nearest_views, representative_rows
 
 torch.set_num_threads(1)
 

@@ -21,7 +21,7 @@ from sklearn.dummy import DummyClassifier
 
 from sfumato._torch import is_tensor
 from sfumato.errors import InvalidParameterError, SfumatoError
-from sfumato.pate.answers import checked_answers
+from sfumato.pate.students.answers import checked_answers
 
 __all__ = ["FittedEstimator", "FittedStudent", "Student", "SupervisedStudent", "constant_classifier"]
 

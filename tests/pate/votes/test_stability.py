@@ -13,8 +13,8 @@ from sfumato.accounting.upstream import dp_event as dp
 from sfumato.accounting.votes import answers
 from sfumato.audit import audit_mechanism
 from sfumato.errors import InvalidParameterError
-from sfumato.pate.aggregators import NO_ANSWER, ConfidentGNMax, GNMax, LNMax
-from sfumato.pate.stability import StableLabeling
+from sfumato.pate.votes.aggregators import NO_ANSWER, ConfidentGNMax, GNMax, LNMax
+from sfumato.pate.votes.stability import StableLabeling
 from sfumato.testing import seeded
 
 ALPHA = 1e-6

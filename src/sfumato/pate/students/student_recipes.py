@@ -18,9 +18,9 @@ from torch import nn
 from sfumato import _check
 from sfumato.errors import InvalidParameterError
 from sfumato.labels.input_checks import check_classes
-from sfumato.pate.image_changes import ImageChanges
-from sfumato.pate.propagation import Propagation
-from sfumato.pate.semi_supervised import SelfTraining, SemiSupervisedStudent
+from sfumato.pate.students.image_changes import ImageChanges
+from sfumato.pate.students.propagation import Propagation
+from sfumato.pate.students.semi_supervised import SelfTraining, SemiSupervisedStudent
 from sfumato.training.random_state import same_draws
 
 __all__ = ["student_for", "student_network"]

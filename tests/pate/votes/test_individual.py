@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from sfumato.accounting import price
 from sfumato.errors import InvalidParameterError
-from sfumato.pate.aggregators import ConfidentGNMax, GNMax
-from sfumato.pate.individual import IndividualBudgets, Individualization
-from sfumato.pate.labeling import Labeling, affordable_queries
+from sfumato.pate.votes.aggregators import ConfidentGNMax, GNMax
+from sfumato.pate.votes.individual import IndividualBudgets, Individualization
+from sfumato.pate.votes.labeling import Labeling, affordable_queries
 
 METHODS = [each.value for each in Individualization]
 TERMS = {"epsilons": (1.0, 2.0, 3.0), "shares": (0.34, 0.43, 0.23), "delta": 1e-5}

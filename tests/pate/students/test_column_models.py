@@ -2,7 +2,7 @@
 import numpy as np
 import pytest
 
-from sfumato.pate.column_models import column_models, forest_models
+from sfumato.pate.students.column_models import column_models, forest_models
 
 X = np.array([[0.0, 900.0], [0.1, 100.0], [0.9, 950.0], [1.0, 120.0]] * 5)
 Y = np.array([0, 0, 1, 1] * 5)

@@ -36,7 +36,7 @@ from sfumato.accounting.rdp import RdpCurve
 from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms.additive import Gaussian
 from sfumato.mechanisms.random import Generator
-from sfumato.pate.aggregators import NO_ANSWER, Answers, ConfidentGNMax, Counts, GNMax
+from sfumato.pate.votes.aggregators import NO_ANSWER, Answers, ConfidentGNMax, Counts, GNMax
 
 __all__ = ["StableLabeling"]
 

@@ -6,9 +6,9 @@ import pytest
 
 from sfumato.accounting import Relation, price
 from sfumato.errors import InvalidParameterError
-from sfumato.pate.aggregators import GNMax, LNMax
-from sfumato.pate.individual import IndividualBudgets
-from sfumato.pate.labeling import Labeling, affordable_queries
+from sfumato.pate.votes.aggregators import GNMax, LNMax
+from sfumato.pate.votes.individual import IndividualBudgets
+from sfumato.pate.votes.labeling import Labeling, affordable_queries
 
 GROUPS = IndividualBudgets(epsilons=(1.0, 3.0), shares=(1.0, 1.0), delta=1e-5)
 

@@ -7,9 +7,14 @@ from sklearn.linear_model import LogisticRegression
 from torch import nn
 
 from sfumato.errors import InvalidParameterError, UnsupportedModelError
-from sfumato.pate.semi_supervised import SelfTraining, SemiSupervisedStudent, clearest_rows, relabelled
-from sfumato.pate.student import SupervisedStudent
-from sfumato.pate.student_recipes import student_for
+from sfumato.pate.students.semi_supervised import (
+    SelfTraining,
+    SemiSupervisedStudent,
+    clearest_rows,
+    relabelled,
+)
+from sfumato.pate.students.student_recipes import student_for
+from sfumato.pate.students.supervised import SupervisedStudent
 from sfumato.training.random_state import same_draws
 
 torch.set_num_threads(1)

@@ -10,7 +10,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from sfumato.errors import InvalidParameterError
-from sfumato.pate.student import SupervisedStudent, constant_classifier
+from sfumato.pate.students.supervised import SupervisedStudent, constant_classifier
 
 ROWS = np.concatenate([np.zeros((10, 2)), np.ones((10, 2))]) + np.linspace(0, 0.1, 20)[:, None]
 TRUE = np.repeat([0, 1], 10)

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from sfumato.errors import InvalidParameterError
-from sfumato.pate.aggregators import NO_ANSWER, InteractiveGNMax
-from sfumato.pate.interaction import interactive_answers
+from sfumato.pate.votes.aggregators import NO_ANSWER
+from sfumato.pate.votes.interaction import InteractiveGNMax, interactive_answers
 
 VOTES = np.tile([100.0, 0.0, 0.0], (30, 1))
 

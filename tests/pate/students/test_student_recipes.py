@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from sfumato.errors import InvalidParameterError
-from sfumato.pate.student_recipes import student_for, student_network
+from sfumato.pate.students.student_recipes import student_for, student_network
 
 
 @pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32), (1, 13, 15), (1, 8, 8), (30,)])

@@ -20,8 +20,8 @@ from sfumato.accounting.price import price
 from sfumato.accounting.upstream import dp_event as dp
 from sfumato.errors import CalibrationError, InvalidParameterError
 from sfumato.mechanisms.random import Generator
-from sfumato.pate.aggregators import Aggregator, Answers, Counts
-from sfumato.pate.individual import IndividualBudgets
+from sfumato.pate.votes.aggregators import Aggregator, Answers, Counts
+from sfumato.pate.votes.individual import IndividualBudgets
 
 __all__ = ["Labeling", "affordable_queries"]
 
@@ -41,7 +41,7 @@ class Labeling:
     Raises:
         InvalidParameterError: If a parameter is out of range.
 
-    >>> from sfumato.pate.aggregators import GNMax
+    >>> from sfumato.pate.votes.aggregators import GNMax
     >>> job = Labeling(aggregator=GNMax(stddev=40.0), queries=100, teachers=250, delta=1e-5)
     >>> print(job.guarantee("patient"))
     (1.357, 1e-05)-differential privacy for one patient, add-remove neighbors
@@ -168,7 +168,7 @@ def affordable_queries(
     Raises:
         InvalidParameterError: If the budget does not cover a single query.
 
-    >>> from sfumato.pate.aggregators import GNMax
+    >>> from sfumato.pate.votes.aggregators import GNMax
     >>> affordable_queries(GNMax(stddev=40.0), epsilon=2.0, delta=1e-5, teachers=250)
     201
     """

@@ -37,7 +37,7 @@ from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms import arrays
 from sfumato.mechanisms.random import Generator, resolve
 
-__all__ = ["NO_ANSWER", "Aggregator", "ConfidentGNMax", "GNMax", "InteractiveGNMax", "LNMax"]
+__all__ = ["NO_ANSWER", "Aggregator", "ConfidentGNMax", "GNMax", "LNMax", "noisy_counts"]
 
 Counts = npt.NDArray[np.float64]
 Answers = npt.NDArray[np.int64]
@@ -55,11 +55,51 @@ class Aggregator(Protocol):
         ...
 
     def event(self, queries: int, *, weight: float = 1.0) -> DpEvent:
-        """Return the event of the answers to so many queries, for a unit in one teacher of this weight."""
+        """Return the event of a job, for a unit in one teacher.
+
+        Args:
+            queries: How many queries are asked.
+            weight: The weight of the teacher's vote.
+
+        Returns:
+            The event.
+        """
         ...
 
     def answer(self, counts: Counts, *, generator: Generator | None = None) -> Answers:
-        """Answer all queries; `NO_ANSWER` where it does not."""
+        """Answer all queries.
+
+        Args:
+            counts: The votes for each class, [queries, classes]. They are private.
+            generator: Source of randomness.
+
+        Returns:
+            The class of each query, or `NO_ANSWER`.
+        """
+        ...
+
+
+class Comparing(Protocol):
+    """The numbers of an aggregator that compares with a threshold before it answers."""
+
+    @property
+    def threshold(self) -> float:
+        """The smallest noisy value that is answered."""
+        ...
+
+    @property
+    def threshold_stddev(self) -> float:
+        """The standard deviation of the noise in the comparison."""
+        ...
+
+    @property
+    def stddev(self) -> float:
+        """The standard deviation of the noise in each count of an answer."""
+        ...
+
+    @property
+    def max_answers(self) -> int | None:
+        """After how many answers the job ends."""
         ...
 
 
@@ -114,7 +154,7 @@ class LNMax:
         Raises:
             InvalidParameterError: If the counts are not a table of finite numbers. The message shows none.
         """
-        known = _checked(counts)
+        known = checked_counts(counts)
         noise = arrays.laplace(known.size, scale=self.scale, generator=generator)
         return (known + noise.reshape(known.shape)).argmax(axis=1)
 
@@ -233,7 +273,7 @@ class ConfidentGNMax:
         Returns:
             The event.
         """
-        return _compared(self, queries, weight)
+        return compared_event(self, queries, weight)
 
     def answer(self, counts: Counts, *, generator: Generator | None = None) -> Answers:
         """Answer the queries on which teachers agree.
@@ -248,122 +288,10 @@ class ConfidentGNMax:
         Raises:
             InvalidParameterError: If the counts are not a table of finite numbers. The message shows none.
         """
-        known, source = _checked(counts), resolve(generator)
-        above = _above(self, known.max(axis=1), source)
+        known, source = checked_counts(counts), resolve(generator)
+        above = above_threshold(self, known.max(axis=1), source)
         chosen = noisy_counts(known, stddev=self.stddev, generator=source).argmax(axis=1)
         return np.where(above, chosen, NO_ANSWER)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class InteractiveGNMax:
-    """Answers where teachers disagree with a student; elsewhere the prediction of a sure student.
-
-    Args:
-        threshold: The smallest noisy surplus of votes over the student's prediction that is answered.
-        threshold_stddev: The standard deviation of the noise in the comparison.
-        stddev: The standard deviation of the noise in each count of an answer.
-        confidence: The student's own prediction is returned if it has at least this probability and the
-            comparison found no disagreement.
-        max_answers: After so many answers by teachers the job ends. None: as many as there are queries.
-
-    Raises:
-        InvalidParameterError: If a parameter is out of range.
-
-    >>> aggregator = InteractiveGNMax(threshold=2000.0, threshold_stddev=50.0, stddev=40.0, confidence=0.9)
-    >>> student = np.array([[0.0, 1.0], [0.99, 0.01]])
-    >>> aggregator.answer(np.array([[5000.0, 0.0], [5000.0, 0.0]]), student, teachers=5000.0)
-    array([0, 0])
-    """
-
-    threshold: float
-    threshold_stddev: float
-    stddev: float
-    confidence: float
-    max_answers: int | None = None
-
-    def __post_init__(self) -> None:
-        _check.finite(threshold=self.threshold)
-        _check.positive(threshold_stddev=self.threshold_stddev, stddev=self.stddev)
-        _check.in_range(0, 1, confidence=self.confidence)
-        if self.max_answers is not None:
-            _check.count(max_answers=self.max_answers)
-
-    @property
-    def name(self) -> str:
-        """The name in statements."""
-        return (
-            f"Interactive-GNMax (threshold {self.threshold:g} with noise {self.threshold_stddev:g}, answers "
-            f"with noise {self.stddev:g}, student sure from {self.confidence:g})"
-        )
-
-    def event(self, queries: int, *, weight: float = 1.0) -> DpEvent:
-        """Return the event of a job: a comparison for each query, and at most `max_answers` answers.
-
-        Args:
-            queries: How many queries are asked.
-            weight: The weight of the teacher's vote.
-
-        Returns:
-            The event.
-        """
-        return _compared(self, queries, weight)
-
-    def answer(
-        self,
-        counts: Counts,
-        predictions: npt.NDArray[np.float64],
-        *,
-        teachers: float,
-        generator: Generator | None = None,
-    ) -> Answers:
-        """Answer queries, given what a student predicts for them.
-
-        Args:
-            counts: The votes for each class, [queries, classes]. They are private.
-            predictions: The student's probabilities of the classes, [queries, classes]. They are public.
-            teachers: The number of teachers, or the sum of their weights.
-            generator: Source of randomness. None uses the secure generator; any other kind is for study only.
-
-        Returns:
-            The class of each query, or `NO_ANSWER`.
-
-        Raises:
-            InvalidParameterError: If the tables are not of one shape, or not finite.
-        """
-        return self.answers_and_bought(counts, predictions, teachers=teachers, generator=generator)[0]
-
-    def answers_and_bought(
-        self,
-        counts: Counts,
-        predictions: npt.NDArray[np.float64],
-        *,
-        teachers: float,
-        generator: Generator | None = None,
-    ) -> tuple[Answers, npt.NDArray[np.bool_]]:
-        """Answer queries, and tell which answers are the teachers'. Both are released.
-
-        Args:
-            counts: The votes for each class, [queries, classes]. They are private.
-            predictions: The student's probabilities of the classes, [queries, classes]. They are public.
-            teachers: The number of teachers, or the sum of their weights.
-            generator: Source of randomness. None uses the secure generator; any other kind is for study only.
-
-        Returns:
-            The class of each query, or `NO_ANSWER`; and for which of them teachers voted.
-
-        Raises:
-            InvalidParameterError: If the tables are not of one shape, or not finite.
-        """
-        known, source = _checked(counts), resolve(generator)
-        student = np.asarray(predictions, dtype=np.float64)
-        if student.shape != known.shape or not np.isfinite(student).all():
-            raise InvalidParameterError(
-                "predictions must be a table of finite numbers, as large as the table of votes."
-            )
-        above = _above(self, (known - teachers * student).max(axis=1), source)
-        chosen = noisy_counts(known, stddev=self.stddev, generator=source).argmax(axis=1)
-        sure = (student.max(axis=1) >= self.confidence) & _asked(above, self.max_answers)
-        return np.where(above, chosen, np.where(sure, student.argmax(axis=1), NO_ANSWER)), above
 
 
 # --- what they share --------------------------------------------------------------------------------------
@@ -371,28 +299,28 @@ class InteractiveGNMax:
 
 def noisy_counts(counts: Counts, *, stddev: float, generator: Generator | None = None) -> Counts:
     """Return counts with Gaussian noise in each. They cost as many answers as there are rows."""
-    known = _checked(counts)
+    known = checked_counts(counts)
     noise = arrays.gaussian(known.size, stddev=stddev, generator=generator)
     return known + noise.reshape(known.shape)
 
 
-def _above(
-    rule: ConfidentGNMax | InteractiveGNMax, values: npt.NDArray[np.float64], generator: Generator
+def above_threshold(
+    rule: Comparing, values: npt.NDArray[np.float64], generator: Generator
 ) -> npt.NDArray[np.bool_]:
     """Return which values are above the threshold after noise, up to the last that may be answered."""
     noise = arrays.gaussian(len(values), stddev=rule.threshold_stddev, generator=generator)
     above = values + noise >= rule.threshold
-    return above & _asked(above, rule.max_answers)
+    return above & before_the_end(above, rule.max_answers)
 
 
-def _asked(above: npt.NDArray[np.bool_], max_answers: int | None) -> npt.NDArray[np.bool_]:
+def before_the_end(above: npt.NDArray[np.bool_], max_answers: int | None) -> npt.NDArray[np.bool_]:
     """Return which queries come before the job ends; what was compared after that is not shown."""
     if max_answers is None:
         return np.ones_like(above)
     return np.cumsum(above) - above < max_answers
 
 
-def _compared(rule: ConfidentGNMax | InteractiveGNMax, queries: int, weight: float) -> DpEvent:
+def compared_event(rule: Comparing, queries: int, weight: float) -> DpEvent:
     _check_job(queries, weight)
     answers = queries if rule.max_answers is None else min(queries, rule.max_answers)
     compared = dp.GaussianDpEvent(rule.threshold_stddev / weight)
@@ -411,7 +339,7 @@ def _check_job(queries: int, weight: float) -> None:
     _check.positive(weight=weight)
 
 
-def _checked(counts: Counts) -> Counts:
+def checked_counts(counts: Counts) -> Counts:
     known = np.asarray(counts, dtype=np.float64)
     if known.ndim != 2 or known.shape[1] < 1 or not np.isfinite(known).all():
         raise InvalidParameterError(

@@ -6,8 +6,8 @@ import pytest
 
 from sfumato.accounting import price
 from sfumato.errors import InvalidParameterError
-from sfumato.pate.aggregators import ConfidentGNMax, GNMax
-from sfumato.pate.private_price import data_dependent_epsilon
+from sfumato.pate.votes.aggregators import ConfidentGNMax, GNMax
+from sfumato.pate.votes.private_price import data_dependent_epsilon
 
 AGREED = np.tile([245.0, 3.0, 2.0], (100, 1))
 
