@@ -174,7 +174,7 @@ WRONG = {
     f"{INCOME} --privacy-unit nobody": "there is no column 'nobody'",
     f"{INCOME} --contribution-bound 0 --privacy-unit client_id": "--contribution-bound must be",
     f"{INCOME} --contribution-bound 3": "--privacy-unit",
-    f"{INCOME} --ledger ledger.db --account people": "protects one 'client_id'",
+    f"{INCOME} --noise 40 --ledger ledger.db --account people": "protects one 'client_id'",
     f"{INCOME.replace('--delta 1e-5', '')}": "pass --delta",
     # audits
     "audit nofolder": "there is no finished run",

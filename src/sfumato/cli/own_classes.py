@@ -3,16 +3,18 @@
 
 from collections.abc import Sequence
 
-from sfumato import _check
 from sfumato.errors import InvalidParameterError
 
 __all__ = ["own_classes"]
+
+_MOST = 1_000_000
 
 
 def own_classes(number: int | None, names: Sequence[str] | None) -> int | list[str]:
     """Return the number of classes, or their names."""
     if number is not None:
-        _check.in_range(2, 10**6, classes=number)
+        if not 2 <= number <= _MOST:
+            raise InvalidParameterError(f"--classes must be from 2 to {_MOST:,}, but {number} was given.")
         return number
     listed = list(names or [])
     if len(listed) < 2 or len(set(listed)) < len(listed):

@@ -64,10 +64,10 @@ class NoiseLog:
     """The noise of some fixed coordinates over the steps of a run.
 
     >>> log, draws = NoiseLog("a layer"), np.random.default_rng(0)
-    >>> for _ in range(20): log.add(draws.normal(size=300))
+    >>> for _ in range(20): signs = log.add(draws.normal(size=300))
     >>> min(found.p_value for found in log.findings()) > 0.001
     True
-    >>> for _ in range(20): log.add(0.8 * draws.normal(size=300))
+    >>> for _ in range(20): signs = log.add(0.8 * draws.normal(size=300))
     >>> min(found.p_value for found in log.findings()) < 1e-9
     True
     """

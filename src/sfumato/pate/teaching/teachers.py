@@ -116,11 +116,14 @@ class Ensemble:
         return self._predictions(checked, self._open())
 
     def _predictions(self, queries: Any, folder: TeacherFolder) -> Iterator[Votes]:
-        members = [(number, folder.place(number), self._keys[number]) for number in self.numbers]
-        size = _TOGETHER if len(members) >= 4 * _TOGETHER else 1 + len(members) // 8
+        size = _TOGETHER if len(self.numbers) >= 4 * _TOGETHER else 1 + len(self.numbers) // 8
         tasks = (
-            joblib.delayed(votes_of_several)(self._lesson, members[begin : begin + size], queries)
-            for begin in range(0, len(members), size)
+            joblib.delayed(votes_of_several)(
+                self._lesson,
+                [(number, folder.place(number), self._keys[number]) for number in self.numbers[i : i + size]],
+                queries,
+            )
+            for i in range(0, len(self.numbers), size)
         )
         for votes in parallel_of(self._workers, return_as="generator")(tasks):
             yield from votes

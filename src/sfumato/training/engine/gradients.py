@@ -71,6 +71,7 @@ class PrivateGradients:
         UnsupportedModelError: If nothing in the model is trainable, or a layer cannot be trained privately.
         NotPrivateError: If a layer is known to keep something of the rows.
 
+    >>> import torch
     >>> model = nn.Linear(3, 2)
     >>> private = PrivateGradients(model, clip_norm=1.0, noise_multiplier=1.0, expected_batch_size=8)
     >>> private.backward(torch.zeros(5, 3), torch.zeros(5, dtype=torch.int64))
