@@ -2,7 +2,7 @@
 import pytest
 
 from sfumato.pate.costs import cost_curves
-from sfumato.pate.plan import plan
+from sfumato.pate.planning import plan
 from sfumato.pate.votes.aggregators import ConfidentGNMax, GNMax, LNMax
 from sfumato.pate.votes.individual import IndividualBudgets
 from sfumato.pate.votes.labeling import Labeling

@@ -8,8 +8,8 @@ from sklearn.neighbors import KNeighborsClassifier
 from sfumato import Budget, Ledger
 from sfumato.audit.mechanisms.payment_order import check_paid_first, check_stays_spent
 from sfumato.errors import BudgetExceededError, InvalidParameterError
+from sfumato.pate.pipeline import label
 from sfumato.pate.private_rows import DeferredRows, PrivateRows, given_rows
-from sfumato.pate.train import label
 from sfumato.pate.votes.aggregators import GNMax
 from sfumato.pate.votes.individual import IndividualBudgets
 

@@ -11,9 +11,9 @@ import torch
 
 from sfumato.datasets import Examples, load
 from sfumato.errors import InvalidParameterError
-from sfumato.pate.plan import plan
+from sfumato.pate.pipeline import train
+from sfumato.pate.planning import plan
 from sfumato.pate.recipes import RECIPES, recipe
-from sfumato.pate.train import train
 from sfumato.pate.votes.aggregators import ConfidentGNMax, GNMax
 
 ROOT = Path(__file__).parents[2]

@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 
-from sfumato.pate.plan import plan
+from sfumato.pate.planning import plan
 from sfumato.pate.run import PateRun, ReleasedAnswers, facts_of
 from sfumato.pate.votes.aggregators import GNMax
 from sfumato.pate.votes.individual import IndividualBudgets

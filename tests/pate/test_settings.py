@@ -7,7 +7,7 @@ import pytest
 
 from sfumato import Budget, Ledger, Relation
 from sfumato.errors import InvalidParameterError
-from sfumato.pate.plan import plan
+from sfumato.pate.planning import plan
 from sfumato.pate.settings import VoteKeywords, VoteSettings
 from sfumato.pate.votes.aggregators import GNMax
 

@@ -13,7 +13,7 @@ import sfumato as sf
 from sfumato import Budget
 from sfumato.errors import BudgetExceededError, InvalidParameterError, QueryFailedError
 from sfumato.ledger.state import Progress
-from sfumato.pate.plan import plan
+from sfumato.pate.planning import plan
 from sfumato.pate.votes.aggregators import GNMax
 from sfumato.pate.votes.individual import IndividualBudgets
 from sfumato.private.voting_rows import public_matrix, voting_rows

@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING
 
 from sfumato._lazy import lazy_names
 
-# Not lazily: modules have the same names, and would take their place.
-from sfumato.pate.plan import plan
-from sfumato.pate.train import label, train
-
 if TYPE_CHECKING:
+    from sfumato.pate.pipeline import label, train
+    from sfumato.pate.planning import plan
     from sfumato.pate.private_rows import DeferredRows, PrivateRows
     from sfumato.pate.run import PateRun, ReleasedAnswers
     from sfumato.pate.settings import VoteSettings
@@ -102,9 +100,12 @@ _HOMES = {
     "UnpublishedEpsilon": "votes.private_price",
     "VoteSettings": "settings",
     "data_dependent_epsilon": "votes.private_price",
+    "label": "pipeline",
+    "plan": "planning",
     "representative_rows": "students.propagation",
     "student_for": "students.student_recipes",
     "student_network": "students.student_recipes",
+    "train": "pipeline",
     "train_teachers": "teaching.teachers",
 }
 __getattr__ = lazy_names(__name__, _HOMES)

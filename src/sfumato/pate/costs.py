@@ -10,7 +10,7 @@ import numpy as np
 from sfumato.accounting.events import DpEvent
 from sfumato.accounting.price import price
 from sfumato.accounting.upstream import dp_event as dp
-from sfumato.pate.plan import Job
+from sfumato.pate.planning import Job
 from sfumato.pate.votes.labeling import Labeling
 from sfumato.pate.votes.stability import StableLabeling
 

@@ -16,7 +16,7 @@ from sfumato.errors import InvalidParameterError
 from sfumato.ledger.account import Account
 from sfumato.ledger.reservation import Reservation
 from sfumato.mechanisms.random import Generator as Randomness
-from sfumato.pate.plan import Job
+from sfumato.pate.planning import Job
 
 __all__ = ["Accounts", "accounts_of", "paid"]
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from sfumato import _check
 from sfumato.errors import InvalidParameterError
+from sfumato.pate.teaching import rows
 
 __all__ = ["DeferredRows", "PrivateRows", "given_rows"]
 
@@ -89,9 +90,16 @@ class DeferredRows:
         return np.zeros((0, self.columns))
 
 
+def _check_lengths(features: Any, **columns: Any) -> None:
+    for name, values in columns.items():
+        if values is not None and len(values) != rows.row_count(features):
+            raise InvalidParameterError(f"{name} must have one entry for each row of features.")
+
+
 def given_rows(features: Any, labels: Any, units: Any, groups: Any) -> PrivateRows | DeferredRows:
     """Return the rows that a caller gave, as arrays or deferred."""
     if not isinstance(features, DeferredRows):
+        _check_lengths(rows.check_features(features), labels=labels, units=units, groups=groups)
         return PrivateRows(features=features, labels=labels, units=units, groups=groups)
     if any(part is not None for part in (labels, units, groups)):
         raise InvalidParameterError("deferred rows bring their labels, units and groups: pass None for them.")

@@ -24,7 +24,7 @@ from sfumato.accounting import events
 from sfumato.accounting.guarantee import Guarantee
 from sfumato.errors import InvalidParameterError
 from sfumato.pate.costs import cost_curves
-from sfumato.pate.plan import Job
+from sfumato.pate.planning import Job
 from sfumato.pate.votes.aggregators import NO_ANSWER
 from sfumato.pate.votes.stability import StableLabeling
 from sfumato.report import VotingFacts, voting_report, write_report
@@ -203,7 +203,7 @@ class PateRun:
     Attributes:
         student: The fitted student, with `predict`.
         answers: The released answers.
-        seconds: How long it took.
+        seconds: How long the student learned. The time of teachers depends on private rows and is not kept.
         accuracy: The accuracy of the student on evaluation data, which is not protected, if there was any.
     """
 

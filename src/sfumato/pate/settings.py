@@ -16,7 +16,7 @@ from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms.random import Generator
 from sfumato.pate.payment import Accounts, accounts_of
-from sfumato.pate.plan import Job, plan
+from sfumato.pate.planning import Job, plan
 from sfumato.pate.run import Verdict
 from sfumato.pate.teaching.partition import Partition
 from sfumato.pate.teaching.processes import check_workers

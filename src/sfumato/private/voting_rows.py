@@ -19,7 +19,7 @@ from sfumato.statistics.columns.table_columns import TableRows
 from sfumato.statistics.sources.tables import PrivateTable
 
 if TYPE_CHECKING:  # joblib and the accountants are loaded when teachers are trained
-    from sfumato.pate.plan import Job
+    from sfumato.pate.planning import Job
     from sfumato.pate.private_rows import DeferredRows, PrivateRows
     from sfumato.pate.run import PateRun
     from sfumato.pate.settings import VoteKeywords
@@ -75,7 +75,7 @@ def pate(
         BudgetExceededError: If the budget does not cover the job. Nothing is spent.
         QueryFailedError: If the rows cannot be read. The job is spent.
     """
-    from sfumato.pate.train import train
+    from sfumato.pate.pipeline import train
 
     given = [name for name in _OWN if name in keywords]
     if given:

@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sfumato.errors import QueryFailedError
-from sfumato.pate.teaching.files import is_trained, read, write
+from sfumato.pate.teaching.files import TeacherFolder, is_trained, read, write
 
 KEY, SECRET = bytes(32), bytes(range(32))
 
@@ -43,3 +43,13 @@ def test_a_file_is_private_also_where_a_part_was_left_that_is_not(tmp_path):
     part.chmod(0o644)
     write(tmp_path / "teacher", b"content", key=KEY, secret=SECRET)
     assert stat.S_IMODE((tmp_path / "teacher").stat().st_mode) == 0o600 and not part.exists()
+
+
+def test_queries_have_a_file_and_key_of_their_own_while_teachers_vote(tmp_path):
+    folder = TeacherFolder(tmp_path)
+    with folder.queries(b"rows", secret=SECRET) as first, folder.queries(b"other", secret=SECRET) as second:
+        assert read(first[0], key=first[1], secret=SECRET) == b"rows"
+        assert read(second[0], key=second[1], secret=SECRET) == b"other"
+        with pytest.raises(QueryFailedError):
+            read(first[0], key=second[1], secret=SECRET)
+    assert list(tmp_path.glob("queries*")) == []

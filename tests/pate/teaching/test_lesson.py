@@ -1,4 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -48,3 +51,10 @@ def test_rows_that_cannot_be_read_give_a_teacher_that_abstains(tmp_path):
 
     number, key = teach(lesson(), 0, Unreadable(), np.array([0, 1]), tmp_path / "a")
     assert vote(lesson(), number, tmp_path / "a", key, np.zeros((2, 1))).tolist() == [-1, -1]
+
+
+def test_processes_of_teachers_do_not_import_torch():
+    """A process that starts must not pay for what its teachers do not use."""
+    code = "import sys, sfumato.pate.teaching.lesson; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

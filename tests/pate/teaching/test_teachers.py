@@ -63,6 +63,8 @@ class Fails(BaseEstimator):
         self._speak()
         if self.bad_ and self.how == "fit":
             raise ValueError(f"a private value: {X.max()}")
+        if self.bad_ and self.how == "exit":
+            sys.exit(3)
         if self.bad_ and self.how == "keep":
             self.function_ = lambda: None
         return self
@@ -71,6 +73,7 @@ class Fails(BaseEstimator):
         self._speak()
         wrong = {
             "raise": lambda: 1 / 0,
+            "exit later": lambda: sys.exit(3),
             "long": lambda: np.zeros(len(X) + 1),
             "scalar": lambda: 0,
             "nan": lambda: np.full(len(X), np.nan),
@@ -179,6 +182,8 @@ def test_a_value_that_changes_the_type_of_an_array_changes_one_teacher_only(kind
     "how",
     [
         "fit",
+        "exit",
+        "exit later",
         "keep",
         "raise",
         "long",

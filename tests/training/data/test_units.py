@@ -195,3 +195,17 @@ def test_what_a_data_set_or_an_augmentation_says_of_a_row_is_not_repeated(units)
         units().take(torch.tensor([2, 5]), seeded(0))
     assert caught.value.__cause__ is None and caught.value.__context__ is None
     assert "cannot read" not in str(caught.value)
+
+
+def test_a_rehearsal_sees_rows_as_augmentation_makes_them():
+    """An augmentation may return other rows than it gets, such as a noisy image beside the clean one."""
+
+    def noisy(rows, generator):
+        (x,) = rows
+        return x + torch.randn(x.shape), x.sum(1), x
+
+    units = Units((torch.ones(4, 3),), augment=noisy, views=2)
+    assert [tuple(part.shape) for part in units.blank(2)] == [(2, 3), (2,), (2, 3)]
+    assert [tuple(part.shape) for part in units.blank(0)] == [(0, 3), (0,), (0, 3)]
+    assert units.blank(2)[1].tolist() == [0, 0]
+    assert [len(part) for part in units.take(torch.tensor([1, 2])).rows] == [4, 4, 4]

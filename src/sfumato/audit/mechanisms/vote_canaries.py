@@ -25,7 +25,7 @@ from sfumato.audit.evidence.results import AuditResult
 from sfumato.audit.runs.auditor import Auditor
 from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms.random import Generator
-from sfumato.pate.plan import Job
+from sfumato.pate.planning import Job
 from sfumato.pate.votes import aggregators
 
 __all__ = ["VoteCanaries"]

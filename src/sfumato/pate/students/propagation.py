@@ -213,8 +213,8 @@ def representative_rows(
 ) -> Tensor:
     """Choose public rows to ask about, by public features alone: the middle of each of `count` clusters.
 
-    No vote is used, so the choice costs nothing. Typical rows of all kinds teach a student more than rows
-    drawn at random, and teachers agree about them more often.
+    No vote is used, so the choice costs nothing. Where answers are few, rows of all kinds are meant to teach
+    a student more than rows drawn at random.
 
     Args:
         features: The public rows.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files of trained teachers, one for each, so that only one has to be in memory.
+"""The files of trained teachers, one for each, so that only one has to be in memory, and of their queries.
 
 A file holds a line that names its format, the key of what the teacher was trained from, a keyed hash, and
-the teacher as joblib writes it.
+the teacher as joblib writes it. Queries get a key of their own, and their file is removed after the votes.
 
 Guarantee  A file is used only if its key is the expected one and its keyed hash fits: one that is of other
            rows or settings, incomplete, damaged, or planted by someone without the partition's key is never
@@ -62,6 +62,17 @@ class TeacherFolder:
     def place(self, number: int) -> Path:
         """Return the file of a teacher."""
         return self.path / f"teacher-{number:05d}.joblib"
+
+    @contextmanager
+    def queries(self, content: bytes, *, secret: bytes) -> Generator[tuple[Path, bytes]]:
+        """Return a context with a file of public rows, which every process can read, and its key."""
+        key = os.urandom(_HASH)
+        place = self.path / f"queries-{key[:8].hex()}.joblib"
+        try:
+            write(place, content, key=key, secret=secret)
+            yield place, key
+        finally:
+            place.unlink(missing_ok=True)
 
     @contextmanager
     def locked(self, rank: int) -> Generator[None]:

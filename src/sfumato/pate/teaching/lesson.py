@@ -28,7 +28,7 @@ from sfumato.pate.teaching import files, rows
 from sfumato.pate.teaching.estimator_settings import fresh, seed_of
 from sfumato.pate.teaching.quiet import quiet, seeded_draws
 
-__all__ = ["ABSTAINS", "Lesson", "Votes", "rehearse", "teach", "vote", "votes_of_several"]
+__all__ = ["ABSTAINS", "Lesson", "Votes", "dumped", "rehearse", "teach", "vote", "votes_of_several"]
 
 Votes = npt.NDArray[np.int16]
 ABSTAINS = -1
@@ -106,20 +106,21 @@ def _fitted(lesson: Lesson, number: int, features: Any, labels: rows.Numbers) ->
             model = fresh(lesson.estimator, lesson.seeds, number)
             model.fit(features, labels)
         return model
-    except Exception:
+    except (Exception, SystemExit):
         return int(labels[0]) if bool((labels == labels[0]).all()) else None
 
 
 def _packed(teacher: Any) -> bytes:
     try:
-        return _dumped(teacher)
+        return dumped(teacher)
     except Exception:  # one that cannot be kept
-        return _dumped(None)
+        return dumped(None)
 
 
-def _dumped(teacher: Any) -> bytes:
+def dumped(thing: Any) -> bytes:
+    """Return a teacher or queries as joblib writes them."""
     content = io.BytesIO()
-    joblib.dump(teacher, content)
+    joblib.dump(thing, content)
     return content.getvalue()
 
 
@@ -143,23 +144,24 @@ def vote(lesson: Lesson, number: int, place: Path, key: bytes, queries: Any) -> 
     silent = np.full(rows.row_count(queries), ABSTAINS, dtype=np.int16)
     if not silent.size:
         return silent
-    queries = np.array(queries) if isinstance(queries, np.memmap) else queries  # some cannot read a map
     with quiet():
         try:
             with seeded_draws(seed_of(lesson.seeds, number, "votes")):
                 teacher = joblib.load(io.BytesIO(content))
                 return silent if teacher is None else _votes_of(teacher, queries, lesson.classes)
-        except Exception:
+        except (Exception, SystemExit):
             return silent
 
 
-def votes_of_several(lesson: Lesson, members: Sequence[tuple[int, Path, bytes]], queries: Any) -> list[Votes]:
+def votes_of_several(
+    lesson: Lesson, members: Sequence[tuple[int, Path, bytes]], queries: tuple[Path, bytes]
+) -> list[Votes]:
     """Return the votes of some teachers, of which one is in memory at a time.
 
     Args:
         lesson: What all teachers have in common.
         members: Number, file and key of each.
-        queries: Public rows.
+        queries: File and key of the public rows.
 
     Returns:
         The votes of each.
@@ -167,7 +169,9 @@ def votes_of_several(lesson: Lesson, members: Sequence[tuple[int, Path, bytes]],
     Raises:
         QueryFailedError: If a file is missing or was changed.
     """
-    return [vote(lesson, number, place, key, queries) for number, place, key in members]
+    place_of_rows, key_of_rows = queries
+    public = joblib.load(io.BytesIO(files.read(place_of_rows, key=key_of_rows, secret=lesson.secret)))
+    return [vote(lesson, number, place, key, public) for number, place, key in members]
 
 
 def _votes_of(teacher: Any, queries: Any, classes: int) -> Votes:
@@ -221,7 +225,7 @@ def rehearse(lesson: Lesson, public: Any) -> None:
         with quiet(), seeded_draws(0):
             model = fresh(lesson.estimator, lesson.seeds, -1)
             model.fit(features, np.arange(count, dtype=np.int64) % lesson.classes)
-            predicted = joblib.load(io.BytesIO(_dumped(model))).predict(features)
+            predicted = joblib.load(io.BytesIO(dumped(model))).predict(features)
             votes = as_votes(predicted, queries=count, classes=lesson.classes)
     except Exception as error:
         reason = str(error).partition("\n")[0]

@@ -153,6 +153,8 @@ def seeded_draws(seed: int) -> Generator[None]:
         torch: Any = sys.modules.get("torch")
         if torch is not None:
             torch.default_generator.manual_seed(seed)
+            if torch.cuda.is_available():
+                torch.cuda.manual_seed_all(seed)  # also where CUDA is first used inside
         yield
 
 
@@ -171,4 +173,12 @@ def _torch_state() -> list[Callable[[], object]]:
     if torch is None:
         return []
     state = torch.get_rng_state()
-    return [lambda: torch.set_rng_state(state)]
+    put_back: Callable[[], object] = lambda: torch.set_rng_state(state)  # noqa: E731
+    return [put_back, _cuda_state(torch)] if torch.cuda.is_available() else [put_back]
+
+
+def _cuda_state(torch: Any) -> Callable[[], object]:
+    if not torch.cuda.is_initialized():
+        return torch.cuda.seed_all  # there is nothing to put back, and nothing may stay
+    states = torch.cuda.get_rng_state_all()
+    return lambda: torch.cuda.set_rng_state_all(states)

@@ -34,13 +34,13 @@ from sfumato.pate.teaching.bar import bar
 from sfumato.pate.teaching.classifier import Classifier
 from sfumato.pate.teaching.estimator_settings import fresh, settings_digest
 from sfumato.pate.teaching.files import TeacherFolder
-from sfumato.pate.teaching.lesson import ABSTAINS, Lesson, Votes, rehearse, teach, votes_of_several
+from sfumato.pate.teaching.lesson import ABSTAINS, Lesson, Votes, dumped, rehearse, teach, votes_of_several
 from sfumato.pate.teaching.partition import Partition
-from sfumato.pate.teaching.processes import parallel_of
+from sfumato.pate.teaching.processes import check_workers, done_in_processes
 
 __all__ = ["Ensemble", "check_teacher", "train_teachers"]
 
-_TOGETHER = 16  # teachers that one task asks: queries are sent once for all of them
+_TOGETHER = 16  # teachers that one task asks: queries are loaded once for all of them
 
 
 class Ensemble:
@@ -117,16 +117,17 @@ class Ensemble:
 
     def _predictions(self, queries: Any, folder: TeacherFolder) -> Iterator[Votes]:
         size = _TOGETHER if len(self.numbers) >= 4 * _TOGETHER else 1 + len(self.numbers) // 8
-        tasks = (
-            joblib.delayed(votes_of_several)(
-                self._lesson,
-                [(number, folder.place(number), self._keys[number]) for number in self.numbers[i : i + size]],
-                queries,
+        with folder.queries(dumped(queries), secret=self._lesson.secret) as file:
+            tasks = (
+                joblib.delayed(votes_of_several)(
+                    self._lesson,
+                    [(n, folder.place(n), self._keys[n]) for n in self.numbers[i : i + size]],
+                    file,
+                )
+                for i in range(0, len(self.numbers), size)
             )
-            for i in range(0, len(self.numbers), size)
-        )
-        for votes in parallel_of(self._workers, return_as="generator")(tasks):
-            yield from votes
+            for votes in done_in_processes(tasks, workers=self._workers, ordered=True):
+                yield from votes
 
     def counts(self, queries: Any, weights: npt.ArrayLike | None = None) -> npt.NDArray[np.float64]:
         """Return how many teachers vote for each class. The numbers are private.
@@ -241,8 +242,7 @@ def train_teachers(
     names, features = rows.class_list(classes), rows.check_features(features)
     public = _checked_rehearsal(rehearsal, features)
     lesson = _lesson(estimator, partition, names, public)
-    # Private rows are sent, and never mapped to files.
-    parallel = parallel_of(workers, return_as="generator_unordered", max_nbytes=None)
+    check_workers(workers)
     if public is not None:
         rehearse(lesson, public)
     own_numbers = range(ranks.rank(), partition.total, ranks.size())
@@ -263,7 +263,7 @@ def train_teachers(
             kept.locked(ranks.rank()),
             bar(len(own_numbers), shown=progress and ranks.rank() == 0) as advance,
         ):
-            for number, key in parallel(tasks):
+            for number, key in done_in_processes(tasks, workers=workers, ordered=False):
                 keys[number] = key
                 advance()
 

@@ -239,8 +239,16 @@ class Units:
     def blank(self, units: int) -> tuple[Any, ...] | None:
         """Return rows of zeros in the shape of the data's, to rehearse with; None if there is no row.
 
-        Of a map-style data set one example is loaded, for its shapes alone.
+        Of a map-style data set one example is loaded, for its shapes alone. `augment` gets the zeros too, as
+        it may return rows of another shape.
         """
+        if self._augment is None:
+            return self._zeros(units)
+        zeros = self._zeros(max(units, 1))  # none at all would not show what shape they get
+        changed = None if zeros is None else self._augment(zeros, rows_per_unit=1, seed=0)
+        return None if changed is None else rows.take(changed, slice(0, units))
+
+    def _zeros(self, units: int) -> tuple[Any, ...] | None:
         if self._deferred is not None:
             return rows.padded(self._deferred.blank, units)
         if isinstance(self._source, _TensorRows):  # whose shapes are known without any row

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from sfumato.errors import InvalidParameterError
-from sfumato.pate.plan import plan
+from sfumato.pate.planning import plan
 from sfumato.pate.votes.aggregators import GNMax, LNMax
 from sfumato.pate.votes.individual import IndividualBudgets
 from sfumato.pate.votes.labeling import Labeling

@@ -27,7 +27,7 @@ from sfumato.errors import InvalidParameterError
 from sfumato.ledger.recorded import record_note
 from sfumato.mechanisms.random import study_note, uniform_below
 from sfumato.pate.payment import paid, unit_of
-from sfumato.pate.plan import Job
+from sfumato.pate.planning import Job
 from sfumato.pate.private_rows import DeferredRows, PrivateRows, given_rows
 from sfumato.pate.run import PateRun, ReleasedAnswers, facts_of
 from sfumato.pate.settings import VoteKeywords, VoteSettings
@@ -175,7 +175,6 @@ def train(
         UnsupportedModelError: If the teacher does not work on the public rows. Nothing is spent.
         BudgetExceededError: If an account cannot pay. Nothing is spent.
     """
-    began = time.monotonic()
     names = rows.class_list(classes)
     seen = _student_rows(public, student_public)
     if evaluation is not None:
@@ -197,6 +196,7 @@ def train(
             f"none of {released.asked} queries was answered, so a student has nothing to learn from. The job "
             "stays spent. Plan with a lower threshold, more teachers or a larger epsilon."
         )
+    began = time.monotonic()
     fitted = student.fit(seen, released.classes, classes=len(names), progress=keywords.get("progress", True))
     run = PateRun(
         student=fitted,

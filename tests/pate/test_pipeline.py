@@ -13,9 +13,9 @@ from sklearn.neighbors import KNeighborsClassifier
 from sfumato import Budget, Ledger
 from sfumato.errors import BudgetExceededError, InvalidParameterError, UnsupportedModelError
 from sfumato.pate import Partition
-from sfumato.pate.plan import plan
+from sfumato.pate.pipeline import label, train
+from sfumato.pate.planning import plan
 from sfumato.pate.run import PateRun, ReleasedAnswers
-from sfumato.pate.train import label, train
 from sfumato.pate.votes.aggregators import NO_ANSWER, ConfidentGNMax, GNMax
 from sfumato.pate.votes.individual import IndividualBudgets
 from sfumato.pate.votes.interaction import InteractiveGNMax
@@ -219,11 +219,13 @@ def test_a_refused_job_reads_nothing(tmp_path):
         )
 
 
-def test_a_failure_after_the_charge_stays_spent_and_is_silent_about_rows(tmp_path):
+@pytest.mark.parametrize("wrong", [{"labels": Y[:7]}, {"units": Y[:7]}, {"groups": Y[:7]}])
+def test_wrong_lengths_cost_nothing(tmp_path, wrong):
     account = account_of(tmp_path)
-    with pytest.raises(InvalidParameterError):
-        label(NEAREST, X[PRIVATE], Y[:7], **TERMS, **LARGE, account=account, purpose="x")
-    assert account.spent().epsilon >= 0  # lengths are public: it may be refused before the charge
+    given = {"labels": Y[PRIVATE], **wrong}
+    with pytest.raises(InvalidParameterError, match="one entry for each row"):
+        label(NEAREST, X[PRIVATE], **given, **TERMS, **LARGE, account=account, purpose="x")
+    assert account.releases() == []
 
 
 def test_wrong_settings_cost_nothing(tmp_path):
