@@ -8,8 +8,10 @@ what is allowed. All comparisons are written so that NaN fails.
 # Annotations state what callers should pass; these functions check callers that pass something else.
 # pyright: reportUnnecessaryIsInstance=false
 
+import difflib
 import math
 import numbers
+from collections.abc import Iterable, Sequence
 
 from sfumato.errors import InvalidParameterError
 
@@ -167,3 +169,17 @@ def text(**values: str) -> None:
     for name, value in values.items():
         if not (isinstance(value, str) and value.strip()):
             raise _fail(name, value, "a non-empty string")
+
+
+def keywords(given: Iterable[str], known: Sequence[str]) -> None:
+    """Require names of keywords that there are.
+
+    >>> keywords(["epsilom"], ["epsilon", "delta"])
+    Traceback (most recent call last):
+    sfumato.errors.InvalidParameterError: unknown keyword 'epsilom'. Did you mean 'epsilon'?
+    """
+    for name in given:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+            hint = f"Did you mean {close[0]!r}?" if close else f"Known are: {', '.join(known)}."
+            raise InvalidParameterError(f"unknown keyword {name!r}. {hint}")

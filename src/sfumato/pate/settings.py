@@ -5,7 +5,6 @@
 the two lists.
 """
 
-import difflib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -143,12 +142,7 @@ class VoteSettings:
         Traceback (most recent call last):
         sfumato.errors.InvalidParameterError: unknown keyword 'epsilom'. Did you mean 'epsilon'?
         """
-        known = [each.name for each in fields(cls)]
-        for name in keywords:
-            if name not in known:
-                close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-                hint = f"Did you mean {close[0]!r}?" if close else f"Known are: {', '.join(known)}."
-                raise InvalidParameterError(f"unknown keyword {name!r}. {hint}")
+        _check.keywords(keywords, [each.name for each in fields(cls)])
         return cls(**keywords)
 
     def job(self, given: Job | None, *, public_rows: int) -> Job:

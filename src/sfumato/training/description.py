@@ -12,7 +12,6 @@ is also a keyword of these functions: `train(model, data, epsilon=3, epochs=10)`
 epochs=10)`. `RunKeywords` lists the keywords for type checkers and editors.
 """
 
-import difflib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -21,6 +20,7 @@ from typing import Any, TypedDict, TypeVar
 from torch import Tensor
 from torch.optim import Optimizer
 
+from sfumato import _check
 from sfumato.accounting.guarantee import Relation
 from sfumato.accounting.plan import Plan
 from sfumato.errors import InvalidParameterError
@@ -268,9 +268,7 @@ def describe(
     sfumato.errors.InvalidParameterError: unknown keyword 'epsilom'. Did you mean 'epsilon'?
     """
     known = {name for kind in (Privacy, Optimization, Evaluation, Storage, Charge) for name in _names(kind)}
-    for name in keywords:
-        if name not in known:
-            raise InvalidParameterError(f"unknown keyword {name!r}. {_nearest(name, known)}")
+    _check.keywords(keywords, sorted(known))
     measured = evaluation if isinstance(evaluation, Evaluation) else Evaluation(data=evaluation)
     return RunDescription(
         privacy=_with(Privacy() if privacy is None else Privacy.of(privacy), keywords),
@@ -313,8 +311,3 @@ def _open(value: Any, default: Any, given: Any) -> bool:
     """Whether a field may be set: it has its default value, or the given one."""
     same = isinstance(value, int | float | str) and value == given
     return value is default or value is given or same
-
-
-def _nearest(name: str, known: set[str]) -> str:
-    close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.6)
-    return f"Did you mean {close[0]!r}?" if close else f"Known are: {', '.join(sorted(known))}."
