@@ -91,6 +91,14 @@ def test_where_features_are_protected_a_denoiser_is_refused(relation):
         trainer(Halving(), relation=relation)
 
 
+@pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
+def test_a_denoiser_that_holds_no_rows_is_post_processing(relation):
+    denoiser = Halving()
+    denoiser.holds_rows = False
+    trainer(denoiser, relation=relation).fit()
+    assert len(denoiser.seen) == 4
+
+
 @pytest.mark.parametrize("sampling", ["poisson", "truncated", "fixed"])
 def test_a_denoiser_that_shows_the_batch_is_refused_where_batches_are_priced_as_secret(sampling):
     with pytest.raises(InvalidParameterError, match="not secret"):

@@ -106,6 +106,11 @@ class SelfSpanDenoiser:
         """The projection is computed from the features of the batch."""
         return True
 
+    @property
+    def holds_rows(self) -> bool:
+        """It has the features of the data."""
+        return True
+
     def denoise(
         self, model: nn.Module, gradient: Gradient, *, rows: Tensor | None, generator: Generator
     ) -> Gradient:
@@ -226,6 +231,11 @@ class AltConvDenoiser:
     def reveals_batches(self) -> bool:
         """Alternative batches are drawn independently of the batch."""
         return False
+
+    @property
+    def holds_rows(self) -> bool:
+        """It has the features of the data."""
+        return True
 
     def denoise(
         self, model: nn.Module, gradient: Gradient, *, rows: Tensor | None, generator: Generator

@@ -5,7 +5,8 @@ Guarantee  A denoiser gets the noisy gradient, the weights, and at most the numb
            a row, so never a label, and never a gradient without noise. It may hold features. So its result is
            post-processing, and costs nothing.
 Neighbors  Features are public only under the replace-label relation. Under any other relation a denoiser is
-           refused: it would use rows whose use was not charged.
+           refused, as it would use rows whose use was not charged, unless it states that it holds no private
+           row (`holds_rows` is False), as the generator of a private GAN does.
 Edge cases Rank 0 denoises for all ranks. A denoiser that needs the whole batch works in one process only.
 Failure    A denoiser that computes from the rows of the step's own batch reveals who is in it, and sampling
            that is not secret amplifies nothing. It is refused with batches that are priced as secret
@@ -34,6 +35,11 @@ class Denoiser(Protocol):
         """Whether it needs to know which rows are in the step's own batch."""
         ...
 
+    @property
+    def holds_rows(self) -> bool:
+        """Whether it holds features of the data; one that does not say so counts as holding them."""
+        ...
+
     def denoise(
         self, model: nn.Module, gradient: Mapping[str, Tensor], *, rows: Tensor | None, generator: Generator
     ) -> Mapping[str, Tensor]:
@@ -57,7 +63,7 @@ def require(denoiser: Denoiser | None, mechanism: DpSgd) -> None:
     """Raise unless the guarantee of a run survives its denoiser."""
     if denoiser is None:
         return
-    if mechanism.relation is not Relation.REPLACE_LABEL:
+    if mechanism.relation is not Relation.REPLACE_LABEL and getattr(denoiser, "holds_rows", True):
         raise InvalidParameterError(
             "a denoiser looks at features, which are public only if nothing but labels must be protected. "
             f"Say relation='replace-label', or train without it: {mechanism.relation.value} protects rows."

@@ -22,10 +22,18 @@ class ProgressBar:
     ...     bar.advance()
     """
 
-    def __init__(self, *, steps: int, done: int, shown: bool, console: Console | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        steps: int,
+        done: int,
+        shown: bool,
+        title: str = "training",
+        console: Console | None = None,
+    ) -> None:
         console = console if console is not None else Console(stderr=True)
         self._bar = Progress(
-            TextColumn("training"),
+            TextColumn(title),
             BarColumn(),
             MofNCompleteColumn(),
             TimeRemainingColumn(),
@@ -33,7 +41,7 @@ class ProgressBar:
             console=console,
             disable=not (shown and (console.is_terminal or console.is_jupyter)),
         )
-        self._task = self._bar.add_task("training", total=steps, completed=done, note="")
+        self._task = self._bar.add_task(title, total=steps, completed=done, note="")
 
     def __enter__(self) -> "ProgressBar":
         self._bar.__enter__()

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Private images as generators learn from them.
+
+Guarantee  Shape, number of classes and `public_size` are public and checked. Values are private, and none of
+           them raises: a pixel that is no number becomes 0, others are moved into [0, 1], and an image whose
+           label is no class is left out. What one image becomes does not depend on another.
+Unit       One image.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sfumato import _check
+from sfumato.errors import InvalidParameterError
+
+__all__ = ["ImageRows", "public_images"]
+
+_LEVELS = 255  # the largest value of a pixel stored in a byte
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
+class ImageRows:
+    """Images in [0, 1], their labels, and what is public about them.
+
+    Attributes:
+        images: [rows, channels, height, width], float32.
+        labels: [rows], int64: class numbers. Zeros where there are no classes.
+        classes: The number of classes; 1 where images have no labels.
+        public_size: The number of images that may be known.
+    """
+
+    images: Tensor
+    labels: Tensor
+    classes: int
+    public_size: int
+
+    @classmethod
+    def of(cls, data: Any, *, classes: int | None, public_size: int | None, conditional: bool) -> "ImageRows":
+        """Return the images of a data set.
+
+        Args:
+            data: A data set of `sfumato.datasets`, a tensor of images, or images and labels in a tuple.
+            classes: The number of classes, which is public. A data set states its own.
+            public_size: The number of images that may be known. A data set states its own.
+            conditional: Whether images are generated for a class.
+
+        Returns:
+            The images.
+
+        Raises:
+            InvalidParameterError: If shapes differ, labels are missing, or a public number is.
+        """
+        stated = getattr(data, "public_size", None)
+        size = stated if public_size is None else public_size
+        if size is None:
+            raise InvalidParameterError(
+                "pass public_size=..., the number of images that may be known, such as a rounded one."
+            )
+        _check.count(public_size=size)
+        images, labels = _parts(data)
+        count = _classes(data, classes) if conditional else 1
+        known = _checked_images(images)
+        if not conditional:
+            numbers = torch.zeros(len(known), dtype=torch.int64, device=known.device)
+            return cls(images=_scaled(known), labels=numbers, classes=1, public_size=size)
+        numbers = _checked_labels(labels, known)
+        kept = (numbers >= 0) & (numbers < count)
+        return cls(images=_scaled(known)[kept], labels=numbers[kept], classes=count, public_size=size)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of one image, which are public."""
+        channels, height, width = self.images.shape[1:]
+        return channels, height, width
+
+    def to(self, device: torch.device | str) -> "ImageRows":
+        """Return the same images on a device."""
+        return ImageRows(
+            images=self.images.to(device),
+            labels=self.labels.to(device),
+            classes=self.classes,
+            public_size=self.public_size,
+        )
+
+
+def _parts(data: Any) -> tuple[Any, Any]:
+    if hasattr(data, "train") and hasattr(data, "public_size"):
+        data = data.train
+    if hasattr(data, "features") and hasattr(data, "labels"):
+        return data.features, data.labels
+    if isinstance(data, tuple | list) and len(data) == 2 and not _is_one_image(data):
+        return data[0], data[1]
+    return data, None
+
+
+def _is_one_image(data: Sequence[Any]) -> bool:
+    """Whether a list of two is a list of two images, and not images and labels."""
+    return all(len(getattr(part, "shape", ())) == 3 for part in data)
+
+
+def _classes(data: Any, classes: int | None) -> int:
+    found = getattr(data, "num_classes", None) if classes is None else classes
+    if found is None:
+        raise InvalidParameterError("pass classes=..., the number of classes: it is not read from labels.")
+    _check.count(classes=found)
+    return int(found)
+
+
+def _checked_images(images: Any) -> Tensor:
+    if isinstance(images, list | tuple):
+        shapes = {tuple(getattr(image, "shape", ())) for image in images}
+        if len(shapes) > 1:
+            raise InvalidParameterError(
+                "images must all have one shape, but these have several. Crop, pad or resize each of them "
+                "to one size first."
+            )
+        images = torch.stack([torch.as_tensor(image) for image in images]) if images else torch.zeros(0, 0)
+    known = torch.as_tensor(images)
+    if known.dim() == 3:
+        known = known[:, None]
+    if known.dim() != 4 or known.dtype.is_complex:
+        raise InvalidParameterError(
+            f"images must have the shape [rows, channels, height, width], but theirs has {known.dim()} axes."
+        )
+    return known
+
+
+def _checked_labels(labels: Any, images: Tensor) -> Tensor:
+    if labels is None:
+        raise InvalidParameterError(
+            "this method generates images for a class, so each image needs a label: pass (images, labels), "
+            "or use DPGAN, which needs none."
+        )
+    known = torch.as_tensor(labels)
+    if known.dim() != 1 or len(known) != len(images):
+        raise InvalidParameterError("labels must have one class number for each image.")
+    if known.is_floating_point():
+        known = torch.where((known == known.floor()) & known.isfinite(), known, -1.0)
+    return known.to(device=images.device, dtype=torch.int64)
+
+
+def _scaled(images: Tensor) -> Tensor:
+    if images.dtype == torch.uint8:
+        return images.float() / _LEVELS
+    return images.float().nan_to_num(nan=0.0, posinf=1.0, neginf=0.0).clamp(0, 1)
+
+
+def public_images(public: Any, rows: ImageRows) -> tuple[Tensor, Tensor] | None:
+    """Return public images in [-1, 1] and labels, beside private ones; None if there are none.
+
+    Images without labels get classes in turn.
+
+    Args:
+        public: Images, or images and labels in a tuple.
+        rows: The private images.
+
+    Returns:
+        Images and labels, on the device of the private ones.
+
+    Raises:
+        InvalidParameterError: If public images have another shape, or there are none.
+    """
+    if public is None:
+        return None
+    images, labels = _parts(public)
+    known = _scaled(_checked_images(images)).to(rows.images.device)
+    if tuple(known.shape[1:]) != rows.shape or not len(known):
+        raise InvalidParameterError(
+            f"public images must have the shape {list(rows.shape)}, as the private ones have, but theirs is "
+            f"{list(known.shape[1:])}, or there are none."
+        )
+    numbers = torch.arange(len(known)) if labels is None else _checked_labels(labels, known)
+    return known * 2 - 1, numbers.to(known.device) % rows.classes

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Private images: shapes and public numbers are checked, values never raise."""
+
+import numpy as np
+import pytest
+import torch
+
+from sfumato.datasets import load
+from sfumato.errors import InvalidParameterError
+from sfumato.generative.images.image_rows import ImageRows, public_images
+
+PUBLIC = {"classes": 2, "public_size": 4, "conditional": True}
+
+
+def test_a_data_set_states_what_is_public():
+    data = load("digits")
+    rows = ImageRows.of(data, classes=None, public_size=None, conditional=True)
+    assert rows.shape == (1, 8, 8) and rows.classes == 10 and rows.public_size == data.public_size
+    assert torch.equal(rows.images, data.train.features) and torch.equal(rows.labels, data.train.labels)
+
+
+def test_bytes_are_scaled_and_an_axis_of_channels_is_added():
+    images = np.full((4, 2, 3), 255, dtype=np.uint8)
+    rows = ImageRows.of((images, [0, 1, 0, 1]), **PUBLIC)
+    assert rows.shape == (1, 2, 3) and bool((rows.images == 1).all())
+
+
+@pytest.mark.parametrize("poison", [float("nan"), float("inf"), -float("inf"), 1e30, -5.0])
+def test_a_pixel_that_is_no_number_changes_its_own_image_only(poison):
+    images = torch.full((4, 1, 2, 2), 0.5)
+    images[1, 0, 0, 0] = poison
+    found = ImageRows.of((images, torch.tensor([0, 1, 0, 1])), **PUBLIC).images
+    assert bool(((found >= 0) & (found <= 1)).all())
+    assert bool((found[[0, 2, 3]] == 0.5).all()) and len(found) == 4
+
+
+@pytest.mark.parametrize("label", [-1, 2, 99, float("nan"), 0.5, float("inf")])
+def test_an_image_whose_label_is_no_class_is_left_out(label):
+    labels = torch.tensor([0, 1, 0, label], dtype=torch.float64)
+    rows = ImageRows.of((torch.zeros(4, 1, 2, 2), labels), **PUBLIC)
+    assert rows.labels.tolist() == [0, 1, 0] and len(rows.images) == 3
+
+
+def test_without_classes_labels_are_not_looked_at():
+    rows = ImageRows.of(torch.zeros(3, 1, 2, 2), classes=None, public_size=3, conditional=False)
+    assert rows.classes == 1 and rows.labels.tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("data", "changed", "said"),
+    [
+        ([torch.zeros(2, 2), torch.zeros(3, 2), torch.zeros(2, 2)], {}, "one shape"),
+        (torch.zeros(4, 1, 2, 2), {}, "needs a label"),
+        ((torch.zeros(4, 1, 2, 2), [0, 1]), {}, "one class number for each"),
+        ((torch.zeros(4, 2), [0, 1, 0, 1]), {}, "have the shape"),
+        ((torch.zeros(4, 1, 2, 2), [0, 1, 0, 1]), {"classes": None}, "pass classes"),
+        ((torch.zeros(4, 1, 2, 2), [0, 1, 0, 1]), {"public_size": None}, "pass public_size"),
+        ((torch.zeros(4, 1, 2, 2), [0, 1, 0, 1]), {"public_size": 0}, "public_size"),
+    ],
+)
+def test_wrong_shapes_and_missing_public_numbers_are_told(data, changed, said):
+    with pytest.raises(InvalidParameterError, match=said):
+        ImageRows.of(data, **{**PUBLIC, **changed})
+
+
+def test_public_images_have_the_private_shape():
+    rows = ImageRows.of((torch.zeros(4, 1, 4, 4), [0, 1, 0, 1]), **PUBLIC)
+    images, labels = public_images(torch.ones(3, 1, 4, 4), rows)
+    assert bool((images == 1).all()) and labels.tolist() == [0, 1, 0]
+    assert public_images(None, rows) is None
+    for wrong in (torch.ones(3, 1, 5, 5), torch.ones(0, 1, 4, 4)):
+        with pytest.raises(InvalidParameterError, match="public images"):
+            public_images(wrong, rows)

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+import json
+
+import pytest
+import torch
+
+from sfumato.accounting.guarantee import Guarantee, Relation
+from sfumato.errors import InvalidParameterError
+from sfumato.generative.adversarial.networks import NetworkSampler
+from sfumato.generative.generator import ImageGenerator
+
+PROMISE = Guarantee(epsilon=1.0, delta=1e-5, relation=Relation.ADD_REMOVE, privacy_unit="example")
+
+
+def made(**changed):
+    torch.manual_seed(0)
+    sampler = NetworkSampler(architecture="dense", shape=[1, 4, 4], classes=3).eval()
+    facts = {"method": "test", "classes": 3, "guarantee": PROMISE, "description": "It learned."}
+    return ImageGenerator(sampler=sampler, **{**facts, **changed})
+
+
+def test_draws_are_images_of_the_classes_that_were_asked_for():
+    images, labels = made().sample(5)
+    assert images.shape == (5, 1, 4, 4) and labels.tolist() == [0, 1, 2, 0, 1]
+    assert bool(((images >= 0) & (images <= 1)).all()) and not images.requires_grad
+    assert made().sample(labels=[2, 2])[1].tolist() == [2, 2]
+
+
+def test_a_seed_repeats_draws_and_leaves_torch_alone():
+    generator = made()
+    before = torch.get_rng_state()
+    assert torch.equal(generator.sample(4, seed=7)[0], generator.sample(4, seed=7)[0])
+    assert not torch.equal(generator.sample(4)[0], generator.sample(4)[0])
+    assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize(
+    ("count", "labels"),
+    [(None, None), (0, None), (2, [0]), (None, []), (None, [3]), (None, [-1]), (None, [0.5]), (None, [[0]])],
+)
+def test_wrong_requests_are_told(count, labels):
+    with pytest.raises(InvalidParameterError):
+        made().sample(count, labels=labels)
+
+
+def test_a_folder_keeps_everything(tmp_path):
+    before = made(account="a", findings=("All images are alike.",), study_note="for study only")
+    before.save(tmp_path / "g")
+    after = ImageGenerator.load(tmp_path / "g")
+    assert torch.equal(before.sample(9, seed=1)[0], after.sample(9, seed=1)[0])
+    assert after.statement() == before.statement() and after.guarantee == PROMISE
+    assert "All images are alike." in after.statement() and "For study only." in after.statement()
+
+
+def test_a_folder_without_a_generator_is_told(tmp_path):
+    with pytest.raises(InvalidParameterError, match="holds no generator"):
+        ImageGenerator.load(tmp_path)
+    made().save(tmp_path)
+    facts = json.loads((tmp_path / "generator.json").read_text())
+    (tmp_path / "generator.json").write_text(json.dumps({**facts, "kind": "Other"}))
+    with pytest.raises(InvalidParameterError, match="holds no generator"):
+        ImageGenerator.load(tmp_path)
