@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Classifiers that learn from synthetic rows: which ones, and how a setting of each is chosen.
 
-Each classifier is a list of settings. The setting with the highest accuracy on a split of the SYNTHETIC rows is
-fitted again on all synthetic rows. Neither the holdout nor private rows take part in that choice.
+Each classifier is a list of settings. The setting with the highest accuracy on a split of the SYNTHETIC rows
+is fitted again on all synthetic rows. Neither the holdout nor private rows take part in that choice.
 
 Edge cases With a single class among the rows nothing is fitted, and every row is predicted to be of it. A
-           class of a single row, or a class without a row in the first part of the split, is allowed.
-           A classifier that does not know a class gives it probability 0.
+           class of a single row, or a class without a row in the first part of the split, is allowed. A
+           classifier that does not know a class gives it probability 0.
 Not here   Protection: what is fitted to synthetic rows is as private as these are.
 """
 
@@ -173,7 +173,7 @@ def image_network(
         device=device,
         seed=seed,
     )
-    return make_pipeline(FunctionTransformer(_as_images, kw_args={"shape": tuple(shape)}), network)
+    return _joined(FunctionTransformer(_as_images, kw_args={"shape": tuple(shape)}), network)
 
 
 def fit_classifier(
@@ -248,16 +248,19 @@ def _as_images(rows: Floats, *, shape: Sequence[int]) -> Floats:
     return rows.reshape(len(rows), *shape)
 
 
+def _joined(*steps: Any) -> Classifier:
+    pipeline: Any = make_pipeline(*steps)  # its stub has no predict_proba
+    return pipeline
+
+
 def _linear_and_mlp(seed: int) -> dict[str, list[Classifier]]:
     return {
         "logistic regression": [
-            make_pipeline(StandardScaler(), LogisticRegression(C=strength, max_iter=200))
+            _joined(StandardScaler(), LogisticRegression(C=strength, max_iter=200))
             for strength in (0.01, 1.0)
         ],
         "MLP": [
-            make_pipeline(
-                StandardScaler(), MLPClassifier((_WIDTH,), alpha=decay, max_iter=30, random_state=seed)
-            )
+            _joined(StandardScaler(), MLPClassifier((_WIDTH,), alpha=decay, max_iter=30, random_state=seed))
             for decay in (1e-4, 1e-1)
         ],
     }

@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Signs of a collapsed generator, found in synthetic rows and reported in plain words.
 
-A generator that failed still returns rows. The checks ask whether values are finite, whether rows differ at all,
-whether pixels vary, whether many rows are nearly the same, whether the rows of a class are, whether a class is
-missing, and whether two classes are the same. Without a holdout only images are judged by distances, against
-limits that real images keep well away from; rows of a table may repeat for good reasons. With a holdout its own
-figures are the measure, for images and tables.
+A generator that failed still returns rows. The checks ask whether values are finite, whether rows differ at
+all, whether pixels vary, whether many rows are nearly the same, whether the rows of a class are, whether a
+class is missing, and whether two classes are the same. Without a holdout only images are judged by
+distances, against limits that real images keep well away from; rows of a table may repeat for good reasons.
+With a holdout its own figures are the measure, for images and tables.
 
-Guarantee  Private rows are not read. Synthetic rows are as private as their release; `holdout` must be public.
-Edge cases Checks that compare rows use those that are finite, at most 2000 of them, drawn with a fixed seed. With
-           fewer than 20 finite rows that is the finding, and nothing is said about distances.
+Guarantee  Private rows are not read. Synthetic rows are as private as their release; `holdout` must be
+           public.
+Edge cases Checks that compare rows use those that are finite, at most 2000 of them, drawn with a fixed seed.
+           With fewer than 20 finite rows that is the finding, and nothing is said about distances.
 Failure    No value of a synthetic row raises an error: NaN and infinity are findings.
-Not here   Low quality that is no collapse (`fidelity`, `train_on_synthetic`). Two classes that are hard to tell
-           apart by nearest neighbors, such as photos of cats and dogs, need a holdout to be judged fairly.
+Not here   Low quality that is no collapse (`fidelity`, `train_on_synthetic`). Two classes that are hard to
+           tell apart by nearest neighbors, such as photos of cats and dogs, need a holdout to be judged
+           fairly.
 """
 
 import enum
@@ -33,7 +35,7 @@ _FEWEST = 20  # rows of which distances say something
 _CLASS_ROWS = 200  # of a class, compared with those of another
 _PAIRS = 20_000  # drawn for a median distance
 
-# Measured on 300 to 2000 real images of digits, MNIST, Fashion-MNIST and CIFAR-10 (the extreme one behind each).
+# Limits, each with the extreme figure of real images: 300 to 2000 of digits, MNIST, Fashion-MNIST or CIFAR.
 _LEAST_SPREAD = 0.02  # mean standard deviation of pixels (0.19)
 _NEAR = 0.2  # of the median distance: a near-duplicate
 _MOST_NEAR = 0.3  # share of near-duplicates (0.05)
@@ -178,11 +180,15 @@ def _no_spread(ours: LabeledRows, theirs: LabeledRows | None) -> Iterator[Findin
     spread = float(ours.flat.std(axis=0, dtype=np.float64).mean())
     limit = _LEAST_SPREAD if ours.is_images else 0.0
     if theirs is not None:
-        limit = min(limit or np.inf, _LEAST_SPREAD * float(theirs.flat.std(axis=0, dtype=np.float64).mean()) * 5)
+        limit = min(
+            limit or np.inf, _LEAST_SPREAD * float(theirs.flat.std(axis=0, dtype=np.float64).mean()) * 5
+        )
     if spread <= limit:
         kind = "pixels" if ours.is_images else "columns"
-        told = f"All synthetic rows are equal or nearly so: {kind} have a mean standard deviation of {spread:.2g}"
-        yield _finding(CollapseSign.NO_SPREAD, told, spread, limit)
+        told = f"{kind} have a mean standard deviation of {spread:.2g}"
+        yield _finding(
+            CollapseSign.NO_SPREAD, f"All synthetic rows are equal or nearly so: {told}", spread, limit
+        )
 
 
 def _constant(ours: LabeledRows, theirs: LabeledRows | None) -> Iterator[Finding]:

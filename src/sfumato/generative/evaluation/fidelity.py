@@ -4,18 +4,20 @@
 - fidelity: the share of synthetic rows of a class that a classifier, fitted to one half of the holdout,
   assigns to that class. `holdout_fidelity` is the same share of the other half: what real rows reach.
 - coverage: the share of holdout rows with a synthetic row nearer than their k-th neighbor in the holdout.
-- recall: the share of holdout rows that are nearer to a synthetic row than that row's k-th synthetic neighbor.
+- recall: the share of holdout rows that are nearer to a synthetic row than that row's k-th synthetic
+  neighbor.
 - spread ratio: the mean distance of synthetic rows from their mean, as a multiple of that of the holdout.
 
-A generator that repeats a few good rows has high fidelity, low coverage and a spread ratio below 1. Noise has
-low fidelity and a high spread ratio. Distances are taken between the same public features as those of
+A generator that repeats a few good rows has high fidelity, low coverage and a spread ratio below 1. Noise
+has low fidelity and a high spread ratio. Distances are taken between the same public features as those of
 `frechet`, among rows of one class, with equally many rows of both kinds.
 
 Guarantee  Private rows are not read. `holdout` must be public.
-Edge cases A class without rows on one side has fidelity, coverage and the others None, as far as they are not
-           defined. With fewer than k + 1 rows, all other rows are the neighbors. If all holdout rows of a
-           class are equal, its spread ratio is None.
-Source     Naeem et al. 2020, arXiv:2002.09797 (coverage); Kynkaanniemi et al. 2019, arXiv:1904.06991 (recall).
+Edge cases A class without rows on one side has fidelity, coverage and the others None, as far as they are
+           not defined. With fewer than k + 1 rows, all other rows are the neighbors. If all holdout rows of
+           a class are equal, its spread ratio is None.
+Source     Naeem et al. 2020, arXiv:2002.09797 (coverage); Kynkaanniemi et al. 2019, arXiv:1904.06991
+           (recall).
 """
 
 from dataclasses import dataclass
@@ -136,7 +138,7 @@ def _judged(
     return _shares(recognized == synthetic.labels, synthetic), _shares(right, others)
 
 
-def _default_judge() -> Classifier:
+def _default_judge() -> Any:
     return make_pipeline(StandardScaler(), LogisticRegression(C=0.1, max_iter=200))
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Frechet distance between synthetic rows and a public holdout, in a space of fixed public features.
 
-It is |m1 - m2|^2 + tr(S1 + S2 - 2 (S1 S2)^(1/2)), for the means and covariances of both: 0 if they agree. For
-images the features are oriented gradients (`labels.features`), for other rows the numbers themselves; any
-function can take their place. THIS IS NOT THE INCEPTION FID of the literature, and its values cannot be
+It is |m1 - m2|^2 + tr(S1 + S2 - 2 (S1 S2)^(1/2)), for the means and covariances of both: 0 if they agree.
+For images the features are oriented gradients (`labels.features`), for other rows the numbers themselves;
+any function can take their place. THIS IS NOT THE INCEPTION FID of the literature, and its values cannot be
 compared with values in papers: the features differ. Compare it with `floor`, the distance between two halves
 of the holdout, and with other generators on the same holdout.
 
@@ -46,6 +46,10 @@ class FrechetDistance:
     floor: float | None
     features: str
     columns: int
+
+    def __str__(self) -> str:
+        floor = "" if self.floor is None else f"; between halves of the holdout {self.floor:.4g}"
+        return f"Frechet distance in {self.features} (not the Inception FID): {self.distance:.4g}{floor}."
 
 
 def frechet_distance(
@@ -103,7 +107,9 @@ def frechet_between(first: Any, second: Any) -> float:
     """
     rows = [array_of(each, name="features").astype(np.float64) for each in (first, second)]
     if any(each.ndim != 2 or 0 in each.shape for each in rows) or rows[0].shape[1] != rows[1].shape[1]:
-        raise InvalidParameterError("features must be [rows, features] of equal width, with at least one row.")
+        raise InvalidParameterError(
+            "features must be [rows, features] of equal width, with at least one row."
+        )
     if not all(np.isfinite(each).all() for each in rows):
         raise InvalidParameterError("a feature is not finite, so the Frechet distance is not defined.")
     means = [each.mean(axis=0) for each in rows]
@@ -161,4 +167,4 @@ def _root(centered: Floats) -> Floats:
     scaled = centered / np.sqrt(max(len(centered) - 1, 1))
     if len(scaled) <= scaled.shape[1]:
         return scaled
-    return np.linalg.qr(scaled, mode="r")
+    return np.asarray(np.linalg.qr(scaled, mode="r"))

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Synthetic or public rows with a class number each: images, or rows of numbers.
 
-Edge cases A class may have no rows. Values that are not finite are allowed here, as a broken generator returns
-           them: `finite` says which rows have none, and each measure says what it does with the rest.
+Edge cases A class may have no rows. Values that are not finite are allowed here, as a broken generator
+           returns them: `finite` says which rows have none, and each measure says what it does with the
+           rest.
 Failure    A wrong shape, a label that is no class number, and a pixel outside [0, 1] are refused by name.
 Not here   Private rows: this module quotes shapes, and reads values at once.
 """
@@ -17,7 +18,16 @@ from sfumato import _check
 from sfumato._torch import is_tensor
 from sfumato.errors import InvalidParameterError
 
-__all__ = ["Bools", "Floats", "Integers", "LabeledRows", "array_of", "check_same_kind", "labeled_rows", "sample"]
+__all__ = [
+    "Bools",
+    "Floats",
+    "Integers",
+    "LabeledRows",
+    "array_of",
+    "check_same_kind",
+    "labeled_rows",
+    "sample",
+]
 
 Floats = npt.NDArray[np.floating[Any]]
 Integers = npt.NDArray[np.int64]
@@ -52,8 +62,8 @@ class LabeledRows:
         shape = self.features.shape
         if len(shape) not in (2, 4) or 0 in shape:
             raise InvalidParameterError(
-                "rows must be images [rows, channels, height, width] or numbers [rows, columns], at least one "
-                f"row, but the shape is {list(shape)}."
+                "rows must be images [rows, channels, height, width] or numbers [rows, columns], at least "
+                f"one row, but the shape is {list(shape)}."
             )
         if self.labels.shape != shape[:1]:
             raise InvalidParameterError(
@@ -91,7 +101,7 @@ class LabeledRows:
     @property
     def finite(self) -> Bools:
         """Whether each row has finite values only."""
-        return np.isfinite(self.flat).all(axis=1)
+        return np.asarray(np.isfinite(self.flat).all(axis=1))
 
     def of_class(self, number: int) -> Floats:
         """Return the rows of one class as [rows, numbers].
@@ -189,7 +199,9 @@ def check_same_kind(synthetic: LabeledRows, holdout: LabeledRows) -> None:
     """
     here, there = list(synthetic.features.shape[1:]), list(holdout.features.shape[1:])
     if here != there:
-        raise InvalidParameterError(f"a synthetic row has the shape {here}, but one of the holdout has {there}.")
+        raise InvalidParameterError(
+            f"a synthetic row has the shape {here}, but one of the holdout has {there}."
+        )
     if synthetic.classes != holdout.classes:
         raise InvalidParameterError(
             f"synthetic rows have {synthetic.classes} classes, but the holdout has {holdout.classes}."

@@ -1,24 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memorization: are synthetic rows nearer to private training rows than to public rows of the same kind?
 
-`holdout_distances` compares synthetic rows with a public holdout. It reads no private row, so it says nothing
-about private rows: only whether synthetic rows repeat public ones.
+`near_copies` counts the private training rows that have a synthetic row within a public radius, and those
+that have none. The radius is a small quantile of the distances from holdout rows to their nearest synthetic
+row (`copy_test`). A generator that learned only what is true of all rows is as near to training rows as to
+holdout rows; one that copied training rows is nearer. Both counts are released with noise, and the share is
+compared with that of the holdout.
 
-`near_copies` counts the private training rows that have a synthetic row within a public radius, and those that
-have none. The radius is a small quantile of the distances from holdout rows to their nearest synthetic row
-(`copy_test`). A generator that learned only what is true of all rows is as near to training rows as to holdout
-rows; one that copied training rows is nearer. Both counts are released with noise, and the share is compared
-with that of the holdout.
-
-Guarantee  The two counts cost their event, which is charged before a private row is read and stays spent after a
-           failure. One unit changes them by at most `rows_per_unit` together, as each of its rows is in one of
-           them, and rows beyond that number are not counted. Whether a row is near depends on that row alone,
-           without any rounding by others (`distances`). The radius, the synthetic rows and the holdout are public.
+Guarantee  The two counts cost their event, which is charged before a private row is read and stays spent
+           after a failure. One unit changes them by at most `rows_per_unit` together, as each of its rows is
+           in one of them, and rows beyond that number are not counted. Whether a row is near depends on that
+           row alone, without any rounding by others (`distances`). The radius, the synthetic rows and the
+           holdout are public.
 Neighbors  Under replace-one the counts change by at most twice as much, for which the noise is calibrated.
 Unit       One row; or the unit that `units` names, of which at most `rows_per_unit` rows count.
-Edge cases A row with NaN or infinity is not near. Larger values are moved to the bounds. A row without a unit is
-           left out. Synthetic rows that are not finite are left out.
+Edge cases A row with NaN or infinity is not near. Larger values are moved to the bounds. A row without a
+           unit is left out. Synthetic rows that are not finite are left out.
 Failure    No value of a private row raises an error of its own.
+Not here   Distances between synthetic and public rows, which cost nothing (`distances.holdout_distances`).
 Source     The test of two shares: Clopper and Pearson 1934. Radius by a holdout: Meehan, Chaudhuri, Dasgupta
            2020, arXiv:2004.05675 (data-copying).
 """
@@ -34,9 +33,9 @@ from sfumato import _check
 from sfumato.accounting.events import DpEvent
 from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError
-from sfumato.generative.evaluation.distances import STEPS, nearest_on_grid, on_grid
-from sfumato.generative.evaluation.labeled_rows import Bools, Floats, array_of
-from sfumato.generative.evaluation.table_columns import Column, features_of
+from sfumato.generative.evaluation.distances import STEPS, grid_rows, nearest_on_grid, public_rows
+from sfumato.generative.evaluation.labeled_rows import Bools, Floats
+from sfumato.generative.evaluation.table_columns import Column
 from sfumato.ledger.account import Account
 from sfumato.mechanisms.random import Generator
 from sfumato.statistics.columns.input_values import is_missing
@@ -48,40 +47,11 @@ from sfumato.statistics.terms import Terms
 
 __all__ = [
     "CopyTest",
-    "HoldoutDistances",
     "NearCopies",
     "TrainingRows",
     "copy_test",
-    "holdout_distances",
     "near_copies",
 ]
-
-_QUANTILES = (0.01, 0.1, 0.5)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HoldoutDistances:
-    """How near synthetic rows are to public rows. Private rows play no part.
-
-    Attributes:
-        quantiles: The quantiles that are given.
-        synthetic: Those of the distances from synthetic rows to the nearest holdout row.
-        holdout: Those of the distances from holdout rows to the nearest other holdout row.
-        copies_share: The share of synthetic rows that are as near to a holdout row as the nearest 1% of
-            holdout rows are to one another.
-    """
-
-    quantiles: tuple[float, ...]
-    synthetic: tuple[float, ...]
-    holdout: tuple[float, ...]
-    copies_share: float
-
-    def __str__(self) -> str:
-        return (
-            f"{self.copies_share:.1%} of the synthetic rows are as near to a public row as the nearest 1% of "
-            f"public rows are to one another. The median distance to a public row is {self.synthetic[-1]:.4g}, "
-            f"and between public rows {self.holdout[-1]:.4g}."
-        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
@@ -121,7 +91,7 @@ class CopyTest:
         Raises:
             InvalidParameterError: If rows have another shape than synthetic ones.
         """
-        found = _on_grid(rows, self.bounds, self.columns)
+        found = grid_rows(rows, self.bounds, self.columns)
         if found.shape[1] != self.synthetic.shape[1]:
             raise InvalidParameterError("training rows have another shape than synthetic rows.")
         return nearest_on_grid(found, self.synthetic) <= self.radius_squared
@@ -190,49 +160,14 @@ class NearCopies:
     def __str__(self) -> str:
         found = (
             f"{self.share:.2%} of the training rows ({_ends(self.interval)}) have a synthetic row within "
-            f"{self.radius:.4g}, and {self.holdout_share:.2%} of the public rows ({_ends(self.holdout_interval)})."
+            f"{self.radius:.4g}, and {self.holdout_share:.2%} of the public rows "
+            f"({_ends(self.holdout_interval)})."
         )
         if self.memorized:
             verdict = "MEMORIZATION: synthetic rows are nearer to training rows than to others of their kind."
         else:
             verdict = "Not more than among public rows, as far as this can be seen: no sign of memorization."
         return f"{found} {verdict} The share was released with {self.release.guarantee}."
-
-
-def holdout_distances(
-    synthetic: Any,
-    holdout: Any,
-    *,
-    bounds: tuple[float, float] = (0.0, 1.0),
-    columns: Mapping[str, Column] | None = None,
-) -> HoldoutDistances:
-    """Return how near synthetic rows are to public rows.
-
-    Args:
-        synthetic: The synthetic rows: an array [rows, ...], or a table.
-        holdout: Real rows that are public, of the same kind.
-        bounds: The lower and upper bound of all values.
-        columns: The declared columns of tables; None for arrays.
-
-    Returns:
-        Quantiles of the distances.
-
-    Raises:
-        InvalidParameterError: If rows differ in shape, no synthetic row is finite, or there are fewer than two
-            holdout rows.
-    """
-    ours, theirs = _public_rows(synthetic, holdout, bounds, columns)
-    if len(theirs) < 2:
-        raise InvalidParameterError("distances between holdout rows need at least two of them.")
-    unit = (bounds[1] - bounds[0]) / STEPS
-    away = np.sqrt(nearest_on_grid(ours, theirs)) * unit
-    apart = np.sqrt(nearest_on_grid(theirs, theirs, same=True)) * unit
-    return HoldoutDistances(
-        quantiles=_QUANTILES,
-        synthetic=tuple(np.quantile(away, _QUANTILES).tolist()),
-        holdout=tuple(np.quantile(apart, _QUANTILES).tolist()),
-        copies_share=float((away <= np.quantile(apart, _QUANTILES[0])).mean()),
-    )
 
 
 def copy_test(
@@ -260,7 +195,7 @@ def copy_test(
         InvalidParameterError: If rows differ in shape, or no synthetic row is finite.
     """
     _check.probability(quantile=quantile)
-    ours, theirs = _public_rows(synthetic, holdout, bounds, columns)
+    ours, theirs = public_rows(synthetic, holdout, bounds, columns)
     away = np.sort(nearest_on_grid(theirs, ours))
     radius = float(away[int(np.ceil(quantile * len(away))) - 1])
     return CopyTest(
@@ -303,11 +238,12 @@ def near_copies(
         The share, its interval and the comparison.
 
     Raises:
-        InvalidParameterError: If a parameter is out of range, or the account protects another unit. Nothing is
-            charged. If training rows have another shape than synthetic ones, the charge stays.
+        InvalidParameterError: If a parameter is out of range, or the account protects another unit. Nothing
+            is charged. If rows that are read later have another shape than synthetic ones, the charge stays.
         BudgetExceededError: If the account has too little budget left. Nothing is read.
         QueryFailedError: If the rows cannot be read. The cost stays charged.
     """
+    _check_shape(training.rows, test)
     question = _NearCount(
         epsilon=epsilon,
         delta=delta,
@@ -318,6 +254,16 @@ def near_copies(
     )
     release = Query(question, training).release(account=account, purpose=purpose, generator=generator)
     return _compared(release, question)
+
+
+def _check_shape(rows: Any, test: CopyTest) -> None:
+    """Raise if an array at hand has rows of another shape, which is public. Others are read later."""
+    if isinstance(rows, np.ndarray) and test.columns is None:
+        size = int(np.prod(rows.shape[1:], dtype=np.int64))
+        if rows.ndim < 2 or size != test.synthetic.shape[1]:
+            raise InvalidParameterError(
+                f"a training row has {size} values, but a synthetic row has {test.synthetic.shape[1]}."
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -409,25 +355,6 @@ def _clopper_pearson(hits: int, misses: int, level: float) -> tuple[float, float
     low = 0.0 if hits == 0 else float(betaincinv(hits, misses + 1, tail))
     high = 1.0 if misses == 0 else float(betaincinv(hits + 1, misses, 1 - tail))
     return low, high
-
-
-def _on_grid(rows: Any, bounds: tuple[float, float], columns: Mapping[str, Column] | None) -> Floats:
-    if columns is not None:
-        return on_grid(features_of(rows, columns), bounds=(0.0, 1.0))
-    found = array_of(rows, name="rows")
-    return on_grid(found.reshape(len(found), -1), bounds=bounds)
-
-
-def _public_rows(
-    synthetic: Any, holdout: Any, bounds: tuple[float, float], columns: Mapping[str, Column] | None
-) -> tuple[Floats, Floats]:
-    ours, theirs = _on_grid(synthetic, bounds, columns), _on_grid(holdout, bounds, columns)
-    ours = ours[~np.isnan(ours).any(axis=1)]
-    if len(ours) == 0 or len(theirs) == 0 or np.isnan(theirs).any():
-        raise InvalidParameterError("a finite synthetic row is needed, and holdout rows that are all finite.")
-    if ours.shape[1] != theirs.shape[1]:
-        raise InvalidParameterError("a synthetic row has another shape than a holdout row.")
-    return ours, theirs
 
 
 def _ends(interval: tuple[float, float]) -> str:

@@ -3,11 +3,11 @@
 
 A table is a pandas frame, or any mapping of names to columns of equal length.
 
-Guarantee  Edges and categories are declared, and never read from a table: bins and features of a row depend on
-           that row alone.
+Guarantee  Edges and categories are declared, and never read from a table: bins and features of a row depend
+           on that row alone.
 Edge cases A number outside the edges, a missing value, text that is no number and an undeclared category all
-           belong to one more bin, the last. As features they are zeros and a mark in a column of its own.
-           No value of a cell raises an error.
+           belong to one more bin, the last. As features they are zeros and a mark in a column of its own. No
+           value of a cell raises an error.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from sfumato._torch import is_tensor
 from sfumato.errors import InvalidParameterError
 from sfumato.generative.evaluation.labeled_rows import Floats, Integers, LabeledRows
 
-__all__ = ["Categories", "Column", "Edges", "bins_of", "features_of", "labeled_table"]
+__all__ = ["Categories", "Column", "Edges", "bins_of", "features_of", "labeled_table", "numbers_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,9 @@ class Edges:
     def __post_init__(self) -> None:
         edges = np.asarray(self.values, dtype=np.float64)
         if edges.ndim != 1 or len(edges) < 2 or not (np.isfinite(edges).all() and (np.diff(edges) > 0).all()):
-            raise InvalidParameterError("edges must be at least two finite numbers, each above the one before.")
+            raise InvalidParameterError(
+                "edges must be at least two finite numbers, each above the one before."
+            )
 
     @property
     def size(self) -> int:
@@ -57,7 +60,7 @@ class Edges:
         Returns:
             Numbers from 0; the last is that of other values.
         """
-        numbers, last = _numbers(column), len(self.values) - 1
+        numbers, last = numbers_of(column), len(self.values) - 1
         with np.errstate(invalid="ignore"):
             inside = (numbers >= self.values[0]) & (numbers <= self.values[-1])
         places = np.searchsorted(self.values, np.where(inside, numbers, self.values[0]), side="right") - 1
@@ -72,7 +75,7 @@ class Edges:
         Returns:
             [rows, 2].
         """
-        numbers, other = _numbers(column), self.bins(column) == self.size - 1
+        numbers, other = numbers_of(column), self.bins(column) == self.size - 1
         low, high = float(self.values[0]), float(self.values[-1])
         scaled = (np.where(other, low, numbers) - low) / (high - low)
         return np.stack([scaled, other.astype(np.float64)], axis=1)
@@ -204,12 +207,24 @@ def _columns(table: Any, columns: Mapping[str, Column]) -> list[tuple[str, Any]]
     return [(name, table[name]) for name in columns]
 
 
-def _numbers(column: Any) -> Floats:
-    """Return cells as numbers, NaN where a cell is none. Each depends on that cell alone."""
-    kind = getattr(column, "dtype", None)
-    if isinstance(kind, np.dtype) and kind.kind in "fiu":
-        return np.asarray(column, dtype=np.float64)
-    return np.array([_number(value) for value in column], dtype=np.float64)
+def numbers_of(values: Any) -> Floats:
+    """Return cells of any kind as numbers, NaN where a cell is none. Each depends on that cell alone.
+
+    Args:
+        values: A column, an array or a tensor.
+
+    Returns:
+        Float64, of the same shape.
+
+    >>> numbers_of([1, "2.5", None, "many"])
+    array([1. , 2.5, nan, nan])
+    """
+    plain = values.detach().cpu().numpy() if is_tensor(values) else values
+    kind = getattr(plain, "dtype", None)
+    if isinstance(kind, np.dtype) and kind.kind in "fiub":
+        return np.asarray(plain, dtype=np.float64)
+    cells = np.asarray(plain, dtype=object)
+    return np.array([_number(value) for value in cells.ravel()], dtype=np.float64).reshape(cells.shape)
 
 
 def _number(value: Any) -> float:

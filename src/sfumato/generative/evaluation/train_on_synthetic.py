@@ -9,9 +9,10 @@ that is the usual AUROC. The curve is the mean of the curves of all classes at e
 
 Guarantee  Private rows are not read. `holdout` must be public: a score on private rows is a release that
            nothing here charges for.
-Edge cases A class without synthetic rows has probability 0 in every row: its AUROC is 0.5, as ties count half.
-           With a single synthetic class every AUROC is 0.5. A class without rows in the holdout, or with all
-           of them, has no AUROC and is left out of the mean; if none is left, the AUROC is None. Notes say so.
+Edge cases A class without synthetic rows has probability 0 in every row: its AUROC is 0.5, as ties count
+           half. With a single synthetic class every AUROC is 0.5. A class without rows in the holdout, or
+           with all of them, has no AUROC and is left out of the mean; if none is left, the AUROC is None.
+           Notes say so.
 Source     Esteban, Hyland, Raetsch 2017 (arXiv:1706.02633); the protocol of DPImageBench (arXiv:2503.14681),
            which validates on synthetic images; Hand and Till 2001 (mean over classes).
 """
@@ -117,7 +118,9 @@ def score(model: FittedClassifier, holdout: LabeledRows, *, notes: tuple[str, ..
     areas = [auroc(probabilities[:, k], truth[k]) for k in range(holdout.classes)]
     known = [area for area in areas if area is not None]
     absent = [k for k in range(holdout.classes) if areas[k] is None]
-    told = (f"no AUROC of classes {_listed(absent)}: the holdout has none or only such rows",) if absent else ()
+    told = (
+        (f"no AUROC of classes {_listed(absent)}: the holdout has none or only such rows",) if absent else ()
+    )
     curves = [_on_grid(probabilities[:, k], truth[k]) for k in range(holdout.classes) if areas[k] is not None]
     return ClassifierScore(
         classifier=model.name,
