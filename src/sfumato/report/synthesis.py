@@ -30,8 +30,8 @@ _SCORED = (
     "classes, each against the rest."
 )
 _MAPS = (
-    "Public and synthetic rows in the plane. A good generator covers the same places. Distances between groups "
-    "in a t-SNE map mean little."
+    "Public and synthetic rows in the plane. A good generator covers the same places. Distances between "
+    "groups in a t-SNE map mean little."
 )
 _FINE = "No sign of collapse was found in the synthetic rows."
 

@@ -40,6 +40,8 @@ __all__ = [
 
 _WIDTH = 100  # hidden units of the MLP
 _TREES = 100
+_BATCH = 128  # rows of a step of the convolutional network
+_FEWEST_STEPS = 100  # of that network: few rows are passed over more often
 _VALIDATION_SHARE = 0.2
 
 
@@ -114,14 +116,15 @@ def table_classifiers(*, seed: int = 0) -> dict[str, list[Classifier]]:
 
 
 def image_classifiers(
-    *, shape: Sequence[int], classes: int, epochs: int = 10, device: Any = None, seed: int = 0
+    *, shape: Sequence[int], classes: int, rows: int, device: Any = None, seed: int = 0
 ) -> dict[str, list[Classifier]]:
     """Return the classifiers for images.
 
     Args:
         shape: Channels, height and width of an image.
         classes: The number of classes.
-        epochs: The number of passes of the convolutional network over the rows.
+        rows: The number of synthetic rows. The convolutional network passes over them 10 times, or more
+            often if they are few.
         device: The device of that network, such as "cuda". None means the CPU.
         seed: The seed of their own randomness.
 
@@ -132,6 +135,8 @@ def image_classifiers(
         InvalidParameterError: If a number is out of range.
         MissingDependencyError: If torch is not installed.
     """
+    _check.count(rows=rows)
+    epochs = max(10, -(-_FEWEST_STEPS * _BATCH // rows))
     network = image_network(shape=shape, classes=classes, epochs=epochs, device=device, seed=seed)
     return {**_linear_and_mlp(seed), **_forest(seed), "CNN": [network]}
 
@@ -167,7 +172,7 @@ def image_network(
     network = TorchClassifier(
         convolutional(shape, classes, seed=seed),
         epochs=epochs,
-        batch_size=128,
+        batch_size=_BATCH,
         learning_rate=2e-3,
         weight_decay=1e-4,
         device=device,
@@ -260,7 +265,7 @@ def _linear_and_mlp(seed: int) -> dict[str, list[Classifier]]:
             for strength in (0.01, 1.0)
         ],
         "MLP": [
-            _joined(StandardScaler(), MLPClassifier((_WIDTH,), alpha=decay, max_iter=30, random_state=seed))
+            _joined(StandardScaler(), MLPClassifier((_WIDTH,), alpha=decay, max_iter=60, random_state=seed))
             for decay in (1e-4, 1e-1)
         ],
     }

@@ -20,6 +20,7 @@ Not here   Low quality that is no collapse (`fidelity`, `train_on_synthetic`). T
 import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -34,13 +35,14 @@ _ROWS = 2000  # that are compared with one another
 _FEWEST = 20  # rows of which distances say something
 _CLASS_ROWS = 200  # of a class, compared with those of another
 _PAIRS = 20_000  # drawn for a median distance
+_PAIRS_NAMED = 5  # pairs of classes that a sentence names
 
 # Limits, each with the extreme figure of real images: 300 to 2000 of digits, MNIST, Fashion-MNIST or CIFAR.
 _LEAST_SPREAD = 0.02  # mean standard deviation of pixels (0.19)
 _NEAR = 0.2  # of the median distance: a near-duplicate
 _MOST_NEAR = 0.3  # share of near-duplicates (0.05)
 _MOST_CONSTANT = 0.9  # share of pixels (0.29)
-_LEAST_CLASS_SPREAD = 0.25  # median distance within a class, as a share of that of all rows (0.54)
+_LEAST_CLASS_SPREAD = 0.35  # median distance within a class, as a share of that of all rows (0.54)
 _SAME_CLASSES = 0.46  # rows whose nearest row is of the other class; 0.5 if both are the same (0.43)
 # With a holdout, as a multiple of its figure or beyond it.
 _SHARE_OF_SPREAD = 0.4
@@ -138,7 +140,7 @@ def find_collapse(
 
 def _findings(synthetic: LabeledRows, holdout: LabeledRows | None, seed: int) -> Iterator[Finding]:
     finite = synthetic.finite
-    yield from _not_finite(float(1 - finite.mean()))
+    yield from _not_finite(int((~finite).sum()), len(synthetic))
     yield from _missing_classes(synthetic, holdout)
     if finite.sum() < min(_FEWEST, len(holdout) if holdout is not None else _FEWEST):
         yield _finding(CollapseSign.TOO_FEW, "Fewer than 20 finite rows", int(finite.sum()), _FEWEST)
@@ -161,11 +163,10 @@ def _finding(
     return Finding(sign=sign, message=f"{message}.", value=float(value), limit=limit, classes=classes)
 
 
-def _not_finite(share: float) -> Iterator[Finding]:
-    if share > 0:
-        yield _finding(
-            CollapseSign.NOT_FINITE, f"{share:.3g} of the synthetic rows hold NaN or infinity", share, 0.0
-        )
+def _not_finite(broken: int, rows: int) -> Iterator[Finding]:
+    if broken:
+        told = f"{broken:,} of {rows:,} synthetic rows hold NaN or infinity"
+        yield _finding(CollapseSign.NOT_FINITE, told, broken / rows, 0.0)
 
 
 def _missing_classes(synthetic: LabeledRows, holdout: LabeledRows | None) -> Iterator[Finding]:
@@ -259,14 +260,23 @@ def _same_classes(ours: LabeledRows, theirs: LabeledRows | None) -> Iterator[Fin
         return
     features = default_features(ours)[0]
     mapped = [None if rows is None else np.asarray(features(rows.features)) for rows in (ours, theirs)]
-    for first in range(ours.classes):
-        for second in range(first + 1, ours.classes):
-            mixed = _mixed(mapped[0], ours, first, second)
-            real = None if theirs is None else _mixed(mapped[1], theirs, first, second)
-            limit = _SAME_CLASSES if real is None else max(_SAME_CLASSES_BESIDE, real + _SAME_BEYOND)
-            if mixed is not None and mixed > limit:
-                told = f"The synthetic rows of {_named((first, second))} cannot be told apart"
-                yield _finding(CollapseSign.SAME_CLASSES, told, mixed, limit, (first, second))
+    alike: dict[tuple[int, int], tuple[float, float]] = {}
+    for pair in combinations(range(ours.classes), 2):
+        mixed = _mixed(mapped[0], ours, *pair)
+        real = None if theirs is None else _mixed(mapped[1], theirs, *pair)
+        limit = _SAME_CLASSES if real is None else max(_SAME_CLASSES_BESIDE, real + _SAME_BEYOND)
+        if mixed is not None and mixed > limit:
+            alike[pair] = mixed, limit
+    if alike:
+        value, limit = max(alike.values())
+        named = tuple(sorted({k for pair in alike for k in pair}))
+        yield _finding(CollapseSign.SAME_CLASSES, _pairs_in_words(list(alike)), value, limit, named)
+
+
+def _pairs_in_words(pairs: list[tuple[int, int]]) -> str:
+    shown = "; ".join(f"{first} and {second}" for first, second in pairs[:_PAIRS_NAMED])
+    more = f"; and {len(pairs) - _PAIRS_NAMED} more pairs" if len(pairs) > _PAIRS_NAMED else ""
+    return f"Synthetic rows of these classes cannot be told apart: {shown}{more}"
 
 
 def _mixed(features: Any, rows: LabeledRows, first: int, second: int) -> float | None:

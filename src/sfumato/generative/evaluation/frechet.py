@@ -28,7 +28,8 @@ __all__ = ["Features", "FrechetDistance", "default_features", "frechet_between",
 
 Features = Callable[[Any], Any]  # rows as they were given -> [rows, features]
 
-_FEWEST_PIXELS = 8  # a side of two cells of oriented gradients
+_FEWEST_PIXELS = 4  # a side of two of the smallest cells of oriented gradients
+_LARGE = 16  # pixels a side from which cells of 4 pixels are used, and of 2 below
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,7 +127,7 @@ def default_features(rows: LabeledRows) -> tuple[Features, str]:
         rows: The rows.
 
     Returns:
-        Oriented gradients for images of at least 8 pixels a side, else the numbers themselves.
+        Oriented gradients for images of at least 4 pixels a side, else the numbers themselves.
 
     Raises:
         MissingDependencyError: If images are given, and torch is not installed.
@@ -141,7 +142,8 @@ def _gradients(images: Floats) -> Floats:
 
     from sfumato.labels.features import oriented_gradients
 
-    return oriented_gradients(torch.from_numpy(np.ascontiguousarray(images))).numpy()
+    cell = 4 if min(images.shape[2:]) >= _LARGE else 2
+    return oriented_gradients(torch.from_numpy(np.ascontiguousarray(images)), cell=cell).numpy()
 
 
 def _flat(rows: Floats) -> Floats:

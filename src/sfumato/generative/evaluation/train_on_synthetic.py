@@ -183,7 +183,9 @@ def _default(synthetic: LabeledRows, device: str | None, seed: int) -> Classifie
     if not synthetic.is_images:
         return table_classifiers(seed=seed)
     shape = synthetic.features.shape[1:]
-    return image_classifiers(shape=shape, classes=synthetic.classes, device=device, seed=seed)
+    return image_classifiers(
+        shape=shape, classes=synthetic.classes, rows=len(synthetic), device=device, seed=seed
+    )
 
 
 def _on_grid(scores: Floats, positive: Bools) -> Floats:
