@@ -33,6 +33,7 @@ __all__ = ["CollapseFindings", "CollapseSign", "Finding", "find_collapse"]
 
 _ROWS = 2000  # that are compared with one another
 _FEWEST = 20  # rows of which distances say something
+_VOTERS = 5  # nearest rows that vote on the class of a row; odd
 _CLASS_ROWS = 200  # of a class, compared with those of another
 _PAIRS = 20_000  # drawn for a median distance
 _PAIRS_NAMED = 5  # pairs of classes that a sentence names
@@ -43,12 +44,14 @@ _NEAR = 0.2  # of the median distance: a near-duplicate
 _MOST_NEAR = 0.3  # share of near-duplicates (0.05)
 _MOST_CONSTANT = 0.9  # share of pixels (0.29)
 _LEAST_CLASS_SPREAD = 0.35  # median distance within a class, as a share of that of all rows (0.54)
-_SAME_CLASSES = 0.46  # rows whose nearest row is of the other class; 0.5 if both are the same (0.43)
+_SAME_CLASSES = 0.4  # rows that are outvoted by the other class; 0.5 if both are the same (0.30)
+_TOLD_APART = 0.1  # the same for the median pair of classes, where this can be judged (0.02)
 # With a holdout, as a multiple of its figure or beyond it.
 _SHARE_OF_SPREAD = 0.4
+_NEAR_BESIDE = 0.5  # of the median distance of the nearest rows
 _NEAR_BEYOND = 0.1
 _CONSTANT_BEYOND = 0.5
-_SAME_CLASSES_BESIDE, _SAME_BEYOND = 0.4, 0.15
+_SAME_BEYOND = 0.15
 
 
 class CollapseSign(enum.Enum):
@@ -210,7 +213,8 @@ def _near_duplicates(ours: LabeledRows, theirs: LabeledRows | None, seed: int) -
     if theirs is not None and len(theirs) >= _FEWEST:
         most = min(len(ours), len(theirs))  # nearest rows are nearer among more rows
         ours, theirs = (rows.take(sample(len(rows), most, seed=seed)) for rows in (ours, theirs))
-        distance = _NEAR * _median_distance(theirs.flat, seed)
+        apart = float(np.median(nearest(theirs.flat, theirs.flat, same=True)[0]))
+        distance = min(_NEAR * _median_distance(theirs.flat, seed), _NEAR_BESIDE * apart)
         limit = _near_share(theirs.flat, distance) + _NEAR_BEYOND
     elif ours.is_images:
         distance, limit = _NEAR * _median_distance(ours.flat, seed), _MOST_NEAR
@@ -260,17 +264,23 @@ def _same_classes(ours: LabeledRows, theirs: LabeledRows | None) -> Iterator[Fin
         return
     features = default_features(ours)[0]
     mapped = [None if rows is None else np.asarray(features(rows.features)) for rows in (ours, theirs)]
-    alike: dict[tuple[int, int], tuple[float, float]] = {}
-    for pair in combinations(range(ours.classes), 2):
-        mixed = _mixed(mapped[0], ours, *pair)
-        real = None if theirs is None else _mixed(mapped[1], theirs, *pair)
-        limit = _SAME_CLASSES if real is None else max(_SAME_CLASSES_BESIDE, real + _SAME_BEYOND)
-        if mixed is not None and mixed > limit:
-            alike[pair] = mixed, limit
+    pairs = list(combinations(range(ours.classes), 2))
+    mixed = {pair: share for pair in pairs if (share := _mixed(mapped[0], ours, *pair)) is not None}
+    if not mixed or (theirs is None and not _judged_alone(list(mixed.values()))):
+        return
+    real = {} if theirs is None else {pair: _mixed(mapped[1], theirs, *pair) or 0.0 for pair in mixed}
+    limits = {pair: max(_SAME_CLASSES, real.get(pair, 0.0) + _SAME_BEYOND) for pair in mixed}
+    alike = [pair for pair in mixed if mixed[pair] > limits[pair]]
     if alike:
-        value, limit = max(alike.values())
+        worst = max(alike, key=lambda pair: mixed[pair])
         named = tuple(sorted({k for pair in alike for k in pair}))
-        yield _finding(CollapseSign.SAME_CLASSES, _pairs_in_words(list(alike)), value, limit, named)
+        yield _finding(CollapseSign.SAME_CLASSES, _pairs_in_words(alike), mixed[worst], limits[worst], named)
+
+
+def _judged_alone(mixed: list[float]) -> bool:
+    """Whether nearest rows can tell most classes apart, or none: in between, the classes may be hard."""
+    middle = float(np.median(mixed))
+    return middle <= _TOLD_APART or middle > _SAME_CLASSES
 
 
 def _pairs_in_words(pairs: list[tuple[int, int]]) -> str:
@@ -280,14 +290,15 @@ def _pairs_in_words(pairs: list[tuple[int, int]]) -> str:
 
 
 def _mixed(features: Any, rows: LabeledRows, first: int, second: int) -> float | None:
-    """Return the share of rows of two classes whose nearest row is of the other one; None if they are few."""
+    """Return the share of rows of two classes that their nearest rows outvote; None if they are few."""
     groups = [features[rows.labels == k] for k in (first, second)]
     size = min(_CLASS_ROWS, *map(len, groups))
     if size < _FEWEST:
         return None
     both = np.concatenate([group[:size] for group in groups]).astype(np.float64)
     labels = np.arange(2 * size) >= size
-    return float((labels[nearest(both, both, same=True)[1][:, 0]] != labels).mean())
+    votes = labels[nearest(both, both, neighbors=_VOTERS, same=True)[1]].mean(axis=1)
+    return float(((votes > 0.5) != labels).mean())
 
 
 def _named(classes: tuple[int, ...]) -> str:

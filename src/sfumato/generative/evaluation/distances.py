@@ -176,7 +176,8 @@ def grid_rows(rows: Any, bounds: tuple[float, float], columns: Mapping[str, Colu
     found = numbers_of(rows)
     if found.ndim < 2:
         raise InvalidParameterError("rows must be an array of at least two dimensions, [rows, ...].")
-    return on_grid(found.reshape(len(found), -1), bounds=bounds)
+    size = int(np.prod(found.shape[1:], dtype=np.int64))  # -1 would fail without a row
+    return on_grid(found.reshape(len(found), size), bounds=bounds)
 
 
 def public_rows(

@@ -60,7 +60,7 @@ class Edges:
         Returns:
             Numbers from 0; the last is that of other values.
         """
-        numbers, last = numbers_of(column), len(self.values) - 1
+        numbers, last = _numbers(column), len(self.values) - 1
         with np.errstate(invalid="ignore"):
             inside = (numbers >= self.values[0]) & (numbers <= self.values[-1])
         places = np.searchsorted(self.values, np.where(inside, numbers, self.values[0]), side="right") - 1
@@ -75,7 +75,7 @@ class Edges:
         Returns:
             [rows, 2].
         """
-        numbers, other = numbers_of(column), self.bins(column) == self.size - 1
+        numbers, other = _numbers(column), self.bins(column) == self.size - 1
         low, high = float(self.values[0]), float(self.values[-1])
         scaled = (np.where(other, low, numbers) - low) / (high - low)
         return np.stack([scaled, other.astype(np.float64)], axis=1)
@@ -208,10 +208,10 @@ def _columns(table: Any, columns: Mapping[str, Column]) -> list[tuple[str, Any]]
 
 
 def numbers_of(values: Any) -> Floats:
-    """Return cells of any kind as numbers, NaN where a cell is none. Each depends on that cell alone.
+    """Return an array of any kind as numbers, NaN where a cell is none. Each depends on that cell alone.
 
     Args:
-        values: A column, an array or a tensor.
+        values: An array, a tensor, or lists of equal length.
 
     Returns:
         Float64, of the same shape.
@@ -225,6 +225,14 @@ def numbers_of(values: Any) -> Floats:
         return np.asarray(plain, dtype=np.float64)
     cells = np.asarray(plain, dtype=object)
     return np.array([_number(value) for value in cells.ravel()], dtype=np.float64).reshape(cells.shape)
+
+
+def _numbers(column: Any) -> Floats:
+    """Return a column as numbers; a cell that holds several values is none."""
+    kind = getattr(column, "dtype", None)
+    if isinstance(kind, np.dtype) and kind.kind in "fiub":
+        return np.asarray(column, dtype=np.float64)
+    return np.array([_number(value) for value in column], dtype=np.float64)
 
 
 def _number(value: Any) -> float:
