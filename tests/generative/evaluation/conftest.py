@@ -4,7 +4,7 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from sfumato.generative.evaluation.labeled_rows import labeled_rows
+from sfumato.generative.evaluation.rows import labeled_rows
 
 
 @pytest.fixture(autouse=True)

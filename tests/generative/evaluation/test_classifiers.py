@@ -14,7 +14,7 @@ from sfumato.generative.evaluation.classifiers import (
     image_network,
     table_classifiers,
 )
-from sfumato.generative.evaluation.labeled_rows import labeled_rows
+from sfumato.generative.evaluation.rows import labeled_rows
 
 
 def test_the_better_setting_on_the_given_rows_is_chosen(thirds):

@@ -6,7 +6,7 @@ import pytest
 
 from sfumato.errors import InvalidParameterError
 from sfumato.generative.evaluation.collapse import CollapseSign, find_collapse
-from sfumato.generative.evaluation.labeled_rows import LabeledRows, labeled_rows
+from sfumato.generative.evaluation.rows import LabeledRows, labeled_rows
 
 
 def with_images(rows, images):

@@ -14,6 +14,7 @@ from sfumato.generative.evaluation.evaluation import EvaluationSettings, evaluat
 from sfumato.generative.evaluation.memorization import TrainingRows, copy_test, near_copies
 from sfumato.generative.evaluation.table_columns import Categories, Edges
 from sfumato.testing import seeded
+from tests.test_extras import ran_without
 
 FAST = EvaluationSettings(
     classifiers={"neighbors": [KNeighborsClassifier(3)], "logistic": [LogisticRegression(max_iter=50)]},
@@ -21,6 +22,25 @@ FAST = EvaluationSettings(
     t_sne=False,
 )
 COLUMNS = {"age": Edges((0, 30, 60, 100)), "sex": Categories(("f", "m")), "sick": Categories((False, True))}
+
+WITHOUT_TORCH = """
+import numpy as np
+from sklearn.linear_model import LogisticRegression
+from sfumato.errors import MissingDependencyError
+from sfumato.generative.evaluation import Categories, Edges, EvaluationSettings, evaluate, image_network
+
+x = np.linspace(0, 1, 60)
+table = {"x": x, "y": np.where(x > 0.5, "high", "low")}
+columns = {"x": Edges((0, 0.5, 1)), "y": Categories(("low", "high"))}
+how = EvaluationSettings(classifiers={"logistic": [LogisticRegression()]}, map_rows=0)
+assert evaluate(table, table, columns=columns, target="y", settings=how).scores[0].auroc == 1.0
+try:
+    image_network(shape=(1, 8, 8), classes=2)
+except MissingDependencyError as error:
+    assert "sfumato[torch]" in str(error)
+else:
+    raise AssertionError
+"""
 
 
 def pair(rows):
@@ -123,6 +143,11 @@ def test_a_t_sne_map_is_made_on_demand(thirds):
     none = EvaluationSettings(classifiers={}, map_rows=0, samples=0)
     bare = evaluate(pair(thirds[0]), pair(thirds[1]), classes=10, settings=none)
     assert bare.maps == () and bare.scores == () and bare.samples == {}
+
+
+def test_a_table_needs_neither_torch_nor_pandas(tmp_path):
+    ran = ran_without("torch", "pandas", script=WITHOUT_TORCH, folder=tmp_path)
+    assert ran.returncode == 0, ran.stderr
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from sfumato.errors import InvalidParameterError
 from sfumato.generative.evaluation.fidelity import class_fidelity
-from sfumato.generative.evaluation.labeled_rows import LabeledRows, labeled_rows
+from sfumato.generative.evaluation.rows import LabeledRows, labeled_rows
 
 
 def changed(rows, features=None, labels=None):

@@ -7,7 +7,7 @@ from scipy.linalg import sqrtm
 
 from sfumato.errors import InvalidParameterError
 from sfumato.generative.evaluation.frechet import frechet_between, frechet_distance
-from sfumato.generative.evaluation.labeled_rows import LabeledRows, labeled_rows
+from sfumato.generative.evaluation.rows import LabeledRows, labeled_rows
 
 RNG = np.random.default_rng(0)
 

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from sfumato.errors import InvalidParameterError
-from sfumato.generative.evaluation.labeled_rows import labeled_rows
 from sfumato.generative.evaluation.maps import pca_map, t_sne_map
+from sfumato.generative.evaluation.rows import labeled_rows
 
 
 def test_the_components_are_those_of_the_holdout():

@@ -4,6 +4,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -86,6 +87,13 @@ def test_no_rows_are_counted_as_none():
     assert counts(np.zeros((0, 3))) == (0, 0)
     found = near_copies(TrainingRows(rows=np.zeros((0, 3))), TEST, epsilon=LARGE)
     assert found.share == 0.0 and not found.memorized and found.interval == (0.0, 1.0)
+
+
+def test_many_rows_are_counted_in_parts():
+    rows = np.random.default_rng(3).random((9000, 3))
+    slow = np.linalg.norm(rows[:, None] - SYNTHETIC, axis=2).min(axis=1) <= TEST.radius
+    assert counts(rows)[0] == pytest.approx(slow.sum(), abs=5)  # the grid moves a few across the radius
+    assert sum(counts(rows)) == 9000 and counts(torch.tensor(rows)) == counts(rows)
 
 
 def test_each_row_is_in_one_count():

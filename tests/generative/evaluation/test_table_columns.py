@@ -3,6 +3,7 @@
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -63,6 +64,11 @@ def test_no_cell_raises_and_each_counts_alone(values):
 
 def test_a_cell_that_can_neither_be_a_number_nor_a_category_is_another_value():
     assert bins_of({name: [Strange()] for name in COLUMNS}, COLUMNS).tolist() == [[3, 2, 2]]
+
+
+def test_frames_of_polars_are_read():
+    frame = pl.DataFrame({**TABLE.to_dict("list"), "sex": ["f", "m", "x", None]})
+    assert np.array_equal(bins_of(frame, COLUMNS), bins_of(TABLE, COLUMNS))
 
 
 def test_nullable_columns_of_pandas_are_read():

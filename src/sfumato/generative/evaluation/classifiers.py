@@ -25,8 +25,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 from sfumato import _check
+from sfumato._torch import require_torch
 from sfumato.errors import InvalidParameterError
-from sfumato.generative.evaluation.labeled_rows import Floats, LabeledRows
+from sfumato.generative.evaluation.rows import Floats, LabeledRows
 
 __all__ = [
     "Classifier",
@@ -49,11 +50,26 @@ class Classifier(Protocol):
     """A classifier of scikit-learn, or one like it. Rows are flat, [rows, numbers]; images too."""
 
     def fit(self, X: Any, y: Any) -> Any:
-        """Learn from rows and their class numbers."""
+        """Learn from rows.
+
+        Args:
+            X: The rows, [rows, numbers].
+            y: The class number of each row.
+
+        Returns:
+            This classifier.
+        """
         ...
 
     def predict_proba(self, X: Any) -> Any:
-        """Return the probability of each class that it knows, in the order of `classes_`."""
+        """Return the probability of each class that it knows.
+
+        Args:
+            X: The rows, [rows, numbers].
+
+        Returns:
+            [rows, classes], in the order of `classes_`.
+        """
         ...
 
 
@@ -165,7 +181,7 @@ def image_network(
     _check.count(classes=classes, epochs=epochs)
     if len(shape) != 3:
         raise InvalidParameterError(f"shape must be channels, height and width, but {list(shape)} was given.")
-    # Imported here: tables are evaluated without torch.
+    require_torch()  # and imported here: tables are evaluated without it
     from sfumato.generative.evaluation.image_networks import convolutional
     from sfumato.pate.teaching.torch_classifier import TorchClassifier
 

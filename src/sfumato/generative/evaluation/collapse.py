@@ -27,7 +27,7 @@ import numpy as np
 
 from sfumato.generative.evaluation.distances import nearest
 from sfumato.generative.evaluation.frechet import default_features
-from sfumato.generative.evaluation.labeled_rows import Floats, LabeledRows, check_same_kind, sample
+from sfumato.generative.evaluation.rows import Floats, LabeledRows, check_same_kind, sample
 
 __all__ = ["CollapseFindings", "CollapseSign", "Finding", "find_collapse"]
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from sfumato import _check
 from sfumato.errors import InvalidParameterError
-from sfumato.generative.evaluation.labeled_rows import Floats, Integers
+from sfumato.generative.evaluation.rows import Floats, Integers
 from sfumato.generative.evaluation.table_columns import Column, features_of, numbers_of
 
 __all__ = [

@@ -19,17 +19,17 @@ import numpy as np
 
 from sfumato import _check, _files, _json
 from sfumato.errors import InvalidParameterError
+from sfumato.generative.evaluation.classifier_scores import ClassifierScore, train_on_synthetic
 from sfumato.generative.evaluation.classifiers import Classifiers
 from sfumato.generative.evaluation.collapse import CollapseFindings, find_collapse
 from sfumato.generative.evaluation.distances import HoldoutDistances, holdout_distances
 from sfumato.generative.evaluation.fidelity import ClassFidelity, class_fidelity
 from sfumato.generative.evaluation.frechet import Features, FrechetDistance, frechet_distance
-from sfumato.generative.evaluation.labeled_rows import Floats, LabeledRows, labeled_rows
 from sfumato.generative.evaluation.maps import RowMap, pca_map, t_sne_map
-from sfumato.generative.evaluation.marginal_errors import MarginalErrors, marginal_errors
+from sfumato.generative.evaluation.marginals import MarginalErrors, marginal_errors
 from sfumato.generative.evaluation.memorization import NearCopies
+from sfumato.generative.evaluation.rows import Floats, LabeledRows, labeled_rows
 from sfumato.generative.evaluation.table_columns import Column, features_of, labeled_table
-from sfumato.generative.evaluation.train_on_synthetic import ClassifierScore, train_on_synthetic
 
 __all__ = ["Evaluation", "EvaluationSettings", "evaluate"]
 

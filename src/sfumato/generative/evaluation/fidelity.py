@@ -33,7 +33,7 @@ from sfumato import _check
 from sfumato.generative.evaluation.classifiers import Classifier, fit_classifier
 from sfumato.generative.evaluation.distances import nearest
 from sfumato.generative.evaluation.frechet import Features, default_features
-from sfumato.generative.evaluation.labeled_rows import (
+from sfumato.generative.evaluation.rows import (
     Floats,
     LabeledRows,
     array_of,

@@ -21,8 +21,9 @@ from typing import Any
 
 import numpy as np
 
+from sfumato._torch import require_torch
 from sfumato.errors import InvalidParameterError
-from sfumato.generative.evaluation.labeled_rows import Floats, LabeledRows, array_of, check_same_kind
+from sfumato.generative.evaluation.rows import Floats, LabeledRows, array_of, check_same_kind
 
 __all__ = ["Features", "FrechetDistance", "default_features", "frechet_between", "frechet_distance"]
 
@@ -138,7 +139,8 @@ def default_features(rows: LabeledRows) -> tuple[Features, str]:
 
 
 def _gradients(images: Floats) -> Floats:
-    import torch  # tables are evaluated without torch
+    require_torch()  # and imported here: tables are evaluated without it
+    import torch
 
     from sfumato.labels.features import oriented_gradients
 

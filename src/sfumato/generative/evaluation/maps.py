@@ -18,7 +18,7 @@ from sklearn.decomposition import PCA
 from sklearn.manifold import TSNE
 
 from sfumato import _check
-from sfumato.generative.evaluation.labeled_rows import Floats, Integers, LabeledRows, check_same_kind, sample
+from sfumato.generative.evaluation.rows import Floats, Integers, LabeledRows, check_same_kind, sample
 
 __all__ = ["RowMap", "pca_map", "t_sne_map"]
 

@@ -34,7 +34,7 @@ from sfumato.accounting.events import DpEvent
 from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError
 from sfumato.generative.evaluation.distances import STEPS, grid_rows, nearest_on_grid, public_rows
-from sfumato.generative.evaluation.labeled_rows import Bools, Floats
+from sfumato.generative.evaluation.rows import Bools, Floats
 from sfumato.generative.evaluation.table_columns import Column
 from sfumato.ledger.account import Account
 from sfumato.mechanisms.random import Generator
@@ -52,6 +52,9 @@ __all__ = [
     "copy_test",
     "near_copies",
 ]
+
+
+_AT_ONCE = 4096  # rows
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
@@ -91,6 +94,15 @@ class CopyTest:
         Raises:
             InvalidParameterError: If rows have another shape than synthetic ones.
         """
+        return np.concatenate([self._near(part) for part in self._parts(rows)])
+
+    def _parts(self, rows: Any) -> list[Any]:
+        """Return an array in parts, as the grid takes more memory than images do."""
+        if self.columns is not None or not hasattr(rows, "shape"):
+            return [rows]
+        return [rows[start : start + _AT_ONCE] for start in range(0, max(1, len(rows)), _AT_ONCE)]
+
+    def _near(self, rows: Any) -> Bools:
         found = grid_rows(rows, self.bounds, self.columns)
         if found.shape[1] != self.synthetic.shape[1]:
             raise InvalidParameterError("training rows have another shape than synthetic rows.")

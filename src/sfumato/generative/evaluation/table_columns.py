@@ -16,9 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from sfumato._torch import is_tensor
 from sfumato.errors import InvalidParameterError
-from sfumato.generative.evaluation.labeled_rows import Floats, Integers, LabeledRows
+from sfumato.generative.evaluation.rows import Floats, Integers, LabeledRows, without_torch
 
 __all__ = ["Categories", "Column", "Edges", "bins_of", "features_of", "labeled_table", "numbers_of"]
 
@@ -200,7 +199,7 @@ def labeled_table(table: Any, columns: Mapping[str, Column], *, target: str) -> 
 def _columns(table: Any, columns: Mapping[str, Column]) -> list[tuple[str, Any]]:
     if not columns:
         raise InvalidParameterError("declare at least one column beside the target.")
-    names = list(table.keys())  # a frame has them too
+    names = list(table.columns if hasattr(table, "columns") else table)
     missing = [name for name in columns if name not in names]
     if missing:
         raise InvalidParameterError(f"the table has no column {missing[0]!r}, which is declared.")
@@ -219,7 +218,7 @@ def numbers_of(values: Any) -> Floats:
     >>> numbers_of([1, "2.5", None, "many"])
     array([1. , 2.5, nan, nan])
     """
-    plain = values.detach().cpu().numpy() if is_tensor(values) else values
+    plain = without_torch(values)
     kind = getattr(plain, "dtype", None)
     if isinstance(kind, np.dtype) and kind.kind in "fiub":
         return np.asarray(plain, dtype=np.float64)

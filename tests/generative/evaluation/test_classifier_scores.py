@@ -8,8 +8,8 @@ from sklearn.metrics import roc_auc_score, roc_curve
 from sklearn.neighbors import KNeighborsClassifier
 
 from sfumato.errors import InvalidParameterError
-from sfumato.generative.evaluation.labeled_rows import LabeledRows, labeled_rows
-from sfumato.generative.evaluation.train_on_synthetic import auroc, roc_points, train_on_synthetic
+from sfumato.generative.evaluation.classifier_scores import auroc, roc_points, train_on_synthetic
+from sfumato.generative.evaluation.rows import LabeledRows, labeled_rows
 
 FAST = {"logistic": [LogisticRegression(C=0.1, max_iter=100)], "neighbors": [KNeighborsClassifier(5)]}
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from sfumato.errors import InvalidParameterError
-from sfumato.generative.evaluation.labeled_rows import Floats, Integers
+from sfumato.generative.evaluation.rows import Floats, Integers
 from sfumato.generative.evaluation.table_columns import Column, bins_of
 
 __all__ = ["MarginalErrors", "marginal_errors"]

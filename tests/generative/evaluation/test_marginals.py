@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from sfumato.errors import InvalidParameterError
-from sfumato.generative.evaluation.marginal_errors import marginal_errors
+from sfumato.generative.evaluation.marginals import marginal_errors
 from sfumato.generative.evaluation.table_columns import Categories, Edges
 
 COLUMNS = {"a": Categories((0, 1)), "b": Categories((0, 1)), "c": Edges((0.0, 0.5, 1.0))}

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sfumato.errors import InvalidParameterError
-from sfumato.generative.evaluation.labeled_rows import array_of, check_same_kind, labeled_rows, sample
+from sfumato.generative.evaluation.rows import array_of, check_same_kind, labeled_rows, sample
 
 
 def test_tensors_and_arrays_give_the_same_rows():
@@ -69,3 +69,10 @@ def test_a_sample_has_distinct_rows_in_order():
 
 def test_whole_numbers_become_floats():
     assert array_of([1, 2], name="x").dtype == np.float64
+
+
+def test_tensors_of_half_precision_are_read():
+    assert array_of(torch.tensor([0.5], dtype=torch.bfloat16), name="x").tolist() == [0.5]
+    assert (
+        labeled_rows(torch.zeros(2, 3).half(), torch.tensor([0, 1]), classes=2).features.dtype == np.float64
+    )

@@ -27,6 +27,7 @@ __all__ = [
     "check_same_kind",
     "labeled_rows",
     "sample",
+    "without_torch",
 ]
 
 Floats = npt.NDArray[np.floating[Any]]
@@ -179,12 +180,26 @@ def array_of(values: Any, *, name: str) -> Floats:
     Raises:
         InvalidParameterError: If the values are not numbers.
     """
-    plain = values.detach().cpu().numpy() if is_tensor(values) else values
     try:
-        found = np.asarray(plain)
+        found = np.asarray(without_torch(values))
         return found if found.dtype.kind == "f" else found.astype(np.float64)
     except (TypeError, ValueError):
         raise InvalidParameterError(f"{name} must be an array of numbers.") from None
+
+
+def without_torch(values: Any) -> Any:
+    """Return a tensor as an array of numpy, which has no floats of fewer than 32 bits that we use.
+
+    Args:
+        values: A tensor on any device, or anything else.
+
+    Returns:
+        The array; what is no tensor is returned as it is.
+    """
+    if not is_tensor(values):
+        return values
+    found = values.detach().cpu()
+    return (found.float() if found.is_floating_point() and found.element_size() < 4 else found).numpy()
 
 
 def check_same_kind(synthetic: LabeledRows, holdout: LabeledRows) -> None:

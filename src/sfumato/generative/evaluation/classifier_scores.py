@@ -30,7 +30,7 @@ from sfumato.generative.evaluation.classifiers import (
     image_classifiers,
     table_classifiers,
 )
-from sfumato.generative.evaluation.labeled_rows import Bools, Floats, LabeledRows, check_same_kind
+from sfumato.generative.evaluation.rows import Bools, Floats, LabeledRows, check_same_kind
 
 __all__ = ["ClassifierScore", "auroc", "roc_points", "score", "train_on_synthetic"]
 
