@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import math
+import re
 from xml.etree import ElementTree
 
 import pytest
@@ -7,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sfumato.errors import InvalidParameterError
-from sfumato.report import Series, line_chart
+from sfumato.report import Series, line_chart, scatter_chart
 from sfumato.report.curves import round_ticks
 
 SVG = "{http://www.w3.org/2000/svg}"
+SPOT = re.compile(r"M(-?[\d.]+) (-?[\d.]+)")
 HOSTILE = """<script>alert('1')</script> & "quotes" ]]> <!-- \x00 \ud800 --> </svg>"""
 
 numbers = st.floats()  # includes 0, huge, tiny, infinite and NaN
@@ -148,3 +150,31 @@ def test_bounds_that_are_none_are_refused(bounds):
 def test_a_line_needs_a_name():
     with pytest.raises(InvalidParameterError, match="name"):
         Series(name=" ", points=[])
+
+
+# --- points -----------------------------------------------------------------------------------------------
+
+
+def scattered(*series, title="A map"):
+    return ElementTree.fromstring(scatter_chart(series, title=title, x_label="first", y_label="second"))
+
+
+@given(points, points)
+def test_any_points_are_within_the_frame_and_not_joined(first, second):
+    picture = scattered(Series(name="a", points=first), Series(name="b", points=second))
+    _, top, width, height = map(float, picture.get("viewBox").split())
+    paths = list(picture.iter(f"{SVG}path"))
+    spots = [tuple(map(float, spot)) for path in paths for spot in SPOT.findall(path.get("d"))]
+    assert all(0 <= x <= width and top <= y <= top + height for x, y in spots)
+    finite = [p for p in first + second if all(map(math.isfinite, p))]
+    assert len(spots) == len(finite) + 2  # and one of each in the legend
+    assert not list(picture.iter(f"{SVG}polyline"))
+
+
+def test_groups_differ_by_shape_and_are_told():
+    picture = scattered(
+        Series(name="real", points=[(0, 0)]), Series(name="made", points=[(1, 1), (2, 2)]), title=HOSTILE
+    )
+    shapes = {path.get("style"): path.get("d").split("m", 1)[1] for path in picture.iter(f"{SVG}path")}
+    assert len(set(shapes.values())) == len(shapes) == 2
+    assert picture.find(f"{SVG}desc").text == "second against first. real: 1 points. made: 2 points."

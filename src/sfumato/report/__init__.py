@@ -1,26 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reports: self-contained HTML pages and SVG curves.
 
-`training_report` makes one HTML page of a training run, `voting_report` one of a PATE run; `line_chart` and
-`bar_chart` make SVG pictures. Nothing in them refers to anything outside: no script, no font, no picture, no
-network.
+`training_report` makes one HTML page of a training run, `voting_report` one of a PATE run, and
+`synthesis_report` one of an evaluation of synthetic data; `line_chart`, `scatter_chart`, `bar_chart` and
+`picture_grid` make SVG pictures. Nothing in them refers to anything outside: no script, no font, no picture,
+no network.
 """
 
 from sfumato.report.bars import bar_chart
-from sfumato.report.curves import Series, line_chart
+from sfumato.report.curves import Series, line_chart, scatter_chart
 from sfumato.report.html import escape, page, write_report
+from sfumato.report.pictures import picture_grid
+from sfumato.report.synthesis import SynthesisFacts, synthesis_report
 from sfumato.report.training import Measurement, TrainingFacts, training_report
 from sfumato.report.voting import VotingFacts, voting_report
 
 __all__ = [
     "Measurement",
     "Series",
+    "SynthesisFacts",
     "TrainingFacts",
     "VotingFacts",
     "bar_chart",
     "escape",
     "line_chart",
     "page",
+    "picture_grid",
+    "scatter_chart",
+    "synthesis_report",
     "training_report",
     "voting_report",
     "write_report",

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Curves as SVG: axes with round numbers, labels, a legend, and a text alternative.
+"""Curves and points as SVG: axes with round numbers, labels, a legend, and a text alternative.
 
 The text returned is well-formed XML, whatever the names and values. It refers to nothing outside.
 
-Lines differ by dashes and markers too, not by color alone. Colors are CSS variables with a default, so a page
-can change them between light and dark.
+Lines differ by dashes and markers too, and groups of points by their marks, not by color alone. Colors are
+CSS variables with a default, so a page can change them between light and dark.
 
 Edge cases A point that is not finite is left out, and the line is broken there. Without any point only the
            axes are drawn, and the picture says so.
@@ -18,13 +18,15 @@ from typing import Final
 from sfumato import _check
 from sfumato.report.html import escape
 
-__all__ = ["Series", "line_chart", "round_ticks"]
+__all__ = ["Series", "line_chart", "round_ticks", "scatter_chart"]
 
 Point = tuple[float, float]
 
 # Okabe and Ito's colors, which people with any kind of color vision can tell apart.
 _COLORS: Final = ("#0072b2", "#d55e00", "#009e73", "#a65a8a", "#8a6d00")
 _DASHES: Final = ("", "7 4", "2 4", "10 4 2 4", "4 2")
+# Marks of points, each drawn from its middle: a circle, a cross and a square.
+_SHAPES: Final = ("m-2.5 0a2.5 2.5 0 1 0 5 0a2.5 2.5 0 1 0-5 0", "m-2.5-2.5l5 5m0-5l-5 5", "m-2-2h4v4h-4z")
 _MARKERS_AT_MOST: Final = 40  # points with a dot of their own; more would hide the line
 
 # In units of the picture, which is scaled to the width it is given.
@@ -131,10 +133,59 @@ def line_chart(
         parts.append(_label("no values yet", (_LEFT + _WIDTH - _RIGHT) / 2, middle))
     above = _LEGEND * len(lines) if len(lines) > 1 else 0
     legend = [_legend(line.name, place, above) for place, line in enumerate(lines) if above]
+    return _picture(title, _in_words(lines, x_label, y_label, number), [*legend, *parts], above)
+
+
+def scatter_chart(series: Series | Iterable[Series], *, title: str, x_label: str, y_label: str) -> str:
+    """Return an SVG picture of one or more groups of points, which are not joined.
+
+    Args:
+        series: The groups; a later one is drawn over an earlier one.
+        title: The title of the picture.
+        x_label: The label of the horizontal axis.
+        y_label: The label of the vertical axis.
+
+    Returns:
+        The SVG text.
+
+    >>> picture = scatter_chart(Series(name="real", points=[(1, 2), (2, 1)]), title="A map",
+    ...                         x_label="first axis", y_label="second axis")
+    >>> picture.startswith("<svg ") and picture.endswith("</svg>")
+    True
+    """
+    groups = [series] if isinstance(series, Series) else list(series)
+    plane = _Plane.around([point for group in groups for point in group.finite], None, None)
+    parts = [
+        *_axes(plane, _number),
+        _label(x_label, (_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 10),
+        _label(y_label, 14, (_TOP + _HEIGHT - _BOTTOM) / 2, turned=True),
+        *(_marks(map(plane.place, group.finite), place) for place, group in enumerate(groups)),
+    ]
+    above = _LEGEND * len(groups)
+    legend = [
+        _marks([(_LEFT + 15, _LEGEND * (place + 0.5) - above)], place)
+        + _label(group.name, _LEFT + 38, _LEGEND * (place + 0.5) - above + 4, anchor="start")
+        for place, group in enumerate(groups)
+    ]
+    told = " ".join(f"{group.name}: {len(group.finite):,} points." for group in groups)
+    return _picture(title, f"{y_label} against {x_label}. {told}", [*legend, *parts], above)
+
+
+def _picture(title: str, words: str, parts: Sequence[str], above: int) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox="0 {-above} {_WIDTH} {_HEIGHT + above}" '
         f'width="100%" style="{_FONT};color:inherit;max-width:{2 * _WIDTH}px"><title>{escape(title)}</title>'
-        f"<desc>{escape(_in_words(lines, x_label, y_label, number))}</desc>{''.join((*legend, *parts))}</svg>"
+        f"<desc>{escape(words)}</desc>{''.join(parts)}</svg>"
+    )
+
+
+def _marks(spots: Iterable[Point], place: int) -> str:
+    """Return the marks of one group: circles, crosses or squares, in one path."""
+    shape = _SHAPES[place % len(_SHAPES)]
+    path = "".join(f"M{x:.1f} {y:.1f}{shape}" for x, y in spots)
+    return (
+        f'<path d="{path}" fill="none" stroke-width="1.4" stroke-opacity="0.75" '
+        f'style="stroke:{_color(place)}"/>'
     )
 
 

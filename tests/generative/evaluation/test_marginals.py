@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Errors of marginals: right by hand, small for real rows, large for wrong ones."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sfumato.errors import InvalidParameterError
+from sfumato.generative.evaluation.marginals import marginal_errors
+from sfumato.generative.evaluation.table_columns import Categories, Edges
+
+COLUMNS = {"a": Categories((0, 1)), "b": Categories((0, 1)), "c": Edges((0.0, 0.5, 1.0))}
+
+
+def table(rows, *, related, seed):
+    rng = np.random.default_rng(seed)
+    first = rng.integers(0, 2, rows)
+    second = first if related else rng.integers(0, 2, rows)
+    return pd.DataFrame({"a": first, "b": second, "c": rng.random(rows)})
+
+
+def test_errors_are_those_computed_by_hand():
+    synthetic = {"a": [0, 0, 1, 1], "b": [0, 1, 0, 1]}
+    holdout = {"a": [0, 0, 1, 1], "b": [0, 0, 1, 7]}
+    found = marginal_errors(synthetic, holdout, {name: COLUMNS[name] for name in "ab"})
+    assert found.one_way == {"a": 0.0, "b": 0.25}  # the undeclared 7 counts as another value
+    # Pairs 00 01 10 11 1x: 1/4 each of the first four against 1/2, 0, 0, 1/4, 1/4.
+    assert found.two_way == {("a", "b"): 0.5}
+    assert found.mean_one_way == 0.125 and found.worst_one_way == 0.25 and found.worst_two_way == 0.5
+
+
+def test_real_rows_are_near_the_floor():
+    found = marginal_errors(table(2000, related=True, seed=0), table(2000, related=True, seed=1), COLUMNS)
+    assert found.mean_one_way < 0.03 and found.mean_two_way < 0.05
+    assert found.floor_one_way < 0.05 and found.floor_two_way < 0.06
+    assert "worst" in str(found) and "pairs" in str(found)
+
+
+def test_a_lost_relation_shows_in_pairs_only():
+    found = marginal_errors(table(2000, related=False, seed=0), table(2000, related=True, seed=1), COLUMNS)
+    assert found.worst_one_way < 0.04
+    assert (
+        found.two_way["a", "b"] == pytest.approx(0.5, abs=0.04)
+        and found.worst_two_way == found.two_way["a", "b"]
+    )
+    assert found.two_way["a", "c"] < 0.06 and "a x b" in str(found)
+
+
+def test_one_column_has_no_pairs():
+    found = marginal_errors({"a": [0]}, {"a": [1, 1]}, {"a": COLUMNS["a"]})
+    assert found.worst_one_way == 1.0 and found.two_way == {} and found.mean_two_way is None
+    assert found.worst_two_way is None and found.floor_two_way is None and "pairs" not in str(found)
+
+
+def test_a_constant_column_is_no_error():
+    same = {"a": [1] * 10, "b": [0] * 10, "c": [0.1] * 10}
+    assert marginal_errors(same, same, COLUMNS).worst_two_way == 0.0
+
+
+@pytest.mark.parametrize(
+    ("synthetic", "holdout", "match"),
+    [
+        ({"a": [0]}, {"b": [0, 1]}, "no column 'a'"),
+        ({"b": [0]}, {"a": [0, 1]}, "no column 'a'"),
+        ({"a": []}, {"a": [0, 1]}, "a synthetic row"),
+        ({"a": [0]}, {"a": [0]}, "two holdout rows"),
+    ],
+)
+def test_wrong_tables_are_refused(synthetic, holdout, match):
+    with pytest.raises(InvalidParameterError, match=match):
+        marginal_errors(synthetic, holdout, {"a": COLUMNS["a"]})
