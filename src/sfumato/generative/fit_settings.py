@@ -38,6 +38,7 @@ class FitKeywords(TypedDict, total=False):
     purpose: str | None
     privacy_unit: str | None
     folder: str | os.PathLike[str] | None
+    resume: bool
     audit: RunAudit | None
     device: torch.device | str | None
     progress: bool
@@ -59,6 +60,7 @@ class FitSettings:
         purpose: What the generator is for. The account keeps it.
         privacy_unit: Who is protected, in a word, if each image is another one.
         folder: Where the generator is written, with checkpoints on the way.
+        resume: Whether to continue the run in the folder, which is not charged again.
         audit: `sfumato.audit.Canaries(...)`, where DP-SGD is used.
         device: Where to train. Default: a GPU if there is one.
         progress: Whether to show a bar.
@@ -77,6 +79,7 @@ class FitSettings:
     purpose: str | None = None
     privacy_unit: str | None = None
     folder: str | os.PathLike[str] | None = None
+    resume: bool = False
     audit: RunAudit | None = None
     device: torch.device | str | None = None
     progress: bool = True
@@ -153,7 +156,7 @@ class FitSettings:
             InvalidParameterError: If one of them was given.
         """
         for name in names:
-            if getattr(self, name) is not None:
+            if getattr(self, name) not in (None, False):
                 raise InvalidParameterError(f"this method has no use for {name}: leave it out.")
 
     def released(self, made: ImageGenerator) -> ImageGenerator:

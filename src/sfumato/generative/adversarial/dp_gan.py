@@ -90,13 +90,12 @@ class DPGAN:
         """Whether images are generated for a class."""
         return False
 
-    def fit(self, data: Any, *, resume: bool = False, **keywords: Unpack[FitKeywords]) -> ImageGenerator:
+    def fit(self, data: Any, **keywords: Unpack[FitKeywords]) -> ImageGenerator:
         """Learn from private images; return a generator, whose draws cost nothing.
 
         Args:
             data: A data set of `sfumato.datasets`, or images [rows, channels, height, width], with labels in
                 a tuple if images are generated for a class.
-            resume: Whether to continue the run in the folder, which is not charged again.
             **keywords: The fields of `FitSettings`, such as `epsilon`, `delta`, `account` and `device`.
 
         Returns:
@@ -117,7 +116,7 @@ class DPGAN:
         ).to(settings.where())
         check_architecture(self.architecture, rows.shape)
         game = self._game(rows, settings.where())
-        run = self._train(rows, settings, game, resume=resume)
+        run = self._train(rows, settings, game)
         return settings.released(
             ImageGenerator(
                 sampler=game.finished(),
@@ -166,7 +165,7 @@ class DPGAN:
             optimizer.register_step_post_hook(after_step)
         return optimizer
 
-    def _train(self, rows: ImageRows, settings: FitSettings, game: Game, *, resume: bool) -> TrainingRun:
+    def _train(self, rows: ImageRows, settings: FitSettings, game: Game) -> TrainingRun:
         where = settings.where()
         discriminator = discriminator_for(
             self.architecture, shape=rows.shape, classes=rows.classes, width=self.width
@@ -192,7 +191,7 @@ class DPGAN:
             runtime=Runtime(device=where, cuda_graphs=where.type == "cuda"),
             generator=settings.generator,
             progress=settings.progress,
-            resume=resume,
+            resume=settings.resume,
         )
 
 
@@ -200,7 +199,23 @@ class DPGAN:
 class DPCGAN(DPGAN):
     """A private conditional GAN; `fit(data, epsilon=...)` returns a generator of images for each class.
 
-    The settings are those of `DPGAN`.
+    Args:
+        architecture: "convolutional", or "dense": two layers each, as in R4.
+        width: Channels of the convolutions.
+        latent: How many random numbers an image is made of.
+        loss: "logistic", or "wasserstein" with `weight_bound` and RMSProp, as in R4 Algorithm 6.
+        steps: Steps of the discriminator, each of which is paid for.
+        expected_batch_size: Private images that a step samples on average, at most a quarter of
+            `public_size`.
+        clip_norm: The L2 norm to which the gradient of an image is clipped, private or generated.
+        generator_steps: When the generator takes a step.
+        learning_rate: The rate of the discriminator's optimizer.
+        generator_learning_rate: The rate of the generator's.
+        weight_bound: The bound on each weight of a Wasserstein discriminator.
+        ema_decay: The decay of the moving average of the generator's weights, which is what draws.
+
+    Raises:
+        InvalidParameterError: If a setting is out of range.
     """
 
     @property

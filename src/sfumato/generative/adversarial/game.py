@@ -193,7 +193,7 @@ class Game:
         """
         return (
             "To each noisy gradient of the discriminator its gradient on generated images was added, and the "
-            "generator learned from the discriminator alone: neither saw a private image."
+            "generator learned from the discriminator alone: it never saw a private image."
         )
 
     def state_dict(self) -> dict[str, Any]:

@@ -118,6 +118,7 @@ class Diffusion:
             BudgetExceededError: If the account cannot pay. Nothing is spent.
         """
         settings = FitSettings.of(keywords)
+        settings.refuse("resume")
         rows = ImageRows.of(
             data, classes=settings.classes, public_size=settings.public_size, conditional=True
         )

@@ -92,7 +92,7 @@ class NoisyMixtures:
             BudgetExceededError: If the account cannot pay. Nothing is spent.
         """
         settings = FitSettings.of(keywords)
-        settings.refuse("audit", "public")
+        settings.refuse("audit", "public", "resume")
         rows = ImageRows.of(
             data, classes=settings.classes, public_size=settings.public_size, conditional=True
         ).to(settings.where())
@@ -133,6 +133,9 @@ class NoisyMixtures:
 
         Returns:
             For class sums, for the second moment, for each round of clusters, and for covariances.
+
+        Raises:
+            InvalidParameterError: If the noise is not above 0.
         """
         _check.positive(noise_multiplier=noise_multiplier)
         sums, moments, clusters, covariances = (noise_multiplier / math.sqrt(s) for s in self.shares)

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Synthetic images of MNIST and Fashion-MNIST: what classifiers learn from them."""
+
+import argparse
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from models.results import Row
+
+from sfumato.datasets import load
+from sfumato.generative.evaluation import EvaluationSettings, evaluate
+from sfumato.generative.fit_settings import FitSettings
+from sfumato.generative.recipes import image_method
+
+DELTA = 1e-5
+DRAWN = 60_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One method on one data set, with the bars of its scores."""
+
+    data: str
+    method: str
+    epsilon: float
+    bars: dict[tuple[str, str], float]  # by classifier and score
+
+
+CASES = {
+    "dp-cgan": Case(
+        data="mnist",
+        method="dp-cgan",
+        epsilon=9.6,
+        bars={("logistic regression", "auroc"): 0.90, ("MLP", "auroc"): 0.93},
+    ),
+    "mnist-10": Case(data="mnist", method="dp-cgan", epsilon=10.0, bars={("CNN", "accuracy"): 0.95}),
+    "mnist-1": Case(data="mnist", method="diffusion", epsilon=1.0, bars={("CNN", "accuracy"): 0.90}),
+    "fashion-10": Case(
+        data="fashion-mnist", method="dp-cgan", epsilon=10.0, bars={("CNN", "accuracy"): 0.80}
+    ),
+    "mixtures": Case(data="mnist", method="mixtures", epsilon=10.0, bars={}),
+    "real": Case(data="mnist", method="real", epsilon=0.0, bars={}),
+}
+
+
+def images(name: str, options: argparse.Namespace) -> Iterator[Row]:
+    """Fit a method with each seed, draw, and score classifiers that learn from the draws."""
+    case = CASES[name]
+    if options.quick:
+        case = replace(case, data="digits", bars={})
+    data, found, seconds = load(case.data), list[Any](), list[float]()
+    for seed in options.seeds:
+        torch.manual_seed(seed)
+        began = time.perf_counter()
+        synthetic = _made(case, data, options, seed)
+        seconds.append(time.perf_counter() - began)
+        how = EvaluationSettings(map_rows=0, device=options.device, seed=seed)
+        holdout = data.test.features, data.test.labels
+        found.append(evaluate(synthetic, holdout, classes=data.num_classes, settings=how))
+    yield from _scores(case, found)
+    yield Row(subject=_subject(case), name="fit and draw, s", value=statistics.mean(seconds))
+
+
+def _made(case: Case, data: Any, options: argparse.Namespace, seed: int) -> tuple[Any, Any]:
+    if case.method == "real":
+        return data.train.features, data.train.labels
+    where = FitSettings(epsilon=1.0, device=options.device).where()
+    method = image_method(case.method, public_size=data.public_size, gpu=where.type == "cuda")
+    made = method.fit(data, epsilon=case.epsilon, delta=DELTA, device=where, progress=False)
+    return made.sample(2000 if options.quick else DRAWN, seed=seed)
+
+
+def _subject(case: Case) -> str:
+    promised = "without privacy" if case.method == "real" else f"at epsilon {case.epsilon:g}"
+    return f"{case.data}, {case.method} {promised}"
+
+
+def _scores(case: Case, found: list[Any]) -> Iterator[Row]:
+    for place, first in enumerate(found[0].scores):
+        for score in ("accuracy", "auroc"):
+            values = [float(getattr(each.scores[place], score)) for each in found]
+            yield Row(
+                subject=_subject(case),
+                name=f"{first.classifier}, {score}",
+                value=statistics.mean(values),
+                bar=case.bars.get((first.classifier, score)),
+                at_least=True,
+                note=", ".join(f"{value:.4f}" for value in values),
+            )
+    signs = max(len(each.collapse.findings) for each in found)
+    yield Row(subject=_subject(case), name="signs of collapse", value=signs)

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The settings of `sfumato synthesize`: one list, of which the flags of the command are made."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sfumato.cli.flags import flag
+
+__all__ = ["SynthesisSettings"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SynthesisSettings:
+    """Everything that can be set for a generator; None is left to the defaults of the data set."""
+
+    data: str | None = None  # the argument of the command
+    method: str | None = flag("Of images: dp-cgan, dp-gan, diffusion or mixtures.")
+    epsilon: float | None = flag("The epsilon of everything that is generated.")
+    delta: float | None = flag(
+        "The delta of the guarantee; of a named set the largest power of ten below 1 / size."
+    )
+    out: str | None = flag("A folder for images, a grid of them and the generator.")
+    count: int | None = flag("How many images to draw; 10000 if not said.")
+    classes: int | None = flag("Of your own .npz file: the number of classes, if labels are 0, 1, 2 ...")
+    public_size: int | None = flag(
+        "Of your own file: the number of rows that may be known, such as a rounded one."
+    )
+    evaluation: str | None = flag(
+        "Of your own file: rows that are NOT protected, in the same form, to evaluate with."
+    )
+    device: str | None = flag("Where to train, such as cuda; a GPU if there is one.")
+    audit: int | None = flag("Let this many canaries audit DP-SGD, where the method uses it.")
+    ledger: str | None = flag("Charge the generator to an account of this ledger.")
+    account: str | None = flag("The account in that ledger.")
+    purpose: str | None = flag("What the generator is for; the account keeps it.")
+    report: str | None = flag("Write a page with the evaluation here.")
+    seed: int | None = flag("For study only: noise from a seed protects nobody.")
+
+    def given(self) -> dict[str, Any]:
+        """Return what is set, by name."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the data is a file, and not a named public set."""
+        return self.data is not None and (Path(self.data).suffix != "" or Path(self.data).exists())
