@@ -70,10 +70,11 @@ class MarginalQueries:
         needed = tuple(c for c in clique if c in separator or c in wanted or c in outer)
         result = tuple(sorted({*separator, *wanted} & {*needed, *outer}))
         local = self._conditional(place, needed, separator)
-        operands: list[object] = [local, list(needed)]
+        label = {column: place for place, column in enumerate(sorted({*needed, *outer}))}.__getitem__
+        operands: list[object] = [local, [*map(label, needed)]]
         for columns, values in parts:
-            operands += [values, list(columns)]
-        return result, np.einsum(*operands, list(result), optimize=True)  # type: ignore[call-overload] # pairs
+            operands += [values, [*map(label, columns)]]
+        return result, np.einsum(*operands, [*map(label, result)], optimize=True)  # type: ignore[call-overload] # pairs
 
     def _conditional(self, place: int, needed: Clique, separator: Clique) -> Floats:
         table = summed_to(self._beliefs.tables[place], self._beliefs.axes[place], needed)

@@ -20,7 +20,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from sfumato.generative.tables.belief_propagation import Beliefs, Floats, calibrated, summed_to
+from sfumato.generative.tables.belief_propagation import Beliefs, Floats, Propagation, summed_to
 from sfumato.generative.tables.clique_marginals import MarginalQueries
 from sfumato.generative.tables.junction_tree import Clique, JunctionTree, junction_tree
 
@@ -70,7 +70,7 @@ class GraphicalModel:
     @cached_property
     def beliefs(self) -> Beliefs:
         """The marginals of the tree's cliques."""
-        return calibrated(self.tree, self.sizes, self.potentials)
+        return Propagation(self.tree, self.sizes, tuple(self.potentials)).run(self.potentials)
 
     @cached_property
     def _queries(self) -> MarginalQueries:
@@ -258,6 +258,17 @@ class _Descent:
     def tree(self) -> JunctionTree:
         return junction_tree(self.sizes, self.targets)
 
+    @cached_property
+    def sources(self) -> list[tuple[Clique, Clique | int]]:
+        """Measured marginals, large ones first, and what each is summed from: a larger one, or a clique."""
+        found: list[tuple[Clique, Clique | int]] = []
+        for columns in sorted(self.targets, key=len, reverse=True):
+            larger = [each for each, _ in found if set(columns) < set(each)]
+            host = self.tree.host(columns)
+            assert host is not None  # the tree was made for these columns
+            found.append((columns, min(larger, key=lambda each: self.targets[each].values.size, default=host)))
+        return found
+
     def run(self, potentials: dict[Clique, Floats], *, iterations: int) -> dict[Clique, Floats]:
         # The squares are smooth relative to entropy with this constant; far longer steps mostly succeed.
         step = 1 / (self.total * math.fsum(each.stddev**-2 for each in self.targets.values()))
@@ -267,11 +278,12 @@ class _Descent:
             found = self._stepped(potentials, marginals, loss, slopes, step)
             if found is None:
                 break
-            potentials, marginals, step, before = *found, loss
+            tried, before = step, loss
+            potentials, marginals, step = found
             loss, slopes = self._loss(marginals)
             if before - loss <= _ENOUGH * before:
                 break
-            step *= _FASTER
+            step *= _FASTER if step == tried else 1.0
         return potentials
 
     def _stepped(
@@ -294,13 +306,19 @@ class _Descent:
 
     def _marginals(self, potentials: Mapping[Clique, Floats]) -> dict[Clique, Floats]:
         """Return the model's counts of the measured marginals."""
-        beliefs = calibrated(self.tree, self.sizes, potentials)
+        beliefs = self.propagation.run(potentials)
         found: dict[Clique, Floats] = {}
-        for columns in self.targets:
-            place = self.tree.host(columns)
-            assert place is not None  # the tree was made for these columns
-            found[columns] = self.total * summed_to(beliefs.tables[place], beliefs.axes[place], columns)
+        for columns, source in self.sources:
+            if isinstance(source, int):
+                table, axes = beliefs.tables[source], beliefs.axes[source]
+                found[columns] = self.total * summed_to(table, axes, columns)
+            else:
+                found[columns] = summed_to(found[source], source, columns)
         return found
+
+    @cached_property
+    def propagation(self) -> Propagation:
+        return Propagation(self.tree, self.sizes, tuple(self.targets))
 
     def _loss(self, marginals: Mapping[Clique, Floats]) -> tuple[float, dict[Clique, Floats]]:
         loss, slopes = 0.0, dict[Clique, Floats]()
