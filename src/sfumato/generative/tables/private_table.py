@@ -41,12 +41,20 @@ class PrivateRows:
         return self.units is not None
 
     def require(self, names: tuple[str, ...]) -> None:
-        """Raise if the columns are not these.
+        """Raise if the columns are not these, or differ in length. Names and shapes are public.
 
         Args:
             names: The names of the columns.
+
+        Raises:
+            InvalidParameterError: If something is wrong.
         """
         require_columns(self.table, names)
+        lengths = {_length(self.table[name]) for name in names}
+        if len(lengths) > 1:
+            raise InvalidParameterError("all columns must have the same number of rows.")
+        if self.units is not None and {_length(self.units)} != lengths:
+            raise InvalidParameterError("units must have one entry for each row.")
 
     def read(self) -> "PrivateRows":
         """Return the rows.
@@ -140,17 +148,18 @@ class PrivateColumns:
         rows.require(names)
         _check.count(rows_per_unit=rows_per_unit)
         found = {name: cells_of(rows.table[name]) for name in names}
-        length = len(found[names[0]])
-        if any(len(cells) != length for cells in found.values()):
-            raise InvalidParameterError("all columns must have the same number of rows.")
         if rows.units is None:
             return cls(found)
         owners = [_owner(cell) for cell in cells_of(rows.units)]
-        if len(owners) != length:
-            raise InvalidParameterError("units must have one entry for each row.")
-        places = np.arange(length, dtype=np.float64)[:, None]
+        places = np.arange(len(owners), dtype=np.float64)[:, None]
         kept = np.sort(bounded_rows(places, owners, rows_per_unit)[:, 0].astype(np.int64))
         return cls({name: _taken(cells, kept) for name, cells in found.items()})
+
+
+def _length(column: Any) -> int:
+    if isinstance(column, str | bytes) or not hasattr(column, "__len__"):
+        raise InvalidParameterError("each column of a table, and its units, is a list, an array or a Series.")
+    return len(column)
 
 
 def _owner(cell: object) -> Hashable:
