@@ -7,12 +7,13 @@
 
 Claim       Add-remove neighbors, one row as the unit, epsilon 1, delta 1e-5, the same for both. Our noise is
             secure, so a seed sets only where in their bins numbers lie; the peer's noise comes from the seed.
-Adult       32,561 rows, 14 columns, without the weights of the survey. Ranges and categories are declared from
-            adult.names, and both use the same codes. Workload: all pairs of columns. Bars: AUROC at most 0.03
-            below that of real rows and 0.005 below AIM's, marginals no worse than AIM's, a tenth of its time.
+Adult       32,561 rows, 14 columns, without the weights of the survey. Ranges and categories are declared
+            from adult.names, and both use the same codes. Workload: all pairs of columns. Bars: AUROC at most
+            0.03 below that of real rows and 0.005 below AIM's, marginals no worse, a tenth of its time.
+Settings    Our defaults were chosen on this table, with other noise.
 Peer        AIM (McKenna et al. 2022) on `mbi` 2.0.0, which ships the estimation without the mechanism:
-            benchmarks/peers/aim.py. Its environment, made by `python -m venv` and `pip install mbi==2.0.0`, is
-            .venv-aim or what SFUMATO_AIM_PYTHON names. Without it, its rows are left out.
+            benchmarks/peers/aim.py. Its environment, made by `python -m venv` and `pip install mbi==2.0.0`,
+            is .venv-aim or what SFUMATO_AIM_PYTHON names. Without it, its rows are left out.
 Data        SFUMATO_DATA names a folder, as in benchmarks/accuracy.py.
 """
 

@@ -3,10 +3,11 @@
 
     python benchmarks/peers/aim.py < setting.json > answer.json
 
-Written from Algorithms 2 and 3 of McKenna et al. 2022, arXiv:2201.12677, with the paper's constants: 16 rounds
-for each column to start with, a tenth of each round for the choice, mirror descent of 1000 steps, warm starts,
-80 MB of model. The budget is the rho whose conversion by Canonne et al. 2020 is (epsilon, delta). Noise comes
-from numpy, which is faster than secure noise. The setting names a file of codes and one for the result.
+Written from Algorithms 2 and 3 of McKenna et al. 2022, arXiv:2201.12677, with the paper's constants: 16
+rounds for each column to start with, a tenth of each round for the choice, mirror descent of 1000 steps, warm
+starts, 80 MB of model. The budget is the rho whose conversion by Canonne et al. 2020 is (epsilon, delta).
+Noise comes from numpy, which is faster than secure noise. The setting names a file of codes and one for the
+result.
 """
 
 import json
@@ -73,7 +74,9 @@ class Aim:
         self.names = [f"c{place}" for place in range(len(sizes))]
         self.domain = mbi.Domain(self.names, sizes)
         self.sizes = sizes
-        inside = {part for each in workload for n in range(1, len(each) + 1) for part in combinations(each, n)}
+        inside = {
+            part for each in workload for n in range(1, len(each) + 1) for part in combinations(each, n)
+        }
         self.weights = {
             each: sum(len(set(each) & set(other)) for other in workload)
             for each in sorted(inside, key=lambda each: (len(each), each))
@@ -102,13 +105,15 @@ class Aim:
         self.model = engine.estimate(self.domain, self.found, iters=steps, warm_start=self.model)
 
     def answers(self, asked: list[tuple[int, ...]]) -> dict[tuple[int, ...], np.ndarray]:
-        """Return the model's counts. mbi compiles a program for each, which takes minutes a round: numpy here."""
+        """Return the model's counts, by numpy: mbi compiles a program for each, which takes minutes."""
         known = self.model.potentials
         factors = [
             (tuple(self.names.index(name) for name in clique), np.asarray(known[clique].values, dtype=float))
             for clique in known.cliques
         ]
-        return {each: float(self.model.total) * eliminated(factors, each, self.sizes).ravel() for each in asked}
+        return {
+            each: float(self.model.total) * eliminated(factors, each, self.sizes).ravel() for each in asked
+        }
 
     def fitting(self, limit: float) -> list[tuple[int, ...]]:
         """Return the candidates with which the model has at most `limit` MB, or is no larger than it is."""
@@ -132,7 +137,9 @@ class Aim:
             ]
         )
         noise = self.draws.gumbel(size=len(known))
-        return known[int(np.argmax(epsilon * scores / (2 * max(self.weights[each] for each in known)) + noise))]
+        return known[
+            int(np.argmax(epsilon * scores / (2 * max(self.weights[each] for each in known)) + noise))
+        ]
 
     def run(self, rho: float, *, megabytes: float, steps: int) -> int:
         """Run all rounds, and return their number."""

@@ -36,7 +36,16 @@ EPSILON, DELTA = 1.0, 1e-5
 TARGET, RICH = "income", ">50K"
 NAMES = (
     *("age", "workclass", "fnlwgt", "education", "education-num", "marital-status", "occupation"),
-    *("relationship", "race", "sex", "capital-gain", "capital-loss", "hours-per-week", "native-country", TARGET),
+    *(
+        "relationship",
+        "race",
+        "sex",
+        "capital-gain",
+        "capital-loss",
+        "hours-per-week",
+        "native-country",
+        TARGET,
+    ),
 )
 _UNKNOWN = ("workclass", "occupation", "native-country")  # with a `?`, by adult.names
 _GAIN = (0, 1, 1000, 2000, 3000, 4000, 5000, 6000, 7000, 8000, 10_000, 14_000, 16_000, 20_000, 50_000, 99_999)
@@ -88,7 +97,9 @@ def tidy(rows: pd.DataFrame, known: Domain) -> pd.DataFrame:
 
 def scores(train: pd.DataFrame, test: pd.DataFrame, known: Domain) -> dict[str, float]:
     """Return the AUROC on real test rows of classifiers that learned from `train`."""
-    texts = [name for name, declared in known.columns.items() if isinstance(declared, Category) and name != TARGET]
+    texts = [
+        name for name, declared in known.columns.items() if isinstance(declared, Category) and name != TARGET
+    ]
     numbers = [name for name, declared in known.columns.items() if isinstance(declared, Number)]
     codes = OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1)
     models = {
@@ -97,15 +108,15 @@ def scores(train: pd.DataFrame, test: pd.DataFrame, known: Domain) -> dict[str, 
             HistGradientBoostingClassifier(random_state=0),
         ),
         "logistic regression": make_pipeline(
-            make_column_transformer((OneHotEncoder(handle_unknown="ignore"), texts), (StandardScaler(), numbers)),
+            make_column_transformer(
+                (OneHotEncoder(handle_unknown="ignore"), texts), (StandardScaler(), numbers)
+            ),
             LogisticRegression(max_iter=300),
         ),
     }
     truth = test[TARGET] == RICH
     return {
-        name: float(
-            roc_auc_score(truth, model.fit(train, train[TARGET] == RICH).predict_proba(test)[:, 1])
-        )
+        name: float(roc_auc_score(truth, model.fit(train, train[TARGET] == RICH).predict_proba(test)[:, 1]))
         for name, model in models.items()
     }
 
@@ -175,7 +186,9 @@ def adult(options: argparse.Namespace) -> Iterator[Row]:
             if made is not None:
                 rows = tidy(known.decode(made[0], seed=seed), known)
                 values = {f"AUROC of {name}": value for name, value in scores(rows, real_test, known).items()}
-                values["two-way marginals, mean total variation"] = marginal_error(codes, made[0], known.sizes)
+                values["two-way marginals, mean total variation"] = marginal_error(
+                    codes, made[0], known.sizes
+                )
                 values["time, s"] = made[1]
                 found[who].append(values)
                 print(who, seed, values, file=sys.stderr, flush=True)
@@ -204,7 +217,12 @@ def _bars(subject: str, real: dict[str, float], means: dict[str, Any], *, bars: 
             subject=subject, name=f"AUROC of {name}, below AIM", value=less, bar=0.005 if bars else None
         )
     name = "two-way marginals, mean total variation"
-    yield Row(subject=subject, name=f"{name}, over AIM's", value=mine[name] / peer[name], bar=1.0 if bars else None)
     yield Row(
-        subject=subject, name="time over AIM's", value=mine["time, s"] / peer["time, s"], bar=0.1 if bars else None
+        subject=subject, name=f"{name}, over AIM's", value=mine[name] / peer[name], bar=1.0 if bars else None
+    )
+    yield Row(
+        subject=subject,
+        name="time over AIM's",
+        value=mine["time, s"] / peer["time, s"],
+        bar=0.1 if bars else None,
     )

@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sfumato.accounting.price import price
+from sfumato.accounting.upstream import dp_event as dp
 from sfumato.audit.mechanisms.mechanism_attack import audit_mechanism
 from sfumato.audit.mechanisms.neighbor_distances import WATCHED, LeakError, Watch
 from sfumato.audit.mechanisms.replay import replay
 from sfumato.generative.tables import adaptive_rounds
 from sfumato.generative.tables.adaptive_rounds import GRID, AdaptiveRounds, TableCounts, score
 from sfumato.generative.tables.count_noise import CountNoise, NoiseBudget
-from sfumato.generative.tables.graphical_model import estimate
+from sfumato.generative.tables.model.graphical_model import estimate
 from sfumato.generative.tables.noisy_marginals import MarginalsClaim
 from sfumato.generative.tables.workload import all_marginals, candidates
-from sfumato.accounting.price import price
-from sfumato.accounting.upstream import dp_event as dp
 from sfumato.testing import seeded
 
 SIZES = (3, 2, 2)
@@ -172,9 +172,7 @@ def test_an_attack_contradicts_the_claim_if_the_noise_is_too_small():
 def test_the_wrong_marginal_is_chosen_at_a_large_epsilon():
     codes = np.column_stack([CODES[:, 0], CODES[:, 1], CODES[:, 1]])  # columns 1 and 2 are equal
     table = TableCounts(np.tile(codes, (50, 1)), SIZES, rows_per_unit=1)
-    single = [
-        table.noisy((c,), CountNoise(stddev=0.1, sensitivity=1), seeded(0)) for c in range(3)
-    ]
+    single = [table.noisy((c,), CountNoise(stddev=0.1, sensitivity=1), seeded(0)) for c in range(3)]
     model = estimate(SIZES, single)
     pairs = {pair: 1 for pair in all_marginals(3, 2)}
     assert table.worst(pairs, model, stddev=0.1, epsilon=50.0, generator=seeded(1)) == (1, 2)

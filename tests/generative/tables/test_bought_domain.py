@@ -19,7 +19,7 @@ COLUMNS = {
 }
 CELLS = {
     "city": ["Rome"] * 400 + ["Oslo"] * 300 + ["Tiny"] + [None, [1], float("nan"), 2.0],
-    "pay": list(range(600, 1300)) + [None, "word", float("inf"), 800, 900],
+    "pay": [*range(600, 1300), None, "word", float("inf"), 800, 900],
     "sex": ["f", "m"] * 352 + ["f"],
 }
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sfumato.errors import InvalidParameterError
-from sfumato.generative.tables.domain import Category, Domain, Number, UnknownDomainError, numbers_of
+from sfumato.generative.tables.domain import Category, Domain, Number, UnknownDomainError
 
 
 class Hostile:
@@ -36,8 +36,8 @@ class Hostile:
 POISON = [
     None, math.nan, math.inf, -math.inf, 1e308, -1e308, 10**400, -(10**400), "", "word", "nan", "inf", "1_0",
     "x" * 10_000, b"bytes", 1 + 2j, np.complex128(1j), [], {}, (1, 2), np.array([1.0]), np.float32(np.nan),
-    pd.NA, pd.NaT, date(2020, 1, 1), Decimal("sNaN"), Decimal("1e999"), Fraction(10**400, 1), Hostile(), object(),
-    np.str_("a"), True, "\ud800",
+    pd.NA, pd.NaT, date(2020, 1, 1), Decimal("sNaN"), Decimal("1e999"), Fraction(10**400, 1), Hostile(),
+    object(), np.str_("a"), True, "\ud800",
 ]  # fmt: skip
 
 DOMAIN = Domain(
@@ -140,7 +140,7 @@ def test_explicit_edges_are_used():
 
 
 def test_a_column_that_is_not_declared_names_both_ways_out():
-    with pytest.raises(UnknownDomainError, match="'city'.*Category.*Number.*UnknownCategory.*UnknownNumber"):
+    with pytest.raises(UnknownDomainError, match=r"'city'.*Category.*Number.*UnknownCategory.*UnknownNumber"):
         DOMAIN.encode({**table(ROWS), "city": [1, 2, 3]})
     with pytest.raises(UnknownDomainError, match="'city'"):
         Domain({"city": None})
@@ -190,7 +190,3 @@ def test_wrong_declarations_are_refused(make):
 
 def test_a_domain_comes_back_from_plain_values():
     assert Domain.from_dict(DOMAIN.to_dict()) == DOMAIN
-
-
-def test_text_of_numbers_is_read_and_other_text_is_missing():
-    np.testing.assert_array_equal(numbers_of(["7", " 8 ", "x", True]), [7.0, 8.0, np.nan, 1.0])

@@ -55,7 +55,9 @@ def test_marginals_are_right_at_a_large_epsilon():
     for pair in combinations(range(3), 2):
         shape = [domain.sizes[column] for column in pair]
         one, two = (
-            np.bincount(np.ravel_multi_index(tuple(codes[:, c] for c in pair), shape), minlength=math.prod(shape))
+            np.bincount(
+                np.ravel_multi_index(tuple(codes[:, c] for c in pair), shape), minlength=math.prod(shape)
+            )
             for codes in (truth, sample)
         )
         assert np.abs(one - two).sum() / 2 / 20_000 < 0.01

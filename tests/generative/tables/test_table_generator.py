@@ -8,9 +8,9 @@ import pytest
 
 from sfumato.accounting.guarantee import Guarantee, Relation
 from sfumato.errors import InvalidParameterError
-from sfumato.generative.tables.belief_propagation import ImpossibleError
 from sfumato.generative.tables.domain import Category, Domain, Number
-from sfumato.generative.tables.graphical_model import GraphicalModel
+from sfumato.generative.tables.model.belief_propagation import ImpossibleError
+from sfumato.generative.tables.model.graphical_model import GraphicalModel
 from sfumato.generative.tables.table_generator import TableGenerator
 
 DOMAIN = Domain(

@@ -26,8 +26,8 @@ import numpy.typing as npt
 
 from sfumato.accounting.guarantee import Relation
 from sfumato.generative.tables.count_noise import CountNoise, NoiseBudget
-from sfumato.generative.tables.graphical_model import GraphicalModel, Measurement, estimate
-from sfumato.generative.tables.junction_tree import Clique, tree_cells
+from sfumato.generative.tables.model.graphical_model import GraphicalModel, Measurement, estimate
+from sfumato.generative.tables.model.junction_tree import Clique, tree_cells
 from sfumato.mechanisms.random import Generator
 from sfumato.mechanisms.selection import Exponential
 
@@ -37,7 +37,7 @@ Codes = npt.NDArray[np.int64]
 Counts = npt.NDArray[np.int64]
 
 GRID = 256  # steps of a count in which scores are computed
-_MORE = 4.0  # times the noise budget of a round, once a measurement shows little that is new
+_MORE = 2.0  # times the noise budget of a round, once a measurement shows little that is new (AIM: 4)
 _BYTES = 8  # of a cell
 _LAST = 2.0  # if less than this many rounds' budget is left, the next round takes all of it
 

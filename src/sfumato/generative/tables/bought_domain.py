@@ -14,16 +14,16 @@ Source     `statistics.groups.key_discovery`, `statistics.unbounded.bounds`.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from sfumato import _check
 from sfumato.accounting.events import DpEvent, compose
-from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError
-from sfumato.generative.tables.domain import Category, Domain, Field, Number, numbers_of, text_of
+from sfumato.generative.tables.cells import Cells, numbers_of, text_of
+from sfumato.generative.tables.domain import Category, Domain, Field, Number
 from sfumato.generative.tables.private_table import PrivateColumns
 from sfumato.mechanisms.random import Generator
 from sfumato.statistics.columns.columns import ArrayColumn
@@ -176,7 +176,7 @@ class DomainPurchase:
         return Domain({name: found[name] for name in self.columns})
 
     def _categories(
-        self, name: str, question: KeyDiscovery, cells: Sequence[object], generator: Generator | None
+        self, name: str, question: KeyDiscovery, cells: Cells, generator: Generator | None
     ) -> Category:
         counted = Counter(text for text in map(text_of, cells) if text is not None)
         keys = sorted(counted)
@@ -190,7 +190,7 @@ class DomainPurchase:
         return Category(values=tuple(key for key, keep in zip(keys, kept, strict=True) if keep)[:most])
 
     def _bounds(
-        self, name: str, question: AutomaticBounds, cells: Sequence[object], generator: Generator | None
+        self, name: str, question: AutomaticBounds, cells: Cells, generator: Generator | None
     ) -> Number:
         column = self.columns[name]
         assert isinstance(column, UnknownNumber)
@@ -200,4 +200,3 @@ class DomainPurchase:
         if column.whole:
             lower, upper = float(np.floor(lower)), float(np.ceil(upper))
         return Number(lower=lower, upper=upper, bins=column.bins, whole=column.whole)
-

@@ -44,7 +44,7 @@ _SLACK = 1e-9  # relative: sums of squared shifts are rounded
 
 
 class OverspentError(RuntimeError):
-    """A noise was requested that the budget does not cover: an error in this library, and nothing is drawn."""
+    """A noise was requested that the budget does not cover. Nothing is drawn: the library has an error."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,35 +15,34 @@ Edge cases Numbers beyond the bounds, infinite ones too, count in the first or t
 Failure    Names and shapes are public, and wrong ones are refused. No message shows a value of the data.
 """
 
-import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
-from fractions import Fraction
 from functools import cached_property
-from typing import Any, cast
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from sfumato import _check
 from sfumato.errors import InvalidParameterError
-from sfumato.statistics.columns.input_values import quietly
+from sfumato.generative.tables.cells import (
+    UNKNOWN,
+    Cells,
+    UnknownDomainError,
+    cells_of,
+    numbers_of,
+    place_of,
+    require_columns,
+    text_of,
+)
 
-__all__ = ["Category", "Domain", "Field", "Number", "UnknownDomainError", "cells_of", "numbers_of", "require_columns", "text_of"]
+__all__ = ["Category", "Domain", "Field", "Number", "UnknownDomainError"]
 
 Codes = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Plain = str | int | float | bool
-_NUMBERS = (bool, int, float, np.bool_, np.integer, np.floating, Decimal, Fraction, str)
-_PLAIN = (str, int, float, bool, np.bool_, np.integer, np.floating)
 _MOST_CODES = 1 << 20
-_LONGEST = 200  # characters of a category
-_LARGEST = 1e18  # of a number that may be a category
-
-
-class UnknownDomainError(InvalidParameterError):
-    """A column has no declared values, and none were bought."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,7 +82,7 @@ class Category:
         """The number of codes."""
         return len(self.values) + self.missing
 
-    def encode(self, cells: Sequence[object]) -> Codes:
+    def encode(self, cells: Cells) -> Codes:
         """Return the code of each cell.
 
         Args:
@@ -95,7 +94,7 @@ class Category:
         places: dict[Hashable, int] = {text_of(value): place for place, value in enumerate(self.values)}
         places.update({value: place for place, value in enumerate(self.values)})
         other = self.size - 1
-        return np.fromiter((_place(cell, places, other) for cell in cells), np.int64, len(cells))
+        return np.fromiter((place_of(cell, places, other) for cell in cells), np.int64, len(cells))
 
     def decode(self, codes: Codes, randomness: np.random.Generator) -> npt.NDArray[Any]:
         """Return the value of each code.
@@ -148,10 +147,10 @@ class Number:
             _check.in_range(1, _MOST_CODES, bins=self.bins)
         else:
             object.__setattr__(self, "bins", tuple(float(edge) for edge in self.bins))
-            self._check_edges(cast("tuple[float, ...]", self.bins))
+            self._check_edges(self.bins)
 
     def _check_edges(self, edges: tuple[float, ...]) -> None:
-        rises = all(one < two for one, two in zip(edges, edges[1:], strict=False))
+        rises = all(one < two for one, two in pairwise(edges))
         whole = not self.whole or all(edge.is_integer() for edge in edges)
         if not (len(edges) >= 2 and rises and whole and (edges[0], edges[-1]) == (self.lower, self.upper)):
             raise InvalidParameterError(
@@ -175,7 +174,7 @@ class Number:
         """The number of codes."""
         return len(self.edges) - 1 + self.missing
 
-    def encode(self, cells: Sequence[object]) -> Codes:
+    def encode(self, cells: Cells) -> Codes:
         """Return the code of each cell.
 
         Args:
@@ -249,7 +248,7 @@ class Domain:
             raise InvalidParameterError("a domain needs columns, each with its name: {'age': Number(...)}.")
         for name, declared in self.columns.items():
             if not isinstance(declared, Category | Number):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not be typed
-                raise UnknownDomainError(_UNKNOWN.format(name))
+                raise UnknownDomainError(UNKNOWN.format(name))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -345,119 +344,6 @@ class Domain:
         """
         kinds: dict[str, Any] = {"category": Category, "number": Number}
         return cls({name: kinds[kind](**rest) for name, (kind, rest) in plain.items()})
-
-
-_UNKNOWN = (
-    "the values of column {0!r} are not known. Declare them, {0!r}: Category(values=[...]) or Number(lower=..., "
-    "upper=...); or let the release buy them, {0!r}: UnknownCategory() or UnknownNumber(). Or leave the column "
-    "out of the table."
-)
-
-
-def require_columns(frame: Any, names: Sequence[str]) -> None:
-    """Refuse a frame that lacks a column or has others. Names are public."""
-    given = [*_names(frame)]
-    for name in given:
-        if name not in names:
-            raise UnknownDomainError(_UNKNOWN.format(name))
-    if len(given) != len(set(given)):
-        raise InvalidParameterError("two columns of the table have the same name.")
-    lacking = [name for name in names if name not in given]
-    if lacking:
-        raise InvalidParameterError(f"the table has no column {lacking[0]!r}, which the domain declares.")
-
-
-def _names(frame: Any) -> Iterator[Any]:
-    if isinstance(frame, Mapping):
-        return iter(cast("Mapping[Any, Any]", frame))
-    if hasattr(frame, "columns") and hasattr(frame, "__getitem__"):
-        return iter(frame.columns)
-    raise InvalidParameterError("a table is a pandas DataFrame, or columns by name: {'age': [...], ...}.")
-
-
-def cells_of(column: Any) -> Sequence[object]:
-    """Return the cells of a column, one by one and unchanged; an array of numbers as it is.
-
-    Args:
-        column: A Series, array or list.
-
-    Returns:
-        The cells.
-
-    Raises:
-        InvalidParameterError: If it is not one column.
-    """
-    known = getattr(column, "to_numpy", None)
-    array = column if isinstance(column, np.ndarray) else None
-    if known is not None and isinstance(getattr(column, "dtype", None), np.dtype):
-        array = known()
-    if array is not None:
-        if array.ndim != 1:
-            raise InvalidParameterError("each column of a table has one dimension.")
-        return array if array.dtype.kind in "biuf" else array.tolist()
-    listed = quietly(lambda: list(column))
-    if listed is None or isinstance(column, str | bytes):
-        raise InvalidParameterError("each column of a table is a list, an array or a Series.")
-    return listed
-
-
-def numbers_of(cells: Sequence[object]) -> Floats:
-    """Return cells as float64: NaN for those that are not numbers, infinity for those that are too large.
-
-    Args:
-        cells: The private cells.
-
-    Returns:
-        The numbers.
-
-    >>> numbers_of([1, "2.5", "two", None, 10**400])
-    array([1. , 2.5, nan, nan, inf])
-    """
-    if isinstance(cells, np.ndarray):
-        return cells.astype(np.float64)
-    return np.fromiter((_number(cell) for cell in cells), np.float64, len(cells))
-
-
-def _number(cell: object) -> float:
-    if not isinstance(cell, _NUMBERS):
-        return math.nan
-    try:
-        return float(cell)
-    except OverflowError:  # a whole number or a fraction beyond float64
-        return math.inf if cast(int, cell) > 0 else -math.inf
-    except Exception:  # text that is not a number, or a signaling NaN; the message may quote it
-        return math.nan
-
-
-def _place(cell: object, places: Mapping[Hashable, int], other: int) -> int:
-    try:
-        found = places.get(cast(Hashable, cell))
-    except Exception:  # a list or another cell that cannot be compared; the message may quote it
-        return other
-    return places.get(text_of(cell), other) if found is None else found
-
-
-def text_of(cell: object) -> str | None:
-    """Return the text of a cell, the same for 1 and 1.0; None for a cell that cannot be a category.
-
-    Args:
-        cell: The private cell.
-
-    Returns:
-        The text.
-
-    >>> text_of(1.0), text_of("tea"), text_of(None), text_of(float("nan"))
-    ('1', 'tea', None, None)
-    """
-    if not isinstance(cell, _PLAIN):
-        return None
-    plain: Any = cell.item() if isinstance(cell, np.generic) else cell
-    if isinstance(plain, float):
-        if not math.isfinite(plain):
-            return None
-        plain = int(plain) if plain.is_integer() else plain
-    found = str(plain) if isinstance(plain, str) or abs(plain) < _LARGEST else ""
-    return found if 0 < len(found) <= _LONGEST else None
 
 
 def _plain(declared: Field) -> tuple[str, dict[str, Any]]:

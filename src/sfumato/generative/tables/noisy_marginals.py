@@ -34,7 +34,7 @@ from sfumato.generative.tables.adaptive_rounds import AdaptiveRounds, TableCount
 from sfumato.generative.tables.bought_domain import Column, DomainPurchase
 from sfumato.generative.tables.count_noise import NoiseBudget
 from sfumato.generative.tables.domain import Domain
-from sfumato.generative.tables.junction_tree import Clique
+from sfumato.generative.tables.model.junction_tree import Clique
 from sfumato.generative.tables.private_table import PrivateColumns, private_rows
 from sfumato.generative.tables.progress_bar import rounds_bar
 from sfumato.generative.tables.table_generator import TableGenerator
@@ -103,11 +103,11 @@ class NoisyMarginals:
     degree: int = 2
     target: str | None = None
     rounds: int | None = None
-    model_size_mb: float = 16.0
-    selection_share: float = 0.1
+    model_size_mb: float = 8.0
+    selection_share: float = 0.05
     first_share: float = 0.08
     domain_share: float = 0.1
-    iterations: int = 60
+    iterations: int = 100
 
     def __post_init__(self) -> None:
         _check.count(degree=self.degree, iterations=self.iterations)
@@ -221,9 +221,7 @@ class NoisyMarginals:
         with _paid(claim, account, purpose=purpose, generator=generator):
             columns = PrivateColumns.of(rows.read(), names, rows_per_unit=rows_per_unit)
             known = purchase.buy(columns, generator=generator)
-            counts = TableCounts(
-                known.encode(columns.cells), known.sizes, rows_per_unit=rows_per_unit
-            )
+            counts = TableCounts(known.encode(columns.cells), known.sizes, rows_per_unit=rows_per_unit)
             budget = NoiseBudget(noise_multiplier=claim.noise_multiplier, sensitivity=rows_per_unit)
             with rounds_bar(claim.rounds, shown=progress) as bar:
                 model = self._plan(known, claim).run(counts, budget, generator=generator, advance=bar)
@@ -299,5 +297,3 @@ def _check_purpose(account: Account | None, purpose: str | None) -> None:
         raise InvalidParameterError(
             "a purpose is written into an account, but none was given: pass account=..."
         )
-
-

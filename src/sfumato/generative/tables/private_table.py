@@ -16,7 +16,7 @@ import numpy as np
 
 from sfumato import _check
 from sfumato.errors import InvalidParameterError
-from sfumato.generative.tables.domain import cells_of, require_columns
+from sfumato.generative.tables.cells import cells_of, require_columns
 from sfumato.statistics.columns.input_values import is_missing, quietly
 from sfumato.statistics.columns.row_owners import bounded_rows
 

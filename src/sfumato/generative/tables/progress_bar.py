@@ -11,9 +11,7 @@ __all__ = ["rounds_bar"]
 
 
 @contextmanager
-def rounds_bar(
-    total: int, *, shown: bool, console: Console | None = None
-) -> Generator[Callable[[], None]]:
+def rounds_bar(total: int, *, shown: bool, console: Console | None = None) -> Generator[Callable[[], None]]:
     """Return a context with a function to call after each round.
 
     The bar is on the terminal's error stream, and absent if there is no terminal.

@@ -20,9 +20,9 @@ import numpy.typing as npt
 from sfumato import _check, _files
 from sfumato.accounting.guarantee import Guarantee, Relation
 from sfumato.errors import InvalidParameterError
-from sfumato.generative.tables.belief_propagation import ImpossibleError
 from sfumato.generative.tables.domain import Category, Domain
-from sfumato.generative.tables.graphical_model import GraphicalModel
+from sfumato.generative.tables.model.belief_propagation import ImpossibleError
+from sfumato.generative.tables.model.graphical_model import GraphicalModel
 
 __all__ = ["TableGenerator"]
 
@@ -97,9 +97,8 @@ class TableGenerator:
         declared = self.domain.columns[name]
         code = int(declared.encode([value])[0])
         if isinstance(declared, Category):
-            if code < len(declared.values) and declared.missing or value in declared.values:
-                return code
-            if declared.missing and value is None:
+            listed = value in declared.values or (declared.missing and code < len(declared.values))
+            if listed or (declared.missing and value is None):
                 return code
             raise InvalidParameterError(
                 f"column {name!r} has no value {value!r}. Its values are: {list(declared.values)!r}."
@@ -138,9 +137,9 @@ class TableGenerator:
             What was released, how, and the guarantee.
         """
         said = (
-            f"A generator of synthetic rows of {len(self.domain.names)} columns was fitted to noisy counts of "
-            f"the private table: to those of each column, and to those of {self.facts['measured']} sets of "
-            "columns that were chosen one after another by a noisy comparison with the model.",
+            f"A generator of synthetic rows of {len(self.domain.names)} columns was fitted to noisy counts "
+            f"of the private table: to those of each column, and to those of {self.facts['measured']} sets "
+            "of columns that were chosen one after another by a noisy comparison with the model.",
             f"Values of {self.facts['bought']} of the columns were found by the same release."
             if self.facts["bought"]
             else "The values that each column may have were declared.",

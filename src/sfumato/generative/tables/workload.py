@@ -12,7 +12,7 @@ Source     McKenna, Mullins, Sheldon, Miklau 2022, arXiv:2201.12677, Section 4.1
 from collections.abc import Iterable, Sequence
 from itertools import combinations
 
-from sfumato.generative.tables.junction_tree import Clique
+from sfumato.generative.tables.model.junction_tree import Clique
 
 __all__ = ["all_marginals", "candidates", "target_marginals"]
 

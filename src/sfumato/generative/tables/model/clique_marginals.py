@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sfumato.generative.tables.belief_propagation import Beliefs, Floats, aligned, summed_to
-from sfumato.generative.tables.junction_tree import Clique
+from sfumato.generative.tables.model.belief_propagation import Beliefs, Floats, aligned, summed_to
+from sfumato.generative.tables.model.junction_tree import Clique
 
 __all__ = ["MarginalQueries"]
 

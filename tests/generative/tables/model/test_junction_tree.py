@@ -6,7 +6,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfumato.generative.tables.junction_tree import JunctionTree, junction_tree, tree_cells
+from sfumato.generative.tables.model.junction_tree import JunctionTree, junction_tree, tree_cells
 
 SIZES = st.lists(st.integers(1, 5), min_size=1, max_size=8)
 

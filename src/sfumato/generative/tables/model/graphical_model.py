@@ -20,9 +20,9 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from sfumato.generative.tables.belief_propagation import Beliefs, Floats, Propagation, summed_to
-from sfumato.generative.tables.clique_marginals import MarginalQueries
-from sfumato.generative.tables.junction_tree import Clique, JunctionTree, junction_tree
+from sfumato.generative.tables.model.belief_propagation import Beliefs, Floats, Propagation, summed_to
+from sfumato.generative.tables.model.clique_marginals import MarginalQueries
+from sfumato.generative.tables.model.junction_tree import Clique, JunctionTree, junction_tree
 
 __all__ = ["GraphicalModel", "Measurement", "estimate", "estimated_total"]
 
@@ -224,7 +224,9 @@ def estimate(
     total = estimated_total(measurements)
     targets = _together(measurements)
     known: Mapping[Clique, Floats] = {} if start is None else start.potentials
-    potentials = {each: known[each] if each in known else np.zeros(t.values.shape) for each, t in targets.items()}
+    potentials = {
+        each: known[each] if each in known else np.zeros(t.values.shape) for each, t in targets.items()
+    }
     descent = _Descent(tuple(sizes), total, targets)
     return GraphicalModel(
         sizes=tuple(sizes), total=total, potentials=descent.run(potentials, iterations=iterations)
@@ -266,7 +268,9 @@ class _Descent:
             larger = [each for each, _ in found if set(columns) < set(each)]
             host = self.tree.host(columns)
             assert host is not None  # the tree was made for these columns
-            found.append((columns, min(larger, key=lambda each: self.targets[each].values.size, default=host)))
+            found.append(
+                (columns, min(larger, key=lambda each: self.targets[each].values.size, default=host))
+            )
         return found
 
     def run(self, potentials: dict[Clique, Floats], *, iterations: int) -> dict[Clique, Floats]:
@@ -298,7 +302,9 @@ class _Descent:
         for _ in range(_TRIES):
             moved = {each: values - step * slopes[each] for each, values in potentials.items()}
             found = self._marginals(moved)
-            promised = math.fsum(float(np.vdot(slopes[each], marginals[each] - found[each])) for each in found)
+            promised = math.fsum(
+                float(np.vdot(slopes[each], marginals[each] - found[each])) for each in found
+            )
             if loss - self._loss(found)[0] >= 0.5 * promised > 0:
                 return moved, found, step
             step /= 2

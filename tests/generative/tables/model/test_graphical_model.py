@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfumato.generative.tables.belief_propagation import ImpossibleError
-from sfumato.generative.tables.graphical_model import (
+from sfumato.generative.tables.model.belief_propagation import ImpossibleError
+from sfumato.generative.tables.model.graphical_model import (
     GraphicalModel,
     Measurement,
     estimate,
     estimated_total,
 )
-from tests.generative.tables.joint import joint_of, models
+from tests.generative.tables.model.joint import joint_of, models
 
 RNG = np.random.default_rng(3)
 JOINT = RNG.dirichlet(np.full(24, 0.3)).reshape(2, 3, 4)  # skewed, with many small cells

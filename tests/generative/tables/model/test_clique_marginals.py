@@ -6,10 +6,10 @@ from itertools import permutations
 import numpy as np
 from hypothesis import given
 
-from sfumato.generative.tables.belief_propagation import Propagation, summed_to
-from sfumato.generative.tables.clique_marginals import MarginalQueries
-from sfumato.generative.tables.junction_tree import junction_tree
-from tests.generative.tables.joint import joint_of, models
+from sfumato.generative.tables.model.belief_propagation import Propagation, summed_to
+from sfumato.generative.tables.model.clique_marginals import MarginalQueries
+from sfumato.generative.tables.model.junction_tree import junction_tree
+from tests.generative.tables.model.joint import joint_of, models
 
 
 @given(models(scale=5.0))

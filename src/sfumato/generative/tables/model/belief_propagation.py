@@ -16,12 +16,13 @@ Source     Shafer and Shenoy 1990; Koller and Friedman 2009, Section 10.3.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from sfumato.errors import SfumatoError
-from sfumato.generative.tables.junction_tree import Clique, JunctionTree
+from sfumato.generative.tables.model.junction_tree import Clique, JunctionTree
 
 __all__ = ["Beliefs", "Floats", "ImpossibleError", "Propagation", "aligned", "summed_to"]
 
@@ -187,4 +188,5 @@ def summed_to(table: Floats, axes: Clique, columns: Clique) -> Floats:
     array([2., 2., 2.])
     """
     # einsum is several times as fast as sum for tables of many axes. Its labels are small numbers.
-    return np.einsum(table, range(len(axes)), [axes.index(column) for column in columns])
+    sums: Any = np.einsum  # its annotations lack this form
+    return sums(table, range(len(axes)), [axes.index(column) for column in columns])

@@ -4,7 +4,7 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from sfumato.generative.tables.belief_propagation import aligned
+from sfumato.generative.tables.model.belief_propagation import aligned
 
 
 @st.composite

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfumato.generative.tables.belief_propagation import (
+from sfumato.generative.tables.model.belief_propagation import (
     ImpossibleError,
     Propagation,
     aligned,
     summed_to,
 )
-from sfumato.generative.tables.junction_tree import junction_tree
-from tests.generative.tables.joint import joint_of, models
+from sfumato.generative.tables.model.junction_tree import junction_tree
+from tests.generative.tables.model.joint import joint_of, models
 
 
 @given(models(scale=30.0))
