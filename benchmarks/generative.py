@@ -21,7 +21,7 @@ import argparse
 from collections.abc import Callable, Iterator
 
 from models.results import Row, report
-from tables.adult import adult
+from synthesis.adult import adult
 
 from sfumato.datasets import DataNotFoundError
 

@@ -81,6 +81,19 @@ def test_a_unit_of_many_rows_moves_a_score_by_as_many_times_its_weight(found, we
     assert abs(one - two) <= GRID * weight * rows
 
 
+def test_a_huge_score_is_cut_off_where_floats_hold_it():
+    huge = score(np.array([2**40]), np.zeros(1), 2**20, stddev=1.0)
+    assert huge == 2**53 and float(huge) == huge
+    assert score(np.zeros(4, dtype=np.int64), np.zeros(4), 2**20, stddev=2.0**40) == -(2**53)
+
+
+def test_counts_that_are_not_kept_are_the_same(monkeypatch):
+    kept = release()(CODES, seeded(3))
+    monkeypatch.setattr(adaptive_rounds, "_MOST_KEPT", 4)
+    for one, two in zip(kept, release()(CODES, seeded(3)), strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
 @pytest.mark.parametrize("row", [0, 17, 59])
 def test_only_outputs_of_mechanisms_leave_the_rounds(row):
     calls = replay(release(), CODES, np.delete(CODES, row, axis=0), watch=WATCH)

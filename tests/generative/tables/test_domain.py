@@ -95,6 +95,11 @@ def test_unknown_values_have_the_code_of_missing_ones_or_of_the_last_value():
     assert DOMAIN.columns["age"].encode([None, "word"]).tolist() == [0, 0]
 
 
+def test_an_empty_text_or_an_infinite_category_is_not_a_missing_one():
+    declared = Category(values=["", math.inf, "x" * 300])
+    assert declared.encode([None, "", math.inf, "x" * 300, math.nan]).tolist() == [3, 0, 1, 2, 3]
+
+
 def test_numbers_beyond_the_bounds_count_in_the_outermost_bins():
     assert DOMAIN.columns["size"].encode([-1e9, -math.inf, 1e9, math.inf, 10.0, 10**400]).tolist() == [
         0, 0, 4, 4, 4, 4,

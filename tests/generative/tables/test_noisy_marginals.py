@@ -98,6 +98,18 @@ def test_unknown_columns_are_bought_in_the_same_release():
     assert SMALL.claim(domain, epsilon=8.0, delta=1e-5).noise_multiplier > plain.noise_multiplier
 
 
+def test_a_table_too_small_to_buy_anything_is_fitted():
+    domain = {"kind": UnknownCategory(), "size": UnknownNumber(bins=4), "flag": DOMAIN["flag"]}
+    for rows in (0, 3):
+        made = SMALL.fit(skewed(10)[:rows], **{**TERMS, "domain": domain})
+        assert len(made.sample(5, seed=0)) == 5
+
+
+def test_rows_per_unit_without_units_is_a_statement_of_the_caller():
+    made = SMALL.fit(skewed(100), **TERMS, rows_per_unit=3)
+    assert made.guarantee.privacy_unit == "user" and "not checked" in made.statement()
+
+
 # --- privacy ----------------------------------------------------------------------------------------------
 
 

@@ -51,6 +51,7 @@ def test_a_seed_makes_the_same_rows_again():
 def test_a_condition_holds_in_every_row():
     rows = made().sample(200, given={"kind": "b", "age": 37}, seed=0)
     assert (rows["kind"] == "b").all() and (rows["age"] == 37).all()
+    assert made().sample(3, given={"age": 37.0}, seed=0)["age"].tolist() == [37] * 3
     assert made().sample(20, given={"kind": None, "pay": None}, seed=0)["pay"].isna().all()
 
 

@@ -38,7 +38,8 @@ Counts = npt.NDArray[np.int64]
 
 GRID = 256  # steps of a count in which scores are computed
 _MORE = 2.0  # times the noise budget of a round, once a measurement shows little that is new (AIM: 4)
-_BYTES = 8  # of a cell
+_LARGEST_SCORE = 2**53  # a float holds it; a bound on a score does not raise its sensitivity
+_MOST_KEPT = 2**24  # cells of private counts that are kept for the next round
 _LAST = 2.0  # if less than this many rounds' budget is left, the next round takes all of it
 
 
@@ -54,6 +55,7 @@ class TableCounts:
     def __init__(self, codes: Codes, sizes: Sequence[int], *, rows_per_unit: int) -> None:
         self._codes, self._sizes, self._bound = codes, tuple(sizes), rows_per_unit
         self._known: dict[Clique, Counts] = {}
+        self._kept = 0
 
     def noisy(self, columns: Clique, noise: CountNoise, generator: Generator | None) -> Measurement:
         """Return a marginal with noise.
@@ -103,12 +105,15 @@ class TableCounts:
         return known[mechanism.release(scores, generator=generator)]
 
     def _counts(self, columns: Clique) -> Counts:
-        if columns not in self._known:
-            shape = [self._sizes[column] for column in columns]
-            cells = np.ravel_multi_index(tuple(self._codes[:, column] for column in columns), shape)
-            counted = np.bincount(cells, minlength=math.prod(shape))
-            self._known[columns] = counted.astype(np.int64).reshape(shape)
-        return self._known[columns]
+        if columns in self._known:
+            return self._known[columns]
+        shape = [self._sizes[column] for column in columns]
+        cells = np.ravel_multi_index(tuple(self._codes[:, column] for column in columns), shape)
+        counted = np.bincount(cells, minlength=math.prod(shape)).astype(np.int64).reshape(shape)
+        if self._kept + counted.size <= _MOST_KEPT:
+            self._known[columns] = counted
+            self._kept += counted.size
+        return counted
 
 
 def score(counts: Counts, expected: npt.NDArray[np.float64], weight: int, *, stddev: float) -> int:
@@ -128,7 +133,7 @@ def score(counts: Counts, expected: npt.NDArray[np.float64], weight: int, *, std
     """
     apart = int(np.abs(counts * GRID - np.rint(expected * GRID).astype(np.int64)).sum())
     penalty = round(math.sqrt(2 / math.pi) * stddev * counts.size * GRID)
-    return weight * (apart - penalty)
+    return min(max(weight * (apart - penalty), -_LARGEST_SCORE), _LARGEST_SCORE)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -115,7 +115,8 @@ def numbers_of(cells: Cells) -> Floats:
     array([1. , 2.5, nan, nan, inf])
     """
     if isinstance(cells, np.ndarray):
-        return cells.astype(np.float64)
+        with np.errstate(all="ignore"):  # a long double may be too large
+            return cells.astype(np.float64)
     return np.fromiter((_number(cell) for cell in cells), np.float64, len(cells))
 
 

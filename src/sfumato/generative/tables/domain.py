@@ -91,7 +91,8 @@ class Category:
         Returns:
             The codes.
         """
-        places: dict[Hashable, int] = {text_of(value): place for place, value in enumerate(self.values)}
+        texts = ((text_of(value), place) for place, value in enumerate(self.values))
+        places: dict[Hashable, int] = {text: place for text, place in texts if text is not None}
         places.update({value: place for place, value in enumerate(self.values)})
         other = self.size - 1
         return np.fromiter((place_of(cell, places, other) for cell in cells), np.int64, len(cells))
@@ -212,6 +213,7 @@ class Number:
         bins = np.minimum(codes, len(edges) - 2)
         low, high = edges[bins], edges[bins + 1]
         drawn = low + randomness.random(len(codes)) * (high - low)
+        drawn = np.minimum(drawn, np.nextafter(high, low))  # rounding must not reach the next bin
         drawn = np.minimum(np.floor(drawn) if self.whole else drawn, self.upper)
         if not self.missing:
             return drawn.astype(np.int64) if self.whole else drawn

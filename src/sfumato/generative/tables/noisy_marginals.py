@@ -215,7 +215,7 @@ class NoisyMarginals:
         purchase = self._purchase(domain, epsilon=epsilon, delta=delta, rows_per_unit=rows_per_unit)
         names = tuple(purchase.columns)
         rows.require(names)
-        unit = _unit_of(account, privacy_unit, by_unit=rows.by_unit)
+        unit = _unit_of(account, privacy_unit, by_unit=rows.by_unit, rows_per_unit=rows_per_unit)
         promised = price(claim.event(), delta=delta).guarantee(unit)
         _check_purpose(account, purpose)
         with _paid(claim, account, purpose=purpose, generator=generator):
@@ -273,10 +273,10 @@ def _paid(
         yield
 
 
-def _unit_of(account: Account | None, given: str | None, *, by_unit: bool) -> str:
+def _unit_of(account: Account | None, given: str | None, *, by_unit: bool, rows_per_unit: int) -> str:
     """Return the privacy unit: that of the account, if the rows allow it."""
     if account is None:
-        return given if given is not None else "user" if by_unit else "row"
+        return given if given is not None else "user" if by_unit or rows_per_unit > 1 else "row"
     stated = account.privacy_unit
     if given is not None and given != stated:
         raise InvalidParameterError(

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from sfumato import _check, _files
 from sfumato.accounting.guarantee import Guarantee, Relation
 from sfumato.errors import InvalidParameterError
-from sfumato.generative.tables.domain import Category, Domain
+from sfumato.generative.tables.domain import Category, Domain, Number
 from sfumato.generative.tables.model.belief_propagation import ImpossibleError
 from sfumato.generative.tables.model.graphical_model import GraphicalModel
 
@@ -86,8 +86,8 @@ class TableGenerator:
         codes = model.sample(wanted, randomness)
         made = self.domain.decode(codes, seed=int(randomness.integers(2**62)))
         for name, value in (given or {}).items():
-            if value is not None:
-                made[name] = value
+            if value is not None and isinstance(self.domain.columns[name], Number):
+                made[name] = value  # the number itself, not another one of its bin
         return made
 
     def _codes(self, given: Mapping[str, Any]) -> dict[int, int]:

@@ -30,6 +30,7 @@ Codes = npt.NDArray[np.int64]
 
 _ENOUGH = 1e-5  # relative decrease of the loss in one step below which descent stops
 _TRIES = 25  # halvings of a step
+_MOST_ROWS = 2.0**36  # of a model: its counts in steps of 1/256, added up, still fit 64 bits
 _FASTER = 1.2  # times: the first step length that is tried after an accepted one
 
 
@@ -190,7 +191,7 @@ def estimated_total(measurements: Sequence[Measurement]) -> float:
         measurements: The noisy marginals.
 
     Returns:
-        The number, at least 1.
+        The number, at least 1 and at most 2^36.
 
     >>> one = Measurement(columns=(0,), values=np.array([4.0, 8.0]), stddev=1.0)
     >>> estimated_total([one])
@@ -198,7 +199,7 @@ def estimated_total(measurements: Sequence[Measurement]) -> float:
     """
     weights = [1 / (each.values.size * each.stddev**2) for each in measurements]
     sums = [weight * float(each.values.sum()) for weight, each in zip(weights, measurements, strict=True)]
-    return max(1.0, math.fsum(sums) / math.fsum(weights))
+    return min(max(1.0, math.fsum(sums) / math.fsum(weights)), _MOST_ROWS)
 
 
 def estimate(
