@@ -3,6 +3,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sfumato.accounting.price import price
 from sfumato.accounting.upstream import dp_event as dp
@@ -10,6 +12,7 @@ from sfumato.errors import InvalidParameterError
 from sfumato.generative.tables.bought_domain import DomainPurchase, UnknownCategory, UnknownNumber
 from sfumato.generative.tables.domain import Category, Number, UnknownDomainError
 from sfumato.generative.tables.private_table import PrivateColumns
+from sfumato.statistics.groups.key_discovery import KeyDiscovery, KeyThreshold
 from sfumato.testing import seeded
 
 COLUMNS = {
@@ -53,10 +56,27 @@ def test_a_category_of_one_unit_is_almost_never_listed():
     assert all(values == ("Tiny",) for values in listed)  # three rows of one unit do not list Rome
 
 
-def test_many_rows_of_a_unit_count_as_one():
-    lone = {**CELLS, "city": ["Rome"] * 60 + ["Oslo"] * 645}
-    listed = [bought(lone, rows_per_unit=60, generator=seeded(n)).columns["city"].values for n in range(20)]
-    assert all("Rome" not in values for values in listed)
+@given(st.lists(st.sampled_from("abcd"), max_size=20), st.lists(st.sampled_from("abcde"), max_size=4))
+def test_a_unit_moves_the_count_of_each_of_its_categories_by_one(rows, added):
+    """The discovery counts units: its noise hides one more unit in each of at most k categories."""
+    bound, seen = 4, []
+
+    class Watching(KeyThreshold):
+        def release(self, counts, *, generator=None):
+            seen.append(counts)
+            return np.zeros(len(counts), dtype=bool)
+
+    purchase = DomainPurchase(
+        columns={"city": UnknownCategory()}, epsilon=1.0, delta=1e-6, rows_per_unit=bound
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(KeyDiscovery, "mechanism", lambda self: Watching(epsilon=1.0, delta=1e-6))
+        for cells in ([*rows, "a"], [*rows, "a", *added]):
+            purchase.buy(PrivateColumns({"city": cells}), generator=seeded(0))
+    before = dict(zip(sorted({*rows, "a"}), seen[0], strict=True))
+    after = dict(zip(sorted({*rows, "a", *added}), seen[1], strict=True))
+    moved = [after[key] - before.get(key, 0) for key in after]
+    assert set(moved) <= {0, 1} and sum(moved) <= bound
 
 
 def test_too_few_rows_leave_missing_categories_and_the_widest_bounds():
