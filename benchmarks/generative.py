@@ -43,9 +43,9 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="few rows, one seed, no bars")
     parser.add_argument("--json", action="store_true", help="rows for a program: what, value, bar, met")
     parser.add_argument("--only", choices=list(PARTS), nargs="+", help="some parts")
-    parser.add_argument("--runs", type=int, default=len(SEEDS), help="runs of each part")
+    parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS, help="one run of each part for each")
     options = parser.parse_args()
-    options.seeds = SEEDS[:1] if options.quick else range(SEEDS[0], SEEDS[0] + options.runs)
+    options.seeds = SEEDS[:1] if options.quick else options.seeds
     options.steps = 100 if options.quick else 1000
     return report(
         "Synthetic data", _rows(options.only or list(PARTS), options), as_json=options.json, digits=4

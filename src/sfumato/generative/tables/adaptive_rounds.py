@@ -27,7 +27,7 @@ import numpy.typing as npt
 from sfumato.accounting.guarantee import Relation
 from sfumato.generative.tables.count_noise import CountNoise, NoiseBudget
 from sfumato.generative.tables.model.graphical_model import GraphicalModel, Measurement, estimate
-from sfumato.generative.tables.model.junction_tree import Clique, tree_cells
+from sfumato.generative.tables.model.junction_tree import Clique, junction_tree, tree_cells
 from sfumato.mechanisms.random import Generator
 from sfumato.mechanisms.selection import Exponential
 
@@ -210,12 +210,11 @@ class AdaptiveRounds:
     def _fitting(self, found: Sequence[Measurement], used: float) -> dict[Clique, int]:
         """Return the candidates with which the tree stays small enough; more is allowed later on."""
         measured = [each.columns for each in found]
-        present = tree_cells(self.sizes, measured)
-        allowed = max(present, used * self.most_cells)
+        tree, allowed = junction_tree(self.sizes, measured), used * self.most_cells
         return {
             each: weight
             for each, weight in self.weights.items()
-            if tree_cells(self.sizes, [*measured, each]) <= allowed
+            if tree.host(each) is not None or tree_cells(self.sizes, [*measured, each]) <= allowed
         }
 
 

@@ -17,7 +17,7 @@ Not here   Nothing here reads data: cliques are chosen from noisy results and pu
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 __all__ = ["Clique", "JunctionTree", "junction_tree", "tree_cells"]
 
@@ -112,9 +112,7 @@ def tree_cells(sizes: Sequence[int], cliques: Iterable[Clique]) -> int:
     >>> tree_cells([2, 3, 5], [(0, 1), (1, 2)])
     21
     """
-    return sum(
-        math.prod(sizes[column] for column in clique) for clique in _maximal(_eliminated(sizes, cliques))
-    )
+    return sum(_cells(sizes, bits) for bits in _maximal_bits(_eliminated(sizes, cliques)))
 
 
 def _shared(one: Clique, two: Clique) -> Clique:
@@ -128,32 +126,38 @@ def _eliminated(sizes: Sequence[int], cliques: Iterable[Clique]) -> list[int]:
         bits = sum(1 << column for column in clique)
         for column in clique:
             joined[column] |= bits
-    cells: dict[int, int] = {}
-
-    def size(bits: int) -> int:
-        if bits not in cells:
-            cells[bits] = math.prod(sizes[column] for column in _columns(bits))
-        return cells[bits]
-
-    left, found = set(range(len(sizes))), list[int]()
-    while left:
-        column = min(left, key=lambda each: (size(joined[each]), each))
+    cells = {column: _cells(sizes, joined[column]) for column in range(len(sizes))}
+    found: list[int] = []
+    while cells:  # of equal ones the first column
+        column = min(cells, key=cells.__getitem__)
         bits = joined[column]
         found.append(bits)
-        left.remove(column)
-        for other in _columns(bits):
-            joined[other] = (joined[other] | bits) & ~(1 << column)
+        del cells[column]
+        for other in _columns(bits & ~(1 << column)):
+            after = (joined[other] | bits) & ~(1 << column)
+            if after != joined[other]:
+                joined[other], cells[other] = after, _cells(sizes, after)
     return found
 
 
+def _cells(sizes: Sequence[int], bits: int) -> int:
+    return math.prod(sizes[column] for column in _columns(bits))
+
+
+@lru_cache(maxsize=1 << 16)
 def _columns(bits: int) -> Clique:
     return tuple(place for place in range(bits.bit_length()) if bits >> place & 1)
 
 
-def _maximal(found: list[int]) -> list[Clique]:
-    """Return the cliques that no other one holds, largest first."""
+def _maximal_bits(found: list[int]) -> list[int]:
+    """Return the cliques that no other one holds."""
     kept: list[int] = []
     for bits in sorted(set(found), key=lambda each: (-each.bit_count(), each)):
         if not any(bits & other == bits for other in kept):
             kept.append(bits)
-    return sorted((_columns(bits) for bits in kept), key=lambda clique: (-len(clique), clique))
+    return kept
+
+
+def _maximal(found: list[int]) -> list[Clique]:
+    """Return the cliques that no other one holds, largest first."""
+    return sorted(map(_columns, _maximal_bits(found)), key=lambda clique: (-len(clique), clique))
