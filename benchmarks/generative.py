@@ -2,7 +2,7 @@
 """What is synthetic data worth? Tables: classifiers that learn from them, marginals, and time, beside a peer.
 
     python benchmarks/generative.py --only adult   three seeds; half an hour, most of it the peer's
-    python benchmarks/generative.py --quick        some rows of Adult, one seed, no bars; some minutes
+    python benchmarks/generative.py --quick        some rows of Adult, one seed, no peer, no bars; seconds
     python benchmarks/generative.py --json         rows for a program: what, value, bar, met
 
 Claim       Add-remove neighbors, one row as the unit, epsilon 1, delta 1e-5, the same for both. Our noise is
@@ -40,13 +40,12 @@ def _rows(names: list[str], options: argparse.Namespace) -> Iterator[Row]:
 def main() -> int:
     """Run what was asked for."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="few rows, one seed, no bars")
+    parser.add_argument("--quick", action="store_true", help="few rows, one seed, no peer, no bars")
     parser.add_argument("--json", action="store_true", help="rows for a program: what, value, bar, met")
     parser.add_argument("--only", choices=list(PARTS), nargs="+", help="some parts")
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS, help="one run of each part for each")
     options = parser.parse_args()
     options.seeds = SEEDS[:1] if options.quick else options.seeds
-    options.steps = 100 if options.quick else 1000
     return report(
         "Synthetic data", _rows(options.only or list(PARTS), options), as_json=options.json, digits=4
     )
