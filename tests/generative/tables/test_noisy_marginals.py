@@ -11,9 +11,11 @@ import pytest
 
 from sfumato import Budget, Ledger
 from sfumato.accounting.price import price
+from sfumato.audit.mechanisms.ledger_records import check_marked
 from sfumato.audit.mechanisms.payment_order import check_paid_first, check_stays_spent
 from sfumato.audit.mechanisms.replay import replay
 from sfumato.errors import BudgetExceededError, InvalidParameterError, RelationMismatchError
+from sfumato.generative.tables import adaptive_rounds
 from sfumato.generative.tables.bought_domain import UnknownCategory, UnknownNumber
 from sfumato.generative.tables.domain import Category, Domain, Number, UnknownDomainError
 from sfumato.generative.tables.noisy_marginals import NoisyMarginals
@@ -170,6 +172,24 @@ def test_nothing_is_read_before_the_charge_or_without_one(tmp_path):
 
 def test_a_failing_read_stays_spent(tmp_path):
     check_stays_spent(asked, rows_at_hand, account_of(tmp_path, 2.0))
+
+
+def test_an_error_after_the_charge_stays_spent(tmp_path, monkeypatch):
+    def fail(*given, **named):
+        raise MemoryError
+
+    account = account_of(tmp_path, 2.0)
+    monkeypatch.setattr(adaptive_rounds, "estimate", fail)
+    with pytest.raises(MemoryError):
+        asked(rows_at_hand, account)
+    assert [one.spent for one in account.releases()] == [True]
+
+
+def test_seeded_noise_is_marked_in_the_ledger(tmp_path):
+    def release(account, generator):
+        return SMALL.fit(skewed(50), **TERMS, account=account, purpose="a table", generator=generator)
+
+    check_marked(release, account_of(tmp_path, 9.0))
 
 
 def test_a_refused_budget_leaves_nothing_spent(tmp_path):
