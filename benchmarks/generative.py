@@ -12,8 +12,9 @@ Adult       32,561 rows, 14 columns, without the weights of the survey. Ranges a
             0.03 below that of real rows and 0.005 below AIM's, marginals no worse, a tenth of its time.
 Settings    Our defaults were chosen on this table, with other noise.
 Peer        AIM (McKenna et al. 2022) on `mbi` 2.0.0, which ships the estimation without the mechanism:
-            benchmarks/peers/aim.py. Its environment, made by `python -m venv` and `pip install mbi==2.0.0`,
-            is .venv-aim or what SFUMATO_AIM_PYTHON names. Without it, its rows are left out.
+            benchmarks/peers/aim.py. Its environment, made by `make bench-peers`, is .venv-aim or that of the
+            Python that SFUMATO_AIM_PYTHON names. Without it, its rows are left out. Most of its time is
+            compilation of one program for each new model, about 5 s each on one core.
 Data        SFUMATO_DATA names a folder, as in benchmarks/accuracy.py.
 """
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gaussian noise on whole counts, and a budget of it that is divided while the results are seen.
 
-The noise is discrete Gaussian on a grid of less than 2^-44 standard deviations, drawn exactly and added to
+The noise is discrete Gaussian on a grid of at most 2^-44 standard deviations, drawn exactly and added to
 counts, which lie on the grid too. Its loss at a point is that of the continuous Gaussian. Their laws differ
 by a factor within 1 +- (z^2 + 1) 2^-92 at z standard deviations, in the at most `sensitivity` coordinates
 where neighbors differ, which is less than float64 resolves. So it is charged as Gaussian noise, as the noise

@@ -7,7 +7,7 @@ each measured marginal, and mirror descent moves the log-potentials against the 
 step is accepted if it brings at least half of what the gradient promised; else it is halved.
 
 Guarantee  Nothing private is used: only noisy counts, public sizes and a seed. All of it is post-processing.
-Edge cases Noisy counts may be negative or NaN-free of any size. A total below 1 counts as 1.
+Edge cases Noisy counts may be negative. A total below 1 counts as 1, and one above 2^36 as 2^36.
 Source     McKenna, Sheldon, Miklau 2019, arXiv:1901.09136 (Private-PGM), Algorithm 1, with a line search;
            sampling with few roundings as in its synthetic data, here by systematic sampling (Madow 1949).
 """
