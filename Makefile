@@ -10,6 +10,7 @@ TORCH := torch==2.13.0
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 BENCHMARKS := $(wildcard benchmarks/*.py)
 PEERS := .venv-peers
+AIM := .venv-aim
 
 # Otherwise pyright asks the network for its newest version, and mkdocs-material prints an advertisement.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
@@ -64,9 +65,11 @@ bench-quick: setup ## Every benchmark on small sizes
 bench: setup ## Every benchmark in full
 	@for file in $(BENCHMARKS); do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
-bench-peers: ## Build .venv-peers: diffprivlib and OpenDP, for the benchmarks
+bench-peers: ## Build .venv-peers and .venv-aim: diffprivlib, OpenDP and mbi, for the benchmarks
 	@test -x $(PEERS)/bin/pip || $(PYTHON) -m venv $(PEERS)
 	@$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/peers/requirements.txt
+	@test -x $(AIM)/bin/pip || $(PYTHON) -m venv $(AIM)
+	@$(AIM)/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/peers/requirements-aim.txt
 
 audit: setup ## Attack every mechanism, statistic and trainer, and renew the tables of docs/audit.md (minutes)
 	$(BIN)/python benchmarks/audit.py --only claims --page docs/audit.md

@@ -16,25 +16,48 @@ if TYPE_CHECKING:
     from sfumato.generative.generator import ImageGenerator
     from sfumato.generative.images.diffusion import Diffusion
     from sfumato.generative.images.mixtures import NoisyMixtures
+    from sfumato.generative.tables.bought_domain import UnknownCategory, UnknownNumber
+    from sfumato.generative.tables.domain import Category, Domain, Number, UnknownDomainError
+    from sfumato.generative.tables.noisy_marginals import NoisyMarginals
+    from sfumato.generative.tables.private_table import DeferredTable
+    from sfumato.generative.tables.table_generator import TableGenerator
 
 __all__ = [
+    "Category",
     "DPCGAN",
     "DPGAN",
+    "DeferredTable",
     "Diffusion",
+    "Domain",
     "FitSettings",
     "ImageGenerator",
+    "NoisyMarginals",
     "NoisyMixtures",
+    "Number",
     "StepRule",
+    "TableGenerator",
+    "UnknownCategory",
+    "UnknownDomainError",
+    "UnknownNumber",
 ]
 
 _HOMES = {
+    "Category": "tables.domain",
     "DPCGAN": "adversarial.dp_gan",
     "DPGAN": "adversarial.dp_gan",
+    "DeferredTable": "tables.private_table",
     "Diffusion": "images.diffusion",
+    "Domain": "tables.domain",
     "FitSettings": "fit_settings",
     "ImageGenerator": "generator",
+    "NoisyMarginals": "tables.noisy_marginals",
     "NoisyMixtures": "images.mixtures",
+    "Number": "tables.domain",
     "StepRule": "adversarial.game",
+    "TableGenerator": "tables.table_generator",
+    "UnknownCategory": "tables.bought_domain",
+    "UnknownDomainError": "tables.domain",
+    "UnknownNumber": "tables.bought_domain",
 }
 __getattr__ = lazy_names(__name__, _HOMES)
 

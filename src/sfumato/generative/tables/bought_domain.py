@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Columns whose values nobody declared: they are bought with a share of the budget of the same release.
+
+Categories are found by the thresholded key discovery of `sfumato.statistics`: a category is listed if enough
+units have it. Bounds of numbers are those of its noisy histogram with bins that grow by factors.
+
+Guarantee  Everything is charged by events that were fixed before a row was read: `(epsilon, delta)` for all
+           bought columns together, divided evenly. Categories and bounds are outputs of these mechanisms, and
+           what is not listed counts as missing.
+Neighbors  Add-or-remove; a unit has at most `rows_per_unit` rows, so at most as many categories.
+Edge cases If no category is listed, every cell is missing. If there are too few rows for bounds, they are
+           minus and plus `largest`. A category is known by its text, so that 1 and "1" are one.
+Source     `statistics.groups.key_discovery`, `statistics.unbounded.bounds`.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from sfumato import _check
+from sfumato.accounting.events import DpEvent, compose
+from sfumato.errors import InvalidParameterError
+from sfumato.generative.tables.cells import Cells, numbers_of, text_of
+from sfumato.generative.tables.domain import Category, Domain, Field, Number
+from sfumato.generative.tables.private_table import PrivateColumns
+from sfumato.mechanisms.random import Generator
+from sfumato.statistics.columns.columns import ArrayColumn
+from sfumato.statistics.groups.key_discovery import KeyDiscovery
+from sfumato.statistics.unbounded.bounds import AutomaticBounds
+
+__all__ = ["DomainPurchase", "UnknownCategory", "UnknownNumber"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UnknownCategory:
+    """A column of categories that the release must find.
+
+    Args:
+        most: The most categories to keep. If more are found, the first in the order of their text are kept.
+
+    Raises:
+        InvalidParameterError: If `most` is not a whole number above 0.
+    """
+
+    most: int = 200
+
+    def __post_init__(self) -> None:
+        _check.count(most=self.most)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UnknownNumber:
+    """A column of numbers whose bounds the release must find.
+
+    Args:
+        bins: The number of bins between the bounds.
+        whole: Whether the numbers are whole.
+        smallest: The smallest size that is distinguished from zero, public.
+        largest: The largest size of a number, public.
+
+    Raises:
+        InvalidParameterError: If a parameter is out of range.
+    """
+
+    bins: int = 32
+    whole: bool = False
+    smallest: float = 1.0
+    largest: float = 2.0**40
+
+    def __post_init__(self) -> None:
+        _check.count(bins=self.bins)
+        _check.positive(smallest=self.smallest, largest=self.largest)
+        if self.whole and not float(self.largest).is_integer():
+            raise InvalidParameterError("the largest of whole numbers must be whole.")
+
+
+Column = Field | UnknownCategory | UnknownNumber
+Question = KeyDiscovery | AutomaticBounds
+
+
+@dataclass(frozen=True, kw_only=True)
+class DomainPurchase:
+    """What is declared and what is bought, with its price.
+
+    Args:
+        columns: The declaration of each column, known or unknown.
+        epsilon: The epsilon for all unknown columns together.
+        delta: The delta for all unknown columns together.
+        rows_per_unit: The most rows of one unit.
+
+    Raises:
+        UnknownDomainError: If a column is neither declared nor to be bought.
+        InvalidParameterError: If a number is out of range.
+
+    >>> DomainPurchase(columns={"a": Category(values=["x"])}, epsilon=0.1, delta=1e-7).event()
+    NoOpDpEvent()
+    """
+
+    columns: Mapping[str, Column]
+    epsilon: float
+    delta: float
+    rows_per_unit: int = 1
+
+    def __post_init__(self) -> None:
+        declared = {
+            name: Category(values=()) if isinstance(column, UnknownCategory | UnknownNumber) else column
+            for name, column in self.columns.items()
+        }
+        Domain(declared)  # checks names and kinds
+        _check.count(rows_per_unit=self.rows_per_unit)
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """The names of the columns that are bought."""
+        return tuple(
+            name
+            for name, column in self.columns.items()
+            if isinstance(column, UnknownCategory | UnknownNumber)
+        )
+
+    def questions(self) -> dict[str, Question]:
+        """Return what is asked about each unknown column.
+
+        Returns:
+            The questions, by column.
+        """
+        return {name: self._question(name) for name in self.unknown}
+
+    def _question(self, name: str) -> Question:
+        column, share = self.columns[name], self.epsilon / len(self.unknown)
+        if isinstance(column, UnknownCategory):
+            return KeyDiscovery(
+                columns=(name,),
+                epsilon=share,
+                delta=self.delta / len(self.unknown),
+                contribution_bound=self.rows_per_unit,
+            )
+        assert isinstance(column, UnknownNumber)
+        return AutomaticBounds(
+            epsilon=share,
+            smallest=column.smallest,
+            largest=column.largest,
+            contribution_bound=self.rows_per_unit,
+            column=name,
+        )
+
+    def event(self) -> DpEvent:
+        """Return the event of all purchases.
+
+        Returns:
+            The event, which an accountant prices.
+        """
+        return compose(*(question.event() for question in self.questions().values()))
+
+    def buy(self, data: PrivateColumns, *, generator: Generator | None) -> Domain:
+        """Return the domain: what was declared, and what the mechanisms found.
+
+        Args:
+            data: The private columns.
+            generator: Source of randomness. None is secure.
+
+        Returns:
+            The domain.
+        """
+        found: dict[str, Field] = {
+            name: column for name, column in self.columns.items() if isinstance(column, Category | Number)
+        }
+        for name, question in self.questions().items():
+            cells = data.cells[name]
+            if isinstance(question, KeyDiscovery):
+                found[name] = self._categories(name, question, cells, generator)
+            else:
+                found[name] = self._bounds(name, question, cells, generator)
+        return Domain({name: found[name] for name in self.columns})
+
+    def _categories(
+        self, name: str, question: KeyDiscovery, cells: Cells, generator: Generator | None
+    ) -> Category:
+        counted = Counter(text for text in map(text_of, cells) if text is not None)
+        keys = sorted(counted)
+        # A unit of k rows changes the counts of at most k keys, but one of them by up to k: the discovery
+        # counts units, so each count is divided by k and rounded up, which one unit moves by at most 1.
+        bound = self.rows_per_unit
+        counts = np.array([-(-counted[key] // bound) for key in keys], dtype=np.int64)
+        kept = question.mechanism().release(counts, generator=generator) if keys else np.zeros(0, bool)
+        column = self.columns[name]
+        most = column.most if isinstance(column, UnknownCategory) else 0
+        return Category(values=tuple(key for key, keep in zip(keys, kept, strict=True) if keep)[:most])
+
+    def _bounds(
+        self, name: str, question: AutomaticBounds, cells: Cells, generator: Generator | None
+    ) -> Number:
+        column = self.columns[name]
+        assert isinstance(column, UnknownNumber)
+        values = numbers_of(cells)
+        data = ArrayColumn(values[~np.isnan(values)], name, "row", self.rows_per_unit)
+        lower, upper = question.answer(data, generator=generator).value or (-column.largest, column.largest)
+        if column.whole:
+            lower, upper = float(np.floor(lower)), float(np.ceil(upper))
+        return Number(lower=lower, upper=upper, bins=column.bins, whole=column.whole)

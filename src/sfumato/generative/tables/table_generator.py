@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A fitted generator of synthetic rows, with the guarantee of the release that made it.
+
+Guarantee  A generator holds noisy results only, so rows that it makes cost nothing more, however many.
+Failure    A condition that no row can meet is refused with `ImpossibleError` or `InvalidParameterError`.
+"""
+
+import io
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sfumato import _check, _files
+from sfumato.accounting.guarantee import Guarantee, Relation
+from sfumato.errors import InvalidParameterError
+from sfumato.generative.tables.domain import Category, Domain, Number
+from sfumato.generative.tables.model.belief_propagation import ImpossibleError
+from sfumato.generative.tables.model.graphical_model import GraphicalModel
+
+__all__ = ["TableGenerator"]
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TableGenerator:
+    """A distribution over the rows of a table, fitted to noisy marginals.
+
+    Attributes:
+        domain: The columns, declared or bought.
+        model: The distribution of codes.
+        guarantee: What is promised about the private table.
+        facts: How it was made, as plain values: settings and event.
+        account: The name of the account that was charged.
+        notes: What a statement must say besides.
+    """
+
+    domain: Domain
+    model: GraphicalModel = field(repr=False)
+    guarantee: Guarantee
+    facts: Mapping[str, Any] = field(repr=False)
+    account: str | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """The number of rows of the private table, as estimated from noisy counts."""
+        return max(1, round(self.model.total))
+
+    def sample(
+        self, n: int | None = None, *, given: Mapping[str, Any] | None = None, seed: int | None = None
+    ) -> Any:
+        """Return synthetic rows. This costs nothing.
+
+        Args:
+            n: How many rows. Default: as many as the private table has, by its noisy counts.
+            given: Values that some columns must have. Numbers select their bin.
+            seed: Makes the same rows again. None draws anew.
+
+        Returns:
+            A pandas DataFrame.
+
+        Raises:
+            InvalidParameterError: If a column or value does not exist, or `n` is not a whole number.
+            ImpossibleError: If no row of the model meets the condition.
+        """
+        wanted = self.rows if n is None else n
+        _check.count(n=wanted)
+        fixed = {} if given is None else self._codes(given)
+        model = self.model
+        if fixed:
+            try:
+                model = model.given(fixed)
+            except ImpossibleError:
+                raise ImpossibleError(
+                    f"no synthetic row can have {dict(given or {})!r}: the model gives it probability 0."
+                ) from None
+        randomness = np.random.default_rng(seed)
+        codes = model.sample(wanted, randomness)
+        made = self.domain.decode(codes, seed=int(randomness.integers(2**62)))
+        for name, value in (given or {}).items():
+            if value is not None and isinstance(self.domain.columns[name], Number):
+                made[name] = value  # the number itself, not another one of its bin
+        return made
+
+    def _codes(self, given: Mapping[str, Any]) -> dict[int, int]:
+        return {self.domain.place(name): self._code(name, value) for name, value in given.items()}
+
+    def _code(self, name: str, value: Any) -> int:
+        declared = self.domain.columns[name]
+        code = int(declared.encode([value])[0])
+        if isinstance(declared, Category):
+            listed = value in declared.values or (declared.missing and code < len(declared.values))
+            if listed or (declared.missing and value is None):
+                return code
+            raise InvalidParameterError(
+                f"column {name!r} has no value {value!r}. Its values are: {list(declared.values)!r}."
+            )
+        if value is None and declared.missing:
+            return code
+        number = isinstance(value, int | float) and declared.lower <= value <= declared.upper
+        if not number:
+            raise InvalidParameterError(
+                f"column {name!r} has no value {value!r}. It lies between {declared.lower!r} and "
+                f"{declared.upper!r}."
+            )
+        return code
+
+    def marginal(self, columns: str | Sequence[str]) -> npt.NDArray[np.float64]:
+        """Return the model's probabilities of the codes of some columns together. This costs nothing.
+
+        Args:
+            columns: The name of a column, or several.
+
+        Returns:
+            The probabilities, one axis for each column, in the order of the domain's codes.
+
+        Raises:
+            InvalidParameterError: If a column does not exist or is named twice.
+        """
+        names = (columns,) if isinstance(columns, str) else tuple(columns)
+        if not names or len(set(names)) < len(names):
+            raise InvalidParameterError("pass one or more columns, each once.")
+        return self.model.marginal(tuple(self.domain.place(name) for name in names)).copy()
+
+    def statement(self) -> str:
+        """Return a paragraph for people who must judge the claim.
+
+        Returns:
+            What was released, how, and the guarantee.
+        """
+        said = (
+            f"A generator of synthetic rows of {len(self.domain.names)} columns was fitted to noisy counts "
+            f"of the private table: to those of each column, and to those of {self.facts['measured']} sets "
+            "of columns that were chosen one after another by a noisy comparison with the model.",
+            f"Values of {self.facts['bought']} of the columns were found by the same release."
+            if self.facts["bought"]
+            else "The values that each column may have were declared.",
+            f"The generator, and every row it makes, satisfies {self.guarantee}.",
+            f"One {self.guarantee.privacy_unit} has at most {self.facts['rows_per_unit']} rows; "
+            + (
+                "further rows were left out."
+                if self.facts["bounded"]
+                else "this was stated by the caller and not checked."
+            )
+            if self.facts["rows_per_unit"] > 1 or self.facts["bounded"]
+            else None,
+            f"The release was charged to {self.account!r}." if self.account else None,
+            *(f"{note[0].upper()}{note[1:]}." for note in self.notes),
+        )
+        return " ".join(sentence for sentence in said if sentence)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything but the model as plain values.
+
+        Returns:
+            The values, by name.
+        """
+        return {
+            "format": _FORMAT,
+            **self.facts,
+            "domain": self.domain.to_dict(),
+            "guarantee": self.guarantee.to_dict(),
+            "account": self.account,
+            "notes": list(self.notes),
+            "statement": self.statement(),
+            "code_version": version("sfumato"),
+        }
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the generator to a file. It holds noisy results only, and no code.
+
+        Args:
+            path: The file, replaced if it exists.
+        """
+        arrays: dict[str, Any] = {
+            "facts": np.frombuffer(json.dumps(self.to_dict()).encode(), dtype=np.uint8),
+            "total": np.array(self.model.total),
+        }
+        for columns, values in self.model.potentials.items():
+            arrays["potential " + " ".join(map(str, columns))] = values
+        content = io.BytesIO()
+        np.savez_compressed(content, **arrays)
+        _files.write_whole(Path(path), content.getvalue())
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> "TableGenerator":
+        """Return the generator of a file.
+
+        Args:
+            path: The file.
+
+        Returns:
+            The generator.
+
+        Raises:
+            InvalidParameterError: If the file is not one of a generator.
+        """
+        try:
+            with np.load(Path(path), allow_pickle=False) as file:
+                return _read({name: file[name] for name in file.files})
+        except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
+            raise InvalidParameterError(f"{path} is not a file of a table generator.") from error
+
+
+_NOT_FACTS = ("format", "domain", "guarantee", "account", "notes", "statement", "code_version")
+
+
+def _read(arrays: Mapping[str, Any]) -> TableGenerator:
+    plain = json.loads(bytes(arrays["facts"]).decode())
+    if plain["format"] != _FORMAT:
+        raise ValueError("another format")
+    domain, promised = Domain.from_dict(plain["domain"]), plain["guarantee"]
+    potentials = {
+        tuple(int(column) for column in name.split()[1:]): values
+        for name, values in arrays.items()
+        if name.startswith("potential")
+    }
+    return TableGenerator(
+        domain=domain,
+        model=GraphicalModel(sizes=domain.sizes, total=float(arrays["total"]), potentials=potentials),
+        guarantee=Guarantee(
+            epsilon=promised["epsilon"],
+            delta=promised["delta"],
+            relation=Relation.parse(promised["relation"]),
+            privacy_unit=promised["privacy_unit"],
+        ),
+        facts={name: value for name, value in plain.items() if name not in _NOT_FACTS},
+        account=plain["account"],
+        notes=tuple(plain["notes"]),
+    )

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Samples meet their conditions; files come back; statements say what was done."""
+
+import math
+
+import numpy as np
+import pytest
+
+from sfumato.accounting.guarantee import Guarantee, Relation
+from sfumato.errors import InvalidParameterError
+from sfumato.generative.tables.domain import Category, Domain, Number
+from sfumato.generative.tables.model.belief_propagation import ImpossibleError
+from sfumato.generative.tables.model.graphical_model import GraphicalModel
+from sfumato.generative.tables.table_generator import TableGenerator
+
+DOMAIN = Domain(
+    {
+        "kind": Category(values=["a", "b", "never"]),
+        "age": Number(lower=0, upper=99, bins=10, whole=True, missing=False),
+        "pay": Number(lower=0.0, upper=1.0, bins=2),
+    }
+)
+POTENTIALS = {
+    (0, 1): np.log(np.outer([0.5, 0.3, 1.0, 0.2], np.arange(1.0, 11.0))),
+    (0,): np.array([0.0, 0.0, -np.inf, 0.0]),
+    (1, 2): np.log(np.full((10, 3), 1 / 3)),
+}
+FACTS = {"settings": {"degree": 2}, "measured": 2, "bought": 0, "rows_per_unit": 1, "bounded": False}
+PROMISED = Guarantee(epsilon=1.0, delta=1e-6, relation=Relation.ADD_REMOVE, privacy_unit="row")
+
+
+def made(**changes):
+    terms = {
+        "domain": DOMAIN,
+        "model": GraphicalModel(sizes=DOMAIN.sizes, total=812.4, potentials=POTENTIALS),
+        "guarantee": PROMISED,
+        "facts": FACTS,
+    }
+    return TableGenerator(**{**terms, **changes})
+
+
+def test_a_sample_has_as_many_rows_as_asked_for_or_as_the_table():
+    assert len(made().sample(7, seed=0)) == 7 and len(made().sample(seed=0)) == 812
+
+
+def test_a_seed_makes_the_same_rows_again():
+    assert made().sample(50, seed=3).equals(made().sample(50, seed=3))
+    assert not made().sample(50, seed=3).equals(made().sample(50, seed=4))
+
+
+def test_a_condition_holds_in_every_row():
+    rows = made().sample(200, given={"kind": "b", "age": 37}, seed=0)
+    assert (rows["kind"] == "b").all() and (rows["age"] == 37).all()
+    assert made().sample(3, given={"age": 37.0}, seed=0)["age"].tolist() == [37] * 3
+    assert made().sample(20, given={"kind": None, "pay": None}, seed=0)["pay"].isna().all()
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        ({"city": "Rome"}, "no column 'city'"),
+        ({"kind": "z"}, "no value 'z'"),
+        ({"age": 200}, "between"),
+        ({"age": "old"}, "between"),
+        ({"age": None}, "between"),
+        ({"age": math.nan}, "between"),
+    ],
+)
+def test_a_condition_on_what_does_not_exist_is_refused(given, match):
+    with pytest.raises(InvalidParameterError, match=match):
+        made().sample(5, given=given)
+
+
+def test_a_condition_of_probability_zero_is_an_error():
+    with pytest.raises(ImpossibleError, match="probability 0"):
+        made().sample(5, given={"kind": "never"})
+
+
+@pytest.mark.parametrize("n", [0, -1, 2.5, True])
+def test_a_wrong_number_of_rows_is_refused(n):
+    with pytest.raises(InvalidParameterError):
+        made().sample(n)
+
+
+def test_marginals_are_those_of_the_model():
+    generator = made()
+    found = generator.marginal(["age", "kind"])
+    assert found.shape == (10, 4) and found.sum() == pytest.approx(1.0) and (found[:, 2] == 0).all()
+    np.testing.assert_allclose(generator.marginal("kind"), found.sum(axis=0))
+    for columns in ([], ["age", "age"], ["city"]):
+        with pytest.raises(InvalidParameterError):
+            generator.marginal(columns)
+
+
+def test_a_saved_generator_comes_back(tmp_path):
+    generator = made(account="survey", notes=("not recorded",))
+    generator.save(tmp_path / "g.npz")
+    found = TableGenerator.load(tmp_path / "g.npz")
+    assert found.sample(50, seed=1).equals(generator.sample(50, seed=1))
+    assert found.statement() == generator.statement() and found.guarantee == PROMISED
+    assert found.domain == DOMAIN and found.to_dict() == generator.to_dict()
+
+
+def test_another_file_is_refused(tmp_path):
+    (tmp_path / "x").write_text("no generator")
+    np.savez(tmp_path / "y.npz", a=np.zeros(3))
+    for name in ("x", "y.npz", "absent"):
+        with pytest.raises(InvalidParameterError, match="not a file"):
+            TableGenerator.load(tmp_path / name)
+
+
+def test_a_statement_says_who_is_protected_and_how_rows_are_bounded():
+    assert "(1, 1e-06)-differential privacy for one row" in made().statement()
+    assert "declared" in made().statement()
+    many = made(facts={**FACTS, "rows_per_unit": 4})
+    assert "at most 4 rows" in many.statement() and "not checked" in many.statement()
