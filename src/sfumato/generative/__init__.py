@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from sfumato.generative.tables.table_generator import TableGenerator
 
 __all__ = [
-    "Category",
     "DPCGAN",
     "DPGAN",
+    "Category",
     "DeferredTable",
     "Diffusion",
     "Domain",
