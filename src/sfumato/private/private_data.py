@@ -24,6 +24,7 @@ from sfumato.ledger import Account, Budget, Ledger
 from sfumato.ledger.statement import Statement
 from sfumato.private.column_methods import of_categories, of_column, of_rows
 from sfumato.private.estimator_rows import fit
+from sfumato.private.synthetic_rows import synthesize
 from sfumato.private.voting_rows import pate
 from sfumato.statistics.query import Query
 from sfumato.statistics.release import Release
@@ -200,6 +201,7 @@ class PrivateData:
     # --- models -------------------------------------------------------------------------------------------
 
     pate = pate
+    synthesize = synthesize
 
     def fit(
         self,

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Synthetic rows of a private table: right at a large epsilon, one charge, missing cells and units kept."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import sfumato as sf
+from sfumato.errors import BudgetExceededError, InvalidParameterError, QueryFailedError
+from sfumato.generative import Category, NoisyMarginals, Number
+from sfumato.private import synthetic_rows
+
+QUICK = NoisyMarginals(rounds=2, iterations=20)
+DECLARED = {"city": Category(values=("Rome", "Oslo")), "age": Number(lower=0, upper=80, bins=8, whole=True)}
+
+
+def table(rows=1200):
+    place = np.arange(rows)
+    city = np.where(place % 10 < 6, "Rome", "Oslo").astype(object)
+    city[place % 10 == 9] = None
+    age = np.where(place % 10 < 6, 25, 65).astype(float)
+    age[5::10] = np.nan
+    return pd.DataFrame({"person": place // 2, "city": city, "age": age, "smokes": place % 4 == 0})
+
+
+def opened(tmp_path, *, epsilon=500.0, **more):
+    settings = {"privacy_unit": "person", "contribution_bound": 2, **more}
+    return sf.open(
+        "people",
+        table(),
+        budget=sf.Budget(epsilon=epsilon, delta=1e-5),
+        ledger=tmp_path / "ledger.db",
+        **settings,
+    )
+
+
+def test_rows_are_right_at_a_large_epsilon_and_missing_cells_stay(tmp_path):
+    data = opened(tmp_path)
+    made = data.synthesize(DECLARED, epsilon=300.0, method=QUICK, progress=False)
+    assert made.marginal("city").round(2).tolist() == [0.6, 0.3, 0.1]
+    drawn = made.sample(2000, seed=0)
+    rome, oslo = drawn[drawn["city"] == "Rome"]["age"], drawn[drawn["city"] == "Oslo"]["age"]
+    assert rome.dropna().between(20, 30).mean() > 0.95 and oslo.dropna().between(60, 70).mean() > 0.95
+    assert abs(rome.isna().mean() - 1 / 6) < 0.05
+    assert len(data.account.releases()) == 1 and made.guarantee.privacy_unit == "person"
+
+
+def test_all_columns_but_the_unit_are_bought_by_default(tmp_path):
+    made = opened(tmp_path).synthesize(epsilon=300.0, method=QUICK, progress=False)
+    assert list(made.sample(3).columns) == ["city", "age", "smokes"]
+    shares = made.sample(2000, seed=0)["smokes"].astype(str).value_counts(normalize=True)
+    assert abs(shares["True"] - 0.25) < 0.05
+
+
+def test_a_unit_costs_as_many_rows_as_it_may_have(tmp_path):
+    """With twice the rows of a unit, the same noise in counts costs more: the claim must know the bound."""
+    seen = []
+
+    class Watched(NoisyMarginals):
+        def fit(self, data, **given):
+            seen.append((given["rows_per_unit"], len(data.read().table["city"])))
+            raise QueryFailedError("enough")
+
+    for bound in (1, 2):
+        with pytest.raises(QueryFailedError):
+            opened(tmp_path, contribution_bound=bound).synthesize(DECLARED, epsilon=1.0, method=Watched())
+    assert seen == [(1, 600), (2, 1200)]
+
+
+def test_what_cannot_be_paid_or_synthesized_costs_nothing(tmp_path):
+    data = opened(tmp_path, epsilon=1.0)
+    with pytest.raises(BudgetExceededError):
+        data.synthesize(DECLARED, epsilon=2.0, progress=False)
+    with pytest.raises(InvalidParameterError, match="privacy unit"):
+        data.synthesize({"person": Number(lower=0, upper=9, bins=3)}, epsilon=0.5, progress=False)
+    with pytest.raises(InvalidParameterError):
+        data.synthesize({"town": Category(values=("Rome",))}, epsilon=0.5, progress=False)
+    dates = sf.open(
+        "dates",
+        pd.DataFrame({"day": pd.to_datetime(["2026-01-01", "2026-01-02"])}),
+        budget=sf.Budget(epsilon=1.0, delta=1e-5),
+        ledger=tmp_path / "other.db",
+    )
+    with pytest.raises(InvalidParameterError, match="cannot be synthesized"):
+        dates.synthesize(epsilon=0.5, progress=False)
+    assert data.account.releases() == dates.account.releases() == []
+
+
+def test_a_failing_read_stays_spent_and_quotes_nothing(tmp_path, monkeypatch):
+    data = opened(tmp_path)
+
+    def ask(read, account):
+        monkeypatch.setattr(synthetic_rows, "_cell", lambda text, kind: read())
+        return data.synthesize(DECLARED, epsilon=1.0, method=QUICK, progress=False)
+
+    def fails():
+        raise ValueError("a private value")
+
+    before = len(data.account.releases())
+    with pytest.raises(QueryFailedError) as caught:
+        ask(fails, data.account)
+    assert "private value" not in str(caught.value) and caught.value.__cause__ is None
+    assert len(data.account.releases()) == before + 1 and data.account.spent().epsilon > 0
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "cell"),
+    [
+        ("Rome", "text", "Rome"),
+        ("", "text", ""),
+        ("true", "boolean", True),
+        ("False", "boolean", False),
+        ("", "boolean", None),
+        ("3.5", "number", 3.5),
+        ("7", "integer", 7.0),
+        ("", "number", None),
+        ("x", "number", None),
+    ],
+)
+def test_cells_have_the_type_of_their_column(text, kind, cell):
+    assert synthetic_rows._cell(text, kind) == cell
