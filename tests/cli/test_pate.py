@@ -145,7 +145,7 @@ def test_an_account_of_people_cannot_be_charged_for_examples(says):
 def test_a_folder_keeps_answers_and_refuses_others(says, tmp_path):
     assert says(f"{LINE} --folder run")[0] == 0
     before = (tmp_path / "run" / "answers.npy").read_bytes()
-    assert (ReleasedAnswers.load("run") >= -1).all()
+    assert (ReleasedAnswers.load_classes("run") >= -1).all()
     code, _, err = says(f"{LINE} --folder run")
     assert code == 2 and "holds the answers of another job" in " ".join(err.split())
     assert (tmp_path / "run" / "answers.npy").read_bytes() == before

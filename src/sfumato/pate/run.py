@@ -32,7 +32,9 @@ from sfumato.report import VotingFacts, voting_report, write_report
 __all__ = ["PateRun", "ReleasedAnswers", "Verdict"]
 
 STUDENT = "student.joblib"
-_ANSWERS, _FACTS = "answers.npy", "answers.json"
+_ANSWERS, _FACTS, _RUN = "answers.npy", "answers.json", "run.json"
+PAID_FILES = (_ANSWERS, _FACTS)
+FILES = (*PAID_FILES, _RUN, STUDENT)
 _PUBLIC = (
     "The public rows are not protected. If some of them are also among the private rows, the guarantee does "
     "not cover what the public copies reveal."
@@ -101,9 +103,7 @@ class ReleasedAnswers:
         Returns:
             What was released, how, and the guarantee.
         """
-        groups = "; ".join(
-            f"group {number}: {promise}" for number, promise in enumerate(self.guarantees, start=1)
-        )
+        groups = "; ".join(f"group {number}: {promise}" for number, promise in enumerate(self.guarantees))
         parts = "disjoint parts" if self.facts["disjoint"] else "overlapping parts"
         said = (
             f"{self.facts['teachers']} teachers learned from {parts} of the private data, and voted on "
@@ -150,8 +150,8 @@ class ReleasedAnswers:
         _files.write_whole(place / _FACTS, json.dumps(self.to_dict(), indent=2).encode())
 
     @staticmethod
-    def load(folder: str | os.PathLike[str]) -> npt.NDArray[np.int64]:
-        """Return the answers that were saved in a folder, so that another student costs nothing.
+    def load_classes(folder: str | os.PathLike[str]) -> npt.NDArray[np.int64]:
+        """Return the classes that were saved in a folder, so that another student costs nothing.
 
         Args:
             folder: The folder.
@@ -185,6 +185,11 @@ def facts_of(job: Job) -> dict[str, Any]:
 def _test(job: Job) -> str | None:
     if not isinstance(job, StableLabeling):
         return None
+    if job.fallback >= job.queries:
+        return (
+            f"A noisy test of agreement was made, but the budget covers all {job.queries} answers whatever "
+            "the votes are. The guarantee covers the test."
+        )
     return (
         f"A noisy test decided whether teachers agreed enough for all {job.queries} answers; if it fails, "
         f"only the first {job.fallback} queries are answered. The guarantee covers the test, and holds for "
@@ -244,7 +249,7 @@ class PateRun:
         """
         place = Path(folder)
         place.mkdir(parents=True, exist_ok=True)
-        _files.write_whole(place / "run.json", self.to_json().encode())
+        _files.write_whole(place / _RUN, self.to_json().encode())
         content = io.BytesIO()
         try:
             joblib.dump(self.student, content)

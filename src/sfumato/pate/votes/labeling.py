@@ -3,8 +3,8 @@
 
 Guarantee  The answers have the price of `event` for every unit, and that of `events` for the units of each
            privacy group. Both are fixed before a vote is counted.
-Neighbors  As `relation` states. With individual budgets add-remove or zero-out: a replaced unit may be in another
-           group than the one that takes its place, and would move the votes of both groups.
+Neighbors  As `relation` states. With individual budgets add-remove or zero-out: a replaced unit may be in
+           another group than the one that takes its place, and would move the votes of both groups.
 Not here   Jobs that answer more if teachers agree (`stability`), and how teachers are trained (`teachers`).
 """
 
