@@ -204,12 +204,34 @@ def test_an_account_of_the_same_unit_is_charged_before_rows_are_read(says, monke
     assert seen == [Progress.BEGUN]
 
 
-def test_unusable_public_rows_are_left_out(says, tmp_path):
+@pytest.mark.parametrize(
+    "line, said",
+    [
+        (
+            "p9,,3",
+            "row 61 of 'public.csv' (1 is the first after the header) has no number in the column 'age'",
+        ),
+        ("p9,old,3", "row 61 of 'public.csv'"),
+        ("p9,3,inf", "in the column 'income'"),
+        ("p9,3", "1 of 61 lines of 'public.csv' are no rows"),
+        ("p9,3,4,5", "1 of 61 lines of 'public.csv' are no rows"),
+    ],
+)
+def test_a_public_row_that_cannot_be_used_is_refused_by_its_number(says, tmp_path, line, said):
+    one = account(unit="row")
     with (tmp_path / "public.csv").open("a") as file:
-        file.write("p9,,3\np9,old,3\n")
-    code, out, err = says(f"{OWN} --noise 2 --json")
+        file.write(f"{line}\n")
+    code, _, err = says(f"{OWN} --noise 2 --ledger ledger.db --account people")
+    assert code == 2 and said in " ".join(err.split())
+    assert one.releases() == []
+
+
+def test_answers_are_in_the_order_of_the_file(says, tmp_path):
+    (tmp_path / "public.csv").write_text("age,income\n" + "".join(f"{i},3\n\n" for i in range(100)))
+    code, _, err = says(f"{OWN.replace('--epsilon 30', '--epsilon 3000')} --noise 1 --folder run")
     assert code == 0, err
-    assert json.loads(out)["queries"] <= 60
+    found = ReleasedAnswers.load_classes("run")
+    assert len(found) == 100 and (found[:30] == 0).mean() > 0.9 and (found[-30:] == 1).mean() > 0.9
 
 
 def test_a_csv_file_without_types_has_no_numbers_to_learn_from(says):

@@ -20,7 +20,6 @@ from sfumato.errors import (
     SfumatoError,
     UnsupportedModelError,
 )
-from sfumato.ledger.reservation import Reservation
 from sfumato.pate import Partition
 from sfumato.pate.pipeline import label, train
 from sfumato.pate.planning import plan
@@ -293,46 +292,6 @@ def test_a_folder_with_paid_answers_is_refused_before_the_charge(tmp_path):
         run(folder=tmp_path / "run", account=account, purpose="x")
     assert account.releases() == []
     assert np.array_equal(ReleasedAnswers.load_classes(tmp_path / "run"), first.classes)
-
-
-@pytest.mark.parametrize("broken", ["save", "commit"])
-def test_answers_that_were_paid_for_are_not_lost(tmp_path, monkeypatch, broken):
-    def fail(*_, **__):
-        raise OSError("the disk is full")
-
-    target = (ReleasedAnswers, "save") if broken == "save" else (Reservation, "commit")
-    monkeypatch.setattr(*target, fail)
-    account = account_of(tmp_path)
-    with pytest.raises(OSError, match="the disk is full") as error:
-        run(folder=tmp_path / "run", account=account, purpose="x")
-    assert (error.value.answers.classes == Y[PUBLIC]).mean() > 0.85
-    assert len(account.releases()) == 1
-
-
-def test_an_interactive_student_that_cannot_learn_yet_stops_nothing():
-    rule = InteractiveGNMax(threshold=1.0, threshold_stddev=0.5, stddev=0.5, confidence=0.9)
-    needs_many = SupervisedStudent(KNeighborsClassifier(150))
-    found = run(aggregator=rule, epsilon=1e5, student=needs_many, rounds=6)
-    assert found.answered > 100
-
-
-def test_an_interactive_student_sees_its_own_rows():
-    class Narrow(Constant):
-        def fit(self, features, answers, *, classes, progress=True):
-            assert features.shape[1] == 9
-            return super().fit(features, answers, classes=classes)
-
-    rule = InteractiveGNMax(threshold=4.0, threshold_stddev=0.5, stddev=0.5, confidence=0.9)
-    student = Narrow()
-    train(
-        NEAREST,
-        student,
-        X[PRIVATE],
-        Y[PRIVATE],
-        student_public=X[PUBLIC][:, :9],
-        **{**TERMS, **LARGE, "epsilon": 1e5, "aggregator": rule},
-    )
-    assert len(student.fitted) == 4  # three rounds after the first, and the end
 
 
 def test_columns_are_matched_by_their_names():
