@@ -22,13 +22,13 @@ from sfumato.errors import (
 )
 from sfumato.pate import Partition
 from sfumato.pate.pipeline import label, train
-from sfumato.pate.planning import plan
 from sfumato.pate.run import PateRun, ReleasedAnswers
 from sfumato.pate.students.semi_supervised import SemiSupervisedStudent
 from sfumato.pate.students.supervised import SupervisedStudent
 from sfumato.pate.votes.aggregators import NO_ANSWER, ConfidentGNMax, GNMax
 from sfumato.pate.votes.individual import IndividualBudgets
 from sfumato.pate.votes.interaction import InteractiveGNMax
+from sfumato.pate.votes.stability import StableLabeling
 from sfumato.testing import seeded
 
 X, Y = load_digits(return_X_y=True)
@@ -414,7 +414,16 @@ def test_seeded_noise_is_for_study():
 
 
 def test_a_test_of_agreement_is_in_the_statement():
-    job = plan(epsilon=20.0, delta=1e-3, teachers=12, aggregator=GNMax(stddev=1.0), agreement=1.0, queries=50)
+    job = StableLabeling(
+        aggregator=GNMax(stddev=1.0),
+        queries=50,
+        teachers=12,
+        epsilon=20.0,
+        delta=1e-3,
+        order=8.0,
+        test_stddev=2.5,
+        test_delta=1e-4,
+    )
     found = label(NEAREST, X[PRIVATE], Y[PRIVATE], public=X[PUBLIC], classes=10, job=job, progress=False)
     assert "noisy test" in found.statement()
 
@@ -460,6 +469,7 @@ def test_more_teachers_than_units_abstain():
         ({"public": X[PUBLIC][:, :9]}, "shape"),
         ({"classes": 1}, "classes"),
         ({"purpose": "x"}, "account"),
+        ({"rounds": 3}, "rounds are for InteractiveGNMax"),
         ({"delta": None}, "delta"),
         ({"partition": Partition.draw(5), "units": np.arange(1200)}, "the partition has"),
         ({"public": np.vstack([X[PUBLIC], [[math.nan] * X.shape[1]]])}, "missing"),

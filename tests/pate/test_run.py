@@ -2,6 +2,7 @@
 """Released answers: what they say of themselves, and what they leave out."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 
@@ -52,6 +53,12 @@ def test_the_guarantee_of_each_group_is_told():
 def test_a_test_of_agreement_tells_its_fallback():
     job = plan(epsilon=2.0, delta=1e-5, teachers=250, agreement=0.95)
     assert str(job.fallback) in answers(job).statement()
+
+
+def test_a_test_that_decides_nothing_is_not_said_to_decide():
+    job = replace(plan(epsilon=2.0, delta=1e-5, teachers=250, agreement=0.95), queries=10)
+    assert job.fallback == 10
+    assert "if it fails" not in answers(job).statement()
 
 
 def test_json_can_be_read_and_has_no_votes():

@@ -66,7 +66,7 @@ def released_answers(
     accounts = settings.accounts(job)
     unit = unit_of(accounts, settings.privacy_unit, by_unit=private.by_unit)
     _check_groups(job, grouped=private.grouped)
-    _check_interaction(job, student)
+    _check_interaction(job, student, settings)
     promises = job.guarantees(unit)  # what cannot be priced is refused before anything is paid
     folder = None if settings.folder is None else Path(settings.folder)
     with ExitStack() as stack:
@@ -207,12 +207,14 @@ def _check_groups(job: Job, *, grouped: bool) -> None:
         )
 
 
-def _check_interaction(job: Job, student: Student | None) -> None:
+def _check_interaction(job: Job, student: Student | None, settings: VoteSettings) -> None:
     interactive = isinstance(job.aggregator, InteractiveGNMax)
     if interactive and student is None:
         raise InvalidParameterError(
             "InteractiveGNMax asks a student between rounds: use pate.train, or pass student=..."
         )
+    if settings.rounds is not None and not interactive:
+        raise InvalidParameterError("rounds are for InteractiveGNMax: leave rounds=... out.")
 
 
 def _teacher_groups(job: Job, groups: Any) -> Any:
