@@ -90,7 +90,7 @@ def test_the_small_command_of_the_documentation_runs(says):
         ("--aggregator lnmax --queries 5", "LNMax (noise of scale 1.6)"),
         ("--aggregator confident --threshold 2 --threshold-noise 9 --noise 8", "threshold 2 with noise 9"),
         ("--noise 7", "GNMax (noise of standard deviation 7)"),
-        ("--noise 1 --agreement 1 --epsilon 30", "noisy test"),
+        ("--teachers 100 --noise 6 --agreement 1 --epsilon 2", "noisy test"),
     ],
 )
 def test_flags_choose_how_votes_become_answers(says, flags, said):
