@@ -90,13 +90,20 @@ def test_the_small_command_of_the_documentation_runs(says):
         ("--aggregator lnmax --queries 5", "LNMax (noise of scale 1.6)"),
         ("--aggregator confident --threshold 2 --threshold-noise 9 --noise 8", "threshold 2 with noise 9"),
         ("--noise 7", "GNMax (noise of standard deviation 7)"),
-        ("--teachers 100 --noise 6 --agreement 1 --epsilon 2", "noisy test"),
     ],
 )
 def test_flags_choose_how_votes_become_answers(says, flags, said):
     code, out, err = says(f"{LINE} {flags}")
     assert code == 0, err
     assert said in " ".join(out.split())
+
+
+def test_agreement_is_tested_where_it_buys_answers(says):
+    line = "pate breast-cancer --teachers 100 --noise 6 --agreement 1 --epsilon"
+    for epsilon, tested in (("2", True), ("200", False)):
+        code, out, err = says(f"{line} {epsilon}")
+        assert code == 0, err
+        assert ("noisy test" in " ".join(out.split())) is tested
 
 
 def test_a_seed_repeats_the_noise_and_is_said_to_protect_nobody(says):
@@ -237,3 +244,31 @@ def test_answers_are_in_the_order_of_the_file(says, tmp_path):
 def test_a_csv_file_without_types_has_no_numbers_to_learn_from(says):
     code, _, err = says(OWN.replace("--type age=number --type income=number ", ""))
     assert code == 2 and "--type" in err
+
+
+def test_the_unit_that_was_not_given_is_not_named_as_given(says):
+    account(unit="who")
+    code, _, err = says(f"{OWN} --noise 2 --ledger ledger.db --account people")
+    told = " ".join(err.split())
+    assert code == 2 and "Pass --privacy-unit, the column" in told and "was given" not in told
+
+
+def test_a_row_is_an_example_for_an_account_of_examples(says):
+    one = account(unit="example")
+    code, out, err = says(f"{OWN} --noise 2 --ledger ledger.db --account people --json")
+    assert code == 0, err
+    assert json.loads(out)["guarantee"]["privacy_unit"] == "example" and len(one.releases()) == 1
+
+
+@pytest.mark.parametrize(
+    "more, said",
+    [
+        ("--contribution-bound 2", "pass --privacy-unit"),
+        ("--public other.csv", "--public was given twice"),
+        ("--feature age --feature age", "the column 'age' is used twice"),
+        ("--feature age --feature default", "'default' is used twice"),
+    ],
+)
+def test_flags_that_would_be_ignored_are_refused(says, more, said):
+    code, _, err = says(f"{OWN} --noise 2 {more}")
+    assert code == 2 and said in " ".join(err.split())

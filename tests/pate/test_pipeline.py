@@ -466,7 +466,7 @@ def test_more_teachers_than_units_abstain():
     [
         ({"epsilom": 1.0}, "Did you mean 'epsilon'"),
         ({"public": X[:0]}, "public"),
-        ({"public": X[PUBLIC][:, :9]}, "shape"),
+        ({"public": X[PUBLIC][:, :9]}, "public must be at least 2 public rows of shape"),
         ({"classes": 1}, "classes"),
         ({"purpose": "x"}, "account"),
         ({"rounds": 3}, "rounds are for InteractiveGNMax"),

@@ -134,6 +134,12 @@ def voting_rows(
     if not features:
         raise InvalidParameterError("pass features=[...], the columns to learn from.")
     columns = (*features, *(() if groups is None else (groups,)), target)
+    twice = next((name for name in columns if columns.count(name) > 1), None)
+    if twice is not None:
+        raise InvalidParameterError(
+            f"the column {twice!r} is used twice: features must be different columns, without the target"
+            f"{'' if groups is None else ' and the column of groups'}."
+        )
     rows = table.rows(*columns, classes=None if _is_number(classes) else list(names))
     return DeferredRows(
         columns=len(features),

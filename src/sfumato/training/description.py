@@ -8,8 +8,8 @@
 - `Charge`: which account pays.
 
 `train`, `Trainer`, `PrivateData.train` and the command line take the same objects; `labels.train` takes the
-last three. Each field is also a keyword of these functions: `train(model, data, epsilon=3, epochs=10)` builds `Privacy(epsilon=3,
-epochs=10)`. `RunKeywords` lists the keywords for type checkers and editors.
+last three. Each field is also a keyword of these functions: `train(model, data, epsilon=3, epochs=10)` builds
+`Privacy(epsilon=3, epochs=10)`. `RunKeywords` lists the keywords for type checkers and editors.
 """
 
 import os
