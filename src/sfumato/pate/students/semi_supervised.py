@@ -201,7 +201,8 @@ class SemiSupervisedStudent:
         Returns:
             What `fit` returns.
         """
-        quick = replace(self.settings, epochs=1, least_steps=1, propagation=Propagation(views=1))
+        propagation = replace(self.settings.propagation, views=1)
+        quick = replace(self.settings, epochs=1, least_steps=1, propagation=propagation)
         return replace(self, settings=quick).fit(features, answers, classes=classes, progress=False)
 
 
