@@ -413,6 +413,12 @@ def test_seeded_noise_is_for_study():
     assert "study" in run(generator=seeded(0)).statement()
 
 
+def test_agreement_that_is_not_tested_is_said():
+    found = run(queries=20, agreement=0.9)
+    assert "Agreement was not tested" in found.statement()
+    assert "greement" not in run(queries=20).statement()
+
+
 def test_a_test_of_agreement_is_in_the_statement():
     job = StableLabeling(
         aggregator=GNMax(stddev=1.0),

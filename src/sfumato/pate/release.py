@@ -90,7 +90,7 @@ def released_answers(
             classes=_in_place(found, order, rows.row_count(inputs.public)),
             guarantee=job.guarantee(unit),
             guarantees=promises,
-            facts=facts_of(job),
+            facts=facts_of(job, expected=settings.agreement is not None),
             account=", ".join(repr(each.name) for each in accounts) or None,
             record_note=next((note for note in map(record_note, accounts or (None,)) if note), None),
             study_note=study_note(settings.generator),

@@ -39,6 +39,9 @@ _PUBLIC = (
     "The public rows are not protected. If some of them are also among the private rows, the guarantee does "
     "not cover what the public copies reveal."
 )
+_UNTESTED = (
+    "Agreement was not tested: the budget covers as many queries, or more of them, whatever the votes are."
+)
 
 
 class Verdict(Protocol):
@@ -168,8 +171,8 @@ class ReleasedAnswers:
             raise InvalidParameterError(f"{folder} holds no answers of a labeling job.") from error
 
 
-def facts_of(job: Job) -> dict[str, Any]:
-    """Return how answers are made, as plain values."""
+def facts_of(job: Job, *, expected: bool = False) -> dict[str, Any]:
+    """Return how answers are made, as plain values; `expected` is whether agreement was expected."""
     individual = None if isinstance(job, StableLabeling) else job.individual
     return {
         "aggregator": job.aggregator.name,
@@ -178,7 +181,7 @@ def facts_of(job: Job) -> dict[str, Any]:
         "disjoint": individual is None or max(individual.copies()) == 1,
         "individual": None if individual is None else getattr(individual.method, "value", None),
         "event": json.loads(events.to_json(job.event())),
-        "test": _test(job),
+        "test": _UNTESTED if expected and not isinstance(job, StableLabeling) else _test(job),
     }
 
 
