@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -174,3 +176,8 @@ def test_a_corrupt_ledger_is_an_error_and_stays_as_it_is(sfumato_says):
 
 def test_the_version_is_the_packages(sfumato_says):
     assert sfumato.__version__ in sfumato_says("--version")[1]
+
+
+def test_the_package_runs_as_a_module():
+    done = subprocess.run([sys.executable, "-m", "sfumato", "--version"], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.startswith("sfumato ")

@@ -90,13 +90,20 @@ def test_the_small_command_of_the_documentation_runs(says):
         ("--aggregator lnmax --queries 5", "LNMax (noise of scale 1.6)"),
         ("--aggregator confident --threshold 2 --threshold-noise 9 --noise 8", "threshold 2 with noise 9"),
         ("--noise 7", "GNMax (noise of standard deviation 7)"),
-        ("--noise 1 --agreement 1 --epsilon 30", "noisy test"),
     ],
 )
 def test_flags_choose_how_votes_become_answers(says, flags, said):
     code, out, err = says(f"{LINE} {flags}")
     assert code == 0, err
     assert said in " ".join(out.split())
+
+
+def test_agreement_is_tested_where_it_buys_answers(says):
+    line = "pate breast-cancer --teachers 100 --noise 6 --agreement 1 --epsilon"
+    for epsilon, tested in (("2", True), ("200", False)):
+        code, out, err = says(f"{line} {epsilon}")
+        assert code == 0, err
+        assert ("noisy test" in " ".join(out.split())) is tested
 
 
 def test_a_seed_repeats_the_noise_and_is_said_to_protect_nobody(says):
@@ -145,7 +152,7 @@ def test_an_account_of_people_cannot_be_charged_for_examples(says):
 def test_a_folder_keeps_answers_and_refuses_others(says, tmp_path):
     assert says(f"{LINE} --folder run")[0] == 0
     before = (tmp_path / "run" / "answers.npy").read_bytes()
-    assert (ReleasedAnswers.load("run") >= -1).all()
+    assert (ReleasedAnswers.load_classes("run") >= -1).all()
     code, _, err = says(f"{LINE} --folder run")
     assert code == 2 and "holds the answers of another job" in " ".join(err.split())
     assert (tmp_path / "run" / "answers.npy").read_bytes() == before
@@ -204,14 +211,64 @@ def test_an_account_of_the_same_unit_is_charged_before_rows_are_read(says, monke
     assert seen == [Progress.BEGUN]
 
 
-def test_unusable_public_rows_are_left_out(says, tmp_path):
+@pytest.mark.parametrize(
+    "line, said",
+    [
+        (
+            "p9,,3",
+            "row 61 of 'public.csv' (1 is the first after the header) has no number in the column 'age'",
+        ),
+        ("p9,old,3", "row 61 of 'public.csv'"),
+        ("p9,3,inf", "in the column 'income'"),
+        ("p9,3", "1 of 61 lines of 'public.csv' are no rows"),
+        ("p9,3,4,5", "1 of 61 lines of 'public.csv' are no rows"),
+    ],
+)
+def test_a_public_row_that_cannot_be_used_is_refused_by_its_number(says, tmp_path, line, said):
+    one = account(unit="row")
     with (tmp_path / "public.csv").open("a") as file:
-        file.write("p9,,3\np9,old,3\n")
-    code, out, err = says(f"{OWN} --noise 2 --json")
+        file.write(f"{line}\n")
+    code, _, err = says(f"{OWN} --noise 2 --ledger ledger.db --account people")
+    assert code == 2 and said in " ".join(err.split())
+    assert one.releases() == []
+
+
+def test_answers_are_in_the_order_of_the_file(says, tmp_path):
+    (tmp_path / "public.csv").write_text("age,income\n" + "".join(f"{i},3\n\n" for i in range(100)))
+    code, _, err = says(f"{OWN.replace('--epsilon 30', '--epsilon 3000')} --noise 1 --folder run")
     assert code == 0, err
-    assert json.loads(out)["queries"] <= 60
+    found = ReleasedAnswers.load_classes("run")
+    assert len(found) == 100 and (found[:30] == 0).mean() > 0.9 and (found[-30:] == 1).mean() > 0.9
 
 
 def test_a_csv_file_without_types_has_no_numbers_to_learn_from(says):
     code, _, err = says(OWN.replace("--type age=number --type income=number ", ""))
     assert code == 2 and "--type" in err
+
+
+def test_the_unit_that_was_not_given_is_not_named_as_given(says):
+    account(unit="who")
+    code, _, err = says(f"{OWN} --noise 2 --ledger ledger.db --account people")
+    told = " ".join(err.split())
+    assert code == 2 and "Pass --privacy-unit, the column" in told and "was given" not in told
+
+
+def test_a_row_is_an_example_for_an_account_of_examples(says):
+    one = account(unit="example")
+    code, out, err = says(f"{OWN} --noise 2 --ledger ledger.db --account people --json")
+    assert code == 0, err
+    assert json.loads(out)["guarantee"]["privacy_unit"] == "example" and len(one.releases()) == 1
+
+
+@pytest.mark.parametrize(
+    "more, said",
+    [
+        ("--contribution-bound 2", "pass --privacy-unit"),
+        ("--public other.csv", "--public was given twice"),
+        ("--feature age --feature age", "the column 'age' is used twice"),
+        ("--feature age --feature default", "'default' is used twice"),
+    ],
+)
+def test_flags_that_would_be_ignored_are_refused(says, more, said):
+    code, _, err = says(f"{OWN} --noise 2 {more}")
+    assert code == 2 and said in " ".join(err.split())

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from dp_accounting import dp_event as dp
 
-from sfumato.accounting import events
+from sfumato.accounting import events, plan
 from sfumato.accounting.events import ApproximateDpEvent, PureDpEvent
 from sfumato.accounting.guarantee import Relation
 from sfumato.errors import (
@@ -374,3 +374,19 @@ def test_a_second_process_sees_the_price_of_the_raised_budget(path: Path) -> Non
     here.reserve(PureDpEvent(1.5), purpose="fits only the raised budget", relation=ADD_REMOVE)
     with pytest.raises(BudgetExceededError):
         elsewhere.reserve(PureDpEvent(1.0), purpose="no longer fits", relation=ADD_REMOVE)
+
+
+@pytest.mark.parametrize("budget, stated", [(2, 1.4), (3, 1.7), (5, 2.5), (10, 4.1), (20, 8.5)])
+def test_the_odometer_after_one_run_of_epsilon_1_is_what_the_page_states(
+    tmp_path: Path, budget: float, stated: float
+):
+    account = Ledger(tmp_path / "a.db").open(
+        "a", privacy_unit="row", budget=Budget(epsilon=budget, delta=1e-5)
+    )
+    run = plan(epsilon=1, delta=1e-5, sampling_rate=0.01, steps=1000)
+    event = events.dp_sgd(noise_multiplier=run.noise_multiplier, sampling_rate=0.01, steps=1000)
+    reserved = account.reserve(event, purpose="x", relation=Relation.ADD_REMOVE)
+    reserved.begin()
+    reserved.commit()
+    assert round(account.spent().epsilon, 1) == stated
+    assert f"| {stated} " in (Path(__file__).parents[2] / "docs" / "ledger.md").read_text()

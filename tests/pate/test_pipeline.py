@@ -5,20 +5,30 @@ import json
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
+from torch import nn
 
 from sfumato import Budget, Ledger
-from sfumato.errors import BudgetExceededError, InvalidParameterError, UnsupportedModelError
+from sfumato.errors import (
+    BudgetExceededError,
+    InvalidParameterError,
+    QueryFailedError,
+    SfumatoError,
+    UnsupportedModelError,
+)
 from sfumato.pate import Partition
 from sfumato.pate.pipeline import label, train
-from sfumato.pate.planning import plan
 from sfumato.pate.run import PateRun, ReleasedAnswers
+from sfumato.pate.students.semi_supervised import SemiSupervisedStudent
+from sfumato.pate.students.supervised import SupervisedStudent
 from sfumato.pate.votes.aggregators import NO_ANSWER, ConfidentGNMax, GNMax
 from sfumato.pate.votes.individual import IndividualBudgets
 from sfumato.pate.votes.interaction import InteractiveGNMax
+from sfumato.pate.votes.stability import StableLabeling
 from sfumato.testing import seeded
 
 X, Y = load_digits(return_X_y=True)
@@ -53,6 +63,15 @@ class Linear(Constant):
     def fit(self, features, answers, *, classes, progress=True):
         known = answers >= 0
         return LogisticRegression(max_iter=500).fit(features[known], answers[known])
+
+
+class FailsLater(Constant):
+    """A student that works on made-up answers and fails on real ones, or as it is kept."""
+
+    def fit(self, features, answers, *, classes, progress=True):
+        if (answers != np.arange(len(answers)) % classes).any():
+            raise RuntimeError("no memory")
+        return super().fit(features, answers, classes=classes)
 
 
 def run(**changed):
@@ -125,7 +144,7 @@ def test_groups_have_their_own_guarantees_and_answers_stay_right(method):
         assert promise.epsilon <= most
     known = found.classes != NO_ANSWER
     assert (found.classes[known] == Y[PUBLIC][known]).mean() > 0.7
-    assert "group 2" in found.statement()
+    assert "group 0: " in found.statement() and "group 2" not in found.statement()
 
 
 @pytest.mark.parametrize("method", ["weighting", "upsampling", "vanishing"])
@@ -238,6 +257,70 @@ def test_wrong_settings_cost_nothing(tmp_path):
     assert account.releases() == []
 
 
+WRONG_STUDENTS = {
+    "no student": (lambda: LogisticRegression(), {}),
+    "text": (lambda: "svm", {}),
+    "wrong settings": (lambda: SupervisedStudent(LogisticRegression(C=-1.0)), {}),
+    "another network": (lambda: SemiSupervisedStudent(model=nn.Linear(3, 10)), {}),
+    "narrow evaluation": (Linear, {"evaluation": (X[TEST][:, :9], Y[TEST])}),
+    "missing numbers": (Linear, {"evaluation": (np.full((2, 64), math.nan), [0, 1])}),
+    "no class": (Linear, {"evaluation": (X[TEST], Y[TEST] + 1)}),
+    "other columns": (Linear, {"student_public": X[PUBLIC][:, :9], "evaluation": (X[TEST], Y[TEST])}),
+    "proc": (Linear, {"folder": "/proc/foo"}),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_STUDENTS)
+def test_a_student_evaluation_or_folder_that_cannot_work_costs_nothing(tmp_path, wrong):
+    student, changed = WRONG_STUDENTS[wrong]
+    account = account_of(tmp_path)
+    with pytest.raises(SfumatoError) as error:
+        train(
+            NEAREST,
+            student(),
+            X[PRIVATE],
+            Y[PRIVATE],
+            **{**TERMS, **LARGE, "account": account, "purpose": "x", **changed},
+        )
+    assert account.releases() == [] and not hasattr(error.value, "answers")
+
+
+def test_a_folder_with_paid_answers_is_refused_before_the_charge(tmp_path):
+    first = run(folder=tmp_path / "run", queries=20)
+    account = account_of(tmp_path)
+    with pytest.raises(InvalidParameterError, match="paid for"):
+        run(folder=tmp_path / "run", account=account, purpose="x")
+    assert account.releases() == []
+    assert np.array_equal(ReleasedAnswers.load_classes(tmp_path / "run"), first.classes)
+
+
+def test_columns_are_matched_by_their_names():
+    names = [f"p{i}" for i in range(64)]
+    private, public = (pd.DataFrame(X[part], columns=names) for part in (PRIVATE, PUBLIC))
+    test = pd.DataFrame(X[TEST], columns=names)[names[::-1]]
+    done = train(
+        NEAREST,
+        SupervisedStudent(LogisticRegression(max_iter=500)),
+        private,
+        Y[PRIVATE],
+        evaluation=(test, Y[TEST]),
+        **{**TERMS, **LARGE, "public": public[names[::-1]]},
+    )
+    assert (done.answers.classes == Y[PUBLIC]).mean() > 0.85 and done.accuracy > 0.8
+
+
+def test_labels_that_can_be_no_class_cost_nothing(tmp_path):
+    account = account_of(tmp_path)
+    with pytest.raises(InvalidParameterError, match="every class is text"):
+        run(classes=[f"n{i}" for i in range(10)], account=account, purpose="x")
+    assert account.releases() == []
+
+
+def test_a_student_is_for_interaction_alone():
+    with pytest.raises(InvalidParameterError, match="InteractiveGNMax alone"):
+        run(student=Constant())
+
+
 def test_an_account_of_people_asks_whose_the_rows_are(tmp_path):
     account = Ledger(tmp_path / "ledger.db").open(
         "people", privacy_unit="person", budget=Budget(epsilon=3000, delta=1e-4)
@@ -251,22 +334,29 @@ def test_an_account_of_people_asks_whose_the_rows_are(tmp_path):
 # --- what is kept -------------------------------------------------------------------------------------------
 
 
+def take_away(folder):
+    for name in ("answers.npy", "answers.json"):
+        (folder / name).unlink()
+
+
 def test_a_folder_keeps_partition_teachers_and_answers(tmp_path):
     units = np.arange(1200)
     first = run(folder=tmp_path, units=units)
     key = (tmp_path / "teachers" / "partition.key").read_bytes()
     files = {f.name: f.stat().st_mtime_ns for f in (tmp_path / "teachers").glob("*.joblib")}
+    take_away(tmp_path)
     second = run(folder=tmp_path, units=units)
     assert (tmp_path / "teachers" / "partition.key").read_bytes() == key
     assert {f.name: f.stat().st_mtime_ns for f in (tmp_path / "teachers").glob("*.joblib")} == files
     assert len(files) == 12
-    assert np.array_equal(ReleasedAnswers.load(tmp_path), second.classes)
+    assert np.array_equal(ReleasedAnswers.load_classes(tmp_path), second.classes)
     assert (first.classes == second.classes).mean() > 0.95  # the same teachers, other noise
 
 
 def test_rows_that_are_only_numbered_get_a_new_key_for_each_job(tmp_path):
     run(folder=tmp_path)
     files = {f.name: f.read_bytes() for f in (tmp_path / "teachers").glob("*.joblib")}
+    take_away(tmp_path)
     run(folder=tmp_path)
     assert not (tmp_path / "teachers" / "partition.key").exists()
     again = {f.name: f.read_bytes() for f in (tmp_path / "teachers").glob("*.joblib")}
@@ -282,7 +372,7 @@ def test_a_key_is_for_its_owner_alone(tmp_path):
 
 def test_a_folder_without_answers_is_told(tmp_path):
     with pytest.raises(InvalidParameterError, match="no answers"):
-        ReleasedAnswers.load(tmp_path)
+        ReleasedAnswers.load_classes(tmp_path)
 
 
 def test_a_folder_keeps_the_student(tmp_path):
@@ -294,13 +384,11 @@ def test_a_folder_keeps_the_student(tmp_path):
 
 
 def test_answers_survive_a_student_that_fails(tmp_path):
-    class Broken(Constant):
-        def fit(self, *_, **__):
-            raise RuntimeError("no memory")
-
-    with pytest.raises(RuntimeError, match="no memory"):
-        train(NEAREST, Broken(), X[PRIVATE], Y[PRIVATE], folder=tmp_path, **TERMS, **LARGE)
-    assert (ReleasedAnswers.load(tmp_path) == Y[PUBLIC]).mean() > 0.85
+    with pytest.raises(RuntimeError, match="no memory") as error:
+        train(NEAREST, FailsLater(), X[PRIVATE], Y[PRIVATE], folder=tmp_path, **TERMS, **LARGE)
+    assert (error.value.answers.classes == Y[PUBLIC]).mean() > 0.85
+    assert "was charged" in error.value.__notes__[0]
+    assert (ReleasedAnswers.load_classes(tmp_path) == Y[PUBLIC]).mean() > 0.85
 
 
 # --- statements and bad input -------------------------------------------------------------------------------
@@ -325,8 +413,23 @@ def test_seeded_noise_is_for_study():
     assert "study" in run(generator=seeded(0)).statement()
 
 
+def test_agreement_that_is_not_tested_is_said():
+    found = run(queries=20, agreement=0.9)
+    assert "Agreement was not tested" in found.statement()
+    assert "greement" not in run(queries=20).statement()
+
+
 def test_a_test_of_agreement_is_in_the_statement():
-    job = plan(epsilon=20.0, delta=1e-3, teachers=12, aggregator=GNMax(stddev=1.0), agreement=1.0, queries=50)
+    job = StableLabeling(
+        aggregator=GNMax(stddev=1.0),
+        queries=50,
+        teachers=12,
+        epsilon=20.0,
+        delta=1e-3,
+        order=8.0,
+        test_stddev=2.5,
+        test_delta=1e-4,
+    )
     found = label(NEAREST, X[PRIVATE], Y[PRIVATE], public=X[PUBLIC], classes=10, job=job, progress=False)
     assert "noisy test" in found.statement()
 
@@ -334,7 +437,7 @@ def test_a_test_of_agreement_is_in_the_statement():
 def test_no_confident_query_is_an_error_that_stays_spent(tmp_path):
     account = account_of(tmp_path)
     never = ConfidentGNMax(threshold=1e6, threshold_stddev=1.0, stddev=1.0)
-    with pytest.raises(InvalidParameterError, match="none of 300 queries"):
+    with pytest.raises(QueryFailedError, match=r"none of 300 queries.*stays spent") as error:
         train(
             NEAREST,
             Constant(),
@@ -346,7 +449,7 @@ def test_no_confident_query_is_an_error_that_stays_spent(tmp_path):
             ),
             purpose="x",
         )
-    assert account.releases() == []
+    assert account.releases() == [] and error.value.answers.answered == 0
 
 
 def test_a_class_that_no_teacher_knows_gets_no_votes():
@@ -369,9 +472,10 @@ def test_more_teachers_than_units_abstain():
     [
         ({"epsilom": 1.0}, "Did you mean 'epsilon'"),
         ({"public": X[:0]}, "public"),
-        ({"public": X[PUBLIC][:, :9]}, "shape"),
+        ({"public": X[PUBLIC][:, :9]}, "public must be at least 2 public rows of shape"),
         ({"classes": 1}, "classes"),
         ({"purpose": "x"}, "account"),
+        ({"rounds": 3}, "rounds are for InteractiveGNMax"),
         ({"delta": None}, "delta"),
         ({"partition": Partition.draw(5), "units": np.arange(1200)}, "the partition has"),
         ({"public": np.vstack([X[PUBLIC], [[math.nan] * X.shape[1]]])}, "missing"),

@@ -65,6 +65,11 @@ GROUPS = IndividualBudgets(epsilons=(1.0, 2.0), shares=(0.5, 0.5), delta=1e-5)
         {"individual": GROUPS},
         {"epsilon": None, "individual": GROUPS, "agreement": 0.9},
         {"agreement": 1.5},
+        {"agreement": 0.0},
+        {"agreement": (0.9, 0.0)},
+        {"agreement": 0.95, "queries": 1_000_000},
+        {"aggregator": 3},
+        {"agreement": 0.9, "aggregator": 3},
         {"agreement": ()},
         {"agreement": 0.9, "aggregator": LNMax(scale=20.0)},
         {"agreement": 0.9, "epsilon": 0.01},
@@ -75,3 +80,24 @@ GROUPS = IndividualBudgets(epsilons=(1.0, 2.0), shares=(0.5, 0.5), delta=1e-5)
 def test_plans_that_cannot_work_are_refused(wrong):
     with pytest.raises(InvalidParameterError):
         plan(**{**TERMS, **wrong})
+
+
+@pytest.mark.parametrize("queries", [1, 50, 201])
+def test_a_test_that_buys_nothing_is_left_out(queries):
+    job = plan(**TERMS, agreement=0.95, queries=queries)
+    assert isinstance(job, Labeling) and job.queries == queries
+    assert job.guarantee().epsilon <= 2.0
+
+
+def test_from_the_first_query_that_a_budget_does_not_cover_agreement_is_tested():
+    job = plan(**TERMS, agreement=0.95, queries=202)
+    assert isinstance(job, StableLabeling) and job.fallback < job.queries == 202
+
+
+@pytest.mark.parametrize("teachers, epsilon", [(20, 8.0), (40, 8.0), (250, 2.0), (250, 0.5), (30, 100.0)])
+@pytest.mark.parametrize("agreement", [0.3, 0.5, 0.7, 0.9, 1.0])
+def test_expecting_agreement_never_buys_less(teachers, epsilon, agreement):
+    terms = {"epsilon": epsilon, "delta": 1e-5, "teachers": teachers}
+    plain, tested = plan(**terms), plan(**terms, agreement=agreement)
+    assert tested.queries >= plain.queries
+    assert isinstance(tested, Labeling) or tested.fallback < tested.queries

@@ -23,6 +23,14 @@ def test_figures_err_upwards():
     assert factor >= math.e
 
 
+@pytest.mark.parametrize("epsilon", [0.0, 1e-3, 0.1, 1.0, 3.0, 7.6, 8.0, 12.0, 20.0])
+def test_nobody_can_become_sure_and_the_figure_errs_upwards(epsilon):
+    told = in_plain_words(guarantee(epsilon), released="it")
+    sure = float(told.partition("become at most ")[2].partition("%")[0])
+    true = 100 / (1 + math.exp(-epsilon))
+    assert true - 1e-9 <= sure < 100 and 100 - sure > 0.8 * (100 - true)
+
+
 def test_a_large_epsilon_is_no_promise():
     assert in_plain_words(guarantee(21.0), released="it").startswith("No useful protection")
 

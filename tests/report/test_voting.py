@@ -55,7 +55,7 @@ def test_an_accuracy_is_said_to_be_exact_and_unprotected():
 
 def test_each_group_has_its_guarantee():
     text = written(guarantees=(guarantee(0.5), guarantee(1.23456)))
-    assert "privacy groups" in text and re.search(r"<td>1</td><td>0\.5</td>", text)
+    assert "privacy groups" in text and re.search(r"<td>0</td><td>0\.5</td>", text)
     assert "privacy groups" not in written(guarantees=(guarantee(),))
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import sfumato as sf
+from sfumato import labels
 from sfumato.errors import InvalidParameterError
 from sfumato.labels.train import LabelKeywords
 from sfumato.private import PrivateData
@@ -83,6 +84,19 @@ def test_a_plan_is_accepted_and_has_the_price_it_stated():
     with pytest.raises(InvalidParameterError, match="public_size"):
         weights(privacy=rate, progress=False)
     assert weights(privacy=rate, progress=False, public_size=300)[0].price.epsilon == rate.epsilon
+
+
+def test_an_epsilon_below_that_of_a_plan_is_refused_and_not_a_shorter_run():
+    plan = sf.plan(epsilon=3, delta=1e-5, public_size=300, expected_batch_size=30, steps=3)
+    with pytest.raises(InvalidParameterError, match="the plan costs"):
+        weights(privacy=plan, epsilon=2.5, progress=False)
+    assert weights(privacy=plan, epsilon=3, progress=False)[0].mechanism.steps == 3
+
+
+def test_label_runs_take_three_of_the_objects():
+    parameters = inspect.signature(labels.train).parameters
+    assert {"evaluation", "storage", "charge"} <= set(parameters)
+    assert not {"privacy", "optimization"} & set(parameters)
 
 
 def test_the_short_call_needs_a_size_a_budget_and_epochs():

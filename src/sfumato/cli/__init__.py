@@ -20,11 +20,13 @@ def main() -> None:
         import typer.main
 
         from sfumato.cli.app import app
+        from sfumato.cli.repeated_options import require_once
         from sfumato.cli.show import show_error
         from sfumato.cli.wording import in_options, options_of
 
     root = typer.main.get_command(app)
     try:
+        require_once(root, sys.argv[1:])
         sys.exit(root.main(prog_name="sfumato", standalone_mode=False))
     except SfumatoError as error:
         said = getattr(error, "in_options", None) or str(error)

@@ -33,7 +33,7 @@ def run(settings: PateSettings, *, as_json: bool) -> None:
     with waiting("Loading"):
         data = own_data(settings) if settings.is_own else named_data(settings)
     account = account_at(settings.ledger, settings.account)
-    _require_unit(data, account)
+    _require_unit(settings, data, account)
     terms = _terms(settings, data, account)
     _require_places(settings)
     done = pate.train(
@@ -68,13 +68,29 @@ def _require(settings: PateSettings) -> None:
             _check.count(**{name: getattr(settings, name)})
 
 
-def _require_unit(data: VotingData, account: Account | None) -> None:
-    """Raise if a row of a named set is another unit than the one that an account protects."""
-    if account is not None and data.privacy_unit is None and account.privacy_unit not in _ROWS:
+def _require_unit(settings: PateSettings, data: VotingData, account: Account | None) -> None:
+    """Raise if an account protects another unit than the data has; `--privacy-unit` names a column."""
+    if settings.contribution_bound is not None and settings.privacy_unit is None and settings.is_own:
         raise InvalidParameterError(
-            f"account {account.name!r} protects one {account.privacy_unit!r}, but a unit of {data.name} is "
-            "one example. Give an account whose privacy unit is 'example'."
+            "--contribution-bound is for owners of several rows: pass --privacy-unit, their column, too."
         )
+    if account is None or settings.privacy_unit is not None or account.privacy_unit in _ROWS:
+        return
+    whose = (
+        "nothing says whose the rows are. Pass --privacy-unit, the column that names the owner of each row."
+        if settings.is_own
+        else f"a unit of {data.name} is one example. Give an account whose privacy unit is 'example'."
+    )
+    raise InvalidParameterError(
+        f"account {account.name!r} protects one {account.privacy_unit!r}, but {whose}"
+    )
+
+
+def _unit(settings: PateSettings, data: VotingData, account: Account | None) -> str | None:
+    """Return who is protected: an owner, or one row, in the word that the account has for it."""
+    if settings.privacy_unit is None and account is not None:
+        return account.privacy_unit
+    return data.privacy_unit
 
 
 def _terms(settings: PateSettings, data: VotingData, account: Account | None) -> VoteKeywords:
@@ -88,7 +104,7 @@ def _terms(settings: PateSettings, data: VotingData, account: Account | None) ->
         "aggregator": aggregator,
         "queries": settings.queries,
         "agreement": agreement,
-        "privacy_unit": data.privacy_unit,
+        "privacy_unit": _unit(settings, data, account),
         "account": account,
         "purpose": None if account is None else purpose,
         "folder": settings.folder,

@@ -4,12 +4,16 @@
 Guarantee  What is public of a file of private rows (columns, classes) comes from flags and from its schema.
            Its rows are read after the job is charged. The files of public and of evaluation rows are read
            before, and are not protected.
+Edge cases A public row that cannot be used is refused with its number, so that answers are in the order of
+           the file. An evaluation row that cannot be used is left out.
 """
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from sfumato.cli.column_types import column_types
 from sfumato.cli.own_classes import own_classes
@@ -101,7 +105,7 @@ def own_data(settings: PateSettings) -> VotingData:
         student=student,
         rows=voting_rows(table, features, target, classes),
         labels=None,
-        public=private_table(source, types=_known(types, features)).rows(*features).read()[0],
+        public=_public(source, features, types),
         student_public=None,
         evaluation=_labeled(settings.evaluation, features, target, classes, types),
         classes=classes,
@@ -131,6 +135,30 @@ def _required(settings: PateSettings) -> tuple[str, str]:
 def _known(types: dict[str, str] | None, columns: Sequence[str]) -> dict[str, str] | None:
     """Return the types of these columns: a file of public rows has no target, and maybe no unit."""
     return None if types is None else {name: types[name] for name in columns if name in types} or None
+
+
+def _public(source: str, features: tuple[str, ...], types: dict[str, str] | None) -> Any:
+    """Return all public rows in the order of their file, or raise with the number of the first wrong one."""
+    from sfumato.statistics.sources.table_sources import is_lines
+    from sfumato.statistics.sources.tables import private_table
+
+    batches = list(private_table(source, types=_known(types, features)).rows(*features).every_batch())
+    found = np.concatenate(batches) if batches else np.zeros((0, len(features)))
+    wrong = np.flatnonzero(~np.isfinite(found).all(axis=1))
+    if len(wrong):
+        column = features[int(np.argmin(np.isfinite(found[wrong[0]])))]
+        raise InvalidParameterError(
+            f"row {wrong[0] + 1} of {source!r} (1 is the first after the header) has no number in the column "
+            f"{column!r}. Answers are in the order of the public rows: remove this row, or complete it."
+        )
+    if is_lines(source):
+        lines = sum(1 for line in Path(source).read_bytes().splitlines() if line.strip()) - 1
+        if lines != len(found):
+            raise InvalidParameterError(
+                f"{lines - len(found)} of {lines} lines of {source!r} are no rows: they have another number "
+                "of fields than the header. Correct them: answers are in the order of the public rows."
+            )
+    return found
 
 
 def _labeled(

@@ -190,7 +190,9 @@ def predictions(model: nn.Module, features: Tensor, *, batch_size: int = 1024) -
 
 
 @torch.no_grad()
-def check_model(model: nn.Module, features: Tensor, *, classes: int, batch_size: int = 1024) -> None:
+def check_model(
+    model: nn.Module, features: Tensor, *, classes: int, batch_size: int = 1024, free: bool = True
+) -> None:
     """Raise unless the model returns one finite number for each class of every row.
 
     Args:
@@ -198,6 +200,7 @@ def check_model(model: nn.Module, features: Tensor, *, classes: int, batch_size:
         features: The public features; every row is tried.
         classes: The number of classes.
         batch_size: The number of rows in memory at once.
+        free: Whether nothing was spent before, so that a message may say it.
 
     Raises:
         UnsupportedModelError: If the model fails on the features, or returns something else.
@@ -205,21 +208,22 @@ def check_model(model: nn.Module, features: Tensor, *, classes: int, batch_size:
     >>> check_model(nn.Linear(4, 3), torch.zeros(9, 4), classes=3)
     """
     place = _device(model)
-    with evaluating(model), rehearsing("the model"):
+    with evaluating(model), rehearsing("the model", free=free):
         for part in features.split(batch_size):
             _check_logits(model(part.to(place)), rows=len(part), classes=classes)
 
 
 @contextmanager
-def rehearsing(what: str) -> Generator[None]:
+def rehearsing(what: str, *, free: bool = True) -> Generator[None]:
     """Report whatever fails inside as a failure on public rows. Errors are quoted, so no label may be used
     inside.
 
     Args:
         what: What is tried, for the message.
+        free: Whether nothing was spent before, so that the message may say it.
 
     Raises:
-        UnsupportedModelError: If anything inside fails. Nothing was spent.
+        UnsupportedModelError: If anything inside fails.
 
     >>> with rehearsing("the model"):
     ...     nn.Linear(2, 3)(torch.zeros(1, 5))
@@ -232,8 +236,9 @@ def rehearsing(what: str) -> Generator[None]:
         raise
     except Exception as error:
         reason = str(error).partition("\n")[0]
+        spent = "; nothing was spent" if free else ""
         raise UnsupportedModelError(
-            f"{what} fails on the features; nothing was spent. {type(error).__name__}: {reason}"
+            f"{what} fails on the features{spent}. {type(error).__name__}: {reason}"
         ) from error
 
 

@@ -41,7 +41,7 @@ def cost_curves(job: Job) -> dict[str, Curve]:
         whole = [(0.0, job.epsilon), (float(job.queries), job.epsilon)]
         return {"with the test of agreement": whole, "without it": alone}
     groups = len(job.events())
-    names = ["epsilon"] if groups == 1 else [f"group {number}" for number in range(1, groups + 1)]
+    names = ["epsilon"] if groups == 1 else [f"group {number}" for number in range(groups)]
     events = [(n, _events(job, n)) for n in grid]
     return {
         name: [(float(n), _epsilon(job, found[place])) for n, found in events]

@@ -3,12 +3,14 @@
 
 Guarantee  Everything is charged before a private row is read, or nothing is: if one account refuses, what
            others had reserved is refunded. An error after that leaves the job spent.
+Failure    An error once there are answers carries them along, in its attribute `answers`: they were paid for.
            One account is charged for the units that the job reveals most about. Accounts of groups are
            each charged for the units of their own group.
 """
 
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import Any
 
 from sfumato.accounting.events import DpEvent
 from sfumato.accounting.upstream import dp_event as dp
@@ -18,7 +20,7 @@ from sfumato.ledger.reservation import Reservation
 from sfumato.mechanisms.random import Generator as Randomness
 from sfumato.pate.planning import Job
 
-__all__ = ["Accounts", "accounts_of", "paid"]
+__all__ = ["Accounts", "accounts_of", "carried_by_errors", "paid"]
 
 Accounts = Account | Sequence[Account]
 
@@ -78,6 +80,18 @@ def paid(
     yield
     for reservation in reserved:
         reservation.commit()
+
+
+@contextmanager
+def carried_by_errors(answers: Any) -> Generator[None]:
+    """Give every error of the block the answers that were paid for, and say so in a note."""
+    try:
+        yield
+    except BaseException as error:
+        with suppress(Exception):  # an error that takes no attributes is raised as it is
+            error.answers = answers  # type: ignore[attr-defined]
+            error.add_note("The job was charged. Its answers are in the attribute `answers` of this error.")
+        raise
 
 
 def _events(job: Job, accounts: int) -> tuple[DpEvent, ...]:

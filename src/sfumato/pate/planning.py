@@ -3,7 +3,8 @@
 
 Without `agreement` the price of an answer is that of its noise, whatever the votes are. With it, the plan is
 a `StableLabeling`: it assumes that so many teachers agree, tests that with noise, and answers several times
-as many queries if it is true. If it is not, the first few queries are answered.
+as many queries if it is true. If it is not, the first few queries are answered. Where such a test buys
+nothing, because the budget covers as many queries whatever the votes are, the plan is the job without it.
 
 Guarantee  Nothing private is used. `agreement` is what you expect: choose it from public or older data, never
            from the votes.
@@ -23,7 +24,7 @@ from sfumato.errors import InvalidParameterError
 from sfumato.pate.votes.aggregators import Aggregator, ConfidentGNMax, GNMax
 from sfumato.pate.votes.individual import IndividualBudgets
 from sfumato.pate.votes.labeling import Labeling, affordable_queries
-from sfumato.pate.votes.stability import StableLabeling
+from sfumato.pate.votes.stability import StableLabeling, require_testable
 
 __all__ = ["Job", "plan"]
 
@@ -57,8 +58,9 @@ def plan(
         aggregator: How votes become answers. Default: `GNMax` with noise of 0.16 votes for each teacher.
         queries: How many queries to ask, if fewer than the budget covers. The budget is then not used up,
             except by a `StableLabeling`, which needs less agreement instead.
-        agreement: About which share of the teachers will agree on a query, or several shares for queries that
-            differ, each as frequent as the others.
+        agreement: About which share of the teachers will agree on a query, above 0, or several shares for
+            queries that differ, each as frequent as the others. It is not used if the budget covers the
+            queries, or more of them, without a test.
         individual: The epsilons of privacy groups.
         relation: Which data sets are neighbors.
 
@@ -80,11 +82,18 @@ def plan(
         raise InvalidParameterError("pass epsilon, or the epsilons of groups as individual=..., not both.")
     if epsilon is not None:
         _check.positive(epsilon=epsilon)
-    if agreement is not None and epsilon is not None:
-        return _stable(epsilon, delta, teachers, aggregator, queries, _shares(agreement), relation)
-    if agreement is not None:
+    if agreement is not None and individual is not None:
         raise InvalidParameterError("agreement is tested for one budget: leave it out with individual=...")
     used = aggregator if aggregator is not None else GNMax(stddev=_NOISE * teachers)
+    if not isinstance(used, Aggregator):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not be typed
+        raise InvalidParameterError(
+            f"aggregator must be GNMax(...), ConfidentGNMax(...) or another one, but a {type(used).__name__} "
+            "was given."
+        )
+    if agreement is not None and epsilon is not None:
+        tested = _stable(epsilon, delta, teachers, aggregator, queries, _shares(agreement), relation)
+        if tested is not None:
+            return tested
     most = affordable_queries(
         used, epsilon=epsilon or 0.0, delta=delta, teachers=teachers, individual=individual, relation=relation
     )
@@ -108,7 +117,7 @@ def _shares(agreement: float | Sequence[float]) -> tuple[float, ...]:
     if not shares:
         raise InvalidParameterError("agreement must be a share of the teachers, or several.")
     for share in shares:
-        _check.in_range(0, 1, agreement=share)
+        _check.rate(agreement=share)
     return shares
 
 
@@ -120,19 +129,23 @@ def _stable(
     queries: int | None,
     shares: tuple[float, ...],
     relation: Relation,
-) -> StableLabeling:
+) -> StableLabeling | None:
+    """Return a job with a test, or None if one without it answers as much whatever the votes are."""
     used = aggregator if aggregator is not None else GNMax(stddev=_STABLE_NOISE * teachers)
-    if not isinstance(used, GNMax | ConfidentGNMax):
-        raise InvalidParameterError("agreement is tested for GNMax and ConfidentGNMax alone.")
+    require_testable(used, relation)
+    assert isinstance(used, GNMax | ConfidentGNMax)  # for the type checker
     top = np.floor(np.array(shares) * teachers)
     counts = np.stack([top, teachers - top], axis=1)  # all others agree on one class: the worst case
-    found = list(_candidates(epsilon, delta, used, counts))
-    if not found:
+    most, order, test_stddev = max(_candidates(epsilon, delta, used, counts), default=(0, 0.0, 0.0))
+    plain = aggregator if aggregator is not None else GNMax(stddev=_NOISE * teachers)
+    covered = _covered(plain, epsilon, delta, teachers, relation)
+    if covered >= (most if queries is None else queries) or most == 0:
+        return None
+    if queries is not None and queries > most:
         raise InvalidParameterError(
-            f"epsilon={epsilon:g} does not cover a test of agreement and one query of {used.name}. Use a "
-            "larger epsilon, more teachers, or leave agreement=... out."
+            f"{queries} queries cost more than epsilon={epsilon:g} covers: {most} of {used.name} if teachers "
+            f"agree as expected, and {covered} whatever the votes are."
         )
-    most, order, test_stddev = max(found)
     return StableLabeling(
         aggregator=used,
         queries=most if queries is None else queries,
@@ -144,6 +157,15 @@ def _stable(
         test_delta=_TEST_SHARE * delta,
         relation=relation,
     )
+
+
+def _covered(aggregator: Aggregator, epsilon: float, delta: float, teachers: int, relation: Relation) -> int:
+    try:
+        return affordable_queries(
+            aggregator, epsilon=epsilon, delta=delta, teachers=teachers, relation=relation
+        )
+    except InvalidParameterError:  # not a single one
+        return 0
 
 
 def _candidates(

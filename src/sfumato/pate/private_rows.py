@@ -34,6 +34,9 @@ class PrivateRows:
     units: Sequence[Any] | Any = None
     groups: Sequence[Any] | Any = None
 
+    def __repr__(self) -> str:
+        return "PrivateRows(...)"
+
     @property
     def blank(self) -> Any:
         """Features of which only type and shape may be looked at."""

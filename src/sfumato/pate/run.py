@@ -32,10 +32,15 @@ from sfumato.report import VotingFacts, voting_report, write_report
 __all__ = ["PateRun", "ReleasedAnswers", "Verdict"]
 
 STUDENT = "student.joblib"
-_ANSWERS, _FACTS = "answers.npy", "answers.json"
+_ANSWERS, _FACTS, _RUN = "answers.npy", "answers.json", "run.json"
+PAID_FILES = (_ANSWERS, _FACTS)
+FILES = (*PAID_FILES, _RUN, STUDENT)
 _PUBLIC = (
     "The public rows are not protected. If some of them are also among the private rows, the guarantee does "
     "not cover what the public copies reveal."
+)
+_UNTESTED = (
+    "Agreement was not tested: the budget covers as many queries, or more of them, whatever the votes are."
 )
 
 
@@ -101,9 +106,7 @@ class ReleasedAnswers:
         Returns:
             What was released, how, and the guarantee.
         """
-        groups = "; ".join(
-            f"group {number}: {promise}" for number, promise in enumerate(self.guarantees, start=1)
-        )
+        groups = "; ".join(f"group {number}: {promise}" for number, promise in enumerate(self.guarantees))
         parts = "disjoint parts" if self.facts["disjoint"] else "overlapping parts"
         said = (
             f"{self.facts['teachers']} teachers learned from {parts} of the private data, and voted on "
@@ -150,8 +153,8 @@ class ReleasedAnswers:
         _files.write_whole(place / _FACTS, json.dumps(self.to_dict(), indent=2).encode())
 
     @staticmethod
-    def load(folder: str | os.PathLike[str]) -> npt.NDArray[np.int64]:
-        """Return the answers that were saved in a folder, so that another student costs nothing.
+    def load_classes(folder: str | os.PathLike[str]) -> npt.NDArray[np.int64]:
+        """Return the classes that were saved in a folder, so that another student costs nothing.
 
         Args:
             folder: The folder.
@@ -168,8 +171,8 @@ class ReleasedAnswers:
             raise InvalidParameterError(f"{folder} holds no answers of a labeling job.") from error
 
 
-def facts_of(job: Job) -> dict[str, Any]:
-    """Return how answers are made, as plain values."""
+def facts_of(job: Job, *, expected: bool = False) -> dict[str, Any]:
+    """Return how answers are made, as plain values; `expected` is whether agreement was expected."""
     individual = None if isinstance(job, StableLabeling) else job.individual
     return {
         "aggregator": job.aggregator.name,
@@ -178,13 +181,18 @@ def facts_of(job: Job) -> dict[str, Any]:
         "disjoint": individual is None or max(individual.copies()) == 1,
         "individual": None if individual is None else getattr(individual.method, "value", None),
         "event": json.loads(events.to_json(job.event())),
-        "test": _test(job),
+        "test": _UNTESTED if expected and not isinstance(job, StableLabeling) else _test(job),
     }
 
 
 def _test(job: Job) -> str | None:
     if not isinstance(job, StableLabeling):
         return None
+    if job.fallback >= job.queries:
+        return (
+            f"A noisy test of agreement was made, but the budget covers all {job.queries} answers whatever "
+            "the votes are. The guarantee covers the test."
+        )
     return (
         f"A noisy test decided whether teachers agreed enough for all {job.queries} answers; if it fails, "
         f"only the first {job.fallback} queries are answered. The guarantee covers the test, and holds for "
@@ -244,7 +252,7 @@ class PateRun:
         """
         place = Path(folder)
         place.mkdir(parents=True, exist_ok=True)
-        _files.write_whole(place / "run.json", self.to_json().encode())
+        _files.write_whole(place / _RUN, self.to_json().encode())
         content = io.BytesIO()
         try:
             joblib.dump(self.student, content)

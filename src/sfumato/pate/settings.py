@@ -7,12 +7,13 @@ the two lists.
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any, Protocol, TypedDict
 
 from sfumato import _check
 from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError
+from sfumato.ledger.account import Account
 from sfumato.mechanisms.random import Generator
 from sfumato.pate.payment import Accounts, accounts_of
 from sfumato.pate.planning import Job, plan
@@ -21,6 +22,8 @@ from sfumato.pate.teaching.partition import Partition
 from sfumato.pate.teaching.processes import check_workers
 from sfumato.pate.votes.aggregators import Aggregator
 from sfumato.pate.votes.individual import IndividualBudgets
+from sfumato.pate.votes.labeling import Labeling
+from sfumato.pate.votes.stability import StableLabeling
 
 __all__ = ["VoteAudit", "VoteKeywords", "VoteSettings"]
 
@@ -63,7 +66,7 @@ class VoteKeywords(TypedDict, total=False):
     workers: int
     progress: bool
     audit: VoteAudit | None
-    rounds: int
+    rounds: int | None
     generator: Generator | None
 
 
@@ -89,7 +92,7 @@ class VoteSettings:
         workers: In how many processes teachers learn and vote.
         progress: Whether to show a progress bar.
         audit: `sfumato.audit.VoteCanaries(count=1000)` to audit the noise.
-        rounds: In how many rounds `InteractiveGNMax` answers.
+        rounds: In how many rounds `InteractiveGNMax` answers, and no other aggregator. Default: 4.
         generator: Source of noise. None is secure; any other kind is for study only.
 
     Raises:
@@ -112,11 +115,13 @@ class VoteSettings:
     workers: int = 1
     progress: bool = True
     audit: VoteAudit | None = None
-    rounds: int = 4
+    rounds: int | None = None
     generator: Generator | None = None
 
     def __post_init__(self) -> None:
-        _check.count(rounds=self.rounds)
+        if self.rounds is not None:
+            _check.count(rounds=self.rounds)
+        self._require_types()
         check_workers(self.workers)  # teachers would refuse it only after the charge
         if self.account is not None and self.purpose is None:
             raise InvalidParameterError("an account keeps a purpose with every release: pass purpose='...'.")
@@ -124,6 +129,26 @@ class VoteSettings:
             raise InvalidParameterError(
                 "a purpose is written into an account, but none was given: pass account=..."
             )
+
+    def _require_types(self) -> None:
+        """Raise for values that would fail later in words that name no setting."""
+        accounts = self.account if isinstance(self.account, list | tuple) else (self.account,)
+        if self.account is not None and not (
+            accounts and all(isinstance(each, Account) for each in accounts)
+        ):
+            raise InvalidParameterError(
+                "account must be an account, as Ledger(...).open returns it, or one for each privacy group."
+            )
+        if self.audit is not None and not callable(getattr(self.audit, "attack", None)):
+            raise InvalidParameterError("audit must be VoteCanaries(count=...), of sfumato.audit.")
+        if self.generator is not None and not callable(getattr(self.generator, "fill", None)):
+            raise InvalidParameterError(
+                "generator must be None, which is secure, or sfumato.testing.seeded(...) for study."
+            )
+        if self.partition is not None and not isinstance(self.partition, Partition):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not be typed
+            raise InvalidParameterError("partition must be a Partition, as Partition.draw(...) returns it.")
+        if self.individual is not None and not isinstance(self.individual, IndividualBudgets):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not be typed
+            raise InvalidParameterError("individual must be IndividualBudgets(...).")
 
     @classmethod
     def of(cls, keywords: Mapping[str, Any]) -> "VoteSettings":
@@ -172,26 +197,30 @@ class VoteSettings:
             "relation",
         )
         if given is not None:
+            if not isinstance(given, Labeling | StableLabeling):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not be typed
+                raise InvalidParameterError("job must be a job, as pate.plan(...) returns it.")
             twice = [name for name in planned if getattr(self, name) is not None]
             if twice:
                 raise InvalidParameterError(f"{twice[0]} is part of the job: leave one of them out.")
             self._require_rows(given, public_rows)
             return given
-        delta, relation = self._delta(), self._relation()
-        most = plan(
-            epsilon=self.epsilon,
-            delta=delta,
-            teachers=_TEACHERS if self.teachers is None else self.teachers,
-            aggregator=self.aggregator,
-            queries=self.queries,
-            agreement=self.agreement,
-            individual=self.individual,
-            relation=relation,
-        )
+        most = self._planned(self.queries)
         if self.queries is None and most.queries > public_rows:
-            return replace(most, queries=public_rows)
+            return self._planned(public_rows)  # for so few, a test of agreement may buy nothing
         self._require_rows(most, public_rows)
         return most
+
+    def _planned(self, queries: int | None) -> Job:
+        return plan(
+            epsilon=self.epsilon,
+            delta=self._delta(),
+            teachers=_TEACHERS if self.teachers is None else self.teachers,
+            aggregator=self.aggregator,
+            queries=queries,
+            agreement=self.agreement,
+            individual=self.individual,
+            relation=self._relation(),
+        )
 
     def _require_rows(self, job: Job, public_rows: int) -> None:
         if job.queries > public_rows:
@@ -203,7 +232,7 @@ class VoteSettings:
     def _first_account(self) -> Any:
         if self.account is None:
             return None
-        return self.account[0] if isinstance(self.account, Sequence) else self.account
+        return self.account if isinstance(self.account, Account) else self.account[0]
 
     def _delta(self) -> float:
         if self.delta is not None:

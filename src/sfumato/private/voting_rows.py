@@ -69,11 +69,10 @@ def pate(
         The run: the student, the answers and their guarantee.
 
     Raises:
-        InvalidParameterError: If a setting is missing, unknown or out of range, and nothing is spent; or if
-            no query was answered, and the job is spent.
-        UnsupportedModelError: If the teacher does not work on the public rows. Nothing is spent.
+        InvalidParameterError: If a setting is missing, unknown or out of range. Nothing is spent.
+        UnsupportedModelError: If the teacher or the student does not work on public rows. Nothing is spent.
         BudgetExceededError: If the budget does not cover the job. Nothing is spent.
-        QueryFailedError: If the rows cannot be read. The job is spent.
+        QueryFailedError: If the rows cannot be read, or no query was answered. The job is spent.
     """
     from sfumato.pate.pipeline import train
 
@@ -135,6 +134,12 @@ def voting_rows(
     if not features:
         raise InvalidParameterError("pass features=[...], the columns to learn from.")
     columns = (*features, *(() if groups is None else (groups,)), target)
+    twice = next((name for name in columns if columns.count(name) > 1), None)
+    if twice is not None:
+        raise InvalidParameterError(
+            f"the column {twice!r} is used twice: features must be different columns, without the target"
+            f"{'' if groups is None else ' and the column of groups'}."
+        )
     rows = table.rows(*columns, classes=None if _is_number(classes) else list(names))
     return DeferredRows(
         columns=len(features),

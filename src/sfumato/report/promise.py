@@ -35,7 +35,7 @@ def in_plain_words(guarantee: Guarantee, *, released: str) -> str:
     if not guarantee.epsilon <= _MEANINGLESS:
         return "No useful protection: an epsilon as large as this one does not protect anyone."
     factor = f"{round_up(math.exp(guarantee.epsilon), 3):g}"
-    sure = f"{round_up(100 / (1 + math.exp(-guarantee.epsilon)), 3):g}%"
+    sure = _sure(guarantee.epsilon)
     apart = f", apart from a probability of {round_up(guarantee.delta):g}" if guarantee.delta > 0 else ""
     labels = " All else about it is not protected." if guarantee.relation is Relation.REPLACE_LABEL else ""
     return (
@@ -44,6 +44,18 @@ def in_plain_words(guarantee: Guarantee, *, released: str) -> str:
         f"likely before can become at most {sure} sure of either.{labels} This holds whatever else they "
         "know, now or later. It covers this run alone, and does not hide what is true of people in general."
     )
+
+
+def _sure(epsilon: float) -> str:
+    """Return the largest belief after a release, in percent; rounded up, and never to 100%.
+
+    >>> _sure(1.0), _sure(8.0)
+    ('73.2%', '99.967%')
+    """
+    doubt = 100 / (1 + math.exp(epsilon))
+    digits = max(1, 1 - math.floor(math.log10(doubt)))
+    rounded = math.floor(doubt * 10**digits) / 10**digits
+    return f"{100 - rounded:.{digits}f}".rstrip("0").rstrip(".") + "%"
 
 
 def promise(guarantee: Guarantee, *, released: str) -> str:

@@ -122,7 +122,7 @@ def _groups(run: VotingFacts) -> str:
         return ""
     rows = [
         (number, f"{round_up(each.epsilon):g}", f"{round_up(each.delta):g}")
-        for number, each in enumerate(run.guarantees, start=1)
+        for number, each in enumerate(run.guarantees)
     ]
     told = "<p>Units are in privacy groups. The guarantee above holds for all; each group has its own:</p>"
     return told + rows_table(("group", "epsilon", "delta"), rows)

@@ -7,9 +7,9 @@
 - `Storage`: where the run is kept.
 - `Charge`: which account pays.
 
-`train`, `Trainer`, `PrivateData.train`, `labels.train` and the command line take the same objects. Each field
-is also a keyword of these functions: `train(model, data, epsilon=3, epochs=10)` builds `Privacy(epsilon=3,
-epochs=10)`. `RunKeywords` lists the keywords for type checkers and editors.
+`train`, `Trainer`, `PrivateData.train` and the command line take the same objects; `labels.train` takes the
+last three. Each field is also a keyword of these functions: `train(model, data, epsilon=3, epochs=10)` builds
+`Privacy(epsilon=3, epochs=10)`. `RunKeywords` lists the keywords for type checkers and editors.
 """
 
 import os
@@ -267,6 +267,8 @@ def describe(
     Traceback (most recent call last):
     sfumato.errors.InvalidParameterError: unknown keyword 'epsilom'. Did you mean 'epsilon'?
     """
+    if isinstance(privacy, Plan):
+        _require_within(privacy, keywords.get("epsilon"))
     known = {name for kind in (Privacy, Optimization, Evaluation, Storage, Charge) for name in _names(kind)}
     _check.keywords(keywords, sorted(known))
     measured = evaluation if isinstance(evaluation, Evaluation) else Evaluation(data=evaluation)
@@ -277,6 +279,15 @@ def describe(
         storage=_with(_checked(storage, Storage), keywords),
         charge=_with(_checked(charge, Charge), keywords),
     )
+
+
+def _require_within(plan: Plan, epsilon: Any) -> None:
+    """Raise if a plan costs more than a keyword allows: the run would not be the one that was planned."""
+    if isinstance(epsilon, int | float) and epsilon < plan.epsilon:
+        raise InvalidParameterError(
+            f"epsilon={epsilon:g} was given, but the plan costs {plan.epsilon:.4g}. Plan for "
+            f"epsilon={epsilon:g}, or leave the keyword out."
+        )
 
 
 def _checked(given: Part | None, kind: type[Part]) -> Part:

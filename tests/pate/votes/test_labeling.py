@@ -42,3 +42,33 @@ def test_other_than_the_planned_queries_are_refused():
     job = Labeling(aggregator=GNMax(stddev=40.0), queries=3, teachers=9, delta=1e-6)
     with pytest.raises(InvalidParameterError, match="3 queries"):
         job.answer(np.zeros((4, 2)))
+
+
+@pytest.mark.parametrize("method", ["weighting", "upsampling", "vanishing"])
+def test_individual_budgets_of_replaced_units_are_refused(method):
+    groups = IndividualBudgets(epsilons=(1.0, 8.0), shares=(1.0, 1.0), delta=1e-5, method=method)
+    terms = {"aggregator": GNMax(stddev=20.0), "teachers": 100, "delta": 1e-5, "individual": groups}
+    # A unit of group 0 that one of group 1 replaces moves w0 + w1 votes, and 2 * w0 was claimed.
+    for relation in ("replace-one", Relation.REPLACE_ONE):
+        with pytest.raises(InvalidParameterError, match="another group"):
+            Labeling(queries=50, relation=relation, **terms)
+    with pytest.raises(InvalidParameterError, match="another group"):
+        affordable_queries(epsilon=0.0, relation=Relation.REPLACE_ONE, **terms)
+
+
+@pytest.mark.parametrize("relation", [Relation.ADD_REMOVE, Relation.ZERO_OUT])
+@pytest.mark.parametrize("method", ["weighting", "upsampling", "vanishing"])
+def test_the_distance_of_a_group_is_what_its_unit_moves(method, relation):
+    groups = IndividualBudgets(epsilons=(1.0, 3.0), shares=(1.0, 1.0), delta=1e-5, method=method)
+    job = Labeling(
+        aggregator=GNMax(stddev=20.0),
+        queries=50,
+        teachers=100,
+        delta=1e-5,
+        individual=groups,
+        relation=relation,
+    )
+    moved = groups.weights(100) * np.array(groups.copies())
+    for place, promise in enumerate(job.guarantees("person")):
+        event = GNMax(stddev=20.0).event(groups.attendance(50)[place], weight=float(moved[place]))
+        assert promise.epsilon == price(event, delta=1e-5, relation=relation).epsilon

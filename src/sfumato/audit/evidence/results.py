@@ -222,6 +222,10 @@ class AuditResult:
                 f"have a larger epsilon there. Attack at delta={self.claim.delta:g}."
             )
 
+    def __repr__(self) -> str:
+        verdict = "refuted" if self.refuted else "not refuted" if self.tested else "not tested"
+        return f"<AuditResult: {self.subject}; epsilon at least {self.best.told}; {verdict}>"
+
     @property
     def best(self) -> LowerBound:
         """The largest lower bound."""

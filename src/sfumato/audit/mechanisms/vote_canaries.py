@@ -7,11 +7,12 @@ function that answers queries, and from the same source of noise, are passed to 
 
 Guarantee  Only synthetic votes are used. A true claim is called false with a probability of at most
            1 - confidence.
-Not here   The comparison with a threshold, and how rows get to teachers: `make audit` attacks aggregators as
-           a whole, and tests replay partitions on neighbors.
+Not here   The comparison with a threshold, weights of groups, the test of agreement, and how rows get to
+           teachers. The result names them. `make audit` attacks aggregators and jobs as a whole, and tests
+           replay partitions on neighbors.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -21,17 +22,33 @@ from sfumato.accounting.events import DpEvent
 from sfumato.accounting.guarantee import Guarantee
 from sfumato.accounting.price import price
 from sfumato.accounting.upstream import dp_event as dp
-from sfumato.audit.evidence.results import AuditResult
+from sfumato.audit.evidence.results import AuditResult, CheckName, Unchecked
 from sfumato.audit.runs.auditor import Auditor
 from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms.random import Generator
 from sfumato.pate.planning import Job
 from sfumato.pate.votes import aggregators
+from sfumato.pate.votes.labeling import Labeling
+from sfumato.pate.votes.stability import StableLabeling
 
 __all__ = ["VoteCanaries"]
 
 _MOST_QUERIES = 40  # of each canary: enough for the checks of noise across queries
 _VOTES = 100.0  # for both classes, before a canary moves one
+# An auditor of training speaks of steps and gradients.
+_WORDS = (
+    ("gradient canaries in one run", "canary teachers"),
+    ("noise of each step", "noise of each answer"),
+    ("contributions of canaries", "votes of canaries"),
+    ("the canaries' coordinates", "the counts of votes"),
+    ("what clipping allows", "one vote"),
+    ("the clip norm", "one vote"),
+    ("coordinates", "canaries"),
+    ("coordinate", "canary"),
+    ("contributions", "votes"),
+    ("steps", "answers"),
+    ("step", "answer"),
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,6 +121,54 @@ class VoteCanaries:
             relation=job.relation,
             privacy_unit=privacy_unit,
         )
-        return auditor.verdict(
-            claim, event, subject=f"The noise of {queries} answers by {job.aggregator.name}"
-        )
+        return _of_votes(auditor.verdict(claim, event, subject="votes"), job, queries)
+
+
+def _of_votes(result: AuditResult, job: Job, queries: int) -> AuditResult:
+    """Return a result in words for votes, with what it does not cover."""
+    whole = f"{queries}" if queries == job.queries else f"{queries} of {job.queries}"
+    return replace(
+        result,
+        subject=f"The noise of {whole} answers by {job.aggregator.name} alone",
+        bounds=tuple(replace(bound, attack=_said(bound.attack)) for bound in result.bounds),
+        checks=tuple(
+            replace(check, name=_said(check.name), message=_said(check.message), sees=_said(check.sees))
+            for check in result.checks
+        ),
+        unchecked=(*_not_made(result), *_unchecked(job, queries)),
+    )
+
+
+def _said(words: str) -> str:
+    for before, after in _WORDS:
+        words = words.replace(before, after)
+    return words
+
+
+def _not_made(result: AuditResult) -> tuple[Unchecked, ...]:
+    """Return checks of votes that were not made; others are of models and batches, which votes have not."""
+    own = (CheckName.STEPS, CheckName.CANARIES, CheckName.PRICE)
+    missing = [each for each in result.unchecked if each.name in own]
+    return tuple(Unchecked(name=_said(each.name), why=_said(each.why)) for each in missing)
+
+
+def _unchecked(job: Job, queries: int) -> tuple[Unchecked, ...]:
+    """Return the parts of a job that canaries do not look at."""
+    individual = isinstance(job, Labeling) and job.individual is not None
+    votes = "canaries are made-up votes"
+    parts = (
+        (queries < job.queries, "the other answers", f"{queries} were audited, by the same function"),
+        (
+            hasattr(job.aggregator, "threshold"),
+            "the comparison with the threshold",
+            "only answers are audited",
+        ),
+        (
+            individual,
+            "weights, copies and absences of privacy groups",
+            "a canary moves one vote in every answer",
+        ),
+        (isinstance(job, StableLabeling), "the test of agreement", "only answers are audited"),
+        (True, "which rows reach which teacher", votes),
+    )
+    return tuple(Unchecked(name=name, why=why) for holds, name, why in parts if holds)

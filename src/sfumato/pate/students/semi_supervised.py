@@ -25,7 +25,7 @@ Source     Consistency of unchanged and changed rows above a threshold: FixMatch
 
 import copy
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -183,12 +183,27 @@ class SemiSupervisedStudent:
             return constant_classifier(known, classes=classes)
         model = copy.deepcopy(self.model)
         place = _place(model, settings.device)
-        check_model(model.to(place), rows, classes=classes)
+        check_model(model.to(place), rows, classes=classes, free=False)
         beliefs = settings.propagation(rows, known, classes=classes, augment=settings.augment, device=place)
         _learn(model, rows.to(place), beliefs.to(place), settings, progress=progress)
         found = predictions(model, rows).argmax(1).numpy()
         doubted = int(((found != known) & (known >= 0)).sum())
         return FittedNetwork(model=model, beliefs=beliefs, answered=int((known >= 0).sum()), doubted=doubted)
+
+    def rehearse(self, features: Any, answers: Any, *, classes: int) -> FittedNetwork | FittedEstimator:
+        """Learn in one step, to find mistakes before answers are paid for.
+
+        Args:
+            features: A few public rows.
+            answers: Made-up classes.
+            classes: The number of classes.
+
+        Returns:
+            What `fit` returns.
+        """
+        propagation = replace(self.settings.propagation, views=1)
+        quick = replace(self.settings, epochs=1, least_steps=1, propagation=propagation)
+        return replace(self, settings=quick).fit(features, answers, classes=classes, progress=False)
 
 
 def clearest_rows(beliefs: Tensor, *, share: float) -> Tensor:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.base import clone
+from sklearn.base import clone, is_regressor
 from sklearn.dummy import DummyClassifier
 
 from sfumato._torch import is_tensor
@@ -58,7 +58,7 @@ class Student(Protocol):
     """A way to learn from public rows and the answers for some of them."""
 
     def fit(self, features: Any, answers: Any, *, classes: int, progress: bool = True) -> FittedStudent:
-        """Learn.
+        """Learn. Each call starts anew: one is made before the charge, on public rows with made-up answers.
 
         Args:
             features: All public rows.
@@ -124,6 +124,9 @@ class SupervisedStudent:
         estimator: A classifier or pipeline as in scikit-learn. A copy of it is fitted. It gets the rows in
             their own shape: for images and an estimator that needs columns, pass `images.flatten(1)`.
 
+    Raises:
+        InvalidParameterError: If it is a class, a regressor, or has no `fit` and `predict`.
+
     >>> from sklearn.linear_model import LogisticRegression
     >>> rows = np.array([[0.0], [1.0], [2.0], [9.0]])
     >>> fitted = SupervisedStudent(LogisticRegression()).fit(rows, [0, -1, -1, 1], classes=2)
@@ -132,6 +135,23 @@ class SupervisedStudent:
     """
 
     estimator: Any
+
+    def __post_init__(self) -> None:
+        if isinstance(self.estimator, type):
+            raise InvalidParameterError(
+                f"estimator must be an object: pass {self.estimator.__name__}() instead of the class."
+            )
+        if not all(
+            callable(getattr(self.estimator, name, None)) for name in ("fit", "predict", "get_params")
+        ):
+            raise InvalidParameterError(
+                "estimator must be a classifier or pipeline of scikit-learn, but a "
+                f"{type(self.estimator).__name__} was given."
+            )
+        if is_regressor(self.estimator):
+            raise InvalidParameterError(
+                f"a {type(self.estimator).__name__} predicts numbers: a student needs a classifier."
+            )
 
     def fit(self, features: Any, answers: Any, *, classes: int, progress: bool = True) -> FittedEstimator:
         """Fit a copy of the estimator on the answered rows.
@@ -191,7 +211,7 @@ def _without_torch(features: Any) -> Any:
 def _fitted(estimator: Any, rows: Any, answers: Classes) -> Any:
     try:
         estimator.fit(rows, answers)
-        estimator.predict(rows)  # some estimators notice only now that they need more rows
+        found = np.asarray(estimator.predict(rows))  # some notice only now that they need more rows
     except SfumatoError:
         raise
     except ValueError as error:
@@ -199,4 +219,8 @@ def _fitted(estimator: Any, rows: Any, answers: Classes) -> Any:
             f"{type(estimator).__name__} cannot learn from {len(answers)} answered rows of shape "
             f"{list(rows.shape[1:])}: {error}"
         ) from error
+    if found.shape != answers.shape or not np.isin(found, answers).all():
+        raise InvalidParameterError(
+            f"{type(estimator).__name__} predicts something that is no class: a student needs a classifier."
+        )
     return estimator

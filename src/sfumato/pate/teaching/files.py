@@ -8,7 +8,8 @@ Guarantee  A file is used only if its key is the expected one and its keyed hash
            rows or settings, incomplete, damaged, or planted by someone without the partition's key is never
            loaded. Files can be read by their owner only.
 Failure    A file that is missing or changed when it is needed is an error; it says nothing about the rows.
-Not here   Protection: a teacher is NOT private. The folder says so in a README.
+Not here   Protection: a teacher is NOT private. The folder says so in a README. A temporary folder is
+           removed at the end of the process, and stays after `kill -9` or a power failure.
 """
 
 import hashlib

@@ -9,6 +9,8 @@ Edge cases A teacher without rows abstains. One whose rows have a single class v
            NaN, abstains on that query. Estimators see the numbers of classes, 0, 1, ..., not their names.
 Failure    Wrong settings are found by `rehearse`, on public rows alone, and are errors. A worker process
            that is killed, and a full disk, are errors too.
+Not here   Protection of a process that dies (a segmentation fault, `os._exit`) because of a row: the run ends
+           with an error, which shows it. Protection of time: how long a teacher learns depends on its rows.
 """
 
 import hashlib

@@ -300,17 +300,17 @@ def check_teacher(
         InvalidParameterError: If types, shapes or classes are wrong.
         UnsupportedModelError: If the estimator cannot be copied, or fails on the public rows.
     """
-    known = _checked_rehearsal(public, rows.check_features(features))
+    known = _checked_rehearsal(public, rows.check_features(features), what="public")
     rehearse(_lesson(estimator, partition, rows.class_list(classes), known), known)
 
 
-def _checked_rehearsal(rehearsal: Any, features: Any) -> Any:
+def _checked_rehearsal(rehearsal: Any, features: Any, *, what: str = "rehearsal") -> Any:
     if rehearsal is None:
         return None
-    public = rows.check_features(rehearsal, what="rehearsal")
+    public = rows.check_features(rehearsal, what=what)
     if rows.row_count(public) < 2 or rows.row_shape(public) != rows.row_shape(features):
         raise InvalidParameterError(
-            f"rehearsal must be at least 2 public rows of shape {list(rows.row_shape(features))}, as the "
+            f"{what} must be at least 2 public rows of shape {list(rows.row_shape(features))}, as the "
             f"private ones have, but its shape is {list(public.shape)}."
         )
     return public

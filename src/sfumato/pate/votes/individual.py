@@ -11,7 +11,9 @@ count more:
 
 Guarantee  A unit moves at most as many votes as teachers learn from it (`copies`), each of the weight of its
            group, in the queries on which its group votes. The guarantee of a group is the price of its event.
-Neighbors  As for `aggregators`. The group of a unit is part of the unit: whoever is removed takes it along.
+Neighbors  One unit added, removed or zeroed out. The group of a unit is part of the unit: whoever is removed
+           takes it along. Replace-one is refused (`labeling`): a unit of group g that is replaced by one of
+           group h moves the votes of both groups.
 Unit       All rows of a unit are in one group: the one with the smallest epsilon that any of them has.
 Source     Boenisch et al. 2023, arXiv:2202.10517 (upsampling, weighting, vanishing). Corrections of the form
            that R4 gives: docs/errata.md, R4-5 and R4-6. For Gaussian noise the weights are computed from the

@@ -3,7 +3,8 @@
 
 Guarantee  The answers have the price of `event` for every unit, and that of `events` for the units of each
            privacy group. Both are fixed before a vote is counted.
-Neighbors  As `relation` states.
+Neighbors  As `relation` states. With individual budgets add-remove or zero-out: a replaced unit may be in
+           another group than the one that takes its place, and would move the votes of both groups.
 Not here   Jobs that answer more if teachers agree (`stability`), and how teachers are trained (`teachers`).
 """
 
@@ -36,10 +37,10 @@ class Labeling:
         teachers: How many teachers vote.
         delta: The delta of the guarantee.
         individual: The epsilons of privacy groups. None: one budget for all units.
-        relation: Which data sets are neighbors.
+        relation: Which data sets are neighbors. With `individual`: add-remove or zero-out.
 
     Raises:
-        InvalidParameterError: If a parameter is out of range.
+        InvalidParameterError: If a parameter is out of range, or units with individual budgets are replaced.
 
     >>> from sfumato.pate.votes.aggregators import GNMax
     >>> job = Labeling(aggregator=GNMax(stddev=40.0), queries=100, teachers=250, delta=1e-5)
@@ -60,6 +61,8 @@ class Labeling:
         object.__setattr__(self, "relation", Relation.parse(self.relation))
         if self.individual is not None and self.individual.delta != self.delta:
             raise InvalidParameterError("all groups have one delta: pass the same to both.")
+        if self.individual is not None:
+            require_fixed_groups(self.relation)
 
     @property
     def groups(self) -> tuple[int, ...]:
@@ -143,6 +146,16 @@ class Labeling:
         return self.aggregator.answer(counts, generator=generator)
 
 
+def require_fixed_groups(relation: Relation) -> None:
+    """Raise if neighbors may differ in the group of a unit: the guarantee of a group would not hold."""
+    if relation is Relation.REPLACE_ONE:
+        raise InvalidParameterError(
+            "individual budgets are for units that are added, removed or zeroed out: a replaced unit may be "
+            "in another group, whose votes then move too. Use relation='add-remove' (an account has its own "
+            "relation: open one with that), or one epsilon for all."
+        )
+
+
 def affordable_queries(
     aggregator: Aggregator,
     *,
@@ -166,7 +179,8 @@ def affordable_queries(
         The number of queries.
 
     Raises:
-        InvalidParameterError: If the budget does not cover a single query.
+        InvalidParameterError: If the budget does not cover a single query, or units with individual budgets
+            are replaced.
 
     >>> from sfumato.pate.votes.aggregators import GNMax
     >>> affordable_queries(GNMax(stddev=40.0), epsilon=2.0, delta=1e-5, teachers=250)
@@ -174,6 +188,8 @@ def affordable_queries(
     """
     budgets = (epsilon,) if individual is None else tuple(individual.epsilons)
     relation = Relation.parse(relation)
+    if individual is not None:
+        require_fixed_groups(relation)
 
     def covered(place: int) -> int:
         def event(queries: int) -> DpEvent:

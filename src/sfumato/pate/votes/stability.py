@@ -43,6 +43,19 @@ __all__ = ["StableLabeling"]
 _CAREFUL = 1 + 1e-9  # of the limit of the test, whose quantile is rounded
 
 
+def require_testable(aggregator: object, relation: Relation) -> None:
+    """Raise if agreement cannot be tested for an aggregator or for these neighbors."""
+    if relation not in (Relation.ADD_REMOVE, Relation.ZERO_OUT):
+        raise InvalidParameterError(
+            "agreement is tested for units that are added, removed or zeroed out: a replaced unit may "
+            "change two teachers. Use a data-independent job."
+        )
+    if not isinstance(aggregator, GNMax | ConfidentGNMax):
+        raise InvalidParameterError("agreement is tested for GNMax and ConfidentGNMax alone.")
+    if getattr(aggregator, "max_answers", None) is not None:
+        raise InvalidParameterError("leave max_answers out: the test decides how much is answered.")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StableLabeling:
     """A labeling job that answers more queries if teachers agree.
@@ -86,15 +99,7 @@ class StableLabeling:
         _check.positive(epsilon=self.epsilon, test_stddev=self.test_stddev)
         _check.delta(delta=self.delta)
         _check.probability(test_delta=self.test_delta)
-        if self.relation not in (Relation.ADD_REMOVE, Relation.ZERO_OUT):
-            raise InvalidParameterError(
-                "agreement is tested for units that are added, removed or zeroed out: a replaced unit may "
-                "change two teachers. Use a data-independent job."
-            )
-        if not isinstance(self.aggregator, GNMax | ConfidentGNMax):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidParameterError("agreement is tested for GNMax and ConfidentGNMax alone.")
-        if getattr(self.aggregator, "max_answers", None) is not None:
-            raise InvalidParameterError("leave max_answers out: the test decides how much is answered.")
+        require_testable(self.aggregator, self.relation)
         if not self.test_delta < self.delta:
             raise InvalidParameterError("test_delta is a part of delta, and must be smaller.")
         if not self.room > 0:

@@ -2,19 +2,26 @@
 """Losses: one number for each row of the batch, never their average.
 
 An average over a batch mixes examples and divides by the private size of the batch, so it is refused.
+
+Guarantee  The losses of this module do not fail because of a label. A label that is no class has loss 0 and
+           gradient 0, so that its row contributes nothing, and no error shows that it is there.
+Not here   Losses of your own. One that fails for some labels stops the run, which tells of that row.
 """
 
 from collections.abc import Callable
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sfumato.errors import InvalidParameterError
 
-__all__ = ["Loss", "checked", "cross_entropy", "weighted"]
+__all__ = ["Loss", "checked", "class_losses", "cross_entropy", "weighted"]
 
 Loss = Callable[..., Tensor]  # (model, *batch) -> [rows]
+
+_IGNORED = -100  # torch's own number for a label without a loss
 
 
 def cross_entropy(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
@@ -23,16 +30,32 @@ def cross_entropy(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     Args:
         model: A classifier, which returns one output for each class.
         x: The inputs, one row an example.
-        y: The labels, as whole numbers.
+        y: The labels, as whole numbers. A label that is no class contributes nothing.
 
     Returns:
-        One loss for each row.
+        One loss for each row: 0 where the label is no class.
 
-    >>> import torch
-    >>> cross_entropy(nn.Identity(), torch.zeros(3, 2), torch.tensor([0, 1, 0])).shape
-    torch.Size([3])
+    >>> cross_entropy(nn.Identity(), torch.zeros(3, 2), torch.tensor([0, 1, 7]))
+    tensor([0.6931, 0.6931, 0.0000])
     """
-    return F.cross_entropy(model(x), y, reduction="none")
+    return class_losses(model(x), y)
+
+
+def class_losses(scores: Tensor, labels: Tensor) -> Tensor:
+    """Return the cross-entropy of each label, and 0 for one that is no class.
+
+    Args:
+        scores: The scores of the classes, [rows, classes, ...].
+        labels: Whole numbers, [rows, ...]; or probabilities of the classes, of the shape of the scores.
+
+    Returns:
+        The losses, of the shape of the labels.
+    """
+    if labels.is_floating_point():
+        return F.cross_entropy(scores, labels, reduction="none")
+    whole = labels.long()
+    nearest = whole.clamp(0, scores.shape[min(1, scores.dim() - 1)] - 1)
+    return F.cross_entropy(scores, torch.where(nearest == whole, whole, _IGNORED), reduction="none")
 
 
 def checked(losses: Any, rows: int) -> Tensor:

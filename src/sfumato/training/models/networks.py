@@ -13,13 +13,12 @@ from math import prod
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sfumato import _check
 from sfumato.datasets import Dataset
 from sfumato.errors import InvalidParameterError
-from sfumato.training.engine.losses import Loss, cross_entropy
+from sfumato.training.engine.losses import Loss, class_losses, cross_entropy
 from sfumato.training.record.metrics import Score, correct_rows
 
 __all__ = [
@@ -171,9 +170,9 @@ def transformer(num_tokens: int, length: int, *, width: int = 1) -> nn.Module:
 
 
 def next_token_cross_entropy(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """Return the cross-entropy of each row: the mean over its places."""
+    """Return the cross-entropy of each row: the mean over its places, with 0 where y is no token."""
     scores = model(x)  # [rows, length, tokens]
-    return F.cross_entropy(scores.transpose(1, 2), y, reduction="none").mean(1)
+    return class_losses(scores.transpose(1, 2), y).mean(1)
 
 
 def next_token_correct(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
