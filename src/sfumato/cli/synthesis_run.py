@@ -74,6 +74,10 @@ def _require(settings: SynthesisSettings) -> None:
         raise InvalidParameterError("pass how private everything that is generated must be: --epsilon.")
     if settings.out is None:
         raise InvalidParameterError("pass --out, a folder for the generator and its images.")
+    for name in ("domain", "target", "type", "privacy_unit", "contribution_bound"):
+        if getattr(settings, name) is not None:
+            flag = f"--{name.replace('_', '-')}"
+            raise InvalidParameterError(f"{flag} is for a CSV or Parquet file: leave it out.")
     for name in ("count", "audit", "classes", "public_size"):
         if getattr(settings, name) is not None:
             _check.count(**{name: getattr(settings, name)})

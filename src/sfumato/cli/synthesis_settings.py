@@ -20,8 +20,19 @@ class SynthesisSettings:
     delta: float | None = flag(
         "The delta of the guarantee; of a named set the largest power of ten below 1 / size."
     )
-    out: str | None = flag("A folder for images, a grid of them and the generator.")
-    count: int | None = flag("How many images to draw; 10000 if not said.")
+    out: str | None = flag(
+        "Of images: a folder for them and the generator. Of a table: a .parquet or .csv file."
+    )
+    count: int | None = flag(
+        "How many images (10000 if not said) or rows (about as many as there are) to draw."
+    )
+    domain: str | None = flag(
+        "Of a table: a TOML file that declares its columns; they are bought if not said."
+    )
+    target: str | None = flag("Of a table: the column that matters most.")
+    type: list[str] | None = flag("Of a CSV file: a column's type, as age=number; repeat.")  # noqa: RUF009
+    privacy_unit: str | None = flag("Of a table: the column that names the owner of each row.")
+    contribution_bound: int | None = flag("Of a table: how many rows of one owner count; 1 if not said.")
     classes: int | None = flag("Of your own .npz file: the number of classes, if labels are 0, 1, 2 ...")
     public_size: int | None = flag(
         "Of your own file: the number of rows that may be known, such as a rounded one."
@@ -40,6 +51,11 @@ class SynthesisSettings:
     def given(self) -> dict[str, Any]:
         """Return what is set, by name."""
         return {name: value for name, value in asdict(self).items() if value is not None}
+
+    @property
+    def is_table(self) -> bool:
+        """Whether the data is a file of rows, and not of images."""
+        return self.data is not None and Path(self.data).suffix.lower() in (".csv", ".parquet")
 
     @property
     def is_own(self) -> bool:

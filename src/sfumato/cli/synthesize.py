@@ -12,18 +12,27 @@ from sfumato.cli.synthesis_settings import SynthesisSettings
 
 __all__ = ["command"]
 
-DATA = "digits, mnist, fashion-mnist or cifar10; or your own .npz file with arrays x and y."
+DATA = (
+    "digits, mnist, fashion-mnist or cifar10; or your own .npz file with arrays x and y; or your own CSV or "
+    "Parquet file."
+)
 
 
 def command(**given: Any) -> None:
-    """Learn to generate images from private ones; what is drawn from the generator costs nothing more.
+    """Learn to generate images or rows from private ones; what is drawn costs nothing more.
 
     Options that you leave out use the defaults for that data set.
     """
-    from sfumato.cli import synthesis_run
-
     as_json = given.pop("as_json")
-    synthesis_run.run(SynthesisSettings(**given), as_json=as_json)
+    settings = SynthesisSettings(**given)
+    if settings.is_table:
+        from sfumato.cli import table_synthesis
+
+        table_synthesis.run(settings, as_json=as_json)
+    else:
+        from sfumato.cli import synthesis_run
+
+        synthesis_run.run(settings, as_json=as_json)
 
 
 give_flags(command, SynthesisSettings, data=DATA, more={"as_json": (Json, False)})
