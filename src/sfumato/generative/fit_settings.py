@@ -6,6 +6,7 @@ from collections.abc import Generator as Yields
 from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, TypedDict
 
 import torch
@@ -16,12 +17,12 @@ from sfumato.accounting.events import DpEvent
 from sfumato.accounting.guarantee import Guarantee, Relation
 from sfumato.accounting.price import price
 from sfumato.errors import InvalidParameterError
-from sfumato.generative.generator import ImageGenerator
+from sfumato.generative.generator import GENERATOR, ImageGenerator
 from sfumato.ledger.account import Account
 from sfumato.ledger.recorded import record_note
 from sfumato.mechanisms.random import Generator, study_note
 from sfumato.training.privacy.terms import privacy_unit_of
-from sfumato.training.run_audit import RunAudit
+from sfumato.training.run_audit import RunAudit, require_audit
 
 __all__ = ["FitKeywords", "FitSettings"]
 
@@ -101,6 +102,12 @@ class FitSettings:
                 f"{self.account.relation.value} neighbors. Open one with relation='add-remove'."
             )
         self.unit  # noqa: B018 - raises if the account protects someone else
+        require_audit(self.audit)
+        if self.folder is not None and (Path(self.folder) / GENERATOR).exists():
+            raise InvalidParameterError(
+                f"the folder {os.fspath(self.folder)!r} holds another generator, which was paid for. Use "
+                "another folder."
+            )
 
     @classmethod
     def of(cls, keywords: Mapping[str, Any]) -> "FitSettings":
@@ -156,7 +163,8 @@ class FitSettings:
             InvalidParameterError: If one of them was given.
         """
         for name in names:
-            if getattr(self, name) not in (None, False):
+            given = getattr(self, name)
+            if given is not None and given is not False:
                 raise InvalidParameterError(f"this method has no use for {name}: leave it out.")
 
     def released(self, made: ImageGenerator) -> ImageGenerator:

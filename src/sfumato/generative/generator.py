@@ -23,9 +23,10 @@ from sfumato import _check, _files
 from sfumato.accounting.guarantee import Guarantee, Relation
 from sfumato.errors import InvalidParameterError
 
-__all__ = ["ImageGenerator", "Sampler", "register_sampler"]
+__all__ = ["GENERATOR", "ImageGenerator", "Sampler", "register_sampler"]
 
-_WEIGHTS, _FACTS = "generator.pt", "generator.json"
+GENERATOR = "generator.json"  # the file that a folder with a generator has
+_WEIGHTS = "generator.pt"
 _AT_ONCE = 4096  # images that are drawn together
 
 
@@ -172,7 +173,7 @@ class ImageGenerator:
         place.mkdir(parents=True, exist_ok=True)
         weights = {name: tensor.cpu() for name, tensor in self.sampler.state_dict().items()}
         _files.write_whole(place / _WEIGHTS, lambda file: torch.save(weights, cast(io.BytesIO, file)))
-        _files.write_whole(place / _FACTS, json.dumps(self.to_dict(), indent=2).encode())
+        _files.write_whole(place / GENERATOR, json.dumps(self.to_dict(), indent=2).encode())
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the weights as plain values.
@@ -210,7 +211,7 @@ class ImageGenerator:
         """
         place = Path(folder)
         try:
-            facts = json.loads((place / _FACTS).read_text())
+            facts = json.loads((place / GENERATOR).read_text())
             sampler = _samplers[facts["kind"]](**facts["settings"])
             sampler.load_state_dict(torch.load(place / _WEIGHTS, weights_only=True))
             stated = facts["guarantee"]

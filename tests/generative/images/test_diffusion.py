@@ -2,6 +2,7 @@
 """Diffusion: epsilon covers the start and DP-SGD together, and images come out right."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -66,6 +67,30 @@ def test_public_images_take_the_place_of_the_mixtures(stripes, account):
     assert run.noise_multiplier(0) < SMALL.noise(public_size=400, epsilon=2.0, delta=1e-5, mixtures=True)[
         1
     ].noise_multiplier(0)
+
+
+def test_torchs_generator_does_not_remember_the_sizes_of_batches(stripes):
+    images, labels = stripes
+    method = replace(SMALL, start=None)
+    states = []
+    for rows in (0, 1, 399):
+        torch.manual_seed(0)
+        method.fit((images[:rows], labels[:rows]), epsilon=1.0, **TERMS)
+        states.append(torch.get_rng_state())
+    assert all(torch.equal(states[0], state) for state in states)
+
+
+def test_a_folder_with_a_generator_and_a_wrong_audit_cost_nothing(stripes, account, tmp_path):
+    terms = {**TERMS, "epsilon": 1.0, "account": account, "purpose": "look", "folder": tmp_path / "g"}
+    SMALL.fit(stripes, **terms)
+    spent = len(account.releases())
+    with pytest.raises(InvalidParameterError, match="paid for"):
+        SMALL.fit(stripes, **terms)
+    with pytest.raises(InvalidParameterError):
+        SMALL.fit(stripes, **{**terms, "folder": None, "audit": "x"})
+    assert len(account.releases()) == spent
+    files = sorted(path.name for path in (tmp_path / "g").iterdir())
+    assert files == ["generator.json", "generator.pt"]  # no other claim than that of both mechanisms
 
 
 def test_images_that_do_not_fit_cost_nothing(account):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from sfumato.datasets import load
+from sfumato.datasets import Examples, load
 from sfumato.errors import InvalidParameterError
 from sfumato.generative.images.image_rows import ImageRows, public_images
 
@@ -39,6 +39,26 @@ def test_an_image_whose_label_is_no_class_is_left_out(label):
     labels = torch.tensor([0, 1, 0, label], dtype=torch.float64)
     rows = ImageRows.of((torch.zeros(4, 1, 2, 2), labels), **PUBLIC)
     assert rows.labels.tolist() == [0, 1, 0] and len(rows.images) == 3
+
+
+def test_each_image_of_a_list_is_scaled_by_its_own_type():
+    """One float among bytes must not change how the others are read."""
+    bright = np.full((2, 2), 255, dtype=np.uint8)
+    images = [bright, bright, np.full((2, 2), 0.5, dtype=np.float32)]
+    rows = ImageRows.of((images, [0, 1, 0]), **PUBLIC)
+    assert rows.images.mean((1, 2, 3)).tolist() == [1.0, 1.0, 0.5]
+
+
+@pytest.mark.parametrize("label", [None, 2**70, "x", [], float("nan"), -1])
+def test_a_label_of_any_kind_in_a_list_leaves_its_own_image_out(label):
+    rows = ImageRows.of((torch.zeros(3, 1, 2, 2), [1, label, 0]), **PUBLIC)
+    assert rows.labels.tolist() == [1, 0]
+
+
+def test_images_of_users_are_refused():
+    owned = Examples(torch.zeros(4, 1, 2, 2), torch.arange(4) % 2, user_ids=torch.zeros(4, dtype=torch.int64))
+    with pytest.raises(InvalidParameterError, match="users"):
+        ImageRows.of(owned, **PUBLIC)
 
 
 def test_without_classes_labels_are_not_looked_at():

@@ -28,6 +28,15 @@ def test_noise_has_the_stated_level():
     assert abs(float(scaled.std()) - 1) < 0.02
 
 
+def test_draws_of_a_run_leave_torchs_own_generator_alone():
+    """How much is drawn depends on the size of a batch, which is private."""
+    before = torch.get_rng_state()
+    rows = torch.zeros(5, 1, 4, 4), torch.zeros(5, dtype=torch.int64)
+    first = Levels()(rows, torch.Generator().manual_seed(3))
+    second = Levels()(rows, torch.Generator().manual_seed(3))
+    assert torch.equal(torch.get_rng_state(), before) and torch.equal(first[0], second[0])
+
+
 def test_a_network_that_knows_the_image_has_no_loss_and_draws_it():
     image = torch.linspace(-1, 1, 16).reshape(1, 1, 4, 4)
     network, labels = Knows(image), torch.zeros(3, dtype=torch.int64)

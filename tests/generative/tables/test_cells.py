@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cells become numbers and texts one by one; only names and shapes are refused."""
 
+import io
 import math
 
 import numpy as np
@@ -15,6 +16,7 @@ from sfumato.generative.tables.cells import (
     cells_of,
     numbers_of,
     place_of,
+    places_of,
     require_columns,
     text_of,
 )
@@ -69,3 +71,36 @@ def test_columns_are_compared_by_name():
         require_columns({"a": [1], "b": [2]}, ("a",))
     with pytest.raises(InvalidParameterError, match="'c'"):
         require_columns({"a": [1]}, ("a", "c"))
+
+
+@pytest.mark.parametrize(
+    ("values", "texts"),
+    [
+        ((1, 2), ["1.0", "2.0"]),
+        ((1, 2), ["01", "02"]),
+        (("1", "2"), ["1", "2"]),
+        ((True, False), ["TRUE", "FALSE"]),
+    ],
+)
+@pytest.mark.parametrize("read", [pd.read_csv, lambda file: pd.read_csv(file, dtype=str)])
+def test_one_word_among_numbers_recodes_no_other_cell_of_a_frame(values, texts, read):
+    """A word makes a column of numbers one of text, in pandas: cells must not notice."""
+    places = places_of(values)
+
+    def codes(cells):
+        frame = read(io.StringIO("\n".join(["a", *cells])))
+        return [place_of(cell, places, 9) for cell in cells_of(frame["a"])]
+
+    clean = codes(texts * 3)
+    assert clean == [0, 1] * 3
+    assert codes([*texts * 3, "x"]) == [*clean, 9]
+    assert (
+        numbers_of(cells_of(pd.Series([*texts, "x"])))[:2].tolist()
+        == numbers_of(cells_of(read(io.StringIO("\n".join(["a", *texts])))["a"])).tolist()
+    )
+
+
+def test_lists_keep_their_cells():
+    assert cells_of(["01", "1"]) == ["01", "1"]
+    places = places_of(["01", "1"])
+    assert [place_of(cell, places, 9) for cell in ("01", "1", 1, "x")] == [0, 1, 1, 9]

@@ -92,6 +92,14 @@ def test_where_features_are_protected_a_denoiser_is_refused(relation):
 
 
 @pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
+def test_a_denoiser_that_knows_the_batch_is_refused_where_rows_are_protected(relation):
+    denoiser = Halving(reveals=True)
+    denoiser.holds_rows = False
+    with pytest.raises(InvalidParameterError):
+        trainer(denoiser, relation=relation, sampling="shuffled")
+
+
+@pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
 def test_a_denoiser_that_holds_no_rows_is_post_processing(relation):
     denoiser = Halving()
     denoiser.holds_rows = False

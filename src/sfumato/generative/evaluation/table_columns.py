@@ -18,6 +18,8 @@ import numpy as np
 
 from sfumato.errors import InvalidParameterError
 from sfumato.generative.evaluation.rows import Floats, Integers, LabeledRows, without_torch
+from sfumato.generative.tables.cells import cells_of, place_of, places_of
+from sfumato.generative.tables.cells import numbers_of as column_numbers
 
 __all__ = ["Categories", "Column", "Edges", "bins_of", "features_of", "labeled_table", "numbers_of"]
 
@@ -114,8 +116,8 @@ class Categories:
         Returns:
             Numbers from 0; the last is that of other values.
         """
-        places = {value: place for place, value in enumerate(self.values)}
-        return np.array([_place(value, places) for value in column], dtype=np.int64)
+        places, other = places_of(self.values), len(self.values)
+        return np.array([place_of(cell, places, other) for cell in cells_of(column)], dtype=np.int64)
 
     def features(self, column: Any) -> Floats:
         """Return a mark for each category, and one for other values.
@@ -228,10 +230,7 @@ def numbers_of(values: Any) -> Floats:
 
 def _numbers(column: Any) -> Floats:
     """Return a column as numbers; a cell that holds several values is none."""
-    kind = getattr(column, "dtype", None)
-    if isinstance(kind, np.dtype) and kind.kind in "fiub":
-        return np.asarray(column, dtype=np.float64)
-    return np.array([_number(value) for value in column], dtype=np.float64)
+    return column_numbers(cells_of(column))
 
 
 def _number(value: Any) -> float:
@@ -239,10 +238,3 @@ def _number(value: Any) -> float:
         return float(value)
     except Exception:  # whatever a cell holds: it counts as missing
         return np.nan
-
-
-def _place(value: Any, places: Mapping[Any, int]) -> int:
-    try:
-        return places.get(value, len(places))
-    except Exception:  # not hashable, or not comparable
-        return len(places)

@@ -17,7 +17,6 @@ Source     Dockhorn et al. 2023, arXiv:2210.09929 (several noise levels for each
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Unpack
 
 import torch
@@ -271,7 +270,6 @@ class _Fit:
             views=how.views,
             optimizer=lambda parameters: torch.optim.Adam(parameters, lr=how.learning_rate),
             ema_decay=how.ema_decay,
-            folder=None if settings.folder is None else Path(settings.folder) / "training",
             audit=settings.audit,
             runtime=self._runtime(),
             generator=settings.generator,

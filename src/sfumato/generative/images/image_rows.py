@@ -90,6 +90,11 @@ class ImageRows:
 def _parts(data: Any) -> tuple[Any, Any]:
     if hasattr(data, "train") and hasattr(data, "public_size"):
         data = data.train
+    if getattr(data, "user_ids", None) is not None:
+        raise InvalidParameterError(
+            "these images belong to users, who may have several. Generators protect one image, so pass "
+            "(images, labels) if that is what you mean to protect."
+        )
     if hasattr(data, "features") and hasattr(data, "labels"):
         return data.features, data.labels
     if isinstance(data, tuple | list) and len(data) == 2 and not _is_one_image(data):
@@ -118,7 +123,11 @@ def _checked_images(images: Any) -> Tensor:
                 "images must all have one shape, but these have several. Crop, pad or resize each of them "
                 "to one size first."
             )
-        images = torch.stack([torch.as_tensor(image) for image in images]) if images else torch.zeros(0, 0)
+        if not images:
+            raise InvalidParameterError(
+                "an empty list has no shape. Pass an array [0, channels, height, width]."
+            )
+        images = torch.stack([_scaled(torch.as_tensor(image)) for image in images])  # each by its own type
     known = torch.as_tensor(images)
     if known.dim() == 3:
         known = known[:, None]
@@ -135,12 +144,22 @@ def _checked_labels(labels: Any, images: Tensor) -> Tensor:
             "this method generates images for a class, so each image needs a label: pass (images, labels), "
             "or use DPGAN, which needs none."
         )
-    known = torch.as_tensor(labels)
+    known = torch.tensor([_whole(label) for label in labels]) if isinstance(labels, list | tuple) else labels
+    known = torch.as_tensor(known)
     if known.dim() != 1 or len(known) != len(images):
         raise InvalidParameterError("labels must have one class number for each image.")
     if known.is_floating_point():
         known = torch.where((known == known.floor()) & known.isfinite(), known, -1.0)
     return known.to(device=images.device, dtype=torch.int64)
+
+
+def _whole(label: object) -> int:
+    """Return a class number, or -1 for what is none."""
+    try:
+        number = float(label)  # type: ignore[arg-type]
+    except Exception:  # whose message may quote it
+        return -1
+    return int(number) if number.is_integer() and 0 <= number < 2**31 else -1
 
 
 def _scaled(images: Tensor) -> Tensor:

@@ -10,7 +10,6 @@ Source     Karras et al. 2022, arXiv:2206.00364 (levels, weights, scaling, sampl
 
 import itertools
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,23 +24,34 @@ _LEAST, _MOST, _BEND = 0.002, 80.0, 7.0  # of noise when images are drawn
 class Levels:
     """Adds noise of a random level to each image: an `augment` of `sfumato.training`."""
 
-    def __call__(self, rows: tuple[Tensor, Tensor], generator: Any = None) -> tuple[Tensor, ...]:
+    def __call__(
+        self, rows: tuple[Tensor, Tensor], generator: torch.Generator | None = None
+    ) -> tuple[Tensor, ...]:
         """Return noisy images, their levels, the images and their classes.
 
         Args:
             rows: Images and class numbers.
-            generator: Not used: draws come from torch's own generator, on the device of the images.
+            generator: Where draws come from. A run gives one: how much is drawn depends on the size of its
+                batch, which torch's own generator would remember. None is torch's own, for public images.
 
         Returns:
             What `denoising_loss` takes.
         """
         images, labels = rows
-        level = torch.randn(len(images), device=images.device) * _SPREAD + _MEAN
-        noise = torch.randn(images.shape, device=images.device) * level.exp()[:, None, None, None]
+        draws = _on_device(generator, images.device)
+        level = torch.randn(len(images), device=images.device, generator=draws) * _SPREAD + _MEAN
+        noise = torch.randn(images.shape, device=images.device, generator=draws)
+        noise = noise * level.exp()[:, None, None, None]
         return images + noise, level, images, labels
 
     def __repr__(self) -> str:
         return "Levels()"
+
+
+def _on_device(generator: torch.Generator | None, device: torch.device) -> torch.Generator | None:
+    if generator is None or generator.device == device:
+        return generator
+    return torch.Generator(device).manual_seed(generator.initial_seed())
 
 
 def denoised(network: nn.Module, noisy: Tensor, level: Tensor, labels: Tensor) -> Tensor:

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cells of private tables as they are, as numbers and as texts, without an error that a value could cause.
 
-Guarantee  What is returned for a cell depends on that cell alone. No value raises or warns.
+Guarantee  What is returned for a cell depends on that cell alone. No value raises or warns. The type of a
+           column of a frame or an array is no exception: one word among numbers makes all of them text, so
+           there text that reads as a number or as true or false counts as that, as it would without the word.
+Edge cases So "01" in a frame is 1. A list keeps its cells as they are: pass frame["zip"].tolist().
 Failure    Names and shapes are public, and wrong ones are refused. No message shows a value of the data.
 """
 
@@ -21,9 +24,11 @@ __all__ = [
     "UNKNOWN",
     "Cells",
     "UnknownDomainError",
+    "as_read",
     "cells_of",
     "numbers_of",
     "place_of",
+    "places_of",
     "require_columns",
     "text_of",
 ]
@@ -95,11 +100,54 @@ def cells_of(column: Any) -> Cells:
     if array is not None:
         if array.ndim != 1:
             raise InvalidParameterError("each column of a table has one dimension.")
-        return array if array.dtype.kind in "biuf" else array.tolist()
+        return array if array.dtype.kind in "biuf" else [as_read(cell) for cell in array.tolist()]
     listed = quietly(lambda: list(column))
     if listed is None or isinstance(column, str | bytes):
         raise InvalidParameterError("each column of a table is a list, an array or a Series.")
-    return listed
+    return [as_read(cell) for cell in listed] if known is not None else listed
+
+
+def as_read(cell: object) -> object:
+    """Return a cell as it would be in a column of its own kind: text of a number as a number.
+
+    Args:
+        cell: The private cell.
+
+    Returns:
+        The cell.
+
+    >>> as_read("01"), as_read("1.50"), as_read("TRUE"), as_read("tea"), as_read(2 + 0j)
+    (1.0, 1.5, True, 'tea', 2.0)
+    """
+    if isinstance(cell, complex | np.complexfloating):
+        return float(cell.real) if cell.imag == 0 else cell
+    if not isinstance(cell, str):
+        return cell
+    if cell.strip().lower() in ("true", "false"):
+        return cell.strip().lower() == "true"
+    number = _number(cell)
+    return number if math.isfinite(number) and abs(number) < _LARGEST else cell
+
+
+def places_of(values: Sequence[Any]) -> dict[Hashable, int]:
+    """Return the place of each listed value: by itself, by its text, and as a frame may show it.
+
+    Args:
+        values: The public values.
+
+    Returns:
+        The places.
+
+    >>> places_of(["01", "x"])
+    {'01': 0, 'x': 1, '1': 0}
+    """
+    places: dict[Hashable, int] = {value: place for place, value in enumerate(values)}
+    for shown in (values, [as_read(value) for value in values]):
+        for place, value in enumerate(shown):
+            text = text_of(value)
+            if text is not None:
+                places.setdefault(text, place)
+    return places
 
 
 def numbers_of(cells: Cells) -> Floats:

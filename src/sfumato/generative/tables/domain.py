@@ -15,7 +15,7 @@ Edge cases Numbers beyond the bounds, infinite ones too, count in the first or t
 Failure    Names and shapes are public, and wrong ones are refused. No message shows a value of the data.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -33,8 +33,8 @@ from sfumato.generative.tables.cells import (
     cells_of,
     numbers_of,
     place_of,
+    places_of,
     require_columns,
-    text_of,
 )
 
 __all__ = ["Category", "Domain", "Field", "Number", "UnknownDomainError"]
@@ -91,9 +91,7 @@ class Category:
         Returns:
             The codes.
         """
-        texts = ((text_of(value), place) for place, value in enumerate(self.values))
-        places: dict[Hashable, int] = {text: place for text, place in texts if text is not None}
-        places.update({value: place for place, value in enumerate(self.values)})
+        places = places_of(self.values)
         other = self.size - 1
         return np.fromiter((place_of(cell, places, other) for cell in cells), np.int64, len(cells))
 

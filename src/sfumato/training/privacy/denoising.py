@@ -63,7 +63,8 @@ def require(denoiser: Denoiser | None, mechanism: DpSgd) -> None:
     """Raise unless the guarantee of a run survives its denoiser."""
     if denoiser is None:
         return
-    if mechanism.relation is not Relation.REPLACE_LABEL and getattr(denoiser, "holds_rows", True):
+    protects_rows = mechanism.relation is not Relation.REPLACE_LABEL
+    if protects_rows and (denoiser.reveals_batches or getattr(denoiser, "holds_rows", True)):
         raise InvalidParameterError(
             "a denoiser looks at features, which are public only if nothing but labels must be protected. "
             f"Say relation='replace-label', or train without it: {mechanism.relation.value} protects rows."
