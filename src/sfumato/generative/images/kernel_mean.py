@@ -115,9 +115,10 @@ class KernelMean:
         noise = stddev_for(settings.budget, delta, 1.0)
         with settings.paid(self.event(noise)):
             means = self.means(rows, noise_multiplier=noise, generator=settings.generator)
+        matching, network = self.matching(means, rows.shape), self._network(rows)
         return settings.released(
             ImageGenerator(
-                sampler=self.matched(means, rows.shape, progress=settings.progress),
+                sampler=self.matched(matching, network, progress=settings.progress),
                 method="kernel mean",
                 classes=rows.classes,
                 description=self.description(noise),
@@ -185,30 +186,44 @@ class KernelMean:
     def _features(self, shape: tuple[int, int, int]) -> FourierFeatures:
         return FourierFeatures(math.prod(shape), count=self.features, bandwidths=self.bandwidths)
 
-    def matched(self, means: Tensor, shape: tuple[int, int, int], *, progress: bool) -> NetworkSampler:
-        """Return a generator whose images have the given mean features.
+    def matching(self, means: Tensor, shape: tuple[int, int, int]) -> Matching:
+        """Return what a generator learns from.
 
         Args:
             means: What was released, [classes, features].
             shape: Channels, height and width of images.
+
+        Returns:
+            The loss.
+        """
+        return Matching(self._features(shape), means, rows=self.rows)
+
+    def matched(self, matching: Matching, generator: NetworkSampler, *, progress: bool) -> NetworkSampler:
+        """Train a generator on means that were released. No private image is used.
+
+        Args:
+            matching: The loss.
+            generator: The generator, which is changed.
             progress: Whether to show a bar.
 
         Returns:
             The generator.
         """
-        generator = NetworkSampler(
-            architecture=self.architecture,
-            shape=list(shape),
-            classes=len(means),
-            width=self.width,
-            latent=self.latent,
-        ).to(means.device)
         seed = int(words(1)[0] >> np.uint64(1))
-        return Matching(self._features(shape), means, rows=self.rows).learn(
+        return matching.learn(
             generator,
             steps=self.steps,
             learning_rate=self.learning_rate,
             ema_decay=self.ema_decay,
-            draws=torch.Generator(means.device).manual_seed(seed),
+            draws=torch.Generator(next(generator.parameters()).device).manual_seed(seed),
             progress=progress,
         )
+
+    def _network(self, rows: ImageRows) -> NetworkSampler:
+        return NetworkSampler(
+            architecture=self.architecture,
+            shape=list(rows.shape),
+            classes=rows.classes,
+            width=self.width,
+            latent=self.latent,
+        ).to(rows.images.device)
