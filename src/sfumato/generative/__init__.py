@@ -12,9 +12,12 @@ from sfumato._lazy import lazy_names
 if TYPE_CHECKING:
     from sfumato.generative.adversarial.dp_gan import DPCGAN, DPGAN
     from sfumato.generative.adversarial.game import StepRule
+    from sfumato.generative.adversarial.pate_cgan import PateCGAN
+    from sfumato.generative.adversarial.student_game import Pace
     from sfumato.generative.fit_settings import FitSettings
     from sfumato.generative.generator import ImageGenerator
     from sfumato.generative.images.diffusion import Diffusion
+    from sfumato.generative.images.kernel_mean import KernelMean
     from sfumato.generative.images.mixtures import NoisyMixtures
 
 __all__ = [
@@ -23,7 +26,10 @@ __all__ = [
     "Diffusion",
     "FitSettings",
     "ImageGenerator",
+    "KernelMean",
     "NoisyMixtures",
+    "Pace",
+    "PateCGAN",
     "StepRule",
 ]
 
@@ -33,7 +39,10 @@ _HOMES = {
     "Diffusion": "images.diffusion",
     "FitSettings": "fit_settings",
     "ImageGenerator": "generator",
+    "KernelMean": "images.kernel_mean",
     "NoisyMixtures": "images.mixtures",
+    "Pace": "adversarial.student_game",
+    "PateCGAN": "adversarial.pate_cgan",
     "StepRule": "adversarial.game",
 }
 __getattr__ = lazy_names(__name__, _HOMES)

@@ -24,7 +24,7 @@ SMALL = {
     "architecture": "dense",
     "latent": 4,
     "start": START,
-    "pace": Pace(teacher=2, student=2, generator=2, batch=8),
+    "pace": Pace(teacher=2, student=2, generator=2, batch=8, blur=0.0),
 }
 TERMS = {"classes": 2, "public_size": 400, "delta": 1e-5, "progress": False}
 EXACT = ConfidentGNMax(threshold=11.0, threshold_stddev=0.01, stddev=0.01)
@@ -37,28 +37,27 @@ def test_images_are_of_their_class_at_a_large_epsilon_from_random_weights(stripe
     method = PateCGAN(
         teachers=20,
         aggregator=EXACT,
-        queries=6000,
-        rounds=30,
+        queries=3000,
+        rounds=20,
         architecture="dense",
         latent=4,
         start=None,
-        pace=Pace(teacher=10, student=30, generator=15, teacher_rate=3e-3, generator_rate=3e-3),
+        pace=Pace(generator_rate=3e-3),
     )
     made = method.fit(stripes, epsilon=1e8, **TERMS)
     drawn, asked = made.sample(60, seed=0)
     means = torch.stack([images[labels == number].mean(0) for number in (0, 1)])
     near = (drawn[:, None] - means).flatten(2).norm(dim=2).argmin(1)
     assert float((near == asked).float().mean()) > 0.95
-    assert float((drawn - means[asked]).abs().mean()) < 0.3
+    assert float((drawn - means[asked]).abs().mean()) < 0.1
 
 
 def test_votes_that_are_not_relative_teach_nothing_and_the_statement_says_so(stripes):
-    method = PateCGAN(**{**SMALL, "start": None, "relative_votes": False, "aggregator": EXACT})
-    slow = Pace(teacher=40, student=2, generator=2, batch=8, teacher_rate=1e-2)
-    made = PateCGAN(
-        **{**SMALL, "start": None, "relative_votes": False, "aggregator": EXACT, "pace": slow}
-    ).fit(stripes, epsilon=1e8, **TERMS)
-    assert method.relative_votes is False and "had nothing to tell apart" in made.statement()
+    slow = Pace(teacher=40, student=2, generator=2, batch=8, blur=0.0, teacher_rate=1e-2)
+    settings = {**SMALL, "start": None, "aggregator": EXACT, "pace": slow}
+    plain = PateCGAN(**settings, relative_votes=False).fit(stripes, epsilon=1e8, **TERMS)
+    assert "0 times real" in plain.statement() and "had nothing to tell apart" in plain.statement()
+    assert "nothing to tell" not in PateCGAN(**settings).fit(stripes, epsilon=1e8, **TERMS).statement()
 
 
 def test_a_collapsed_generator_is_told(stripes, monkeypatch):
@@ -89,9 +88,7 @@ def test_the_plan_is_the_most_that_the_budget_covers():
     method = PateCGAN(**{**SMALL, "teachers": 200, "queries": 10**6})
     noise, job = method.plan(epsilon=3.0, delta=1e-5)
     assert 2.9 < price(method.event(noise, job), delta=1e-5).epsilon <= 3.0
-    more = pate_cgan.Labeling(
-        aggregator=job.aggregator, queries=job.queries + 1, teachers=200, delta=1e-5
-    )
+    more = pate_cgan.Labeling(aggregator=job.aggregator, queries=job.queries + 1, teachers=200, delta=1e-5)
     assert price(method.event(noise, more), delta=1e-5).epsilon > 3.0
     assert PateCGAN(**{**SMALL, "teachers": 200, "queries": 7}).plan(epsilon=3.0, delta=1e-5)[1].queries == 7
     assert PateCGAN(start=None).plan(epsilon=3.0, delta=1e-5)[0] == float("inf")
@@ -180,9 +177,7 @@ def test_student_and_generator_never_receive_a_private_image(monkeypatch):
     made = PateCGAN(**SMALL).fit((real, torch.arange(60) % 2), epsilon=5.0, **TERMS)
     images = [tensor for tensor in received if tensor.dim() == 4]
     assert images and not any((image == mark).flatten(1).all(1).any() for image in images)
-    assert not hasattr(made.sampler, "rows")
-    held = [value for value in vars(StudentGame).values() if isinstance(value, torch.Tensor)]
-    assert held == []
+    assert set(dict(made.sampler.named_buffers())) == set()  # a dense network holds weights alone
 
 
 def test_noise_of_comparison_and_answer_are_drawn_apart(stripes, monkeypatch):
@@ -203,15 +198,13 @@ def test_noise_of_comparison_and_answer_are_drawn_apart(stripes, monkeypatch):
     assert queries == job.queries and answers == 2 * queries
 
 
-def test_votes_without_noise_are_what_noise_hides(stripes):
-    """A negative control: the same fit with other seeds of noise asks the same, and answers differ."""
-    exact = {**SMALL, "aggregator": EXACT}
-    statements = set()
-    for seed in range(2):
+def test_seeded_noise_is_marked_and_repeats(stripes):
+    drawn = []
+    for _ in range(2):
         torch.manual_seed(0)
-        made = PateCGAN(**exact).fit(stripes, epsilon=1e8, generator=seeded(seed), **TERMS)
-        statements.add(made.study_note)
-    assert statements == {"for study only: the noise was seeded"}
+        made = PateCGAN(**{**SMALL, "start": None}).fit(stripes, epsilon=9.0, generator=seeded(3), **TERMS)
+        drawn.append(made.sample(4, seed=0)[0])
+    assert torch.equal(*drawn) and "for study only" in made.statement().lower()
 
 
 @pytest.mark.parametrize("poison", [float("nan"), float("inf"), -float("inf"), 1e30])

@@ -9,7 +9,7 @@ from sfumato.generative.adversarial.networks import NetworkSampler, discriminato
 from sfumato.generative.adversarial.student_game import Pace, StudentGame
 from sfumato.generative.images.mean_embedding import FourierFeatures, Matching
 
-PACE = Pace(student=30, generator=20, generator_rate=3e-3, student_rate=3e-3)
+PACE = Pace(student=30, generator=20, generator_rate=3e-3, student_rate=3e-3, blur=0.3)
 
 
 def game(*, anchor=None, anchor_weight=0.0):
@@ -79,6 +79,6 @@ def test_an_anchor_holds_the_generator_where_it_is():
 
 
 def test_numbers_out_of_range_are_refused():
-    for wrong in ({"teacher": 0}, {"batch": 0}, {"student_rate": 0.0}):
+    for wrong in ({"teacher": 0}, {"batch": 0}, {"student_rate": 0.0}, {"blur": -1.0}):
         with pytest.raises(InvalidParameterError):
             Pace(**wrong)

@@ -140,7 +140,13 @@ def test_a_folder_keeps_the_generator(stripes, tmp_path):
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"features": 0}, {"bandwidths": ()}, {"bandwidths": (-1.0,)}, {"count_share": 1.0}, {"architecture": "x"}],
+    [
+        {"features": 0},
+        {"bandwidths": ()},
+        {"bandwidths": (-1.0,)},
+        {"count_share": 1.0},
+        {"architecture": "x"},
+    ],
 )
 def test_settings_out_of_range_are_refused(wrong):
     with pytest.raises(InvalidParameterError):

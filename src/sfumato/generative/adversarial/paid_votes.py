@@ -64,7 +64,9 @@ class PaidVotes:
         allowed = None if most is None else most - self.answered
         votes = counts()
         if len(votes) != queries:
-            raise InvalidParameterError(f"votes of {queries} queries were announced, but others were counted.")
+            raise InvalidParameterError(
+                f"votes of {queries} queries were announced, but others were counted."
+            )
         found = replace(self._aggregator, max_answers=allowed).answer(votes, generator=stream)
         self.answered += int((found != NO_ANSWER).sum())
         return found

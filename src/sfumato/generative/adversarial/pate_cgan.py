@@ -15,7 +15,8 @@ Failure    All of it is charged before an image is read, and an error after that
 Source     R4 Algorithm 8 and Figure 5.2; Jordon, Yoon, van der Schaar 2019 (PATE-GAN). Confident-GNMax:
            Papernot et al. 2018, arXiv:1802.08908. Wrong classes as fakes: Reed et al. 2016, arXiv:1605.05396.
            Corrections: each comparison and each answer has noise of its own, parts are drawn once, and votes
-           are relative: teachers that call every image fake would teach nothing.
+           are relative: teachers that call every image fake would teach nothing. Noise in the images that
+           are judged: Soenderby et al. 2017, arXiv:1610.04490.
 """
 
 import math
@@ -90,7 +91,7 @@ class PateCGAN:
     latent: int = 16
     start: KernelMean | None = _START
     start_share: float = 0.5
-    anchor: float = 10.0
+    anchor: float = 100.0
     pace: Pace = _PACE
 
     def __post_init__(self) -> None:
@@ -144,9 +145,7 @@ class PateCGAN:
             given=self._start_event(first),
         )
         queries = min(most, self.queries)
-        return first, Labeling(
-            aggregator=self.votes(), queries=queries, teachers=self.teachers, delta=delta
-        )
+        return first, Labeling(aggregator=self.votes(), queries=queries, teachers=self.teachers, delta=delta)
 
     def event(self, noise_multiplier: float, job: Labeling) -> DpEvent:
         """Return what the means and the answers cost together.
@@ -259,6 +258,7 @@ class _Fit:
             lambda: discriminator_for("dense", shape=self._shape, classes=self._classes, width=how.width),
             learning_rate=how.pace.teacher_rate,
             batch=how.pace.batch,
+            blur=how.pace.blur,
             draws=_draws(self._source.fork("teachers", 0), self._device),
         )
 

@@ -3,6 +3,8 @@
 
 Guarantee  Nothing here sees a private image, a vote or a count: what comes in are answers of an aggregator,
            and means that were released (`Matching`). So it is post-processing, and costs nothing.
+           Images that are asked have noise in their pixels (`Pace.blur`): among images that differ in few
+           directions, answers would say nothing about the others.
 Edge cases Queries without an answer are left out. Without any answer of both kinds the student has nothing to
            tell apart, and the generator follows `anchor` alone, or stays as it is.
 """
@@ -31,6 +33,7 @@ class Pace:
         student: Steps of the student.
         generator: Steps of the generator.
         batch: Images in a step of a teacher; a step of the student or the generator sees 8 times as many.
+        blur: The standard deviation of noise in pixels in [-1, 1], in whatever teachers and student see.
         teacher_rate: The rate of the teachers' Adam.
         student_rate: The rate of the student's.
         generator_rate: The rate of the generator's.
@@ -39,16 +42,18 @@ class Pace:
         InvalidParameterError: If a number is out of range.
     """
 
-    teacher: int = 20
-    student: int = 50
-    generator: int = 20
+    teacher: int = 10
+    student: int = 30
+    generator: int = 15
     batch: int = 16
-    teacher_rate: float = 1e-3
+    blur: float = 1.0
+    teacher_rate: float = 3e-3
     student_rate: float = 1e-3
     generator_rate: float = 3e-4
 
     def __post_init__(self) -> None:
         _check.count(teacher=self.teacher, student=self.student, generator=self.generator, batch=self.batch)
+        _check.non_negative(blur=self.blur)
         _check.positive(
             teacher_rate=self.teacher_rate,
             student_rate=self.student_rate,
@@ -92,7 +97,7 @@ class StudentGame:
 
     @torch.no_grad()
     def images(self, count: int) -> tuple[Tensor, Tensor]:
-        """Return generated images in [-1, 1], of all classes in turn.
+        """Return generated images with noise, of all classes in turn.
 
         Args:
             count: How many.
@@ -103,7 +108,11 @@ class StudentGame:
         labels = torch.arange(count, device=self._draws.device) % self._classes
         # Batch norm needs more than one row in training, and running means are what the release draws with.
         made = self.generator.eval()(self.generator.latent(count, self._draws), labels)
-        return made, labels
+        return self._blurred(made), labels
+
+    def _blurred(self, images: Tensor) -> Tensor:
+        noise = torch.randn(images.shape, generator=self._draws, device=images.device)
+        return images + self._pace.blur * noise
 
     def learn(self, images: Tensor, labels: Tensor, answers: Tensor) -> None:
         """Take in the answers of a round; the student and then the generator take their steps.
@@ -137,7 +146,7 @@ class StudentGame:
         for _ in range(self._pace.generator):
             labels = torch.randint(self._classes, (size,), generator=self._draws, device=self._draws.device)
             made = self.generator(self.generator.latent(size, self._draws), labels)
-            loss = F.softplus(-self.student(made, labels)).mean()
+            loss = F.softplus(-self.student(self._blurred(made), labels)).mean()
             if self._anchor is not None:
                 loss = loss + self._anchor_weight * self._anchor.loss(self.generator, self._draws)
             self._generator_optimizer.zero_grad()

@@ -40,6 +40,7 @@ class TeacherPanel:
         make: Returns a discriminator with random weights.
         learning_rate: The rate of Adam.
         batch: Images of its own, and generated ones, that a teacher sees in a step.
+        blur: The standard deviation of noise in the pixels of its own images, as generated ones have.
         draws: Where random numbers come from, on the device of the images.
     """
 
@@ -51,9 +52,11 @@ class TeacherPanel:
         *,
         learning_rate: float,
         batch: int,
+        blur: float,
         draws: torch.Generator,
     ) -> None:
-        self.teachers, self._batch, self._draws, self._classes = partition.total, batch, draws, rows.classes
+        self.teachers, self._classes = partition.total, rows.classes
+        self._batch, self._blur, self._draws = batch, blur, draws
         self._images, self._labels, self._begins, self._sizes = _parts(rows, partition)
         self._model = make()
         weights, _ = stack_module_state([make() for _ in range(self.teachers)])
@@ -74,6 +77,7 @@ class TeacherPanel:
         """
         own = self._own_rows()
         real, numbers = self._images[own], self._labels[own]  # [teachers, batch, ...]
+        real = real + self._blur * torch.randn(real.shape, generator=self._draws, device=real.device)
         wrong = (numbers + self._shift()) % max(self._classes, 1)
         loss = torch.func.vmap(self._loss, in_dims=(0, 0, 0, 0, None, None))(
             self._weights, real, numbers, wrong, images, labels
