@@ -14,9 +14,9 @@ Edge cases Teachers without images vote "fake", so that few images raise nothing
 Failure    All of it is charged before an image is read, and an error after that leaves it spent.
 Source     R4 Algorithm 8 and Figure 5.2; Jordon, Yoon, van der Schaar 2019 (PATE-GAN). Confident-GNMax:
            Papernot et al. 2018, arXiv:1802.08908. Wrong classes as fakes: Reed et al. 2016, arXiv:1605.05396.
-           Corrections: each comparison and each answer has noise of its own, parts are drawn once, and votes
-           are relative: teachers that call every image fake would teach nothing. Noise in the images that
-           are judged: Soenderby et al. 2017, arXiv:1610.04490.
+           Noise in the images that are judged: Soenderby et al. 2017, arXiv:1610.04490. Corrections of R4:
+           docs/errata.md, R4-4, R4-7 and R4-8. Votes are relative here (`relative_votes`): teachers that call
+           every generated image fake would teach nothing.
 """
 
 import math
@@ -81,7 +81,7 @@ class PateCGAN:
         InvalidParameterError: If a setting is out of range.
     """
 
-    teachers: int = 1000
+    teachers: int = 500
     aggregator: ConfidentGNMax | None = None
     queries: int = 20_000
     rounds: int = 20
@@ -133,7 +133,7 @@ class PateCGAN:
             InvalidParameterError: If the budget does not cover a single query.
 
         >>> PateCGAN(start=None).plan(epsilon=10.0, delta=1e-5)[1].queries
-        20000
+        9538
         """
         alone = stddev_for(epsilon, delta, 1.0)  # of one Gaussian release that would take all of it
         first = math.inf if self.start is None else alone / math.sqrt(self.start_share)
@@ -243,11 +243,10 @@ class _Fit:
         start = self._how.start
         if start is None:
             return None
-        means = start.means(
-            self._rows, noise_multiplier=noise_multiplier, generator=self._source.fork("start", 0)
-        )
+        source = self._source.fork("start", 0)
+        means = start.means(self._rows, noise_multiplier=noise_multiplier, generator=source)
         matching = start.matching(means, self._shape)
-        start.matched(matching, generator, progress=self._settings.progress)
+        start.matched(matching, generator, generator=source, progress=self._settings.progress)
         return matching
 
     def _panel(self) -> TeacherPanel:

@@ -97,7 +97,7 @@ class StudentGame:
 
     @torch.no_grad()
     def images(self, count: int) -> tuple[Tensor, Tensor]:
-        """Return generated images with noise, of all classes in turn.
+        """Return generated images with noise, of all classes in turn, from a random one on.
 
         Args:
             count: How many.
@@ -105,7 +105,9 @@ class StudentGame:
         Returns:
             Images and class numbers.
         """
-        labels = torch.arange(count, device=self._draws.device) % self._classes
+        where = self._draws.device
+        first = torch.randint(self._classes, (1,), generator=self._draws, device=where)
+        labels = (torch.arange(count, device=where) + first) % self._classes
         # Batch norm needs more than one row in training, and running means are what the release draws with.
         made = self.generator.eval()(self.generator.latent(count, self._draws), labels)
         return self._blurred(made), labels

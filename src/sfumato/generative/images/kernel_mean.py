@@ -118,7 +118,9 @@ class KernelMean:
         matching, network = self.matching(means, rows.shape), self._network(rows)
         return settings.released(
             ImageGenerator(
-                sampler=self.matched(matching, network, progress=settings.progress),
+                sampler=self.matched(
+                    matching, network, generator=settings.generator, progress=settings.progress
+                ),
                 method="kernel mean",
                 classes=rows.classes,
                 description=self.description(noise),
@@ -198,24 +200,27 @@ class KernelMean:
         """
         return Matching(self._features(shape), means, rows=self.rows)
 
-    def matched(self, matching: Matching, generator: NetworkSampler, *, progress: bool) -> NetworkSampler:
+    def matched(
+        self, matching: Matching, network: NetworkSampler, *, generator: Generator | None, progress: bool
+    ) -> NetworkSampler:
         """Train a generator on means that were released. No private image is used.
 
         Args:
             matching: The loss.
-            generator: The generator, which is changed.
+            network: The generator, which is changed.
+            generator: The source of its random numbers. None uses the operating system's entropy.
             progress: Whether to show a bar.
 
         Returns:
             The generator.
         """
-        seed = int(words(1)[0] >> np.uint64(1))
+        seed = int(words(1, resolve(generator).fork("matching", 0))[0] >> np.uint64(1))
         return matching.learn(
-            generator,
+            network,
             steps=self.steps,
             learning_rate=self.learning_rate,
             ema_decay=self.ema_decay,
-            draws=torch.Generator(next(generator.parameters()).device).manual_seed(seed),
+            draws=torch.Generator(next(network.parameters()).device).manual_seed(seed),
             progress=progress,
         )
 
