@@ -81,7 +81,7 @@ class PateCGAN:
         InvalidParameterError: If a setting is out of range.
     """
 
-    teachers: int = 500
+    teachers: int = 250
     aggregator: ConfidentGNMax | None = None
     queries: int = 20_000
     rounds: int = 20
@@ -133,7 +133,7 @@ class PateCGAN:
             InvalidParameterError: If the budget does not cover a single query.
 
         >>> PateCGAN(start=None).plan(epsilon=10.0, delta=1e-5)[1].queries
-        9538
+        2384
         """
         alone = stddev_for(epsilon, delta, 1.0)  # of one Gaussian release that would take all of it
         first = math.inf if self.start is None else alone / math.sqrt(self.start_share)

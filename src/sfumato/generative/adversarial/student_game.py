@@ -36,7 +36,7 @@ class Pace:
         blur: The standard deviation of noise in pixels in [-1, 1], in whatever teachers and student see.
         teacher_rate: The rate of the teachers' Adam.
         student_rate: The rate of the student's.
-        generator_rate: The rate of the generator's.
+        generator_rate: The rate of the generator's. One that begins with random weights needs ten times more.
 
     Raises:
         InvalidParameterError: If a number is out of range.
