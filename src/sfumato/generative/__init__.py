@@ -12,9 +12,12 @@ from sfumato._lazy import lazy_names
 if TYPE_CHECKING:
     from sfumato.generative.adversarial.dp_gan import DPCGAN, DPGAN
     from sfumato.generative.adversarial.game import StepRule
+    from sfumato.generative.adversarial.pate_cgan import PateCGAN
+    from sfumato.generative.adversarial.student_game import Pace
     from sfumato.generative.fit_settings import FitSettings
     from sfumato.generative.generator import ImageGenerator
     from sfumato.generative.images.diffusion import Diffusion
+    from sfumato.generative.images.kernel_mean import KernelMean
     from sfumato.generative.images.mixtures import NoisyMixtures
     from sfumato.generative.tables.bought_domain import UnknownCategory, UnknownNumber
     from sfumato.generative.tables.domain import Category, Domain, Number, UnknownDomainError
@@ -31,9 +34,12 @@ __all__ = [
     "Domain",
     "FitSettings",
     "ImageGenerator",
+    "KernelMean",
     "NoisyMarginals",
     "NoisyMixtures",
     "Number",
+    "Pace",
+    "PateCGAN",
     "StepRule",
     "TableGenerator",
     "UnknownCategory",
@@ -50,9 +56,12 @@ _HOMES = {
     "Domain": "tables.domain",
     "FitSettings": "fit_settings",
     "ImageGenerator": "generator",
+    "KernelMean": "images.kernel_mean",
     "NoisyMarginals": "tables.noisy_marginals",
     "NoisyMixtures": "images.mixtures",
     "Number": "tables.domain",
+    "Pace": "adversarial.student_game",
+    "PateCGAN": "adversarial.pate_cgan",
     "StepRule": "adversarial.game",
     "TableGenerator": "tables.table_generator",
     "UnknownCategory": "tables.bought_domain",

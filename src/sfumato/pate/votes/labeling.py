@@ -164,6 +164,7 @@ def affordable_queries(
     teachers: int,
     individual: IndividualBudgets | None = None,
     relation: Relation = Relation.ADD_REMOVE,
+    given: DpEvent | None = None,
 ) -> int:
     """Return how many queries a budget covers, whatever the votes are.
 
@@ -174,6 +175,7 @@ def affordable_queries(
         teachers: How many teachers vote.
         individual: The epsilons of privacy groups.
         relation: Which data sets are neighbors.
+        given: What else the budget pays for. None for nothing.
 
     Returns:
         The number of queries.
@@ -199,7 +201,7 @@ def affordable_queries(
                 individual.events(aggregator, queries=queries, teachers=teachers)[place] or dp.NoOpDpEvent()
             )
 
-        return calibrate_count(event, epsilon=budgets[place], delta=delta, relation=relation)
+        return calibrate_count(event, epsilon=budgets[place], delta=delta, relation=relation, given=given)
 
     try:
         return min(covered(place) for place in range(len(budgets)))
