@@ -14,6 +14,7 @@ from models.results import Row
 from sfumato.datasets import load
 from sfumato.generative.evaluation import EvaluationSettings, evaluate
 from sfumato.generative.fit_settings import FitSettings
+from sfumato.generative.images.image_rows import ImageRows, holdout_images
 from sfumato.generative.recipes import image_method
 
 DELTA = 1e-5
@@ -59,15 +60,15 @@ def images(name: str, options: argparse.Namespace) -> Iterator[Row]:
         synthetic = _made(case, data, options, seed)
         seconds.append(time.perf_counter() - began)
         how = EvaluationSettings(map_rows=0, device=options.device, seed=seed)
-        holdout = data.test.features, data.test.labels
-        found.append(evaluate(synthetic, holdout, classes=data.num_classes, settings=how))
+        found.append(evaluate(synthetic, holdout_images(data), classes=data.num_classes, settings=how))
     yield from _scores(case, found)
     yield Row(subject=_subject(case), name="fit and draw, s", value=statistics.mean(seconds))
 
 
 def _made(case: Case, data: Any, options: argparse.Namespace, seed: int) -> tuple[Any, Any]:
     if case.method == "real":
-        return data.train.features, data.train.labels
+        rows = ImageRows.of(data, classes=None, public_size=None, conditional=True)
+        return rows.images, rows.labels
     where = FitSettings(epsilon=1.0, device=options.device).where()
     method = image_method(case.method, public_size=data.public_size, gpu=where.type == "cuda")
     made = method.fit(data, epsilon=case.epsilon, delta=DELTA, device=where, progress=False)

@@ -27,6 +27,7 @@ COMMANDS = {
     "fit": f"people.csv theil-sen {TYPED} {LINE} --epsilon 1 {CHARGED}",
     "train": f"{RUN.removeprefix('train ')} --audit 100 --folder run",
     "pate": "breast-cancer --teachers 20 --epsilon 8 --noise 6",
+    "synthesize": "digits --method mixtures --epsilon 8 --out made --count 200",
     "audit": "run",
     "ledger show": "people",
     "ledger grant": "people --epsilon 1 --reason why",
@@ -37,9 +38,10 @@ MORE = [
     "stats people.csv count --epsilon 1 --plan",
     f"stats people.csv quantiles age {TYPED} --q 0.1 --q 0.9 --bounds 0 99 --epsilon 1",
     "train digits --private labels --method randomized-response --epsilon 2",
+    f"synthesize people.csv {TYPED} --epsilon 3 --delta 1e-5 --out made.csv",
     "ledger show",
 ]
-SPEND = ("stats people", "fit", "train", "pate")
+SPEND = ("stats people", "fit", "train", "pate", "synthesize")
 # A number, alone or with a unit, or the ends of an interval.
 LIKE_A_NUMBER = re.compile(r"[-+]?[\d.,]+(e-?\d+)?\s*%?( to .*)?", re.IGNORECASE)
 

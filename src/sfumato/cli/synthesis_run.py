@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 
 from sfumato import _check, _files
+from sfumato.accounting.default_delta import delta_note
 from sfumato.cli.places import account_at, begin_page
 from sfumato.cli.show import show_facts, show_text, waiting
 from sfumato.cli.synthesis_settings import SynthesisSettings
 from sfumato.errors import InvalidParameterError
 from sfumato.generative.fit_settings import FitKeywords, FitSettings
 from sfumato.generative.generator import ImageGenerator
-from sfumato.generative.images.image_rows import ImageRows
+from sfumato.generative.images.image_rows import ImageRows, holdout_images
 from sfumato.generative.recipes import METHODS, image_method
 from sfumato.ledger import Account
 from sfumato.report import write_report
@@ -102,8 +103,8 @@ def _named(settings: SynthesisSettings) -> _Images:
     found = load(settings.data)
     return _Images(
         name=settings.data,
-        rows=(found.train.features, found.train.labels),
-        holdout=(found.test.features, found.test.labels),
+        rows=found,
+        holdout=holdout_images(found),
         classes=found.num_classes,
         public_size=found.public_size,
     )
@@ -246,7 +247,9 @@ def _show(
         "report": settings.report,
     }
     if as_json:
-        more = {"settings": settings.given(), "statement": made.statement()}
+        said = made.record_note, made.study_note, delta_note(made.guarantee.delta, data.public_size)
+        more: dict[str, Any] = {"settings": settings.given(), "statement": made.statement()}
+        more["notes"] = [note for note in said if note is not None]
         show_facts("", facts | more | {"evaluation": measured and measured.to_dict()}, as_json=True)
         return
     shown = {name: value for name, value in facts.items() if value is not None}

@@ -15,7 +15,7 @@ class SynthesisSettings:
     """Everything that can be set for a generator; None is left to the defaults of the data set."""
 
     data: str | None = None  # the argument of the command
-    method: str | None = flag("Of images: dp-cgan, dp-gan, diffusion or mixtures.")
+    method: str | None = flag("Of images: dp-cgan, dp-gan, pate-cgan, diffusion, kernel-mean or mixtures.")
     epsilon: float | None = flag("The epsilon of everything that is generated.")
     delta: float | None = flag(
         "The delta of the guarantee; of a named set the largest power of ten below 1 / size."

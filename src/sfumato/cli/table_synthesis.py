@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from sfumato import _check, _files
+from sfumato.accounting.default_delta import delta_note
 from sfumato.cli.column_types import column_types
 from sfumato.cli.places import account_at
 from sfumato.cli.show import show_facts, show_text
@@ -31,6 +32,7 @@ from sfumato.generative.tables.domain import Category, Number
 from sfumato.generative.tables.noisy_marginals import NoisyMarginals
 from sfumato.generative.tables.table_generator import TableGenerator
 from sfumato.ledger import Account
+from sfumato.ledger.recorded import is_recorded, record_note
 from sfumato.private.synthetic_rows import bought_columns, synthetic_rows
 from sfumato.statistics.sources.private_tables import PrivateTable
 from sfumato.statistics.sources.tables import private_table
@@ -62,7 +64,7 @@ def run(settings: SynthesisSettings, *, as_json: bool) -> None:
     else:
         _files.write_whole(place, rows.to_csv(index=False).encode())
     made.save(_generator_place(place))
-    _show(settings, made, len(rows), as_json=as_json)
+    _show(settings, made, len(rows), account, as_json=as_json)
 
 
 def _generator_place(place: Path) -> Path:
@@ -151,17 +153,22 @@ def _fitted(
     )
 
 
-def _show(settings: SynthesisSettings, made: TableGenerator, rows: int, *, as_json: bool) -> None:
+def _show(
+    settings: SynthesisSettings, made: TableGenerator, rows: int, account: Account | None, *, as_json: bool
+) -> None:
     facts: dict[str, Any] = {
         "data": Path(str(settings.data)).name,
         "guarantee": made.guarantee.to_dict(),
+        "recorded": is_recorded(account),
         "account": made.account,
         "rows": rows,
         "out": settings.out,
         "generator": str(_generator_place(Path(str(settings.out)))),
     }
     if as_json:
-        show_facts("", facts | {"settings": settings.given(), "statement": made.statement()}, as_json=True)
+        said = record_note(account), delta_note(made.guarantee.delta)
+        more = {"settings": settings.given(), "statement": made.statement()}
+        show_facts("", facts | more | {"notes": [note for note in said if note is not None]}, as_json=True)
         return
     show_facts(
         str(made.guarantee),

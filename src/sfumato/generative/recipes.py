@@ -11,9 +11,11 @@ from typing import Any, Final, Protocol, Unpack
 from sfumato.errors import InvalidParameterError
 from sfumato.generative.adversarial.dp_gan import DPCGAN, DPGAN
 from sfumato.generative.adversarial.game import StepRule
+from sfumato.generative.adversarial.pate_cgan import PateCGAN
 from sfumato.generative.fit_settings import FitKeywords
 from sfumato.generative.generator import ImageGenerator
 from sfumato.generative.images.diffusion import Diffusion
+from sfumato.generative.images.kernel_mean import KernelMean
 from sfumato.generative.images.mixtures import NoisyMixtures
 
 __all__ = ["METHODS", "ImageMethod", "image_method"]
@@ -58,6 +60,8 @@ _MADE: Final[dict[str, tuple[Callable[[], ImageMethod], Callable[[], ImageMethod
     "dp-cgan": (DPCGAN, lambda: _small_gan(DPCGAN)),
     "dp-gan": (DPGAN, lambda: _small_gan(DPGAN)),
     "diffusion": (Diffusion, _small_diffusion),
+    "pate-cgan": (PateCGAN, lambda: PateCGAN(architecture="dense")),
+    "kernel-mean": (KernelMean, lambda: KernelMean(architecture="dense", steps=300)),
     "mixtures": (NoisyMixtures, lambda: NoisyMixtures(clusters=4, axes=24)),
 }
 METHODS: Final = tuple(_MADE)

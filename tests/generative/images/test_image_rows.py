@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Private images: shapes and public numbers are checked, values never raise."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
-from sfumato.datasets import Examples, load
+from sfumato.datasets import Examples, Normalization, load
 from sfumato.errors import InvalidParameterError
 from sfumato.generative.images.image_rows import ImageRows, public_images
+from sfumato.generative.images.image_rows import holdout_images as held_out
 
 PUBLIC = {"classes": 2, "public_size": 4, "conditional": True}
 
@@ -17,6 +20,19 @@ def test_a_data_set_states_what_is_public():
     rows = ImageRows.of(data, classes=None, public_size=None, conditional=True)
     assert rows.shape == (1, 8, 8) and rows.classes == 10 and rows.public_size == data.public_size
     assert torch.equal(rows.images, data.train.features) and torch.equal(rows.labels, data.train.labels)
+
+
+def test_a_data_set_that_was_normalized_gives_its_pixels():
+    scale, pixels = (
+        Normalization(mean=(0.13,), std=(0.3,)),
+        torch.arange(256, dtype=torch.uint8).view(-1, 1, 4, 4),
+    )
+    examples = Examples(scale.apply(pixels), torch.arange(16) % 10)
+    data = replace(load("digits"), train=examples, test=examples, normalization=scale)
+    rows = ImageRows.of(data, classes=None, public_size=None, conditional=True)
+    assert torch.equal(rows.images, pixels.float() / 255)
+    images, labels = held_out(data)
+    assert torch.equal(images, rows.images) and torch.equal(labels, examples.labels)
 
 
 def test_bytes_are_scaled_and_an_axis_of_channels_is_added():

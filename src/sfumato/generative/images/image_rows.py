@@ -17,7 +17,7 @@ from torch import Tensor
 from sfumato import _check
 from sfumato.errors import InvalidParameterError
 
-__all__ = ["ImageRows", "public_images"]
+__all__ = ["ImageRows", "holdout_images", "public_images"]
 
 _LEVELS = 255  # the largest value of a pixel stored in a byte
 
@@ -88,6 +88,7 @@ class ImageRows:
 
 
 def _parts(data: Any) -> tuple[Any, Any]:
+    scaled = getattr(data, "normalization", None)
     if hasattr(data, "train") and hasattr(data, "public_size"):
         data = data.train
     if getattr(data, "user_ids", None) is not None:
@@ -96,7 +97,7 @@ def _parts(data: Any) -> tuple[Any, Any]:
             "(images, labels) if that is what you mean to protect."
         )
     if hasattr(data, "features") and hasattr(data, "labels"):
-        return data.features, data.labels
+        return data.features if scaled is None else scaled.pixels(data.features), data.labels
     if isinstance(data, tuple | list) and len(data) == 2 and not _is_one_image(data):
         return data[0], data[1]
     return data, None
@@ -194,3 +195,17 @@ def public_images(public: Any, rows: ImageRows) -> tuple[Tensor, Tensor] | None:
         )
     numbers = torch.arange(len(known)) if labels is None else _checked_labels(labels, known)
     return known * 2 - 1, numbers.to(known.device) % rows.classes
+
+
+def holdout_images(data: Any) -> tuple[Tensor, Tensor]:
+    """Return the test images of a data set of `sfumato.datasets` in [0, 1], and their labels.
+
+    Args:
+        data: The data set. Its test images are not protected.
+
+    Returns:
+        Images and labels.
+    """
+    features = data.test.features
+    scaled = data.normalization
+    return _scaled(features if scaled is None else scaled.pixels(features)), data.test.labels
