@@ -4,15 +4,19 @@
 import argparse
 import statistics
 import time
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from models.results import Row
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+from sklearn.neural_network import MLPClassifier
 
 from sfumato.datasets import load
-from sfumato.generative.evaluation import EvaluationSettings, evaluate
+from sfumato.generative.evaluation import find_collapse, image_network, labeled_rows, train_on_synthetic
 from sfumato.generative.fit_settings import FitSettings
 from sfumato.generative.images.image_rows import ImageRows, holdout_images
 from sfumato.generative.recipes import image_method
@@ -59,10 +63,24 @@ def images(name: str, options: argparse.Namespace) -> Iterator[Row]:
         began = time.perf_counter()
         synthetic = _made(case, data, options, seed)
         seconds.append(time.perf_counter() - began)
-        how = EvaluationSettings(map_rows=0, device=options.device, seed=seed)
-        found.append(evaluate(synthetic, holdout_images(data), classes=data.num_classes, settings=how))
+        found.append(_judged(synthetic, holdout_images(data), data.num_classes, options, seed))
     yield from _scores(case, found)
     yield Row(subject=_subject(case), name="fit and draw, s", value=statistics.mean(seconds))
+
+
+def _judged(synthetic: Any, holdout: Any, classes: int, options: argparse.Namespace, seed: int) -> Any:
+    """Return the scores of a logistic regression, an MLP and a convolutional network, one setting each."""
+    rows, public = (labeled_rows(*pair, classes=classes) for pair in (synthetic, holdout))
+    shape = tuple(synthetic[0].shape[1:])
+    judges = {
+        "logistic regression": [LogisticRegression(max_iter=100)],
+        "MLP": [MLPClassifier((128,), max_iter=10, random_state=seed)],
+        "CNN": [image_network(shape=shape, classes=classes, device=options.device, seed=seed)],
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # passes are limited, for all methods alike
+        scores = train_on_synthetic(rows, public, classifiers=judges, device=options.device, seed=seed)
+    return scores, find_collapse(rows, holdout=public, seed=seed)
 
 
 def _made(case: Case, data: Any, options: argparse.Namespace, seed: int) -> tuple[Any, Any]:
@@ -81,9 +99,9 @@ def _subject(case: Case) -> str:
 
 
 def _scores(case: Case, found: list[Any]) -> Iterator[Row]:
-    for place, first in enumerate(found[0].scores):
+    for place, first in enumerate(found[0][0]):
         for score in ("accuracy", "auroc"):
-            values = [float(getattr(each.scores[place], score)) for each in found]
+            values = [float(getattr(scores[place], score)) for scores, _ in found]
             yield Row(
                 subject=_subject(case),
                 name=f"{first.classifier}, {score}",
@@ -92,5 +110,5 @@ def _scores(case: Case, found: list[Any]) -> Iterator[Row]:
                 at_least=True,
                 note=", ".join(f"{value:.4f}" for value in values),
             )
-    signs = max(len(each.collapse.findings) for each in found)
+    signs = max(len(collapse.findings) for _, collapse in found)
     yield Row(subject=_subject(case), name="signs of collapse", value=signs)
