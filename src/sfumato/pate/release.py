@@ -100,7 +100,7 @@ def released_answers(
         )
         with carried_by_errors(released):
             if folder is not None:
-                released.save(folder)
+                ranks.first_decides(lambda: released.save(folder))  # all ranks have the same answers
             stack.close()
     return released
 

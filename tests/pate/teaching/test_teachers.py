@@ -28,6 +28,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 from torch import nn
 
+from sfumato import Budget, Ledger
 from sfumato.errors import InvalidParameterError, QueryFailedError, UnsupportedModelError
 from sfumato.pate import Partition, TorchClassifier, train_teachers
 
@@ -477,6 +478,24 @@ def test_two_ranks_share_the_teachers_and_agree(tmp_path):
     for name, value in wanted.items():
         assert (first[name] == value).all() and (second[name] == value).all()
     assert first["errors"].tolist() == second["errors"].tolist() == ["InvalidParameterError"] * 3
+
+
+@pytest.mark.parametrize(("budget", "error"), [(5000.0, ""), (1.0, "BudgetExceededError")])
+def test_two_ranks_label_with_one_charge_or_are_both_refused(tmp_path, budget, error):
+    budgeted = Budget(epsilon=budget, delta=1e-4)
+    account = Ledger(tmp_path / "ledger.db").open("a", privacy_unit="row", budget=budgeted)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    asked = json.dumps({"what": "labels", "out": str(tmp_path), "epsilon": 2000.0})
+    ran = subprocess.run([*command, SCRIPT, asked], capture_output=True, text=True, timeout=240)
+    assert ran.returncode == 0, ran.stderr
+    first, second = (np.load(tmp_path / f"rank{rank}.npz") for rank in (0, 1))
+    assert str(first["error"]) == error and bool(str(second["error"])) == bool(error)
+    assert len(account.releases()) == (0 if error else 1)
+    if not error:
+        assert (first["classes"] == second["classes"]).all() and len(first["classes"]) == 30
+        assert (first["classes"] == np.load(tmp_path / "job" / "answers.npy")).all()
+        _, _, queries = runs.rows()
+        assert (first["classes"] == (queries[:, 0] > 0)).mean() > 0.8
 
 
 def test_files_are_private_and_the_folder_says_so(tmp_path):
