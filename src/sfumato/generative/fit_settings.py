@@ -5,7 +5,7 @@ import os
 from collections.abc import Generator as Yields
 from collections.abc import Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -17,6 +17,8 @@ from sfumato.accounting.events import DpEvent
 from sfumato.accounting.guarantee import Guarantee, Relation
 from sfumato.accounting.price import price
 from sfumato.errors import InvalidParameterError
+from sfumato.generative.evaluation.collapse import find_collapse
+from sfumato.generative.evaluation.rows import labeled_rows
 from sfumato.generative.generator import GENERATOR, ImageGenerator
 from sfumato.ledger.account import Account
 from sfumato.ledger.recorded import record_note
@@ -25,6 +27,8 @@ from sfumato.training.privacy.terms import privacy_unit_of
 from sfumato.training.run_audit import RunAudit, require_audit
 
 __all__ = ["FitKeywords", "FitSettings"]
+
+_JUDGED = 500  # draws in which collapse is looked for
 
 
 class FitKeywords(TypedDict, total=False):
@@ -168,14 +172,18 @@ class FitSettings:
                 raise InvalidParameterError(f"this method has no use for {name}: leave it out.")
 
     def released(self, made: ImageGenerator) -> ImageGenerator:
-        """Return a generator, and write it into the folder if there is one.
+        """Return a generator with signs of collapse in its draws; write it into the folder if there is one.
 
         Args:
             made: The generator.
 
         Returns:
-            The same.
+            The generator, whose statement names what was found.
         """
+        images, labels = made.sample(_JUDGED, seed=0)
+        judged = find_collapse(labeled_rows(images.numpy(), labels.numpy(), classes=made.classes))
+        signs = (f"Warning: {finding}" for finding in judged.findings)
+        made = replace(made, findings=(*made.findings, *signs))
         if self.folder is not None:
             made.save(self.folder)
         return made
@@ -201,7 +209,12 @@ class FitSettings:
         """
         if self.account is not None and not self.account.admits(event):
             # Refused here, so that the error says what is left. What is admitted meanwhile is given back.
-            self.account.reserve(event, purpose=self.purpose or "", relation=Relation.ADD_REMOVE).refund()
+            self.account.reserve(
+                event,
+                purpose=self.purpose or "",
+                relation=Relation.ADD_REMOVE,
+                generator=self.generator,
+            ).refund()
 
     @contextmanager
     def paid(self, event: DpEvent) -> Yields[None]:

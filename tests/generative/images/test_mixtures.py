@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from sfumato.accounting.price import price
+from sfumato.datasets import load
 from sfumato.errors import BudgetExceededError, InvalidParameterError
 from sfumato.generative.images import mixtures
 from sfumato.generative.images.image_rows import ImageRows
@@ -104,6 +105,19 @@ def test_a_fit_is_one_release_with_the_stated_price(stripes, account):
     assert 1.99 < made.epsilon <= 2.0
     assert made.epsilon == pytest.approx(price(account.event(), delta=1e-5).epsilon)
     assert "add-remove" in made.statement() and "'a'" in made.statement()
+
+
+def test_a_collapsed_generator_says_so(account):
+    same = torch.full((400, 1, 8, 8), 0.5), torch.arange(400) % 2
+    terms = {"classes": 2, "public_size": 400, "delta": 1e-5}
+    made = SMALL.fit(same, epsilon=1e6, **terms)
+    assert made.findings and made.findings[0] in made.statement()
+
+
+def test_a_good_generator_has_no_findings():
+    digits = load("digits")
+    made = NoisyMixtures(clusters=4, axes=24).fit(digits, epsilon=10.0)
+    assert made.findings == ()
 
 
 def test_what_cannot_be_paid_or_used_costs_nothing(stripes, account):
