@@ -106,6 +106,7 @@ def test_refusals_cost_nothing(stripes, account):
         (stripes[0], {"epsilon": 1.0}),
         (stripes, {"epsilon": -1.0}),
         (stripes, {"epsilon": 1.0, "audit": 1}),
+        (stripes, {"epsilon": 1.0, "resume": True}),
         (stripes, {"epsilon": 1.0, "public": stripes}),
     ):
         with pytest.raises(InvalidParameterError):

@@ -109,6 +109,7 @@ def test_what_cannot_be_paid_or_used_costs_nothing(stripes, account):
         (stripes, {"epsilon": -1.0}),
         (stripes, {"epsilon": 1.0, "public": stripes}),
         (stripes, {"epsilon": 1.0, "audit": 1}),
+        (stripes, {"epsilon": 1.0, "resume": True}),
         (stripes[0], {"epsilon": 1.0}),
     ):
         with pytest.raises(InvalidParameterError):

@@ -106,7 +106,7 @@ class KernelMean:
             BudgetExceededError: If the account cannot pay. Nothing is spent.
         """
         settings = FitSettings.of(keywords)
-        settings.refuse("audit", "public")
+        settings.refuse("audit", "public", "resume")
         rows = ImageRows.of(
             data, classes=settings.classes, public_size=settings.public_size, conditional=True
         ).to(settings.where())
