@@ -11,6 +11,7 @@ from sfumato.training.adapters.make_private import (
 )
 from sfumato.training.description import Charge, Evaluation, Optimization, Privacy, Storage
 from sfumato.training.distributed import OtherRankError
+from sfumato.training.engine.contributions import Contributor
 from sfumato.training.engine.gradients import PrivateGradients
 from sfumato.training.engine.losses import cross_entropy
 from sfumato.training.engine.step.settings import Engines, PassSettings
@@ -40,6 +41,7 @@ __all__ = [
     "Charge",
     "CheckpointError",
     "Clipping",
+    "Contributor",
     "CoordinateClipping",
     "CyclicBatches",
     "DpSgd",

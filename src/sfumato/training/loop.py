@@ -26,6 +26,7 @@ from sfumato.training import distributed
 from sfumato.training.data import tree
 from sfumato.training.data.units import Batch, Units, moved
 from sfumato.training.engine import parameter_values
+from sfumato.training.engine.contributions import Contributor
 from sfumato.training.engine.gradients import PrivateGradients
 from sfumato.training.engine.losses import Loss
 from sfumato.training.privacy.clipping import Clipper
@@ -97,6 +98,12 @@ class TrainingLoop:
     def seconds(self) -> float:
         """How long the run has taken, interruptions left out."""
         return self._earlier + time.monotonic() - self._started
+
+    @property
+    def contributor(self) -> Contributor | None:
+        """What gives contributions in place of gradients; None if nothing does."""
+        engine = self._runtime.engine
+        return engine if isinstance(engine, Contributor) else None
 
     @property
     def learning_rate(self) -> float:

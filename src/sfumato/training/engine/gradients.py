@@ -30,7 +30,7 @@ from sfumato.training import distributed
 from sfumato.training.data import rows
 from sfumato.training.engine import parameter_values
 from sfumato.training.engine.losses import Loss, cross_entropy, weighted
-from sfumato.training.engine.passes import Passes
+from sfumato.training.engine.passes import open_passes
 from sfumato.training.engine.step.accumulator import Sums
 from sfumato.training.engine.step.clip_adaptation import ClipAdaptation
 from sfumato.training.engine.step.failure_guard import guarded
@@ -103,15 +103,14 @@ class PrivateGradients:
             generator=generator,
             noise=noise,
         )
-        self._step = step = NoisyStep(
-            clipping=one_clipping(clip_norm, clipping), group_size=group_size, projections=projections
-        )
+        clipping = one_clipping(clip_norm, clipping)
+        self._step = step = NoisyStep(clipping=clipping, group_size=group_size, projections=projections)
         self.noise_multiplier = noise_multiplier
         self.expected_batch_size = expected_batch_size
         self.parameters = dict(parameter_values.find(model).parameters)
         self._clipper = Clipper(step.clipping, self.parameters)
         self._noise = noise if noise is not None else IndependentNoise(generator)
-        self._passes = Passes(
+        self._passes = open_passes(
             model,
             weighted(loss),
             self._clipper,
@@ -119,6 +118,7 @@ class PrivateGradients:
             projections=projections,
             generator=self._noise.generator,
             expected_batch_size=expected_batch_size,
+            step=lambda: self.steps,
         )
         self._groups = RandomGroups(group_size, expected_batch_size=expected_batch_size)
         self._adaptation = ClipAdaptation(

@@ -24,6 +24,7 @@ from sfumato.mechanisms.random import Generator
 from sfumato.training.data import rows
 from sfumato.training.engine import parameter_values
 from sfumato.training.engine.book_keeping import BookKeeping
+from sfumato.training.engine.contributions import ContributionPasses, Contributor
 from sfumato.training.engine.functional import Functional
 from sfumato.training.engine.losses import Loss
 from sfumato.training.engine.microbatches import rows_that_fit
@@ -37,7 +38,7 @@ from sfumato.training.models import batch_norm
 from sfumato.training.privacy.clipping import ClippedSums, Clipper
 from sfumato.training.privacy.gradient_pass import Engine, GradientPass
 
-__all__ = ["Passes"]
+__all__ = ["Passes", "open_passes"]
 
 T = TypeVar("T")
 
@@ -63,6 +64,7 @@ class Passes:
         self._model, self._loss, self._clipper = model, loss, clipper
         self._parameters = parameter_values.find(model).parameters
         self._may_mix = any(hasattr(module, "running_mean") for module in model.modules())
+        assert isinstance(settings.engine, Engines)  # `PassSettings` made it one
         self._kind, self._unchecked = settings.engine, settings.check
         self._barrier = Barrier(model)
         self._engine = self._make_engine(projections, generator)
@@ -286,3 +288,30 @@ class Passes:
 def _without_padding(batch: Sequence[Any], per_unit: int) -> Sequence[Any]:
     real = real_units(batch, per_unit)
     return batch if bool(real.all()) else rows.take(batch, real.repeat_interleave(per_unit))
+
+
+def open_passes(
+    model: nn.Module,
+    loss: Loss,
+    clipper: Clipper,
+    *,
+    settings: PassSettings,
+    projections: int | None,
+    generator: Generator,
+    expected_batch_size: float,
+    step: Callable[[], int],
+) -> Passes | ContributionPasses:
+    """Return the passes of a model, or those of a contributor that takes its place."""
+    if isinstance(settings.engine, Contributor):
+        return ContributionPasses(
+            model, clipper, settings.engine, microbatch_size=settings.microbatch_size, step=step
+        )
+    return Passes(
+        model,
+        loss,
+        clipper,
+        settings=settings,
+        projections=projections,
+        generator=generator,
+        expected_batch_size=expected_batch_size,
+    )

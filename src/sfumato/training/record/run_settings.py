@@ -42,6 +42,7 @@ def of_loop(loop: TrainingLoop, loss: Any, factors: Sequence[float] | None) -> d
         "optimizer": f"{type(loop.optimizer).__name__} {loop.optimizer.defaults!r}",
         "schedule": "None" if loop.schedule is None else type(loop.schedule).__name__,
         "clip_schedule": repr(digest),
+        **({} if loop.contributor is None else {"contributor": repr(loop.contributor)}),
     }
 
 

@@ -11,6 +11,7 @@ from enum import Enum
 from sfumato import _check
 from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms.random import Generator
+from sfumato.training.engine.contributions import Contributor
 from sfumato.training.privacy.noise import NoiseSource
 
 __all__ = ["Engines", "PassSettings", "check_settings", "check_units"]
@@ -29,7 +30,8 @@ class PassSettings:
     """How passes over a batch are computed. Nothing here changes the claim.
 
     Args:
-        engine: How gradients are computed: "auto", "book-keeping" or "functional".
+        engine: How gradients are computed: "auto", "book-keeping" or "functional". A `Contributor` gives
+            something else in their place, such as the updates of clients.
         microbatch_size: How many units are run at once; None finds out how many fit in memory.
         cuda_graphs: Replay passes as CUDA graphs, which makes steps faster after the first ones.
         compile: Compile passes, which makes steps faster after the first ones.
@@ -42,7 +44,7 @@ class PassSettings:
     <Engines.FUNCTIONAL: 'functional'>
     """
 
-    engine: Engines | str = Engines.AUTO
+    engine: Engines | Contributor | str = Engines.AUTO
     microbatch_size: int | None = None
     cuda_graphs: bool = False
     compile: bool = False
@@ -59,7 +61,9 @@ class PassSettings:
         return self.cuda_graphs or self.compile
 
 
-def _engine(engine: Engines | str) -> Engines:
+def _engine(engine: Engines | Contributor | str) -> Engines | Contributor:
+    if isinstance(engine, Contributor):
+        return engine
     names = [kind.value for kind in Engines]
     if not (isinstance(engine, Engines) or engine in names):
         raise InvalidParameterError(f"unknown engine {engine!r}. Use one of: {', '.join(names)}.")
@@ -80,6 +84,11 @@ def check_settings(
     if not isinstance(passes, PassSettings):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not be typed
         raise InvalidParameterError(
             f"passes is of type {type(passes).__name__}. Pass sfumato.training.PassSettings(...)."
+        )
+    if isinstance(passes.engine, Contributor) and (passes.recorded or projections is not None):
+        raise InvalidParameterError(
+            "contributions that are computed elsewhere can neither be recorded nor projected. Leave "
+            "cuda_graphs, compile and projections out."
         )
     if passes.recorded and projections is not None:
         raise InvalidParameterError(

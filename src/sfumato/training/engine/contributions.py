@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Contributions that are computed elsewhere: each unit gives a vector, which is clipped and added up here.
+
+A federated run is a training run whose units are clients: a client trains on its own rows, and its update
+takes the place of a gradient. Clipping, noise, the record of steps, ledger and checkpoints are those of any
+run.
+
+Guarantee  Whatever a contribution is (zero, huge, infinite, NaN), it moves the clipped sum by at most the
+           bound (`privacy.clipping`). A contribution that is not finite counts as none.
+Failure    A contributor must not fail because of one unit: it gives zeros for a unit that does not answer or
+           answers nonsense. Contributions of another shape than the parameters are refused, because then
+           nothing says whose they are.
+Not here   Whether a contribution depends on its own unit alone. The contributor has to make sure of that: it
+           computes each one apart from the others.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from sfumato.errors import SfumatoError, UnsupportedUseError
+from sfumato.training.data import rows
+from sfumato.training.engine import parameter_values
+from sfumato.training.engine.functional import FunctionalPass
+from sfumato.training.privacy.clipping import ClippedSums, Clipper
+from sfumato.training.privacy.gradient_pass import GradientPass
+
+__all__ = ["ContributionPasses", "Contributor"]
+
+
+@runtime_checkable
+class Contributor(Protocol):
+    """What computes the contributions of units, in place of the gradients of a loss."""
+
+    def contributions(self, model: nn.Module, batch: Sequence[Any], *, step: int) -> Mapping[str, Tensor]:
+        """Return what units contribute to a step, like gradients: the optimizer moves against them.
+
+        Args:
+            model: The model as it is now. It must not be changed.
+            batch: The rows of the units.
+            step: The number of the step, from 0 on.
+
+        Returns:
+            For each trainable parameter, by name, one contribution for each unit: [units, *shape].
+        """
+        ...
+
+
+class ContributionPasses:
+    """Passes over units that a contributor answers for. They take the place of passes over private rows."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        clipper: Clipper,
+        contributor: Contributor,
+        *,
+        microbatch_size: int | None,
+        step: Callable[[], int],
+    ) -> None:
+        self.microbatch_size = microbatch_size
+        self._model, self._clipper, self._contributor, self._step = model, clipper, contributor, step
+        self._parameters = dict(parameter_values.find(model).parameters)
+
+    @property
+    def engine(self) -> str:
+        """The name of the contributor."""
+        return type(self._contributor).__name__
+
+    @property
+    def finite(self) -> bool:
+        """True: contributions that are not finite were left out already."""
+        return True
+
+    @property
+    def first(self) -> Sequence[Any]:
+        """Nothing: no pass is recorded."""
+        return ()
+
+    def clear(self) -> None:
+        """Do nothing: no pass is recorded."""
+
+    def check(self, batch: Sequence[Any], *, among: Tensor | None = None) -> None:
+        """Do nothing: contributions are not computed here."""
+
+    def run(self, batch: Sequence[Any], per_unit: int, add: Callable[[ClippedSums], None]) -> None:
+        """Clip the contributions of a batch in pieces of `microbatch_size` units; `add` the sums of each."""
+        units = rows.count(batch) // per_unit
+        size = self.microbatch_size or max(units, 1)
+        for begin in range(0, units, size):
+            part = slice(begin * per_unit, min(begin + size, units) * per_unit)
+            add(self._clipped(rows.take(batch, part), per_unit))
+
+    def again(self, add: Callable[[ClippedSums], None]) -> None:
+        """Do nothing: no pass is recorded."""
+
+    def taken(self, batch: Sequence[Any], per_unit: int, recorded: GradientPass) -> ClippedSums:
+        """Refuse: a pass that was made already is one of gradients."""
+        raise UnsupportedUseError("recorded passes are passes over rows; these units contribute by a call.")
+
+    def rehearse(self, batch: Sequence[Any]) -> bool:
+        """Do nothing: units are asked in steps alone. Return that contributions count as finite."""
+        return True
+
+    def alone(self, batch: Sequence[Any]) -> dict[str, Tensor]:
+        """Refuse: a synthetic row has no contribution."""
+        raise UnsupportedUseError("a synthetic row has no contribution: nobody would compute it.")
+
+    def try_zeros(self, batch: Sequence[Any]) -> None:
+        """Do nothing: units are not asked twice."""
+
+    def _clipped(self, batch: Sequence[Any], per_unit: int) -> ClippedSums:
+        units = rows.count(batch) // per_unit
+        _, *own = batch  # without the weights of rows
+        with torch.no_grad():
+            given = self._contributor.contributions(self._model, own, step=self._step())
+            self._require_shapes(given, units)
+            found = self._clipper.sums(FunctionalPass(given))
+            if not isinstance(found, Tensor):
+                return found
+            finite = int(found.sum())
+            if not finite:
+                return ClippedSums({}, torch.full((len(self._clipper.groups),), -0.5 * units))
+            kept = self._clipper.sums(FunctionalPass({name: v[found] for name, v in given.items()}))
+        assert isinstance(kept, ClippedSums)  # all of them are finite
+        return kept.without(units - finite)
+
+    def _require_shapes(self, given: Mapping[str, Tensor], units: int) -> None:
+        wanted = {name: (units, *p.shape) for name, p in self._parameters.items()}
+        if {name: tuple(value.shape) for name, value in given.items()} != wanted:
+            raise SfumatoError(
+                "contributions must have one entry for each trainable parameter, [units, *shape]. The "
+                f"contributor {self.engine} returned others: give zeros for a unit without an answer."
+            )

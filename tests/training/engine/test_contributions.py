@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+import torch
+from torch import nn
+
+from sfumato.errors import InvalidParameterError, SfumatoError, UnsupportedUseError
+from sfumato.testing import seeded
+from sfumato.training import (
+    AdaptiveClip,
+    Clipping,
+    Contributor,
+    PassSettings,
+    PrivateGradients,
+    Runtime,
+    train,
+)
+
+TINY_NOISE = 1e-9
+
+
+class Fixed:
+    """Gives unit i the vector of its number."""
+
+    def __init__(self, vectors):
+        self.vectors = torch.as_tensor(vectors, dtype=torch.float32)
+        self.steps = []
+
+    def __repr__(self):
+        return f"Fixed({len(self.vectors)})"
+
+    def contributions(self, model, batch, *, step):
+        self.steps.append(step)
+        return {"weight": self.vectors[batch[0]][:, None]}
+
+
+class Dying(Fixed):
+    def contributions(self, model, batch, *, step):
+        if step == 3:
+            raise KeyboardInterrupt
+        return super().contributions(model, batch, step=step)
+
+
+def gradients_of(contributor, **options):
+    model = nn.Linear(2, 1, bias=False)
+    private = PrivateGradients(
+        model,
+        noise_multiplier=TINY_NOISE,
+        expected_batch_size=1.0,
+        passes=PassSettings(engine=contributor, **options),
+        clipping=Clipping(clip_norm=1.0),
+        generator=seeded(0),
+    )
+    return model, private
+
+
+def test_contributions_are_clipped_and_added_up():
+    model, private = gradients_of(Fixed([[3.0, 4.0], [0.0, 0.5]]))
+    private.backward(torch.tensor([0, 1]))
+    assert torch.allclose(model.weight.grad, torch.tensor([[0.6, 1.3]]), atol=1e-6)
+    assert private.engine == "Fixed"
+
+
+@pytest.mark.parametrize("size", [None, 1, 2])
+def test_pieces_do_not_change_the_sum(size):
+    model, private = gradients_of(Fixed([[3.0, 4.0], [0.0, 0.5], [torch.nan, 0.0]]), microbatch_size=size)
+    private.backward(torch.tensor([0, 1, 2]))
+    assert torch.allclose(model.weight.grad, torch.tensor([[0.6, 1.3]]), atol=1e-6)
+
+
+@pytest.mark.parametrize("value", [0.0, 1e-30, 1e30, 3e38, torch.inf, -torch.inf, torch.nan])
+def test_one_unit_moves_the_sum_by_at_most_the_clip_norm(value):
+    vectors = [[0.3, -0.2], [value, 1.0]]
+    with_unit, private = gradients_of(Fixed(vectors))
+    private.backward(torch.tensor([0, 1]))
+    without, private = gradients_of(Fixed(vectors))
+    private.backward(torch.tensor([0]))
+    assert (with_unit.weight.grad - without.weight.grad).norm() <= 1.0 + 1e-4
+
+
+@pytest.mark.parametrize("units", [[0], [0, 1], [1], []])
+def test_an_adaptive_threshold_counts_each_unit_once(units):
+    vectors = [[0.5, 0.0], [torch.nan, 0.0]]
+    adaptive = AdaptiveClip(quantile=0.5, learning_rate=1.0, count_noise_multiplier=TINY_NOISE)
+    private = PrivateGradients(
+        nn.Linear(2, 1, bias=False),
+        noise_multiplier=TINY_NOISE,
+        expected_batch_size=2.0,
+        passes=PassSettings(engine=Fixed(vectors)),
+        clipping=Clipping(clip_norm=1.0, adaptive=adaptive),
+        generator=seeded(0),
+    )
+    private.backward(torch.tensor(units, dtype=torch.int64))
+    below = sum(0.5 if unit == 0 else -0.5 for unit in units)  # what is not finite counts as above
+    assert private.bound == pytest.approx(torch.tensor(-(below / 2)).exp().item(), rel=1e-4)
+
+
+def test_other_shapes_are_refused():
+    _, private = gradients_of(Fixed([[1.0, 2.0, 3.0]]))
+    with pytest.raises(SfumatoError, match="one entry for each trainable parameter"):
+        private.backward(torch.tensor([0]))
+
+
+def test_what_needs_rows_is_refused():
+    _, private = gradients_of(Fixed([[1.0, 2.0]]))
+    with pytest.raises(InvalidParameterError, match="can neither be recorded"):
+        gradients_of(Fixed([[1.0, 2.0]]), compile=True)
+    with pytest.raises(UnsupportedUseError):
+        private.accumulate(torch.tensor([0]), recorded=object())
+
+
+def test_anything_with_the_method_is_a_contributor():
+    assert isinstance(Fixed([[0.0, 0.0]]), Contributor) and not isinstance(nn.Linear(1, 1), Contributor)
+
+
+def settings(folder):
+    return {
+        "noise_multiplier": 1.0,
+        "steps": 6,
+        "expected_batch_size": 4,
+        "public_size": 8,
+        "delta": 1e-3,
+        "folder": folder,
+        "checkpoint_every": 1,
+        "progress": False,
+        "generator": seeded(5),
+    }
+
+
+def trained(contributor, folder, **options):
+    torch.manual_seed(0)
+    model = nn.Linear(2, 1, bias=False)
+    return train(model, (torch.arange(8),), runtime=Runtime(engine=contributor), **settings(folder) | options)
+
+
+def test_a_run_of_contributions_resumes_where_it_stopped(tmp_path):
+    vectors = torch.arange(16.0).reshape(8, 2)
+    whole = trained(Fixed(vectors), tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        trained(Dying(vectors), tmp_path / "died")
+    with pytest.raises(InvalidParameterError, match="contributor was"):  # another contributor is another run
+        trained(Fixed(vectors[:7]), tmp_path / "died", resume=True)
+    later = Fixed(vectors)
+    resumed = trained(later, tmp_path / "died", resume=True)
+    assert torch.equal(whole.model.weight, resumed.model.weight)
+    assert whole.price.epsilon == resumed.price.epsilon and min(later.steps) >= 3
