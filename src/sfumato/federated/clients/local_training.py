@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How one client learns from its own rows between two rounds.
+
+A client copies the model of the server, takes some steps of SGD over its rows, and answers with its update:
+the model it was given, minus the model it has now. An update is used like a gradient: a server that averages
+updates and takes a step of SGD with learning rate 1 does federated averaging.
+
+Guarantee  None: an update is private until it was clipped and noise was added. It depends on the rows of one
+           client alone.
+Edge cases A client without rows has an update of zeros. The last batch of an epoch may be smaller. Rows whose
+           loss is not finite make the update not finite, and the server leaves it out.
+Source     McMahan et al. 2017, arXiv:1602.05629 (federated averaging); Li et al. 2020, arXiv:1812.06127
+           (FedProx, `proximal`).
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from sfumato import _check
+from sfumato.training.data import rows as row_trees
+from sfumato.training.engine import parameter_values
+from sfumato.training.engine.losses import Loss, cross_entropy
+
+__all__ = ["LocalTraining", "batch_order", "local_update"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LocalTraining:
+    """The steps that a client takes in a round. Nothing here changes the claim: updates are clipped.
+
+    Args:
+        epochs: How often a client passes over its rows.
+        batch_size: Rows of a step.
+        learning_rate: The rate of SGD.
+        momentum: The momentum of SGD, which begins anew in each round.
+        proximal: The weight of FedProx's term, half the squared distance from the model of the server.
+        loss: `loss(model, *rows)` returns one number for each row.
+
+    Raises:
+        InvalidParameterError: If a setting is out of range.
+
+    >>> LocalTraining(epochs=2).batch_size
+    16
+    """
+
+    epochs: int = 1
+    batch_size: int = 16
+    learning_rate: float = 0.1
+    momentum: float = 0.0
+    proximal: float = 0.0
+    loss: Loss = cross_entropy
+
+    def __post_init__(self) -> None:
+        _check.count(epochs=self.epochs, batch_size=self.batch_size)
+        _check.positive(learning_rate=self.learning_rate)
+        _check.non_negative(proximal=self.proximal, momentum=self.momentum)
+
+
+def batch_order(count: int, training: LocalTraining, *, client: int, step: int) -> Iterator[Tensor]:
+    """Yield the rows of each local step, by number.
+
+    The order depends on the numbers of the client and the round alone, so that every way to run the same
+    round takes the same steps.
+
+    Args:
+        count: How many rows the client has.
+        training: How clients learn.
+        client: The number of the client.
+        step: The number of the round, from 0 on.
+
+    Yields:
+        Row numbers, at most `batch_size` of them.
+
+    >>> [len(batch) for batch in batch_order(5, LocalTraining(epochs=2, batch_size=3), client=0, step=0)]
+    [3, 2, 3, 2]
+    """
+    digest = hashlib.sha256(f"{client} {step}".encode()).digest()
+    draws = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+    for _ in range(training.epochs):
+        yield from torch.randperm(count, generator=draws).split(training.batch_size)
+
+
+def local_update(
+    model: nn.Module, rows: Sequence[Any], training: LocalTraining, *, client: int, step: int
+) -> dict[str, Tensor]:
+    """Return the update of one client.
+
+    Args:
+        model: The model of the server. It is not changed.
+        rows: The rows of the client: tensors with one row an example.
+        training: How clients learn.
+        client: The number of the client.
+        step: The number of the round, from 0 on.
+
+    Returns:
+        For each trainable parameter, by name, the value that the server gave minus the value now.
+
+    >>> model = nn.Linear(2, 2)
+    >>> rows = torch.zeros(3, 2), torch.zeros(3, dtype=torch.int64)
+    >>> sorted(local_update(model, rows, LocalTraining(), client=0, step=0))
+    ['bias', 'weight']
+    """
+    given = {name: p.detach() for name, p in parameter_values.find(model).parameters.items()}
+    own = {name: value.clone().requires_grad_() for name, value in given.items()}
+    speed = {name: torch.zeros_like(value) for name, value in given.items()}
+    for chosen in batch_order(row_trees.count(rows), training, client=client, step=step):
+        losses = training.loss(_Called(model, own), *row_trees.take(rows, chosen))
+        gradients = torch.autograd.grad(losses.mean(), list(own.values()))
+        with torch.no_grad():
+            for (name, value), gradient in zip(own.items(), gradients, strict=True):
+                pull = training.proximal * (value - given[name])
+                speed[name].mul_(training.momentum).add_(gradient + pull)
+                value.sub_(training.learning_rate * speed[name])
+    return {name: given[name] - own[name].detach() for name in given}
+
+
+class _Called(nn.Module):
+    """A model that is called with other values of its parameters."""
+
+    def __init__(self, model: nn.Module, values: dict[str, Tensor]) -> None:
+        super().__init__()
+        self._model, self._values = [model], values  # in a list: its parameters are not this module's
+
+    def forward(self, *inputs: Any) -> Any:
+        return functional_call(self._model[0], self._values, inputs)
