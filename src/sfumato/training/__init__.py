@@ -19,6 +19,7 @@ from sfumato.training.models.batch_norm import fix
 from sfumato.training.models.lora import add_lora
 from sfumato.training.models.transfer import cached_features
 from sfumato.training.privacy.clipping import AdaptiveClip, Clipping, CoordinateClipping, Scaling
+from sfumato.training.privacy.correlated_noise import BandedNoise, CorrelatedNoise
 from sfumato.training.privacy.dp_sgd import DpSgd, NoisyStep
 from sfumato.training.privacy.noise import IndependentNoise, NoiseSource
 from sfumato.training.privacy.sampling import (
@@ -38,11 +39,13 @@ from sfumato.training.trainer import Trainer
 
 __all__ = [
     "AdaptiveClip",
+    "BandedNoise",
     "Charge",
     "CheckpointError",
     "Clipping",
     "Contributor",
     "CoordinateClipping",
+    "CorrelatedNoise",
     "CyclicBatches",
     "DpSgd",
     "Engines",

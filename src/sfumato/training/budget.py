@@ -48,6 +48,7 @@ def dp_sgd_for(privacy: Privacy, *, public_size: int | None = None, account: Acc
         sampling=sampling,
         noise=((1.0 if noise is None else noise, _steps(privacy, sampling, size)),),
         relation=_relation(privacy.relation, account),
+        correlation=privacy.correlation,
     )
     if epsilon is not None:
         delta = delta_for(privacy, size, account)
@@ -83,7 +84,7 @@ def default_batch_size(public_size: int) -> int:
 
 def _require_nothing_else(privacy: Privacy) -> None:
     names = ("epsilon", "noise_multiplier", "epochs", "steps", "expected_batch_size", "clip_norm")
-    names += ("clipping", "sampling", "relation")
+    names += ("clipping", "sampling", "correlation", "relation")
     given = [name for name in names if getattr(privacy, name) is not None]
     if given:
         raise InvalidParameterError(

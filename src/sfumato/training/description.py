@@ -29,6 +29,7 @@ from sfumato.training.data.units import Augment
 from sfumato.training.engine.losses import Loss, cross_entropy
 from sfumato.training.optimizers import ClipSchedule, MakeOptimizer, MakeSchedule
 from sfumato.training.privacy.clipping import Clipping, CoordinateClipping
+from sfumato.training.privacy.correlated_noise import BandedNoise
 from sfumato.training.privacy.denoising import Denoiser
 from sfumato.training.privacy.dp_sgd import DpSgd
 from sfumato.training.privacy.sampling import PoissonSampling, Sampling
@@ -70,6 +71,7 @@ class Privacy:
         clip_norm: The L2 norm to which the gradient of a unit is clipped. Default: 1.
         clipping: Another way to clip, instead of `clip_norm`.
         sampling: How batches are formed. Default: Poisson sampling.
+        correlation: How noise is correlated over steps, for `CyclicBatches`. Default: not at all.
         relation: Which data sets are neighbors. Default: that of the account, or else add-remove.
         mechanism: The whole run as one mechanism, instead of all of the above but `delta` and `public_size`.
         privacy_unit: Who is protected, in a word for statements, such as "patient".
@@ -90,6 +92,7 @@ class Privacy:
     clip_norm: float | None = None
     clipping: Clipping | CoordinateClipping | None = None
     sampling: Sampling | None = None
+    correlation: BandedNoise | None = None
     relation: Relation | str | None = None
     mechanism: DpSgd | None = None
     privacy_unit: str | None = None
@@ -215,6 +218,7 @@ class RunKeywords(TypedDict, total=False):
     clip_norm: float | None
     clipping: Clipping | CoordinateClipping | None
     sampling: Sampling | None
+    correlation: BandedNoise | None
     relation: Relation | str | None
     mechanism: DpSgd | None
     privacy_unit: str | None

@@ -30,6 +30,7 @@ from sfumato.training.engine.contributions import Contributor
 from sfumato.training.engine.gradients import PrivateGradients
 from sfumato.training.engine.losses import Loss
 from sfumato.training.privacy.clipping import Clipper
+from sfumato.training.privacy.correlated_noise import CorrelatedNoise
 from sfumato.training.privacy.denoising import Denoiser
 from sfumato.training.privacy.dp_sgd import DpSgd
 from sfumato.training.privacy.sampling import Sampler
@@ -322,7 +323,7 @@ def private_gradients(
     generator: Generator | None,
 ) -> PrivateGradients:
     """Return the clipped, noisy gradients of a run, with room for the canaries of its audit."""
-    step = mechanism.step
+    step, correlation = mechanism.step, mechanism.correlation
     return PrivateGradients(
         model if audited is None else audited.host(model),
         loss if audited is None else audited.loss(loss),
@@ -332,6 +333,7 @@ def private_gradients(
         group_size=step.group_size,
         projections=step.projections,
         passes=runtime.passes,
-        generator=generator,
+        generator=generator if correlation is None else None,
+        noise=None if correlation is None else CorrelatedNoise(correlation, generator),
         trials=audited is not None,
     )

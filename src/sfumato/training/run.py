@@ -193,6 +193,7 @@ class TrainingRun:
             _projected(step.projections),
             f"Gaussian noise of {_noise(self.mechanism.noise)} times the bound on one contribution was "
             f"added to each sum, which was divided by {self.expected_batch_size:g}, a public number.",
+            _correlated(self.mechanism),
             self.denoised,
             f"All weights together, intermediate ones included, satisfy {self.guarantee}.",
             f"Epsilon is an upper bound, by {self.price.theorem}.",
@@ -378,6 +379,11 @@ def _projected(projections: int | None) -> str | None:
     if projections is None:
         return None
     return f"Norms were estimated by {projections} random projections; the cost accounts for their error."
+
+
+def _correlated(mechanism: DpSgd) -> str | None:
+    bands = None if mechanism.correlation is None else mechanism.correlation.bands
+    return f"A part of it was taken back in the next {bands - 1} steps (DP-FTRL)." if bands else None
 
 
 def _noise(noise: Sequence[tuple[float, int]]) -> str:

@@ -116,6 +116,11 @@ class Canaries:
             InvalidParameterError: If runs with this kind of clipping cannot be audited.
         """
         clipping = mechanism.step.clipping
+        if mechanism.correlation is not None:
+            raise InvalidParameterError(
+                "canaries test whether the noise of each step is independent, and correlated noise is not. "
+                "Train without audit=..., or without correlation."
+            )
         if isinstance(clipping, Clipping) and clipping.layer_norms is not None:
             raise InvalidParameterError(
                 "layer_norms name every layer, and canaries are none of them. Pass clip_norm and per_layer."

@@ -173,7 +173,7 @@ class PrivateGradients:
         Raises:
             InvalidParameterError: If the sampler has no event for this relation.
         """
-        return self._record.event(self.step, sampling, Relation.parse(relation))
+        return self._record.event(self.step, sampling, Relation.parse(relation), self._noise)
 
     def scale_clipping(self, factor: float) -> None:
         """Clip the next steps at `factor` times the stated clip norm, with `factor` times the noise.

@@ -27,9 +27,10 @@ from sfumato.accounting.price import Price, price
 from sfumato.accounting.upstream import dp_event as dp
 from sfumato.errors import InvalidParameterError
 from sfumato.training.privacy.clipping import Clipping, CoordinateClipping
+from sfumato.training.privacy.correlated_noise import BandedNoise
 from sfumato.training.privacy.sampling import Sampling
 
-__all__ = ["DpSgd", "NoisyStep"]
+__all__ = ["DpSgd", "NoisyStep", "run_event"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,15 +111,18 @@ class DpSgd:
         sampling: How batches are formed.
         noise: Noise multipliers in the order of the steps, each with its number of steps. They are copied.
         relation: Which data sets are neighbors.
+        correlation: How noise is correlated over steps; None: not at all.
 
     Raises:
-        InvalidParameterError: If there is no step, or a noise multiplier is not above 0.
+        InvalidParameterError: If there is no step, a noise multiplier is not above 0, or noise is correlated
+            and the run has no proof for it.
     """
 
     step: NoisyStep
     sampling: Sampling
     noise: Sequence[tuple[float, int]]
     relation: Relation
+    correlation: BandedNoise | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "relation", Relation.parse(self.relation))
@@ -129,6 +133,8 @@ class DpSgd:
         for noise_multiplier, steps in self.noise:
             _check.positive(noise_multiplier=noise_multiplier)
             _check.count(steps=steps)
+        if self.correlation is not None:
+            self.event()  # what has no event is refused at birth
 
     @property
     def steps(self) -> int:
@@ -159,8 +165,7 @@ class DpSgd:
         Returns:
             Its event, for an accountant.
         """
-        released = [(self.step.event(noise), count) for noise, count in self.noise]
-        return self.sampling.event(released, relation=self.relation)
+        return run_event(self.step, self.sampling, self.noise, self.relation, self.correlation)
 
     def first(self, steps: int) -> "DpSgd":
         """Return the run cut off after its first steps.
@@ -252,3 +257,40 @@ class DpSgd:
             most=self.steps,
         )
         return self.first(steps)
+
+
+def run_event(
+    step: NoisyStep,
+    sampling: Sampling,
+    noise: Sequence[tuple[float, int]],
+    relation: Relation,
+    correlation: BandedNoise | None,
+) -> DpEvent:
+    """Return what noisy steps cost together.
+
+    Args:
+        step: What one step releases.
+        sampling: How batches are formed.
+        noise: Noise multipliers in the order of the steps, each with its number of steps.
+        relation: Which data sets are neighbors.
+        correlation: How noise is correlated over steps; None: not at all.
+
+    Returns:
+        The event of the run.
+
+    Raises:
+        InvalidParameterError: If the sampler has no event for the relation, or correlated noise has none.
+    """
+    released = [(step.event(multiplier), count) for multiplier, count in noise]
+    independent = sampling.event(released, relation=relation)  # refuses what the sampler does not cover
+    if correlation is None or not noise:
+        return independent
+    adaptive = isinstance(step.clipping, Clipping) and step.clipping.adaptive is not None
+    if adaptive or step.projections is not None or step.group_size > 1 or len({m for m, _ in noise}) > 1:
+        raise InvalidParameterError(
+            "correlated noise is proven for a fixed clip norm, single units, exact norms and one noise "
+            "multiplier. Leave out adaptive clipping, projections, groups and a schedule of noise, or leave "
+            "out correlation."
+        )
+    steps = sum(count for _, count in noise)
+    return step.event(noise[0][0] / correlation.sensitivity(sampling, steps=steps))

@@ -3,8 +3,7 @@
 
 Guarantee  Every coordinate of every step's sums gets noise of the stated standard deviation, drawn from the
            generator (secure by default), never used twice.
-Not here   Noise that is correlated over steps (DP-FTRL). It can be another `NoiseSource`, and must then state
-           another event.
+Not here   Noise that is correlated over steps (`correlated_noise`), which has another event.
 """
 
 import copy

@@ -11,6 +11,7 @@ from typing import Any
 
 from sfumato.errors import InvalidParameterError
 from sfumato.training.privacy.clipping import AdaptiveClip, Clipping, CoordinateClipping, Scaling
+from sfumato.training.privacy.correlated_noise import BandedNoise
 from sfumato.training.privacy.dp_sgd import DpSgd, NoisyStep
 from sfumato.training.privacy.sampling import (
     CyclicBatches,
@@ -26,6 +27,7 @@ _KINDS: Mapping[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
         AdaptiveClip,
+        BandedNoise,
         Clipping,
         CoordinateClipping,
         CyclicBatches,
@@ -54,6 +56,7 @@ def plain_mechanism(mechanism: DpSgd) -> dict[str, Any] | None:
             "sampling": _plain(mechanism.sampling),
             "noise": [list(part) for part in mechanism.noise],
             "relation": mechanism.relation.value,
+            "correlation": None if mechanism.correlation is None else _plain(mechanism.correlation),
         }
     except KeyError:
         return None
@@ -71,6 +74,7 @@ def mechanism_from(plain: Any) -> DpSgd:
         sampling=_made(plain["sampling"]),
         noise=[(float(noise), int(count)) for noise, count in plain["noise"]],
         relation=plain["relation"],
+        correlation=None if plain.get("correlation") is None else _made(plain["correlation"]),
     )
 
 

@@ -30,6 +30,7 @@ def of_claim(mechanism: DpSgd, generator: Generator | None, **others: object) ->
         "sampling": repr(mechanism.sampling),
         "clipping": repr(mechanism.step),
         "generator": _mark(generator),
+        **({} if mechanism.correlation is None else {"correlation": repr(mechanism.correlation)}),
     }
 
 

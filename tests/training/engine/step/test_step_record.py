@@ -5,8 +5,11 @@ from hypothesis import strategies as st
 
 from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError
-from sfumato.training import Clipping, NoisyStep, PoissonSampling
+from sfumato.testing import seeded
+from sfumato.training import Clipping, IndependentNoise, NoisyStep, PoissonSampling
 from sfumato.training.engine.step.step_record import StepRecord
+
+NOISE = IndependentNoise(seeded(0))
 
 
 def record_of(noises):
@@ -26,10 +29,12 @@ def test_the_record_holds_every_step_in_order(noises):
 
 def test_the_event_is_that_of_all_steps():
     step, sampling = NoisyStep(clipping=Clipping(clip_norm=1.0)), PoissonSampling(sampling_rate=0.1)
-    found = record_of([1.0, 1.0, 2.0]).event(step, sampling, Relation.ADD_REMOVE)
+    found = record_of([1.0, 1.0, 2.0]).event(step, sampling, Relation.ADD_REMOVE, NOISE)
     wanted = sampling.event([(step.event(1.0), 2), (step.event(2.0), 1)], relation=Relation.ADD_REMOVE)
     assert found == wanted
-    assert found != record_of([1.0, 2.0, 2.0]).event(step, sampling, Relation.ADD_REMOVE)
+    assert found != record_of([1.0, 2.0, 2.0]).event(
+        step, sampling, Relation.ADD_REMOVE, IndependentNoise(seeded(0))
+    )
 
 
 def test_a_checkpoint_is_loaded_into_an_empty_record_only():

@@ -10,7 +10,9 @@ from collections.abc import Iterable
 from sfumato.accounting.events import DpEvent
 from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError
-from sfumato.training.privacy.dp_sgd import NoisyStep
+from sfumato.training.privacy.correlated_noise import CorrelatedNoise
+from sfumato.training.privacy.dp_sgd import NoisyStep, run_event
+from sfumato.training.privacy.noise import NoiseSource
 from sfumato.training.privacy.sampling import Sampling
 
 __all__ = ["History", "StepRecord"]
@@ -48,10 +50,10 @@ class StepRecord:
         last = [(noise, count + 1)] if same else [(noise, count), (noise_multiplier, 1)]
         self._history = (*before, *last)
 
-    def event(self, step: NoisyStep, sampling: Sampling, relation: Relation) -> DpEvent:
-        """Return what the steps cost together, if every batch came from `sampling`."""
-        released = [(step.event(noise), count) for noise, count in self._history]
-        return sampling.event(released, relation=relation)
+    def event(self, step: NoisyStep, sampling: Sampling, relation: Relation, noise: NoiseSource) -> DpEvent:
+        """Return what the steps cost together, if batches came from `sampling`, and noise from `noise`."""
+        correlation = noise.correlation if isinstance(noise, CorrelatedNoise) else None
+        return run_event(step, sampling, self._history, relation, correlation)
 
     def load(self, history: Iterable[tuple[float, int]]) -> None:
         """Continue from the history of a checkpoint."""
