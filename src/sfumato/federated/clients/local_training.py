@@ -8,7 +8,9 @@ updates and takes a step of SGD with learning rate 1 does federated averaging.
 Guarantee  None: an update is private until it was clipped and noise was added. It depends on the rows of one
            client alone.
 Edge cases A client without rows has an update of zeros. The last batch of an epoch may be smaller. Rows whose
-           loss is not finite make the update not finite, and the server leaves it out.
+           loss is not finite make the update not finite, and the server leaves it out. Dropout draws from a
+           seed of client and round, and torch's own random state stays as it was. Buffers of the model, such
+           as running averages, are copied: what a client changes in them is dropped.
 Source     McMahan et al. 2017, arXiv:1602.05629 (federated averaging); Li et al. 2020, arXiv:1812.06127
            (FedProx, `proximal`).
 """
@@ -16,7 +18,7 @@ Source     McMahan et al. 2017, arXiv:1602.05629 (federated averaging); Li et al
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -26,8 +28,11 @@ from sfumato import _check
 from sfumato.training.data import rows as row_trees
 from sfumato.training.engine import parameter_values
 from sfumato.training.engine.losses import Loss, cross_entropy
+from sfumato.training.random_state import same_draws
 
-__all__ = ["LocalTraining", "batch_order", "local_update"]
+__all__ = ["LocalTraining", "WithValues", "batch_order", "local_update"]
+
+_UNUSED: Final = {"allow_unused": True, "materialize_grads": True}  # a parameter without a part in the loss
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,8 +85,7 @@ def batch_order(count: int, training: LocalTraining, *, client: int, step: int) 
     >>> [len(batch) for batch in batch_order(5, LocalTraining(epochs=2, batch_size=3), client=0, step=0)]
     [3, 2, 3, 2]
     """
-    digest = hashlib.sha256(f"{client} {step}".encode()).digest()
-    draws = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+    draws = torch.Generator().manual_seed(_seed(client, step))
     for _ in range(training.epochs):
         yield from torch.randperm(count, generator=draws).split(training.batch_size)
 
@@ -109,23 +113,44 @@ def local_update(
     given = {name: p.detach() for name, p in parameter_values.find(model).parameters.items()}
     own = {name: value.clone().requires_grad_() for name, value in given.items()}
     speed = {name: torch.zeros_like(value) for name, value in given.items()}
-    for chosen in batch_order(row_trees.count(rows), training, client=client, step=step):
-        losses = training.loss(_Called(model, own), *row_trees.take(rows, chosen))
-        gradients = torch.autograd.grad(losses.mean(), list(own.values()))
-        with torch.no_grad():
-            for (name, value), gradient in zip(own.items(), gradients, strict=True):
-                pull = training.proximal * (value - given[name])
-                speed[name].mul_(training.momentum).add_(gradient + pull)
-                value.sub_(training.learning_rate * speed[name])
+    called = WithValues(model, own | {name: value.clone() for name, value in model.named_buffers()})
+    with same_draws({value.device for value in given.values()}, seed=_seed(client, step, "draws")):
+        for chosen in batch_order(row_trees.count(rows), training, client=client, step=step):
+            with torch.enable_grad():
+                losses = training.loss(called, *row_trees.take(rows, chosen))
+                gradients = torch.autograd.grad(losses.mean(), list(own.values()), **_UNUSED)
+            with torch.no_grad():
+                for (name, value), gradient in zip(own.items(), gradients, strict=True):
+                    pull = training.proximal * (value - given[name])
+                    speed[name].mul_(training.momentum).add_(gradient + pull)
+                    value.sub_(training.learning_rate * speed[name])
     return {name: given[name] - own[name].detach() for name in given}
 
 
-class _Called(nn.Module):
-    """A model that is called with other values of its parameters."""
+def _seed(*parts: object) -> int:
+    digest = hashlib.sha256(" ".join(map(str, parts)).encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
+
+
+class WithValues(nn.Module):
+    """A model that is called with other values of its parameters.
+
+    Args:
+        model: The model. It is not changed.
+        values: Tensors by name, in place of its parameters and buffers.
+    """
 
     def __init__(self, model: nn.Module, values: dict[str, Tensor]) -> None:
         super().__init__()
         self._model, self._values = [model], values  # in a list: its parameters are not this module's
 
     def forward(self, *inputs: Any) -> Any:
+        """Call the model.
+
+        Args:
+            *inputs: What the model is called with.
+
+        Returns:
+            What it returns.
+        """
         return functional_call(self._model[0], self._values, inputs)

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Train the clients of a cohort at once, in one process.
+
+The parameters of clients are stacked, [clients, ...], and `torch.func.vmap` takes one local step of all of
+them. The results are those of a loop over `local_training.local_update`, up to rounding.
+
+Guarantee  An update is computed from the rows of its own client alone: the model and the loss see one client.
+           Of other clients, only the sizes of their batches can have an effect, through the shapes of the
+           kernels, and that effect is rounding. torch's random state is not moved.
+           No client can stop a round. One whose rows cannot be read, are not nested, shaped and typed like
+           `like`, or make the model fail, has an update of zeros. One whose numbers are not finite has an
+           update that is not finite, and clipping leaves it out.
+Edge cases If vmap cannot run a model (dropout, values that decide what is computed), or the rows of a batch
+           are mixed (batch normalization), clients are trained one after another, with one warning. This is
+           found out with made-up rows.
+           On a GPU, an index out of range stops the process, whoever has it.
+Not here   Clipping and noise: `training.engine.contributions`.
+"""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from sfumato import _check
+from sfumato.errors import InvalidParameterError
+from sfumato.federated.clients.client_rows import ClientRows
+from sfumato.federated.clients.local_training import LocalTraining, local_update
+from sfumato.federated.clients.stacked_training import stacked_updates
+from sfumato.training.data import rows as row_trees
+from sfumato.training.data import tree
+from sfumato.training.engine import parameter_values
+from sfumato.training.engine.functional import needs_autograd
+
+__all__ = ["VectorizedClients"]
+
+_AT_ONCE: Final = 32  # clients; more take memory and are hardly faster
+_SAME: Final = 1e-3  # how far two ways to compute an update may be apart, as a share of its norm
+
+
+class VectorizedClients:
+    """Trains the clients of a cohort at once: a `Contributor` for `Runtime(engine=...)`.
+
+    The data of the run is `(torch.arange(len(rows)),)`, the numbers of the clients.
+
+    Args:
+        rows: What clients hold.
+        training: How clients learn.
+        clients_at_once: How many clients are in memory at once. It changes speed and rounding only.
+
+    Raises:
+        InvalidParameterError: If `clients_at_once` is no positive whole number.
+
+    >>> from sfumato.federated.clients.partitions import iid
+    >>> rows = iid((torch.zeros(30, 2), torch.zeros(30, dtype=torch.int64)), clients=10)
+    >>> clients = VectorizedClients(rows, LocalTraining(batch_size=3))
+    >>> updates = clients.contributions(nn.Linear(2, 2), (torch.tensor([4, 7]),), step=0)
+    >>> {name: list(update.shape) for name, update in updates.items()}
+    {'weight': [2, 2, 2], 'bias': [2, 2]}
+    """
+
+    def __init__(self, rows: ClientRows, training: LocalTraining, *, clients_at_once: int = _AT_ONCE) -> None:
+        _check.count(clients_at_once=clients_at_once)
+        self._rows, self._training, self._size = rows, training, clients_at_once
+        self._rehearsed: nn.Module | None = None
+        self._vectorized = False
+
+    def __repr__(self) -> str:
+        loss = getattr(self._training.loss, "__qualname__", type(self._training.loss).__qualname__)
+        settings = ", ".join(
+            f"{name}={getattr(self._training, name)!r}"
+            for name in ("epochs", "batch_size", "learning_rate", "momentum", "proximal")
+        )
+        return f"VectorizedClients(clients={len(self._rows)}, {settings}, loss={loss})"
+
+    def contributions(self, model: nn.Module, batch: Sequence[Any], *, step: int) -> Mapping[str, Tensor]:
+        """Return the update of each client of a cohort.
+
+        Args:
+            model: The model of the server. It is not changed.
+            batch: The numbers of the clients, [clients], in a tuple.
+            step: The number of the round, from 0 on.
+
+        Returns:
+            For each trainable parameter, by name, one update for each client: [clients, *shape].
+        """
+        self.rehearse(model)
+        places = parameter_values.find(model).parameters
+        clients = [int(client) for client in batch[0].tolist()]
+        updates = {name: p.detach().new_empty((len(clients), *p.shape)) for name, p in places.items()}
+        for begin in range(0, len(clients), self._size):
+            part = slice(begin, begin + self._size)
+            for name, found in self._part(model, clients[part], step).items():
+                updates[name][part] = found
+        return updates
+
+    def rehearse(self, model: nn.Module) -> None:
+        """Find out on made-up rows whether clients can be trained at once. Call it before a run is charged.
+
+        Args:
+            model: The model that will be trained.
+
+        Raises:
+            Exception: Whatever the model or the loss raises on rows of these shapes.
+        """
+        if self._rehearsed is model:
+            return
+        self._vectorized = _can_be_stacked(model, self._rows.like, self._training)
+        self._rehearsed = model
+        if not self._vectorized:
+            warnings.warn(
+                "torch.func.vmap cannot train this model for many clients at once; they are trained one after "
+                "another, slowly. Leave out dropout and layers that mix the rows of a batch.",
+                stacklevel=2,
+            )
+
+    def _part(self, model: nn.Module, clients: Sequence[int], step: int) -> dict[str, Tensor]:
+        """Return the updates of some clients."""
+        held = [self._held(client, _device(model)) for client in clients]
+        if self._vectorized:
+            try:
+                return stacked_updates(model, held, self._training, clients=clients, step=step)
+            except torch.OutOfMemoryError:
+                raise
+            except Exception:  # noqa: S110
+                pass  # a client may be the reason; outside the handler, because the message may quote a row
+        each = [self._alone(model, rows, client, step) for client, rows in zip(clients, held, strict=True)]
+        return {name: torch.stack([update[name] for update in each]) for name in each[0]}
+
+    def _alone(self, model: nn.Module, rows: Sequence[Any], client: int, step: int) -> dict[str, Tensor]:
+        """Return the update of one client by the reference, and zeros if its rows make the model fail."""
+        try:
+            return local_update(model, rows, self._training, client=client, step=step)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:  # rehearsed on made-up rows, so these rows are the reason
+            return {name: torch.zeros_like(p) for name, p in parameter_values.find(model).parameters.items()}
+
+    def _held(self, client: int, device: torch.device) -> Sequence[Any]:
+        """Return the rows of a client on a device; none if they cannot be read or are not as declared."""
+        try:
+            rows = self._rows.rows(client)
+            rows = rows if _alike(rows, self._rows.like) else self._rows.like
+        except Exception:  # this client does not answer
+            rows = self._rows.like
+        return row_trees.mapped(rows, lambda t: t.to(device))
+
+
+def _device(model: nn.Module) -> torch.device:
+    return next(iter(parameter_values.find(model).parameters.values())).device
+
+
+def _alike(rows: Sequence[Any], like: Sequence[Any]) -> bool:
+    """Whether rows are nested, shaped and typed as declared."""
+    if tree.structure(rows) != tree.structure(like):
+        return False
+    row_trees.count(rows)  # raises if tensors do not agree
+    pairs = zip(row_trees.tensors(rows), row_trees.tensors(like), strict=True)
+    return all(a.shape[1:] == b.shape[1:] and a.dtype == b.dtype for a, b in pairs)
+
+
+def _can_be_stacked(model: nn.Module, like: Sequence[Any], training: LocalTraining) -> bool:
+    """Whether stacked clients get the updates of the reference, on made-up rows."""
+    gentle = replace(training, epochs=1, learning_rate=_SAME, momentum=0.0, proximal=0.0)
+    sizes = (training.batch_size + 1, 1, 3)  # some batches must be filled
+    held = [_made_up(like, size, seed, _device(model)) for seed, size in enumerate(sizes)]
+    wanted = [local_update(model, rows, gentle, client=c, step=0) for c, rows in enumerate(held)]
+    if needs_autograd(model.modules()):
+        return False
+    try:
+        found = stacked_updates(model, held, gentle, clients=range(len(held)), step=0)
+    except (torch.OutOfMemoryError, InvalidParameterError):
+        raise
+    except Exception:  # vmap cannot run it: the reference did
+        return False
+    return all(_same({n: v[place] for n, v in found.items()}, update) for place, update in enumerate(wanted))
+
+
+def _made_up(like: Sequence[Any], count: int, seed: int, device: torch.device) -> Sequence[Any]:
+    """Return rows of declared shapes: random numbers, and 0 or 1 where they are whole."""
+    draws = torch.Generator().manual_seed(seed)
+
+    def drawn(t: Tensor) -> Tensor:
+        shape = (count, *t.shape[1:])
+        made = torch.randn(shape, generator=draws)
+        return (made if t.is_floating_point() else made > 0).to(device, t.dtype)
+
+    return row_trees.mapped(like, drawn)
+
+
+def _same(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> bool:
+    flat, reference = (
+        torch.cat([update[name].flatten().double() for name in wanted]) for update in (found, wanted)
+    )
+    eps = max(torch.finfo(value.dtype).eps for value in wanted.values())
+    return bool((flat - reference).norm() <= max(_SAME, 50 * eps) * reference.norm())
