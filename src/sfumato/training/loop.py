@@ -244,6 +244,12 @@ class TrainingLoop:
         for name in noisy:
             named[name].grad = distributed.from_first(better[name].contiguous())
 
+    def remark(self) -> str | None:
+        """Return what a statement says of a contributor or a denoiser; None without one."""
+        parts = (self.contributor, self._denoiser)
+        told = [part.statement() for part in parts if part is not None]
+        return " ".join(told) or None
+
     def require_paid_steps(self) -> None:
         """Raise unless the steps taken are those of the event: the last line of defense against a bug."""
         taken = self.private.event(self.mechanism.sampling, relation=self.mechanism.relation)

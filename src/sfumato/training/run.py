@@ -50,7 +50,7 @@ class TrainingRun:
         history: Metrics during the run.
         seconds: How long it took, interruptions left out.
         evaluated: Whether there was evaluation data.
-        denoised: What was done to noisy gradients, if anything.
+        denoised: What units contributed in place of gradients, and what was done to noisy ones, if anything.
         audit: What canaries showed, if there were any.
         study_note: Why the noise protects nobody, if it was seeded.
         account: The name of the account that was charged.

@@ -375,7 +375,6 @@ class Trainer:
         history = distributed.first_decides(lambda: loop.history)
         price = self.mechanism.price(delta=self.delta)
         claim = price.guarantee(self.privacy_unit)
-        denoiser = self._optimization.denoiser
         return TrainingRun(
             model=loop.model,
             mechanism=self.mechanism,
@@ -385,7 +384,7 @@ class Trainer:
             history=tuple(history),
             seconds=loop.seconds,
             evaluated=self._reports.evaluated,
-            denoised=None if denoiser is None else denoiser.statement(),
+            denoised=loop.remark(),
             audit=None if self._audited is None else self._audited.judge(claim),
             study_note=study_note(self._generator),
             finished=datetime.now(UTC).isoformat(timespec="seconds"),

@@ -28,6 +28,9 @@ class Fixed:
     def __repr__(self):
         return f"Fixed({len(self.vectors)})"
 
+    def statement(self):
+        return "What is called a gradient is a fixed vector."
+
     def contributions(self, model, batch, *, step):
         self.steps.append(step)
         return {"weight": self.vectors[batch[0]][:, None]}
@@ -142,4 +145,5 @@ def test_a_run_of_contributions_resumes_where_it_stopped(tmp_path):
     later = Fixed(vectors)
     resumed = trained(later, tmp_path / "died", resume=True)
     assert torch.equal(whole.model.weight, resumed.model.weight)
+    assert "a fixed vector" in whole.statement()
     assert whole.price.epsilon == resumed.price.epsilon and min(later.steps) >= 3

@@ -66,6 +66,18 @@ class LocalTraining:
         _check.positive(learning_rate=self.learning_rate)
         _check.non_negative(proximal=self.proximal, momentum=self.momentum)
 
+    def statement(self) -> str:
+        """Return what a client answers with, in a sentence for statements.
+
+        Returns:
+            The sentence.
+        """
+        passes = "pass" if self.epochs == 1 else "passes"
+        return (
+            "A step is a round, and what is called the gradient of a client is its update: how far "
+            f"{self.epochs} {passes} of SGD over its own rows moved the model."
+        )
+
 
 def batch_order(count: int, training: LocalTraining, *, client: int, step: int) -> Iterator[Tensor]:
     """Yield the rows of each local step, by number.

@@ -97,6 +97,14 @@ class VectorizedClients:
                 updates[name][part] = found
         return updates
 
+    def statement(self) -> str:
+        """Return what a contribution is, in a sentence.
+
+        Returns:
+            The sentence.
+        """
+        return self._training.statement()
+
     def rehearse(self, model: nn.Module) -> None:
         """Find out on made-up rows whether clients can be trained at once. Call it before a run is charged.
 

@@ -47,6 +47,14 @@ class Contributor(Protocol):
         """
         ...
 
+    def statement(self) -> str:
+        """Return what a contribution is, in a sentence for the statement of the run.
+
+        Returns:
+            The sentence. It holds nothing private.
+        """
+        ...
+
 
 class ContributionPasses:
     """Passes over units that a contributor answers for. They take the place of passes over private rows."""

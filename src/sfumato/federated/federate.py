@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Train a model on rows that stay with their clients, simulated in one process.
+
+Guarantee  A client is added or removed with all of its rows. In each round every client is asked with the
+           same probability, independently; its update is clipped, updates are added up with noise once, and
+           the sum is divided by a public number. That is DP-SGD whose units are clients, and the event is
+           that of `training.DpSgd`: cohorts, clipping, noise and rounds. All models that the server makes
+           are covered together.
+Neighbors  Add-remove by default, as for `training.train`.
+Unit       One client with all of its rows.
+Failure    As for `training.train`: the whole run is charged before a client is read. No client can stop a
+           round (`clients.vectorized`).
+Source     McMahan et al. 2018, arXiv:1710.06963 (DP-FedAvg); Andrew et al. 2021, arXiv:1905.03871 (adaptive
+           clipping); Reddi et al. 2021, arXiv:2003.00295 (server optimizers).
+Not here   A federation of real machines: `federated.flower`.
+"""
+
+from dataclasses import replace
+from typing import Any, Unpack
+
+import torch
+from torch import nn
+
+from sfumato import _check
+from sfumato.errors import InvalidParameterError
+from sfumato.federated.clients.client_rows import ClientRows
+from sfumato.federated.clients.local_training import LocalTraining
+from sfumato.federated.clients.vectorized import VectorizedClients
+from sfumato.mechanisms.random import Generator
+from sfumato.training.description import RunKeywords
+from sfumato.training.run import TrainingRun
+from sfumato.training.runtime import Runtime
+from sfumato.training.train import train
+
+__all__ = ["federate", "round_keywords"]
+
+_LOCAL = LocalTraining()
+
+
+def federate(
+    model: nn.Module,
+    clients: ClientRows,
+    *,
+    rounds: int,
+    expected_cohort_size: float,
+    local: LocalTraining = _LOCAL,
+    evaluation: Any = None,
+    runtime: Runtime | None = None,
+    generator: Generator | None = None,
+    resume: bool = False,
+    **keywords: Unpack[RunKeywords],
+) -> TrainingRun:
+    """Train a model by federated averaging with differential privacy for clients.
+
+    Args:
+        model: The model of the server. It is trained in place.
+        clients: What clients hold: a partition of a data set, or `LazyRows`.
+        rounds: How many rounds, at most: with `epsilon` and `noise_multiplier` the budget may end them.
+        expected_cohort_size: How many clients a round asks on average. Updates are divided by it.
+        local: How a client learns between two rounds.
+        evaluation: Rows that are NOT protected, or an `Evaluation`.
+        runtime: Device and memory.
+        generator: The source of cohorts and noise. Default: secure. A seeded one protects nobody.
+        resume: Whether to continue the run in the folder.
+        **keywords: As for `training.train`: `epsilon` or `noise_multiplier`, `delta`, `clip_norm` or
+            `clipping` of an update, `sampling`, `correlation`, `folder`, `account`, and others. The server's
+            `optimizer` is SGD with a learning rate of 1 if none is given, which averages updates.
+
+    Returns:
+        The run: the model, its guarantee, its metrics and its statement.
+
+    Raises:
+        InvalidParameterError: If a setting is missing, unknown or out of range. Nothing is spent.
+        BudgetExceededError: If the account cannot pay for the run. Nothing is spent.
+
+    >>> from sfumato.federated.clients.partitions import iid
+    >>> clients = iid((torch.zeros(200, 2), torch.zeros(200, dtype=torch.int64)), clients=50)
+    >>> run = federate(nn.Linear(2, 2), clients, rounds=3, expected_cohort_size=10, epsilon=8, delta=1e-3)
+    >>> print(run.guarantee)
+    (7.999, 0.001)-differential privacy for one client, add-remove neighbors
+    """
+    given = round_keywords(
+        dict(keywords), clients=len(clients), rounds=rounds, expected_cohort_size=expected_cohort_size
+    )
+    engine = VectorizedClients(clients, local)
+    runtime = runtime if runtime is not None else Runtime()
+    engine.rehearse(model.to(runtime.device_for(model)))
+    return train(
+        model,
+        (torch.arange(len(clients)),),
+        evaluation=evaluation,
+        runtime=replace(runtime, engine=engine),
+        generator=generator,
+        resume=resume,
+        loss=local.loss,
+        **given,
+    )
+
+
+def round_keywords(
+    keywords: dict[str, Any], *, clients: int, rounds: int, expected_cohort_size: float
+) -> dict[str, Any]:
+    """Return the keywords of `training.train` for a run whose units are clients and whose steps are rounds.
+
+    Args:
+        keywords: What the caller passed on to `training.train`.
+        clients: The number of clients, which is public.
+        rounds: The number of rounds.
+        expected_cohort_size: How many clients a round asks on average.
+
+    Returns:
+        The keywords, with defaults of a federation.
+
+    Raises:
+        InvalidParameterError: If a keyword has another name here, or a number is out of range.
+    """
+    names = {
+        "steps": "rounds",
+        "epochs": "rounds",
+        "expected_batch_size": "expected_cohort_size",
+        "loss": "LocalTraining(loss=...)",
+        "owners": "a partition",
+        "public_size": "the number of clients",
+    }
+    for name in names.keys() & keywords.keys():
+        raise InvalidParameterError(f"{name} is set by {names[name]} in a federation: leave it out.")
+    _check.count(rounds=rounds)
+    _check.positive(expected_cohort_size=expected_cohort_size)
+    defaults: dict[str, Any] = {"privacy_unit": "client"}
+    if keywords.get("optimizer") is None and keywords.get("learning_rate") is None:
+        defaults["optimizer"] = _average
+    if keywords.get("sampling") is None:
+        defaults["expected_batch_size"] = expected_cohort_size
+    return {**defaults, **keywords, "steps": rounds, "public_size": clients}
+
+
+def _average(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=1.0)
