@@ -34,6 +34,7 @@ from sfumato.training.privacy.correlated_noise import CorrelatedNoise
 from sfumato.training.privacy.denoising import Denoiser
 from sfumato.training.privacy.dp_sgd import DpSgd
 from sfumato.training.privacy.sampling import Sampler
+from sfumato.training.random_state import private_draws
 from sfumato.training.rank_agreement import Agreement
 from sfumato.training.record.metrics import Metrics
 from sfumato.training.record.run_folder import random_state, restore_random_state
@@ -117,12 +118,13 @@ class TrainingLoop:
         These are rows of zeros. Where a model refuses zeros, as packed sequences refuse a length of 0, whole
         numbers are ones in a second attempt, unless the steps of the run need rows of zeros themselves.
         """
-        blank = self.units.blank(_REHEARSED)
-        if blank is None:
-            return
-        self._to_training()
-        with self._runtime.forward(self._device):
-            finite = self._rehearsed(moved(blank, self._device))
+        with private_draws(self._generator, "rehearsal", self.step):  # a data set may be asked for a row
+            blank = self.units.blank(_REHEARSED)
+            if blank is None:
+                return
+            self._to_training()
+            with self._runtime.forward(self._device):
+                finite = self._rehearsed(moved(blank, self._device))
         if self._audited is not None:
             self._audited.require(finite=finite)
 
@@ -152,12 +154,13 @@ class TrainingLoop:
 
     def open(self) -> None:
         """Read what was deferred until the run was paid for; then all ranks must hold the same."""
-        if self.units.deferred:
-            began = self._sampler.state_dict()
-            self.units.open()
-            self._sampler = self._new_sampler()
-            self._sampler.load_state_dict(began)
-        self._agreement.require_rows()
+        with private_draws(self._generator, "open", self.step):
+            if self.units.deferred:
+                began = self._sampler.state_dict()
+                self.units.open()
+                self._sampler = self._new_sampler()
+                self._sampler.load_state_dict(began)
+            self._agreement.require_rows()
         if self._audited is not None and self._denoiser is None:
             self._audited.follow(self.optimizer, self.average)
 
@@ -172,6 +175,19 @@ class TrainingLoop:
     def take_step(self) -> None:
         """Draw a batch, set private gradients, and move the weights."""
         self._prepare()
+        with private_draws(self._generator, "step", self.step):
+            self._set_gradients()
+        self.optimizer.step()
+        if self._audited is not None:
+            self._audited.moved(self.step)
+        if self.schedule is not None:
+            self.schedule.step()
+        if self.average is not None:
+            self.average.update()
+        self.step += 1
+
+    def _set_gradients(self) -> None:
+        """Do all that is done with private rows in a step."""
         batch = distributed.drawn(lambda: self._sampler.batch(self.step), self._device)
         self._agreement.require_batch(batch, self.step)
         units = distributed.share(batch)
@@ -184,14 +200,6 @@ class TrainingLoop:
         self.private.finish()
         self._observe(units, bound)
         self._denoise()
-        self.optimizer.step()
-        if self._audited is not None:
-            self._audited.moved(self.step)
-        if self.schedule is not None:
-            self.schedule.step()
-        if self.average is not None:
-            self.average.update()
-        self.step += 1
 
     def _prepare(self) -> None:
         self._to_training()

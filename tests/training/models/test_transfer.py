@@ -63,3 +63,23 @@ def test_a_network_that_is_trainable_or_returns_no_rows_has_no_cached_features()
         cached_features(nn.Flatten(0), (X, Y))
     with pytest.raises(InvalidParameterError, match="no rows"):
         cached_features(Whitened(), (X[:0], Y[:0]))
+
+
+class Blurred(torch.utils.data.Dataset):
+    """Rows that are changed at random when they are read."""
+
+    def __init__(self, rows):
+        self._rows = rows
+
+    def __len__(self):
+        return self._rows
+
+    def __getitem__(self, place):
+        return torch.randn(8), place
+
+
+def test_the_number_of_rows_is_not_left_in_the_random_state():
+    backbone = nn.Linear(8, 3).requires_grad_(False)
+    before = torch.get_rng_state()
+    features, _ = cached_features(backbone, Blurred(7))
+    assert torch.equal(torch.get_rng_state(), before) and len(features.unique(dim=0)) == 7

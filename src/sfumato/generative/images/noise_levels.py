@@ -31,8 +31,7 @@ class Levels:
 
         Args:
             rows: Images and class numbers.
-            generator: Where draws come from. A run gives one: how much is drawn depends on the size of its
-                batch, which torch's own generator would remember. None is torch's own, for public images.
+            generator: Where draws come from. A run gives one. None is torch's own, for public images.
 
         Returns:
             What `denoising_loss` takes.

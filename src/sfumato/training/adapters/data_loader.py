@@ -10,8 +10,10 @@ Failure    A loader that decides by itself which rows come together, or leaves r
            batches are not the ones that are accounted for.
 """
 
+import itertools
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn, Protocol
+from contextlib import AbstractContextManager
+from typing import Any, Final, NoReturn, Protocol
 
 import numpy as np
 from torch import Tensor
@@ -29,12 +31,18 @@ from sfumato.training.privacy.sampling import Sampler
 
 __all__ = ["BatchWatcher", "PoissonBatches", "PoissonLoader", "refuse_other_batches"]
 
+_END: Final = object()  # in the place of a batch after the last one
+
 
 class BatchWatcher(Protocol):
     """Who must know which batch the loop has at hand."""
 
     def begin(self) -> int:
         """Begin a loop over the loader; return its number."""
+        ...
+
+    def drawing(self) -> AbstractContextManager[None]:
+        """Return a context for reading rows: draws leave no trace in global generators."""
         ...
 
     def hand_over(self, loop: int, place: int, batch: Any) -> None:
@@ -152,8 +160,14 @@ class PoissonLoader(DataLoader[Any]):
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # any iterator serves a loop
         loop = self._watcher.begin()
-        self._blank.prepare(self.dataset)
-        for number, batch in enumerate(super().__iter__()):
+        with self._watcher.drawing():
+            self._blank.prepare(self.dataset)
+            batches = super().__iter__()
+        for number in itertools.count():
+            with self._watcher.drawing():
+                batch = next(batches, _END)
+            if batch is _END:
+                break
             self._watcher.hand_over(loop, number % self._batches_per_step, batch)
             yield batch
         self._watcher.end(loop)

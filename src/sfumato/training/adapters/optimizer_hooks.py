@@ -7,14 +7,15 @@ Guarantee  Before the optimizer moves anything, the `.grad` of every trainable p
            Each sample of the loader is followed by exactly one step, whatever is in it: a loop that skips
            batches, by their size or otherwise, is stopped at the next batch, and so is a step without one.
 Edge cases A batch without rows needs no pass: its step is noise alone. Batches of a loop that was abandoned
-           before their step are forgotten: they were never released.
+           before their step are forgotten: they were never released. What module, criterion and data set draw
+           from global generators leaves no trace there; what the loop itself draws does (`random_state`).
 Failure    A step beyond the planned ones, a closure, parameters that were unfrozen later, and more than one
            process raise an error.
 Not here   Sums, noise and counting (`PrivateGradients`); what a loop does with a batch (`calls`).
 """
 
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from torch import Tensor, nn
@@ -29,6 +30,7 @@ from sfumato.training.adapters.runner import Runner
 from sfumato.training.engine.gradients import PrivateGradients
 from sfumato.training.payment import Payment
 from sfumato.training.privacy.dp_sgd import NoisyStep
+from sfumato.training.random_state import StepDraws
 
 __all__ = ["PrivateSteps"]
 
@@ -67,6 +69,7 @@ class PrivateSteps:
         self._place = 0  # of the batch at hand in its sample
         self._loop = 0
         self._adding: BatchCalls | None = None
+        self._draws, self._generator = StepDraws(), generator
 
     def pay(self, payment: Payment | None) -> None:
         """Let a payment, which is reserved, begin with the first batch and end with the last step."""
@@ -156,7 +159,7 @@ class PrivateSteps:
 
     def call_module(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the module on the rows of the batch at hand."""
-        with self._quietly():  # a module may call itself
+        with self._quietly(), self.drawing():  # a module may call itself
             return self.batch_at_hand().call_module(args, kwargs)
 
     def call_criterion(
@@ -164,7 +167,7 @@ class PrivateSteps:
     ) -> tuple[Tensor, BatchCalls, LossCall]:
         """Return the mean loss of the rows, to look at, and the batch and the call that it came from."""
         batch = self.batch_at_hand()
-        with self._quietly():  # a criterion may call the module
+        with self._quietly(), self.drawing():  # a criterion may call the module
             shown, call = batch.call_criterion(args, kwargs)
         return shown, batch, call
 
@@ -172,6 +175,10 @@ class PrivateSteps:
         """Return the loss of each row: what the loop did, done again."""
         assert self._adding is not None
         return self._adding.loss(model, *batch)
+
+    def drawing(self) -> AbstractContextManager[None]:
+        """Return a context for the next work on rows: its draws leave no trace in global generators."""
+        return self._draws.part(self._generator, self.gradients.steps)
 
     @contextmanager
     def _quietly(self) -> Generator[None]:
@@ -193,9 +200,10 @@ class PrivateSteps:
                 f"optimizer.step() must come once after each {self._batches_per_step} batch(es) of the "
                 "private data_loader, and at no other time: every step adds noise and costs privacy."
             )
-        self._add_up()
-        self._batch = None
-        self.gradients.finish()
+        with self.drawing():
+            self._add_up()
+            self._batch = None
+            self.gradients.finish()
 
     def _after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         if self._payment is not None and self.gradients.steps == self._planned_steps:
@@ -211,7 +219,7 @@ class PrivateSteps:
             )
         self._adding = batch
         try:
-            with self._quietly():
+            with self._quietly(), self.drawing():  # nested in the step, but for a sample of several batches
                 if batch.rows:
                     recorded = batch.recorded()
                     with batch.autocast():

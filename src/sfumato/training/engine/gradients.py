@@ -10,6 +10,7 @@ Edge cases A batch without rows is a step like any other: the gradient is noise 
            sums add up, and noise is added once. A piece that does not fit is run again in smaller ones. Under
            torch.distributed each rank passes its share of the units; shares are added up, with noise once
            (`distributed`). All ranks must call `finish` at every step, also those whose share is empty.
+           Draws from global generators (dropout) leave no trace there (`random_state.private_draws`).
 Failure    If a step fails, nothing of it is left: not in the next step's sums, not in any `.grad`. A step is
            counted before its gradient can be seen. No error quotes a row (`step.failure_guard`).
 Not here   Which rows are in a batch (`privacy.sampling`): an event holds only for the sampler it names. How
@@ -43,6 +44,7 @@ from sfumato.training.privacy.dp_sgd import NoisyStep
 from sfumato.training.privacy.gradient_pass import GradientPass
 from sfumato.training.privacy.noise import IndependentNoise, NoiseSource
 from sfumato.training.privacy.sampling import Sampling
+from sfumato.training.random_state import StepDraws
 
 __all__ = ["PrivateGradients"]
 
@@ -105,8 +107,7 @@ class PrivateGradients:
         )
         clipping = one_clipping(clip_norm, clipping)
         self._step = step = NoisyStep(clipping=clipping, group_size=group_size, projections=projections)
-        self.noise_multiplier = noise_multiplier
-        self.expected_batch_size = expected_batch_size
+        self.noise_multiplier, self.expected_batch_size = noise_multiplier, expected_batch_size
         self.parameters = dict(parameter_values.find(model).parameters)
         self._clipper = Clipper(step.clipping, self.parameters)
         self._noise = noise if noise is not None else IndependentNoise(generator)
@@ -124,9 +125,8 @@ class PrivateGradients:
         self._adaptation = ClipAdaptation(
             self._clipper, self.parameters, expected_units=self._groups.expected, sensitivity=step.sensitivity
         )
-        self._sums = Sums(self.parameters)
-        self._record = StepRecord()
-        self._trials = Trials(allowed=trials)
+        self._sums, self._record = Sums(self.parameters), StepRecord()
+        self._trials, self._draws = Trials(allowed=trials), StepDraws()
 
     # --- what was set, and what was done -----------------------------------------------------------------
 
@@ -223,8 +223,7 @@ class PrivateGradients:
             batch: As for `backward`.
             rows_per_unit: As for `backward`.
             row_weights: As for `backward`.
-            checked_rows: The numbers of the rows that the self-check may look at; None: all. Leave out
-                synthetic rows, which could not show what the check looks for.
+            checked_rows: The rows that the self-check may look at, by number: no synthetic ones. None: all.
             recorded: A pass over these rows that was made already. It replaces the first pass here.
 
         Raises:
@@ -233,16 +232,16 @@ class PrivateGradients:
             NotPrivateError: If the model keeps something of the rows.
             QueryFailedError: If the model or the loss fails on these rows. No row is quoted.
         """
-        count = rows.count(batch)
-        check_units(count, rows_per_unit)
+        check_units(count := rows.count(batch), rows_per_unit)
         if not count:
             return
         whole = (self._groups.weights(batch, row_weights), *batch)
-        guarded(
-            lambda: self._take_in(whole, rows_per_unit, checked_rows, recorded),
-            on_zeros=lambda: self._passes.try_zeros(whole),
-            clear=self.forget,
-        )
+        with self._draws.part(self._noise.generator, self.steps):
+            guarded(
+                lambda: self._take_in(whole, rows_per_unit, checked_rows, recorded),
+                on_zeros=lambda: self._passes.try_zeros(whole),
+                clear=self.forget,
+            )
 
     def _take_in(
         self, batch: Sequence[Any], per_unit: int, checked_rows: Tensor | None, recorded: GradientPass | None
@@ -268,10 +267,11 @@ class PrivateGradients:
         """
         noise_multiplier = self.noise_multiplier  # read once: the step is counted with the noise it got
         try:
-            self._noised(noise_multiplier)
-            if not self._passes.finite:  # read only now, so that the device had work until here
-                self._run_again()
+            with self._draws.part(self._noise.generator, self.steps):  # also in a step without rows
                 self._noised(noise_multiplier)
+                if not self._passes.finite:  # read only now, so that the device had work until here
+                    self._run_again()
+                    self._noised(noise_multiplier)
             self._record.count(noise_multiplier)
             self._adaptation.update(self._noise.generator, step=self.steps - 1)
             self._sums.to_grad()

@@ -69,9 +69,10 @@ def self_check(engine: Engine, model: nn.Module, loss: Loss, batch: Sequence[Any
 
 def _without_draws(engine: Engine, model: nn.Module, batch: Sequence[Any]) -> AbstractContextManager[None]:
     """Return a context in which the model draws nothing: its own mode, or else evaluation mode."""
-    before = torch.get_rng_state()
+    devices = [p.device for p in model.parameters()]
+    before = random_state.RandomState(devices)
     engine.run(batch)
-    return nullcontext() if torch.equal(before, torch.get_rng_state()) else evaluating(model)
+    return nullcontext() if before.same_as(random_state.RandomState(devices)) else evaluating(model)
 
 
 def reference(model: nn.Module, loss: Loss, batch: Sequence[Any]) -> GradientPass:

@@ -46,8 +46,8 @@ class Compiling:
             wanted = run(batch)  # also measures what must not be measured while tracing
             agree = _agree if before.same_as(RandomState(devices)) else _alike
         try:
-            compiled = _compiled(run, batch)
             with same_draws(devices):
+                compiled = _compiled(run, batch)
                 agrees = agree(compiled(batch), wanted)
         except (torch.OutOfMemoryError, MemoryError, SfumatoError):
             raise

@@ -14,6 +14,7 @@ from torch import Tensor
 from sfumato.training.data import rows
 from sfumato.training.fast.pass_cache import Pass, Recorder
 from sfumato.training.privacy.clipping import ClippedSums
+from sfumato.training.random_state import same_draws
 
 __all__ = ["CudaGraphs"]
 
@@ -36,7 +37,8 @@ class CudaGraphs:
         """Return a pass that copies its batch to the graph's own place, and launches it."""
         run = run if self._inside is None else self._inside.record(run, batch)
         static = rows.cloned(batch)
-        graph, found = self._captured(run, static)
+        with same_draws([next(rows.tensors(batch)).device]):  # replays draw as if nothing had been recorded
+            graph, found = self._captured(run, static)
 
         def replay(given: Sequence[Any]) -> tuple[Tensor, ClippedSums]:
             for place, tensor in zip(rows.tensors(static), rows.tensors(given), strict=True):

@@ -10,7 +10,8 @@ Edge cases Caches that are filled at first use and depend on public shapes alone
            A pass that fails may have changed something too: it is put back before the error is raised.
 Failure    An error names modules, parameters, buffers and attributes that existed before, and no value.
 Not here   Globals, attributes of classes and files: they do not leave with the model. Mixing of rows
-           (`engine.self_check`). The state of random generators, which reveals how many numbers were drawn.
+           (`engine.self_check`). The state of random generators, which reveals how many numbers were drawn
+           (`random_state`).
 
 Every pass is checked quickly, except replays of a recording, in which none of the model's code runs. The
 first passes, those whose number is a power of two, and others at random are checked thoroughly (`comparison`

@@ -16,12 +16,14 @@ from torch import Tensor, nn
 
 from sfumato import _check
 from sfumato.errors import InvalidParameterError, SfumatoError, UnsupportedModelError, UnsupportedUseError
+from sfumato.mechanisms.random import resolve
 from sfumato.training.data import rows, tree
 from sfumato.training.data.augmentation import quietly
 from sfumato.training.data.units import RowSource, moved, open_rows
 from sfumato.training.engine.evaluation_mode import evaluating
 from sfumato.training.integrity.release_barrier import Barrier, refuse_unsafe
 from sfumato.training.isolation.isolated_rows import Isolated
+from sfumato.training.random_state import private_draws
 
 __all__ = ["cached_features"]
 
@@ -58,7 +60,7 @@ def cached_features(backbone: nn.Module, data: Any, *, batch_size: int = 256) ->
         )
     source = open_rows(data)
     barrier = Barrier(backbone)
-    with evaluating(backbone):
+    with evaluating(backbone), private_draws(resolve(None), "features", 0):  # a data set may draw
         refuse_unsafe(backbone)
         parts = [_part(backbone, barrier, source, i) for i in torch.arange(len(source)).split(batch_size)]
         return tree.zipped(parts, torch.cat)

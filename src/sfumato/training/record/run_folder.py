@@ -256,7 +256,7 @@ def _difference(name: str, before: str, now: str) -> str:
 
 
 def random_state(device: torch.device) -> dict[str, Tensor]:
-    """Return torch's own random state, which dropout draws from; no noise comes from it."""
+    """Return torch's own random state. Steps leave it alone (`private_draws`); no noise comes from it."""
     state = {"cpu": torch.get_rng_state()}
     if device.type == "cuda":
         state["cuda"] = torch.cuda.get_rng_state(device)
