@@ -11,7 +11,9 @@ Images      Classifiers learn from 60,000 generated images, tuned on these alone
             test images. Add-remove neighbors, one image as the unit, delta 1e-5. Settings by `recipes`: those
             for a GPU need one. Bars: DP-CGAN at epsilon 9.6 an AUROC of 0.90 (logistic regression) and 0.93
             (MLP), Torkzadehmahani et al. 2019 have 0.8757 and 0.8816; the accuracy of a convolutional network
-            95% at epsilon 10 and 90% at 1 on MNIST, 80% at 10 on Fashion-MNIST.
+            95% at epsilon 10 and 90% at 1 on MNIST, 80% at 10 on Fashion-MNIST. PATE-CGAN has no bars: with
+            ten teachers (`pate-10`; `pate-r4` without the start and the relative votes, as in report R4), and
+            with 250 (`pate-best`).
 Claim       Of tables: add-remove neighbors, one row as the unit, epsilon 1, delta 1e-5, the same for both.
             Our noise is secure, so a seed sets only where in their bins numbers lie; the peer's noise comes
             from the seed.

@@ -6,7 +6,7 @@ import statistics
 import time
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from sklearn.neural_network import MLPClassifier
 from sfumato.datasets import load
 from sfumato.generative.evaluation import find_collapse, image_network, labeled_rows, train_on_synthetic
 from sfumato.generative.fit_settings import FitSettings
+from sfumato.generative.generator import ImageGenerator
 from sfumato.generative.images.image_rows import ImageRows, holdout_images
 from sfumato.generative.recipes import image_method
 
@@ -32,7 +33,8 @@ class Case:
     data: str
     method: str
     epsilon: float
-    bars: dict[tuple[str, str], float]  # by classifier and score
+    bars: dict[tuple[str, str], float] = field(default_factory=dict[tuple[str, str], float])  # of scores
+    settings: dict[str, Any] = field(default_factory=dict[str, Any])  # in place of those of the recipe
 
 
 CASES = {
@@ -47,8 +49,17 @@ CASES = {
     "fashion-10": Case(
         data="fashion-mnist", method="dp-cgan", epsilon=10.0, bars={("CNN", "accuracy"): 0.80}
     ),
-    "mixtures": Case(data="mnist", method="mixtures", epsilon=10.0, bars={}),
-    "real": Case(data="mnist", method="real", epsilon=0.0, bars={}),
+    "mixtures": Case(data="mnist", method="mixtures", epsilon=10.0),
+    "kernel-mean": Case(data="mnist", method="kernel-mean", epsilon=10.0),
+    "pate-10": Case(data="mnist", method="pate-cgan", epsilon=10.0, settings={"teachers": 10}),
+    "pate-best": Case(data="mnist", method="pate-cgan", epsilon=10.0, settings={"teachers": 250}),
+    "pate-r4": Case(  # without what the class has beyond R4: three queries are all that it learns from
+        data="mnist",
+        method="pate-cgan",
+        epsilon=10.0,
+        settings={"teachers": 10, "start": None, "relative_votes": False},
+    ),
+    "real": Case(data="mnist", method="real", epsilon=0.0),
 }
 
 
@@ -57,14 +68,15 @@ def images(name: str, options: argparse.Namespace) -> Iterator[Row]:
     case = CASES[name]
     if options.quick:
         case = replace(case, data="digits", bars={})
-    data, found, seconds = load(case.data), list[Any](), list[float]()
+    data, found, seconds, made = load(case.data), list[Any](), list[float](), None
     for seed in options.seeds:
         torch.manual_seed(seed)
         began = time.perf_counter()
-        synthetic = _made(case, data, options, seed)
+        made, synthetic = _made(case, data, options, seed)
         seconds.append(time.perf_counter() - began)
         found.append(_judged(synthetic, holdout_images(data), data.num_classes, options, seed))
     yield from _scores(case, found)
+    yield from _claim(case, made)
     yield Row(subject=_subject(case), name="fit and draw, s", value=statistics.mean(seconds))
 
 
@@ -83,19 +95,32 @@ def _judged(synthetic: Any, holdout: Any, classes: int, options: argparse.Namesp
     return scores, find_collapse(rows, holdout=public, seed=seed)
 
 
-def _made(case: Case, data: Any, options: argparse.Namespace, seed: int) -> tuple[Any, Any]:
+def _made(
+    case: Case, data: Any, options: argparse.Namespace, seed: int
+) -> tuple[ImageGenerator | None, tuple[Any, Any]]:
     if case.method == "real":
         rows = ImageRows.of(data, classes=None, public_size=None, conditional=True)
-        return rows.images, rows.labels
+        return None, (rows.images, rows.labels)
     where = FitSettings(epsilon=1.0, device=options.device).where()
-    method = image_method(case.method, public_size=data.public_size, gpu=where.type == "cuda")
+    recipe: Any = image_method(case.method, public_size=data.public_size, gpu=where.type == "cuda")
+    method = replace(recipe, **case.settings)
     made = method.fit(data, epsilon=case.epsilon, delta=DELTA, device=where, progress=False)
-    return made.sample(2000 if options.quick else DRAWN, seed=seed)
+    return made, made.sample(2000 if options.quick else DRAWN, seed=seed)
 
 
 def _subject(case: Case) -> str:
     promised = "without privacy" if case.method == "real" else f"at epsilon {case.epsilon:g}"
-    return f"{case.data}, {case.method} {promised}"
+    settings = "".join(f", {name} {value}" for name, value in case.settings.items())
+    return f"{case.data}, {case.method}{settings} {promised}"
+
+
+def _claim(case: Case, made: ImageGenerator | None) -> Iterator[Row]:
+    """Yield what the generators promise, for all seeds alike, and what the last one is warned of."""
+    if made is not None:
+        subject = _subject(case)
+        yield Row(subject=subject, name="epsilon", value=made.guarantee.epsilon, note=str(made.guarantee))
+        warned = len(made.findings)
+        yield Row(subject=subject, name="warnings", value=warned, note=" ".join(made.findings))
 
 
 def _scores(case: Case, found: list[Any]) -> Iterator[Row]:
