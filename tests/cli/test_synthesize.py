@@ -66,6 +66,12 @@ def test_own_images_are_learned_and_charged_once(says):
     assert drawn["x"][drawn["y"] == 1][:, :, 3].mean() > 0.5 > drawn["x"][drawn["y"] == 0].mean()
 
 
+def test_grids_are_written_while_it_learns(says):
+    code, _, err = says(OWN.replace("mixtures", "kernel-mean"))
+    assert code == 0, err
+    assert len(list(Path("made/progress").glob("step-*.png"))) == 10
+
+
 def test_a_folder_with_a_generator_is_refused_unchanged(says):
     assert says(OWN)[0] == 0
     before = Path("made/generator.json").read_text()

@@ -162,6 +162,7 @@ def _terms(settings: SynthesisSettings, data: _Images, account: Account | None) 
         "account": account,
         "purpose": None if account is None else settings.purpose or f"synthetic images of {data.name}",
         "folder": settings.out,
+        "preview": Path(str(settings.out)) / "progress",
         "device": settings.device,
         "generator": None if settings.seed is None else seeded(settings.seed),
     }
