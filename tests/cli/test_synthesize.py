@@ -13,6 +13,8 @@ from sfumato.generative import ImageGenerator
 LINE = "synthesize digits --method mixtures --epsilon 10 --out made --count 300"
 OWN = "synthesize own.npz --method mixtures --epsilon 10 --classes 2 --public-size 200 --out made --count 40"
 
+MIXED = np.array([np.zeros((8, 8)), np.zeros((4, 4))], dtype=object)  # images of two sizes
+
 
 @pytest.fixture
 def says(monkeypatch, capsys, tmp_path):
@@ -66,6 +68,12 @@ def test_own_images_are_learned_and_charged_once(says):
     assert drawn["x"][drawn["y"] == 1][:, :, 3].mean() > 0.5 > drawn["x"][drawn["y"] == 0].mean()
 
 
+def test_grids_are_written_while_it_learns(says):
+    code, _, err = says(OWN.replace("mixtures", "kernel-mean"))
+    assert code == 0, err
+    assert len(list(Path("made/progress").glob("step-*.png"))) == 10
+
+
 def test_a_folder_with_a_generator_is_refused_unchanged(says):
     assert says(OWN)[0] == 0
     before = Path("made/generator.json").read_text()
@@ -83,8 +91,11 @@ def test_a_folder_with_a_generator_is_refused_unchanged(says):
         ("synthesize digits --epsilon 1 --out made --method vae", "unknown method"),
         ("synthesize letters --epsilon 1 --out made", "unknown data"),
         ("synthesize digits --epsilon 1 --out made --classes 3", "not for a public data set"),
-        ("synthesize own.npz --epsilon 1 --out made", "--classes and --public-size"),
-        ("synthesize other.npz --epsilon 1 --out made --classes 2 --public-size 9", "no .npz file"),
+        ("synthesize own.npz --epsilon 1 --out made", "--public-size, and either --classes"),
+        ("synthesize other.npz --epsilon 1 --out made --classes 2 --public-size 9", "no file or folder"),
+        ("synthesize digits --epsilon 1 --out made --image-size 8", "not for a public data set"),
+        (f"{OWN} --image-size 8", "--image-size is not for an .npz file"),
+        ("synthesize own.npz --epsilon 1 --out made --label a --label b --public-size 9", "are numbers"),
         ("synthesize digits --epsilon 1 --out own.npz", "nothing can be written"),
         ("synthesize digits --epsilon 1 --out made --ledger ledger.db", "both --ledger and --account"),
         ("synthesize digits --epsilon 1 --out made --method mixtures --audit 100", "no use for audit"),
@@ -108,4 +119,119 @@ def test_an_evaluation_that_does_not_fit_costs_nothing(says):
 def test_a_damaged_file_is_told_without_its_content(says):
     Path("bad.npz").write_bytes(b"secret rows")
     code, _, err = says("synthesize bad.npz --epsilon 1 --out made --classes 2 --public-size 9")
-    assert code == 2 and "cannot be read" in err and "secret" not in err
+    assert code == 2 and "is not an .npz file" in err and "secret" not in err
+
+
+@pytest.mark.parametrize(
+    ("arrays", "said"),
+    [
+        ({"x": np.zeros((8, 8, 8)), "y": np.zeros(8), "owners": np.arange(8)}, "these images have owners"),
+        ({"x": np.zeros((8, 8, 8))}, "has no array 'y'"),
+        ({"x": np.zeros((8, 8, 8)), "y": np.zeros(7)}, "one number for each row of x"),
+        ({"x": MIXED, "y": np.zeros(2)}, "must hold numbers"),
+    ],
+)
+@pytest.mark.parametrize("method", ["dp-cgan", "pate-cgan", "kernel-mean", "diffusion", "mixtures"])
+def test_labels_that_are_missing_and_images_of_mixed_sizes_cost_nothing(says, method, arrays, said):
+    account = Ledger("ledger.db").open("a", privacy_unit="example", budget=Budget(epsilon=20.0, delta=1e-3))
+    np.savez("wrong.npz", **arrays)
+    line = OWN.replace("own.npz", "wrong.npz").replace("mixtures", method)
+    code, _, err = says(f"{line} --ledger ledger.db --account a")
+    assert code == 2 and said in " ".join(err.split()), err
+    assert account.releases() == [] and not Path("made/generator.json").exists()
+
+
+# --- a folder of images -----------------------------------------------------------------------------------
+
+
+FOLDER = (
+    "synthesize img --label cat --label dog --image-size 8 --public-size 40 --method mixtures --epsilon 1000 "
+    "--delta 1e-5 --out made --count 40"
+)
+
+
+@pytest.fixture
+def pictures(says):
+    """Write cats, which are dark, and dogs, which are bright, in several sizes; one cat is damaged."""
+    image = pytest.importorskip("PIL.Image")
+    for name, shade in (("cat", 40), ("dog", 220)):
+        Path("img", name).mkdir(parents=True)
+        for number in range(20):
+            size = (12, 16 + number) if number % 2 else (8, 8)
+            image.new("RGB", size, (shade, shade, number)).save(f"img/{name}/{number}.png")
+    Path("img/cat/damaged.png").write_bytes(b"secret")
+
+
+def test_a_folder_of_images_of_several_sizes_is_scaled_learned_and_evaluated(says, pictures):
+    code, out, err = says(f"{FOLDER} --evaluation img --report page.html --json")
+    assert code == 0, err
+    assert json.loads(out)["evaluation"]["scores"][0]["accuracy"] > 0.9
+    drawn = np.load("made/images.npz")
+    assert drawn["x"].shape == (40, 3, 8, 8)
+    assert drawn["x"][drawn["y"] == 0].mean() < 0.4 < 0.5 < drawn["x"][drawn["y"] == 1].mean()
+    assert Path("page.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (" --image-size 8", "pass --image-size"),
+        (" --label cat --label dog", "either --classes or one --label"),
+        (" --public-size 40", "pass --public-size"),
+    ],
+)
+def test_what_is_public_of_a_folder_must_be_said(says, pictures, change, said):
+    code, _, err = says(FOLDER.replace(change, ""))
+    assert code == 2 and said in " ".join(err.split()), err
+
+
+def test_a_folder_without_a_readable_image_is_learned_from_as_any_other(says, pictures):
+    """How many images there are is private, so it must not decide whether a command fails."""
+    for file in Path("img").rglob("*.png"):
+        file.unlink()
+    code, _, err = says(FOLDER.replace("--epsilon 1000", "--epsilon 1"))
+    assert code == 0, err
+    assert np.load("made/images.npz")["x"].shape == (40, 3, 8, 8)
+
+
+# --- a generator that collapsed ---------------------------------------------------------------------------
+
+
+def test_a_generator_that_collapsed_is_told_everywhere_and_is_no_failure(says):
+    x, y = np.zeros((200, 8, 8), dtype=np.uint8), np.arange(200) % 2
+    x[:, 2:6] = 255
+    np.savez("alike.npz", x=x, y=y)
+    account = Ledger("ledger.db").open("a", privacy_unit="example", budget=Budget(epsilon=2e5, delta=1e-3))
+    line = OWN.replace("own.npz", "alike.npz").replace("--epsilon 10", "--epsilon 1e5")
+    code, out, err = says(
+        f"{line} --evaluation test.npz --report page.html --ledger ledger.db --account a --json"
+    )
+    assert code == 0, err
+    told = json.loads(out)
+    assert "Warning:" in told["statement"] and told["evaluation"]["collapse"]
+    assert told["findings"] and tuple(told["findings"]) == ImageGenerator.load("made").findings
+    assert "Warning:" in Path("page.html").read_text() and len(account.releases()) == 1
+
+
+@pytest.mark.slow
+def test_fewer_images_than_teachers_are_no_failure(says):
+    """How many images there are is private; 250 teachers are more than the 3 images."""
+    np.savez("few.npz", x=np.zeros((3, 8, 8)), y=np.arange(3) % 2)
+    code, out, err = says(f"{OWN.replace('own.npz', 'few.npz').replace('mixtures', 'pate-cgan')} --json")
+    assert code == 0, err
+    assert "250 teachers" in json.loads(out)["statement"]
+
+
+# --- a fit that fails after the charge --------------------------------------------------------------------
+
+
+def test_a_fit_that_fails_after_the_charge_stays_spent(says, monkeypatch):
+    account = Ledger("ledger.db").open("a", privacy_unit="example", budget=Budget(epsilon=20.0, delta=1e-3))
+
+    def fails(*_, **__):
+        raise MemoryError
+
+    monkeypatch.setattr("sfumato.generative.images.mixtures.NoisyMixtures.fitted", fails)
+    with pytest.raises(MemoryError):
+        says(f"{OWN} --ledger ledger.db --account a")
+    assert account.spent().epsilon > 9.0 and not Path("made/generator.json").exists()

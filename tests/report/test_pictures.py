@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Grids of images: every pixel in its place and shade, and well-formed whatever is given."""
 
+import io
 import re
 from xml.etree import ElementTree
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from sfumato.errors import InvalidParameterError
-from sfumato.report import picture_grid
+from sfumato.report import picture_file, picture_grid
 
 SVG = "{http://www.w3.org/2000/svg}"
 RUN = re.compile(r"M(\d+) (\d+)h(\d+)v1h-\3z")
@@ -74,3 +75,31 @@ def test_other_shapes_are_refused(image):
         picture_grid({"a": image}, title="Samples")
     with pytest.raises(InvalidParameterError, match="same size"):
         picture_grid({"a": np.zeros((1, 1, 4, 4)), "b": np.zeros((1, 1, 5, 4))}, title="Samples")
+
+
+def read(content):
+    """Return the pixels of a PNG file, by another program."""
+    images = pytest.importorskip("PIL.Image")
+    with images.open(io.BytesIO(content)) as image:
+        return np.asarray(image.convert("RGB"))
+
+
+def test_a_file_has_every_pixel_in_its_place_and_shade():
+    image = np.linspace(0, 1, 40 * 30).reshape(1, 1, 40, 30)
+    found = read(picture_file({"a": image, "b": np.concatenate([image, 1 - image])}))
+    assert found.shape == (84, 64, 3)
+    assert np.array_equal(found[:40, :30, 0], np.rint(255 * image[0, 0]))
+    assert np.array_equal(found[42:82, 32:62, 1], np.rint(255 * (1 - image[0, 0])))
+    assert (found[:42, 32:] == 255).all()
+
+
+def test_a_file_keeps_colors_shows_what_is_not_finite_and_enlarges_small_images():
+    image = np.zeros((1, 3, 8, 8))
+    image[0, 2], image[0, 1, 0, 0] = 1.0, np.nan
+    found = read(picture_file({"a": image}))
+    assert found.shape == (40, 40, 3)
+    assert (found[:4, :4] == [255, 0, 0]).all() and (found[4:32, :32] == [0, 0, 255]).all()
+
+
+def test_a_file_without_images_is_a_picture_too():
+    assert read(picture_file({})).size > 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The user's own data for `sfumato train`: a CSV or Parquet file, an .npz file, or a folder of images.
+"""The user's own data for `sfumato train` and `synthesize`: CSV, Parquet, .npz, or a folder of images.
 
 What is public of it (columns, classes, bounds, size) comes from flags and never from rows.
 
@@ -34,7 +34,7 @@ from sfumato.errors import InvalidParameterError, QueryFailedError
 from sfumato.training.data.units import Deferred
 from sfumato.training.models import networks
 
-__all__ = ["OwnData", "open_own", "refuse_own"]
+__all__ = ["OwnData", "open_own", "read_images", "refuse_own"]
 
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 _BOUNDED = 255.0  # the largest byte
@@ -269,7 +269,7 @@ class ImageFolder(TorchDataset[tuple[Tensor, Tensor]]):
     """Images in folders, one for each class; one that cannot be read counts as black."""
 
     def __init__(self, place: Path, classes: Sequence[str], side: int) -> None:
-        self._side = side
+        self._side, self.shape = side, (3, side, side)
         self._files = [
             (file, number)
             for number, name in enumerate(classes)
@@ -289,6 +289,18 @@ class ImageFolder(TorchDataset[tuple[Tensor, Tensor]]):
         except Exception:  # of a damaged image, which must not stop a run
             pixels = np.zeros((self._side, self._side, 3), dtype=np.float32)
         return torch.from_numpy(pixels / _BOUNDED).permute(2, 0, 1), torch.tensor(number)
+
+
+def read_images(rows: Any) -> tuple[Tensor, Tensor]:
+    """Return images and labels, all of them, of an .npz file or a folder. No image of a folder raises."""
+    if isinstance(rows, Deferred):
+        images, labels = rows.read()[0]
+        return images, labels
+    if not isinstance(rows, ImageFolder):
+        return rows
+    found = [rows[number] for number in range(len(rows))]
+    blank = torch.zeros(0, *rows.shape), torch.zeros(0, dtype=torch.int64)
+    return (torch.stack([x for x, _ in found]), torch.stack([y for _, y in found])) if found else blank
 
 
 def _images(settings: TrainSettings, place: Path) -> OwnData:

@@ -5,18 +5,21 @@ Failure    Settings, files, the account and the places that are written to are c
            folder that holds a generator is refused unchanged: it was paid for.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from sfumato import _check, _files
 from sfumato.accounting.default_delta import delta_note
+from sfumato.cli.own_data import OwnData, open_own, read_images
 from sfumato.cli.places import account_at, begin_page
+from sfumato.cli.settings import TrainSettings
 from sfumato.cli.show import show_facts, show_text, waiting
 from sfumato.cli.synthesis_settings import SynthesisSettings
-from sfumato.errors import InvalidParameterError
+from sfumato.errors import InvalidParameterError, QueryFailedError
 from sfumato.generative.fit_settings import FitKeywords, FitSettings
 from sfumato.generative.generator import ImageGenerator
 from sfumato.generative.images.image_rows import ImageRows, holdout_images
@@ -30,6 +33,7 @@ __all__ = ["run"]
 
 NAMED = ("digits", "mnist", "fashion-mnist", "cifar10")
 _METHOD, _COUNT, _SHOWN = "dp-cgan", 10_000, 10
+Read = TypeVar("Read")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -79,7 +83,7 @@ def _require(settings: SynthesisSettings) -> None:
         if getattr(settings, name) is not None:
             flag = f"--{name.replace('_', '-')}"
             raise InvalidParameterError(f"{flag} is for a CSV or Parquet file: leave it out.")
-    for name in ("count", "audit", "classes", "public_size"):
+    for name in ("count", "audit", "classes", "public_size", "image_size"):
         if getattr(settings, name) is not None:
             _check.count(**{name: getattr(settings, name)})
     if settings.method is not None and settings.method not in METHODS:
@@ -91,14 +95,15 @@ def _named(settings: SynthesisSettings) -> _Images:
 
     given = [
         f"--{name.replace('_', '-')}"
-        for name in ("classes", "public_size", "evaluation")
+        for name in ("label", "classes", "image_size", "public_size", "evaluation")
         if getattr(settings, name) is not None
     ]
     if given:
         raise InvalidParameterError(f"{', '.join(given)} is not for a public data set: leave it out.")
     if settings.data not in NAMED:
         raise InvalidParameterError(
-            f"unknown data {settings.data!r}. Use one of: {', '.join(NAMED)}; or an .npz file."
+            f"unknown data {settings.data!r}. Use one of: {', '.join(NAMED)}; or an .npz file; or a folder "
+            "of images."
         )
     found = load(settings.data)
     return _Images(
@@ -111,44 +116,38 @@ def _named(settings: SynthesisSettings) -> _Images:
 
 
 def _own(settings: SynthesisSettings) -> _Images:
-    assert settings.data is not None
-    if settings.classes is None or settings.public_size is None:
+    """Return the images of an .npz file or a folder, by the reader of `sfumato train`."""
+    names = ("data", "label", "classes", "image_size", "public_size", "evaluation")
+    public = TrainSettings(**{name: getattr(settings, name) for name in names})
+    own = _read(settings.evaluation, lambda: open_own(public))
+    if own.by_owner:
         raise InvalidParameterError(
-            "pass --classes and --public-size with your own file: both are public, so they are never read "
-            "from private rows."
+            "these images have owners, who may have several. A generator protects one image: leave the array "
+            "'owners' out if that is what you mean to protect."
         )
-    rows = _arrays(settings.data)
     return _Images(
-        name=Path(settings.data).name,
-        rows=rows,
-        holdout=None if settings.evaluation is None else _holdout(settings, rows[0]),
-        classes=settings.classes,
-        public_size=settings.public_size,
+        name=own.name,
+        rows=_read(settings.data, lambda: read_images(own.rows)),
+        holdout=None if own.evaluation is None else _holdout(read_images(own.evaluation), own),
+        classes=own.num_classes,
+        public_size=own.public_size,
     )
 
 
-def _arrays(place: str) -> tuple[Any, Any]:
-    """Return images and labels of an .npz file, or raise without quoting what was read."""
-    if Path(place).suffix != ".npz" or not Path(place).exists():
-        raise InvalidParameterError(f"{place!r} is no .npz file. Save one by np.savez(file, x=..., y=...).")
+def _read(place: str | None, read: Callable[[], Read]) -> Read:
     try:
-        with np.load(place, allow_pickle=False) as archive:
-            return archive["x"], archive["y"]
-    except Exception:  # of a damaged file: its message may quote it
-        pass
-    raise InvalidParameterError(f"{place!r} cannot be read: it needs the arrays x and y, without objects.")
+        return read()
+    except QueryFailedError:  # whose words are those of a run that was charged
+        raise InvalidParameterError(f"the arrays in {place!r} cannot be read. Nothing was spent.") from None
 
 
-def _holdout(settings: SynthesisSettings, private: Any) -> tuple[Any, Any]:
+def _holdout(public: tuple[Any, Any], own: OwnData) -> tuple[Any, Any]:
     """Return public images and labels in the shape of the private ones; raise now if they do not fit."""
-    known = ImageRows.of(
-        _arrays(str(settings.evaluation)), classes=settings.classes, public_size=1, conditional=True
-    )
-    shape = private.shape[1:] if private.ndim == 4 else (1, *private.shape[1:])
-    if known.shape != tuple(shape) or len(known.images) == 0:
+    known = ImageRows.of(public, classes=own.num_classes, public_size=1, conditional=True)
+    if known.shape != own.shape or len(known.images) == 0:
         raise InvalidParameterError(
-            f"the images of --evaluation must have the shape {list(shape)}, as the private ones have, and at "
-            f"least one label that is a class; theirs is {list(known.shape)}."
+            f"the images of --evaluation must have the shape {list(own.shape)}, as the private ones have, "
+            f"and at least one label that is a class; theirs is {list(known.shape)}."
         )
     return known.images, known.labels
 
@@ -162,6 +161,7 @@ def _terms(settings: SynthesisSettings, data: _Images, account: Account | None) 
         "account": account,
         "purpose": None if account is None else settings.purpose or f"synthetic images of {data.name}",
         "folder": settings.out,
+        "preview": Path(str(settings.out)) / "progress",
         "device": settings.device,
         "generator": None if settings.seed is None else seeded(settings.seed),
     }
@@ -249,6 +249,7 @@ def _show(
     if as_json:
         said = made.record_note, made.study_note, delta_note(made.guarantee.delta, data.public_size)
         more: dict[str, Any] = {"settings": settings.given(), "statement": made.statement()}
+        more["findings"] = list(made.findings)
         more["notes"] = [note for note in said if note is not None]
         show_facts("", facts | more | {"evaluation": measured and measured.to_dict()}, as_json=True)
         return

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sfumato.cli.flags import flag
+from sfumato.cli.settings import TrainSettings
 
 __all__ = ["SynthesisSettings"]
 
@@ -33,7 +34,9 @@ class SynthesisSettings:
     type: list[str] | None = flag("Of a CSV file: a column's type, as age=number; repeat.")  # noqa: RUF009
     privacy_unit: str | None = flag("Of a table: the column that names the owner of each row.")
     contribution_bound: int | None = flag("Of a table: how many rows of one owner count; 1 if not said.")
+    label: list[str] | None = flag("Of a folder of images: the folder of a class; repeat for each.")  # noqa: RUF009
     classes: int | None = flag("Of your own .npz file: the number of classes, if labels are 0, 1, 2 ...")
+    image_size: int | None = flag("Of a folder of images: the side in pixels to which they are scaled.")
     public_size: int | None = flag(
         "Of your own file: the number of rows that may be known, such as a rounded one."
     )
@@ -55,9 +58,10 @@ class SynthesisSettings:
     @property
     def is_table(self) -> bool:
         """Whether the data is a file of rows, and not of images."""
-        return self.data is not None and Path(self.data).suffix.lower() in (".csv", ".parquet")
+        named = self.data is not None and Path(self.data).suffix.lower() in (".csv", ".parquet")
+        return named and not Path(str(self.data)).is_dir()
 
     @property
     def is_own(self) -> bool:
-        """Whether the data is a file, and not a named public set."""
-        return self.data is not None and (Path(self.data).suffix != "" or Path(self.data).exists())
+        """Whether the data is a file or a folder, and not a named public set."""
+        return TrainSettings(data=self.data).is_own

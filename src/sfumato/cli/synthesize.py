@@ -13,8 +13,8 @@ from sfumato.cli.synthesis_settings import SynthesisSettings
 __all__ = ["command"]
 
 DATA = (
-    "digits, mnist, fashion-mnist or cifar10; or your own .npz file with arrays x and y; or your own CSV or "
-    "Parquet file."
+    "digits, mnist, fashion-mnist or cifar10; or your own .npz file with arrays x and y, folder of images, "
+    "CSV file or Parquet file."
 )
 
 

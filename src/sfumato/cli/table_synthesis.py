@@ -40,7 +40,17 @@ from sfumato.testing import seeded
 
 __all__ = ["run"]
 
-_IMAGES_ONLY = ("method", "classes", "public_size", "evaluation", "device", "audit", "report")
+_IMAGES_ONLY = (
+    "method",
+    "label",
+    "classes",
+    "image_size",
+    "public_size",
+    "evaluation",
+    "device",
+    "audit",
+    "report",
+)
 _WRITTEN = (".parquet", ".csv")
 
 

@@ -20,6 +20,7 @@ from sfumato.errors import InvalidParameterError
 from sfumato.generative.evaluation.collapse import find_collapse
 from sfumato.generative.evaluation.rows import labeled_rows
 from sfumato.generative.generator import GENERATOR, ImageGenerator
+from sfumato.generative.previews import Previews
 from sfumato.ledger.account import Account
 from sfumato.ledger.recorded import record_note
 from sfumato.mechanisms.random import Generator, study_note
@@ -43,6 +44,7 @@ class FitKeywords(TypedDict, total=False):
     purpose: str | None
     privacy_unit: str | None
     folder: str | os.PathLike[str] | None
+    preview: str | os.PathLike[str] | None
     resume: bool
     audit: RunAudit | None
     device: torch.device | str | None
@@ -65,6 +67,8 @@ class FitSettings:
         purpose: What the generator is for. The account keeps it.
         privacy_unit: Who is protected, in a word, if each image is another one.
         folder: Where the generator is written, with checkpoints on the way.
+        preview: Where grids of samples are written while it learns, which costs nothing. `NoisyMixtures`
+            has no steps, and writes none.
         resume: Whether to continue the run in the folder, which is not charged again.
         audit: `sfumato.audit.Canaries(...)`, where DP-SGD is used.
         device: Where to train. Default: a GPU if there is one.
@@ -84,6 +88,7 @@ class FitSettings:
     purpose: str | None = None
     privacy_unit: str | None = None
     folder: str | os.PathLike[str] | None = None
+    preview: str | os.PathLike[str] | None = None
     resume: bool = False
     audit: RunAudit | None = None
     device: torch.device | str | None = None
@@ -111,6 +116,10 @@ class FitSettings:
             raise InvalidParameterError(
                 f"the folder {os.fspath(self.folder)!r} holds another generator, which was paid for. Use "
                 "another folder."
+            )
+        if self.preview is not None and Path(self.preview).exists() and not Path(self.preview).is_dir():
+            raise InvalidParameterError(
+                f"preview={os.fspath(self.preview)!r} is a file. Pass a folder, which is made if needed."
             )
 
     @classmethod
@@ -187,6 +196,14 @@ class FitSettings:
         if self.folder is not None:
             made.save(self.folder)
         return made
+
+    def previews(self) -> Previews:
+        """Return what writes grids of samples while a generator learns.
+
+        Returns:
+            What writes them, or writes nothing if there is no folder for them.
+        """
+        return Previews(self.preview)
 
     def where(self) -> torch.device:
         """Return where to train.

@@ -3,14 +3,14 @@
 
 `training_report` makes one HTML page of a training run, `voting_report` one of a PATE run, and
 `synthesis_report` one of an evaluation of synthetic data; `line_chart`, `scatter_chart`, `bar_chart` and
-`picture_grid` make SVG pictures. Nothing in them refers to anything outside: no script, no font, no picture,
-no network.
+`picture_grid` make SVG pictures, and `picture_file` a PNG file. Nothing in them refers to anything outside:
+no script, no font, no picture, no network.
 """
 
 from sfumato.report.bars import bar_chart
 from sfumato.report.curves import Series, line_chart, scatter_chart
 from sfumato.report.html import escape, page, write_report
-from sfumato.report.pictures import picture_grid
+from sfumato.report.pictures import picture_file, picture_grid
 from sfumato.report.synthesis import SynthesisFacts, synthesis_report
 from sfumato.report.training import Measurement, TrainingFacts, training_report
 from sfumato.report.voting import VotingFacts, voting_report
@@ -25,6 +25,7 @@ __all__ = [
     "escape",
     "line_chart",
     "page",
+    "picture_file",
     "picture_grid",
     "scatter_chart",
     "synthesis_report",

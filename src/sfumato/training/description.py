@@ -33,7 +33,7 @@ from sfumato.training.privacy.correlated_noise import BandedNoise
 from sfumato.training.privacy.denoising import Denoiser
 from sfumato.training.privacy.dp_sgd import DpSgd
 from sfumato.training.privacy.sampling import PoissonSampling, Sampling
-from sfumato.training.record.metrics import Score
+from sfumato.training.record.metrics import OnEvaluation, Score
 
 __all__ = [
     "Charge",
@@ -169,12 +169,15 @@ class Evaluation:
         score: `score(model, *rows)` returns for each row whether the model is right, or another number whose
             average is shown as accuracy. Default: the largest logit, if the loss is cross-entropy.
         evaluate_every: After how many steps. Default: ten times in a run.
+        on_evaluation: `on_evaluation(model, step)` is called after each evaluation, and without `data` as
+            often: when a checkpoint holds the weights, which are the averaged ones where there are any.
         progress: Whether to show a progress bar with the figures.
     """
 
     data: Any = field(default=None, repr=False)
     score: Score | None = None
     evaluate_every: int | None = None
+    on_evaluation: OnEvaluation | None = None
     progress: bool = True
 
 
@@ -235,6 +238,7 @@ class RunKeywords(TypedDict, total=False):
     denoiser: Denoiser | None
     score: Score | None
     evaluate_every: int | None
+    on_evaluation: OnEvaluation | None
     progress: bool
     folder: str | os.PathLike[str] | None
     checkpoint_every: int | None

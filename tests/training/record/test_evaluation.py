@@ -47,3 +47,15 @@ def test_a_score_that_fails_is_found_before_the_run():
     with pytest.raises(ZeroDivisionError):
         train(model, (X, Y), steps=1, progress=False, evaluation=(X, Y), score=lambda *_: 1 / 0, **OPTIONS)
     assert torch.equal(model.weight, before)
+
+
+def test_a_function_is_called_after_each_evaluation_with_the_weights_that_are_kept():
+    model, seen = nn.Linear(2, 2), []
+
+    def look(shown, step):
+        seen.append((step, shown.weight.detach().clone()))
+
+    evaluation = Evaluation(evaluate_every=2, on_evaluation=look, progress=False)
+    train(model, (X, Y), steps=5, evaluation=evaluation, ema_decay=0.5, **OPTIONS)
+    assert [step for step, _ in seen] == [2, 4, 5]
+    assert torch.equal(seen[-1][1], model.weight) and not torch.equal(seen[0][1], model.weight)

@@ -166,7 +166,7 @@ class DPGAN:
         return optimizer
 
     def _train(self, rows: ImageRows, settings: FitSettings, game: Game) -> TrainingRun:
-        where = settings.where()
+        where, previews = settings.where(), settings.previews()
         discriminator = discriminator_for(
             self.architecture, shape=rows.shape, classes=rows.classes, width=self.width
         ).to(where)
@@ -186,6 +186,7 @@ class DPGAN:
             loss=loss_named(self.loss).real,
             optimizer=self._discriminator_optimizer,
             denoiser=game,
+            on_evaluation=lambda _, step: game.preview(previews, step),
             folder=None if settings.folder is None else Path(settings.folder) / "training",
             audit=settings.audit,
             runtime=Runtime(device=where, cuda_graphs=where.type == "cuda"),

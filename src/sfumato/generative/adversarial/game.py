@@ -14,6 +14,7 @@ Source     R4 Algorithms 6 and 7, corrected (docs/errata.md). Steps that adapt: 
 """
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,7 @@ from sfumato import _check
 from sfumato.generative.adversarial.clipped_gradients import ClippedGradients
 from sfumato.generative.adversarial.losses import AdversarialLoss
 from sfumato.generative.adversarial.networks import NetworkSampler
+from sfumato.generative.previews import Previews
 from sfumato.mechanisms.random import Generator, words
 from sfumato.training.weight_average import WeightAverage
 
@@ -184,6 +186,16 @@ class Game:
         if self.moves:
             self._average.keep()
         return self.generator.eval()
+
+    def preview(self, previews: Previews, step: int) -> None:
+        """Write a grid of what the generator draws now, with the average of its weights.
+
+        Args:
+            previews: What writes grids.
+            step: How many steps were taken.
+        """
+        with self._average.applied() if self.moves else nullcontext():
+            previews.draw(self.generator, step)
 
     def statement(self) -> str:
         """Return what it does, as a sentence for the statement.

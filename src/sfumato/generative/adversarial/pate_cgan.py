@@ -246,7 +246,13 @@ class _Fit:
         source = self._source.fork("start", 0)
         means = start.means(self._rows, noise_multiplier=noise_multiplier, generator=source)
         matching = start.matching(means, self._shape)
-        start.matched(matching, generator, generator=source, progress=self._settings.progress)
+        start.matched(
+            matching,
+            generator,
+            generator=source,
+            progress=self._settings.progress,
+            previews=self._settings.previews().during("start"),
+        )
         return matching
 
     def _panel(self) -> TeacherPanel:
@@ -263,6 +269,7 @@ class _Fit:
 
     def _rounds(self, game: StudentGame) -> None:
         panel, pace, rounds = self._panel(), self._how.pace, self._how.rounds
+        previews = self._settings.previews().during("round")
         with ProgressBar(steps=rounds, done=0, shown=self._settings.progress, title="voting") as bar:
             for done in range(rounds):
                 for _ in range(pace.teacher):
@@ -270,6 +277,8 @@ class _Fit:
                 asked = min(self._votes.left, math.ceil(self._votes.left / (rounds - done)))
                 if asked:
                     self._ask(panel, game, asked)
+                if previews.due(done + 1, steps=rounds):
+                    game.preview(previews, done + 1)
                 bar.advance()
 
     def _ask(self, panel: TeacherPanel, game: StudentGame, asked: int) -> None:

@@ -9,6 +9,7 @@ Edge cases Queries without an answer are left out. Without any answer of both ki
            tell apart, and the generator follows `anchor` alone, or stays as it is.
 """
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +20,7 @@ from sfumato import _check
 from sfumato.generative.adversarial.networks import NetworkSampler
 from sfumato.generative.adversarial.teacher_panel import FAKE, REAL
 from sfumato.generative.images.mean_embedding import Matching
+from sfumato.generative.previews import Previews
 from sfumato.training.weight_average import WeightAverage
 
 __all__ = ["Pace", "StudentGame"]
@@ -155,6 +157,16 @@ class StudentGame:
             loss.backward()
             self._generator_optimizer.step()
             self._average.update()
+
+    def preview(self, previews: Previews, round_number: int) -> None:
+        """Write a grid of what the generator draws now, with the average of its weights.
+
+        Args:
+            previews: What writes grids.
+            round_number: How many rounds were played.
+        """
+        with self._average.applied() if self._average.updates else nullcontext():
+            previews.draw(self.generator, round_number)
 
     def finished(self) -> NetworkSampler:
         """Return the generator with the average of its weights.

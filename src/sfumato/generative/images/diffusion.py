@@ -35,6 +35,7 @@ from sfumato.generative.images.denoising_network import DenoisingNetwork
 from sfumato.generative.images.image_rows import ImageRows, public_images
 from sfumato.generative.images.mixtures import NoisyMixtures
 from sfumato.generative.images.noise_levels import Levels, denoising_loss, drawn
+from sfumato.generative.previews import NO_PREVIEWS, Previews
 from sfumato.training.privacy.clipping import Clipping
 from sfumato.training.privacy.dp_sgd import DpSgd, NoisyStep
 from sfumato.training.privacy.sampling import PoissonSampling
@@ -194,7 +195,7 @@ class _Fit:
         self._settings.require_paid(self._event)
         first = self._first_images()
         if first is not None:
-            self._begin(*first)
+            self._begin(*first, previews=self._start_previews())
         run = self._train()
         return self._settings.released(
             ImageGenerator(
@@ -223,7 +224,11 @@ class _Fit:
         images = torch.cat([sampler.sample(part, draws) for part in labels.split(8192)])
         return images.float() * 2 - 1, labels
 
-    def _begin(self, images: Tensor, labels: Tensor) -> None:
+    def _start_previews(self) -> Previews:
+        """Return what shows the start; nothing if it has public images: then nothing is charged yet."""
+        return self._settings.previews().during("start") if self._public is None else NO_PREVIEWS
+
+    def _begin(self, images: Tensor, labels: Tensor, *, previews: Previews) -> None:
         """Learn from images that are not protected, or draws of what was released."""
         how, network = self._how, self._sampler.network
         optimizer = torch.optim.Adam(network.parameters(), lr=_START_RATE)
@@ -235,7 +240,7 @@ class _Fit:
         with ProgressBar(
             steps=how.start_steps, done=0, shown=self._settings.progress, title="starting"
         ) as bar:
-            for _ in range(how.start_steps):
+            for step in range(1, how.start_steps + 1):
                 chosen = torch.randint(len(images), (how.start_batch_size,), device=images.device)
                 with self._runtime().forward(images.device):
                     loss = denoising_loss(network, *levels((images[chosen], labels[chosen]))).mean()
@@ -244,6 +249,9 @@ class _Fit:
                 optimizer.step()
                 schedule.step()
                 average.update()
+                if previews.due(step, steps=how.start_steps):
+                    with average.applied():
+                        previews.draw(self._sampler, step)
                 bar.advance()
         average.keep()
         optimizer.zero_grad()
@@ -255,7 +263,7 @@ class _Fit:
 
     def _train(self) -> TrainingRun:
         """Train the network by DP-SGD, in place. The run charges itself."""
-        settings, how = self._settings, self._how
+        settings, how, previews = self._settings, self._how, self._settings.previews()
         return train(
             self._sampler.network,
             (self._rows.images * 2 - 1, self._rows.labels),
@@ -270,6 +278,7 @@ class _Fit:
             views=how.views,
             optimizer=lambda parameters: torch.optim.Adam(parameters, lr=how.learning_rate),
             ema_decay=how.ema_decay,
+            on_evaluation=lambda _, step: previews.draw(self._sampler, step),
             audit=settings.audit,
             runtime=self._runtime(),
             generator=settings.generator,

@@ -33,6 +33,7 @@ from sfumato.generative.fit_settings import FitKeywords, FitSettings
 from sfumato.generative.generator import ImageGenerator
 from sfumato.generative.images.image_rows import ImageRows
 from sfumato.generative.images.mean_embedding import FourierFeatures, Matching
+from sfumato.generative.previews import NO_PREVIEWS, Previews
 from sfumato.mechanisms import tensors
 from sfumato.mechanisms.random import Generator, resolve, words
 
@@ -119,7 +120,11 @@ class KernelMean:
         return settings.released(
             ImageGenerator(
                 sampler=self.matched(
-                    matching, network, generator=settings.generator, progress=settings.progress
+                    matching,
+                    network,
+                    generator=settings.generator,
+                    progress=settings.progress,
+                    previews=settings.previews(),
                 ),
                 method="kernel mean",
                 classes=rows.classes,
@@ -201,7 +206,13 @@ class KernelMean:
         return Matching(self._features(shape), means, rows=self.rows)
 
     def matched(
-        self, matching: Matching, network: NetworkSampler, *, generator: Generator | None, progress: bool
+        self,
+        matching: Matching,
+        network: NetworkSampler,
+        *,
+        generator: Generator | None,
+        progress: bool,
+        previews: Previews = NO_PREVIEWS,
     ) -> NetworkSampler:
         """Train a generator on means that were released. No private image is used.
 
@@ -210,6 +221,7 @@ class KernelMean:
             network: The generator, which is changed.
             generator: The source of its random numbers. None uses the operating system's entropy.
             progress: Whether to show a bar.
+            previews: What writes grids of samples.
 
         Returns:
             The generator.
@@ -222,6 +234,7 @@ class KernelMean:
             ema_decay=self.ema_decay,
             draws=torch.Generator(next(network.parameters()).device).manual_seed(seed),
             progress=progress,
+            previews=previews,
         )
 
     def _network(self, rows: ImageRows) -> NetworkSampler:

@@ -20,6 +20,7 @@ from torch import Tensor
 from sfumato import _check
 from sfumato.errors import InvalidParameterError
 from sfumato.generative.adversarial.networks import NetworkSampler
+from sfumato.generative.previews import NO_PREVIEWS, Previews
 from sfumato.training.record.progress import ProgressBar
 from sfumato.training.weight_average import WeightAverage
 
@@ -135,6 +136,7 @@ class Matching:
         ema_decay: float,
         draws: torch.Generator,
         progress: bool,
+        previews: Previews = NO_PREVIEWS,
     ) -> NetworkSampler:
         """Train a generator; no private image is used.
 
@@ -145,6 +147,7 @@ class Matching:
             ema_decay: The decay of the moving average of the weights, which is what is kept.
             draws: Where random numbers come from.
             progress: Whether to show a bar.
+            previews: What writes grids of samples.
 
         Returns:
             The generator, in evaluation mode.
@@ -154,12 +157,15 @@ class Matching:
         average = WeightAverage(dict(generator.named_parameters()), decay=ema_decay)
         generator.train()
         with ProgressBar(steps=steps, done=0, shown=progress, title="matching") as bar:
-            for _ in range(steps):
+            for step in range(1, steps + 1):
                 optimizer.zero_grad()
                 self.loss(generator, draws).backward()
                 optimizer.step()
                 schedule.step()
                 average.update()
+                if previews.due(step, steps=steps):
+                    with average.applied():
+                        previews.draw(generator, step)
                 bar.advance()
         average.keep()
         return generator.eval()

@@ -5,7 +5,7 @@ Guarantee  Weights are evaluated only after a checkpoint holds them. An evaluati
            made when the run is resumed.
 """
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
@@ -46,7 +46,7 @@ class Reports:
         default = evaluation.score is None and loss is cross_entropy
         self._score = correct_rows if default else evaluation.score
         self._every = every(mechanism.steps, _TIMES, evaluate_every=evaluation.evaluate_every)
-        self._runtime, self._device = runtime, device
+        self._runtime, self._device, self._on_evaluation = runtime, device, evaluation.on_evaluation
         self._file = None if folder is None else MetricsFile(folder.metrics)
 
     @property
@@ -72,6 +72,9 @@ class Reports:
         if self._file is not None:
             self._file.append(loop.history[-1])
         bar.note(loop.history[-1])
+        if self._on_evaluation is not None:
+            with _averaged(loop):
+                self._on_evaluation(loop.model, loop.step)
 
     def rewrite(self, loop: TrainingLoop) -> None:
         """Let the file hold what a checkpoint knows, and nothing else."""
@@ -94,7 +97,7 @@ class Reports:
         """Return loss and accuracy on evaluation data, of the averaged weights where there are any."""
         if self._evaluation is None:
             return None, None
-        with loop.average.applied() if loop.average is not None else nullcontext():
+        with _averaged(loop):
             return evaluate(
                 loop.model,
                 self._evaluation,
@@ -104,6 +107,10 @@ class Reports:
                 device=self._device,
                 most=most,
             )
+
+
+def _averaged(loop: TrainingLoop) -> AbstractContextManager[None]:
+    return nullcontext() if loop.average is None else loop.average.applied()
 
 
 def every(steps: int, times: int, **given: int | None) -> int:

@@ -30,6 +30,7 @@ from sfumato.training.runtime import Runtime
 __all__ = ["Metrics", "MetricsFile", "correct_rows", "evaluate"]
 
 Score = Callable[..., Tensor]  # (model, *batch) -> [rows]
+OnEvaluation = Callable[[nn.Module, int], object]  # (model, step)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
