@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands `sfumato account`, `plan`, `train`, `pate`, `synthesize`, `audit`, `stats`, `fit`, `ledger`."""
+"""The commands of `sfumato`: what would it cost, train, publish, audit, and the ledger."""
 
 from typing import Annotated, Any
 
@@ -10,7 +10,7 @@ from sfumato import _check
 from sfumato.accounting import Accountant, Plan, Price, Relation, dp_sgd, plan, price
 from sfumato.accounting.default_delta import delta_note
 from sfumato.accounting.events import DpEvent, from_json
-from sfumato.cli import audit, fit, ledger, pate, stats, synthesize, train
+from sfumato.cli import audit, federate, fit, ledger, pate, stats, synthesize, train
 from sfumato.cli.options import Delta, Json, Relations
 from sfumato.cli.show import show_facts, waiting
 from sfumato.errors import InvalidParameterError
@@ -28,6 +28,7 @@ app.add_typer(ledger.app, name="ledger")
 app.command("train")(train.command)
 app.command("pate")(pate.command)
 app.command("synthesize")(synthesize.command)
+app.command("federate")(federate.command)
 app.command("stats")(stats.command)
 app.command("fit")(fit.command)
 app.command("audit")(audit.command)

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from sfumato import Budget, Ledger
+from sfumato.datasets import load
+from sfumato.errors import BudgetExceededError, InvalidParameterError
+from sfumato.federated.clients.client_rows import AssignedRows, LazyRows
+from sfumato.federated.clients.local_training import LocalTraining, local_update
+from sfumato.federated.clients.partitions import iid
+from sfumato.federated.federate import federate
+from sfumato.testing import seeded
+from sfumato.training import AdaptiveClip, BandedNoise, Clipping, CyclicBatches
+
+LOCAL = LocalTraining(epochs=1, batch_size=4, learning_rate=0.2)
+
+
+def rows(count=60):
+    draws = torch.Generator().manual_seed(0)
+    x = torch.randn(count, 3, generator=draws)
+    return x, (x.sum(1) > 0).long()
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+
+
+def federated(clients, **options):
+    settings = {"rounds": 3, "expected_cohort_size": 10, "local": LOCAL, "progress": False, "delta": 1e-3}
+    model = options.pop("model", None) or network()
+    return federate(model, clients, **settings | {"noise_multiplier": 1.0, "generator": seeded(0)} | options)
+
+
+def test_without_noise_all_clients_together_are_federated_averaging():
+    clients = iid(rows(), clients=10)
+    model = network()
+    for step in range(3):
+        updates = [local_update(model, clients.rows(c), LOCAL, client=c, step=step) for c in range(10)]
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                parameter.sub_(sum(update[name] for update in updates) / 10)
+    run = federated(clients, noise_multiplier=1e-9, clip_norm=1e3)
+    for found, wanted in zip(run.model.parameters(), model.parameters(), strict=True):
+        assert torch.allclose(found, wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("poison", [torch.nan, torch.inf, 1e30])
+def test_one_client_moves_the_model_by_at_most_the_clip_norm(poison):
+    x, y = rows()
+    owner = torch.arange(60) % 10
+    hostile = x.clone()
+    hostile[owner == 3] = poison
+    once = {"rounds": 1, "noise_multiplier": 1e-9, "clip_norm": 0.1}
+    with_client = federated(AssignedRows((hostile, y), owner, clients=10), **once)
+    without = federated(AssignedRows((x, y), owner.where(owner != 3, -1), clients=10), **once)
+    moved = [a - b for a, b in zip(with_client.model.parameters(), without.model.parameters(), strict=True)]
+    assert torch.cat([part.flatten() for part in moved]).norm() <= 0.1 / 10 * (1 + 1e-3)
+
+
+def test_a_client_that_cannot_be_read_stops_nothing():
+    def read(client):
+        if client == 4:
+            raise OSError("secret path")
+        return rows(6)
+
+    run = federated(LazyRows(read, clients=10, like=rows(0)))
+    assert run.history[-1].step == 3
+
+
+def test_the_unit_is_a_client_and_the_statement_says_so():
+    run = federated(iid(rows(), clients=10))
+    assert run.guarantee.privacy_unit == "client" and "its update" in run.statement()
+
+
+def test_a_run_is_charged_before_a_client_is_read(tmp_path):
+    account = Ledger(tmp_path / "ledger.db").open(
+        "people", privacy_unit="client", budget=Budget(epsilon=1, delta=1e-3)
+    )
+    read = []
+
+    def reading(client):
+        read.append(client)
+        return rows(6)
+
+    clients = LazyRows(reading, clients=10, like=rows(0))
+    with pytest.raises(BudgetExceededError):
+        federated(clients, noise_multiplier=0.1, account=account, purpose="too much", generator=None)
+    assert not read
+    federated(clients, noise_multiplier=9.0, account=account, purpose="little", generator=None)
+    assert read and account.spent().epsilon > 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {
+            "clipping": Clipping(
+                clip_norm=1.0, adaptive=AdaptiveClip(quantile=0.5, count_noise_multiplier=5.0)
+            )
+        },
+        {
+            "sampling": CyclicBatches(batch_size=5, public_size=10),
+            "correlation": BandedNoise(bands=2),
+            "relation": "zero-out",
+        },
+        {"optimizer": lambda parameters: torch.optim.Adam(parameters, lr=0.1)},
+        {"local": LocalTraining(proximal=0.5, momentum=0.9)},
+    ],
+)
+def test_every_way_to_run_a_federation_takes_its_rounds(options):
+    model = network()
+    before = copy.deepcopy(model.state_dict())
+    run = federated(iid(rows(), clients=10), model=model, **options)
+    assert run.mechanism.steps == 3
+    assert any(not torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"steps": 3}, "set by rounds"),
+        ({"expected_batch_size": 3}, "expected_cohort_size"),
+        ({"public_size": 3}, "number of clients"),
+        ({"rounds": 0}, "rounds must be"),
+        ({"expected_cohort_size": 11}, "at most"),
+        ({"epsilom": 1.0}, "Did you mean"),
+    ],
+)
+def test_wrong_settings_say_what_to_do(wrong, said):
+    with pytest.raises(InvalidParameterError, match=said):
+        federated(iid(rows(), clients=10), **wrong)
+
+
+def test_digits_are_learned_at_little_noise():
+    data = load("digits")
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    run = federated(
+        iid(data, clients=50),
+        model=model,
+        rounds=15,
+        expected_cohort_size=25,
+        noise_multiplier=0.01,
+        clip_norm=3.0,
+        local=LocalTraining(epochs=3, batch_size=8, learning_rate=0.3),
+        evaluation=data.test,
+    )
+    assert run.accuracy is not None and run.accuracy > 0.9
