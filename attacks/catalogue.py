@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attacks on every mechanism, statistic, estimator and label method: claim and lower bound, side by side.
+"""Attacks on every mechanism, statistic, estimator, label method and generator: claim beside lower bound.
 
-Tests compare the cases (`releases`, `learners`) with the public names of `mechanisms`, `statistics`,
-`estimators` and `labels`, so none is left out. Methods with many steps are attacked by `trainers`.
-Distributions that are known are also computed exactly (`exact_discrete`).
+Tests compare the cases (`releases`, `learners`, `generators`) with the public names of `mechanisms`,
+`statistics`, `estimators`, `labels` and `generative`, so none is left out. Methods with many steps are
+attacked by `trainers`. Distributions that are known are also computed exactly (`exact_discrete`).
 
 Guarantee  All lower bounds of a catalogue together have the stated confidence: if every claim is true, none
            is contradicted in at least that share of catalogues.
@@ -11,6 +11,7 @@ Guarantee  All lower bounds of a catalogue together have the stated confidence: 
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from attacks.generators import FITS, audited_fits, generator_cases
 from attacks.learners import estimator_cases, label_cases
 from attacks.releases import Case, mechanism_cases, statistic_cases
 from attacks.selections import margin_cases
@@ -20,9 +21,10 @@ from sfumato.accounting.guarantee import round_up
 from sfumato.audit.evidence.results import AuditResult, confidence_of_each
 from sfumato.audit.mechanisms.exact_discrete import audit_discrete
 from sfumato.audit.mechanisms.mechanism_attack import audit_mechanism, runs_needed
+from sfumato.audit.runs.canaries import Canaries
 from sfumato.mechanisms.random import Generator, resolve
 
-__all__ = ["learners", "mechanisms", "table", "voters"]
+__all__ = ["generators", "learners", "mechanisms", "table", "voters"]
 
 
 def mechanisms(
@@ -99,14 +101,52 @@ def voters(
     return _one_by_one(vote_cases(), trials, confidence, generator)
 
 
+def generators(
+    trials: int = 4000,
+    *,
+    canaries: int = 2000,
+    confidence: float = 0.95,
+    generator: Generator | None = None,
+) -> Iterator[AuditResult]:
+    """Attack generators of synthetic data, and fit those that DP-SGD trains once each, with canaries.
+
+    Args:
+        trials: The number of runs on each of two neighbors. Slow cases run less often, but never too few to
+            contradict the claim.
+        canaries: The number of canaries of each fit.
+        confidence: The confidence of all bounds together.
+        generator: The source of randomness, or None for secure randomness from the operating system.
+
+    Returns:
+        The result of each case, one after the other.
+
+    Raises:
+        InvalidParameterError: If `trials` or `canaries` is not a positive whole number.
+
+    >>> from sfumato.testing import seeded
+    >>> next(generators(100, generator=seeded(0))).refuted
+    False
+    """
+    _check.count(canaries=canaries)
+    cases, source = generator_cases(), resolve(generator)
+    each = confidence_of_each(confidence, (*cases, *FITS))
+    yield from _in_turn(cases, trials, each, source)
+    yield from audited_fits(Canaries(count=canaries, confidence=each), generator=source)
+
+
 def _one_by_one(
     cases: Sequence[Case], trials: int, confidence: float, generator: Generator | None
 ) -> Iterator[AuditResult]:
     """Attack one case after the other, under one confidence."""
+    return _in_turn(cases, trials, confidence_of_each(confidence, cases), resolve(generator))
+
+
+def _in_turn(
+    cases: Sequence[Case], trials: int, confidence: float, generator: Generator
+) -> Iterator[AuditResult]:
     _check.count(trials=trials)
-    source, each = resolve(generator), confidence_of_each(confidence, cases)
     for index, case in enumerate(cases):
-        yield _attacked(case, trials, each, source.fork("case", index))
+        yield _attacked(case, trials, confidence, generator.fork("case", index))
 
 
 def _attacked(case: Case, trials: int, confidence: float, generator: Generator) -> AuditResult:

@@ -13,9 +13,9 @@ Ideal     One run of a Gaussian mechanism of known epsilon (1, 2, 4, 8 at delta 
 Power     How small a mistake an audit of one run sees: benchmarks/models/power.py.
 Cost      How much more time a run takes with 1000 canaries than without, in percent: a small network for
           pictures, batches of about 512 of 20,000 made-up ones, 1000 steps. Bar: 10%.
-Claims    Every mechanism, statistic, estimator, label method and way to train of this library: the lower
-          bound of an attack, and for a bar what is claimed, which no bound should exceed. All bounds of a
-          table hold together.
+Claims    Every mechanism, statistic, estimator, label method, generator and way to train of this library:
+          the lower bound of an attack, and for a bar what is claimed, which no bound should exceed. All
+          bounds of a table hold together.
 Lira      Membership inference with 16 shadow models on CIFAR-10: benchmarks/models/lira.py.
 Exposure  Secrets planted in Shakespeare: benchmarks/models/exposure.py.
 Data      As in benchmarks/accuracy.py: SFUMATO_DATA names a folder. A part without its data is skipped.
@@ -47,7 +47,7 @@ from sfumato.audit.runs.canaries import Canaries
 from sfumato.training import Runtime, train
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from attacks.catalogue import learners, mechanisms, table, voters
+from attacks.catalogue import generators, learners, mechanisms, table, voters
 from attacks.trainers import trainers
 
 DELTA, CONFIDENCE = 1e-5, 0.95
@@ -160,6 +160,9 @@ def claims(quick: bool, device: str) -> Iterator[Row]:
         ),
         "estimators and label methods": islice(learners(100 if quick else 2000), 2 if quick else None),
         "votes of teachers": islice(voters(200 if quick else 4000), 3 if quick else None),
+        "generators of synthetic data": islice(
+            generators(200 if quick else 4000, canaries=400 if quick else 2000), 3 if quick else None
+        ),
         "ways to train": islice(trainers(400 if quick else 2000), 1 if quick else None),
     }
     for subject, results in everything.items():

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sfumato.audit.evidence.results import AuditResult, Check, LowerBound
     from sfumato.audit.evidence.roc import Roc
     from sfumato.audit.mechanisms.exact_discrete import audit_discrete, audit_laws, exact_epsilon
-    from sfumato.audit.mechanisms.ledger_records import check_marked, check_one_result
+    from sfumato.audit.mechanisms.ledger_records import check_marked, check_one_result, check_stated
     from sfumato.audit.mechanisms.mechanism_attack import (
         Vectorized,
         audit_mechanism,
@@ -71,6 +71,7 @@ __all__ = [
     "check_one_result",
     "check_paid_first",
     "check_sensitivity",
+    "check_stated",
     "check_stays_spent",
     "coin_flips",
     "confidences",
@@ -117,6 +118,7 @@ _HOMES = {
     "check_one_result": "mechanisms.ledger_records",
     "check_paid_first": "mechanisms.payment_order",
     "check_sensitivity": "mechanisms.replay",
+    "check_stated": "mechanisms.ledger_records",
     "check_stays_spent": "mechanisms.payment_order",
     "coin_flips": "models.shadow_models",
     "confidences": "models.shadow_models",

@@ -5,7 +5,8 @@ import pytest
 
 from sfumato import Budget, Ledger
 from sfumato.accounting.events import PureDpEvent
-from sfumato.audit.mechanisms.ledger_records import check_marked, check_one_result
+from sfumato.accounting.guarantee import Guarantee, Relation
+from sfumato.audit.mechanisms.ledger_records import check_marked, check_one_result, check_stated
 from sfumato.audit.mechanisms.neighbor_distances import LeakError
 from sfumato.errors import InvalidParameterError, LedgerError
 from sfumato.statistics import count
@@ -56,3 +57,21 @@ def test_a_release_that_is_not_marked_is_found(account):
         check_marked(only_seeds, account)
     with pytest.raises(InvalidParameterError, match="nothing was charged"):
         check_marked(lambda account, generator: None, account)
+
+
+def stated(epsilon, unit="row", relation=Relation.ADD_REMOVE):
+    return Guarantee(epsilon=epsilon, delta=0.0, relation=relation, privacy_unit=unit)
+
+
+def test_a_guarantee_that_is_better_than_what_was_charged_is_found(account):
+    with pytest.raises(InvalidParameterError, match="nothing was charged"):
+        check_stated(stated(1.0), account)
+    for _ in range(2):
+        account.reserve(PureDpEvent(0.5), **CHARGE).begin()
+    account.reserve(PureDpEvent(0.5), **CHARGE).refund()
+    assert check_stated(stated(1.0), account) == pytest.approx(1.0)
+    with pytest.raises(LeakError, match=r"epsilon 1 was charged, but 0\.5 is stated"):
+        check_stated(stated(0.5), account)
+    for other in (stated(1.0, unit="user"), stated(1.0, relation=Relation.REPLACE_ONE)):
+        with pytest.raises(LeakError, match="another relation or privacy unit"):
+            check_stated(other, account)

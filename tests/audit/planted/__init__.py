@@ -13,11 +13,12 @@ order of payment     data that tells when it is read, beside its account (`audit
 budget count         an account that is asked until it refuses (`audit.mechanisms.payment_order`)
 uniform sampling     answers of units with too many rows, beside those of rows drawn uniformly from each
 self-check           a fast engine beside a loop over the first rows (`training.engine.self_check`)
-records              how many results there are for one charge, and which are marked (`ledger_records`)
+records              results for one charge, marks, and what is stated of charges (`ledger_records`)
 """
 
 from . import (
     fresh,
+    generators,
     gradients,
     kept,
     ledger,
@@ -30,6 +31,7 @@ from . import (
     selections,
     statistics,
     steps,
+    synthesis,
     training,
     votes,
 )
@@ -49,6 +51,8 @@ CATALOGUE: tuple[Planted, ...] = (
     *selections.BUGS,
     *votes.BUGS,
     *statistics.BUGS,
+    *generators.BUGS,
+    *synthesis.BUGS,
     *poison.BUGS,
     *models.BUGS,
     *ledger.BUGS,

@@ -27,4 +27,9 @@ def test_rows_do_not_mix():
 def test_sizes_that_do_not_fit_are_told():
     with pytest.raises(InvalidParameterError, match="multiples of 4"):
         DenoisingNetwork.require((1, 10, 8))
+    with pytest.raises(InvalidParameterError, match="not both 4"):
+        DenoisingNetwork.require((1, 4, 4))
+    DenoisingNetwork(channels=1, classes=2, width=8)(
+        torch.zeros(1, 1, 4, 8), torch.zeros(1), torch.tensor([0])
+    )
     DenoisingNetwork.require((1, 28, 28))

@@ -4,6 +4,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -71,6 +72,27 @@ def test_a_label_of_any_kind_in_a_list_leaves_its_own_image_out(label):
     assert rows.labels.tolist() == [1, 0]
 
 
+@pytest.mark.parametrize("label", [None, "x", float("nan"), 2 + 1j, 7])
+@pytest.mark.parametrize("column", [np.array, pd.Series, lambda labels: np.array(labels, dtype=object)])
+def test_a_label_that_changes_the_type_of_a_column_leaves_its_own_image_out(column, label, recwarn):
+    rows = ImageRows.of((torch.zeros(3, 1, 2, 2), column([1, label, 0])), **PUBLIC)
+    assert rows.labels.tolist() == [1, 0] and not recwarn.list
+
+
+def test_a_column_of_whole_numbers_may_lack_one():
+    rows = ImageRows.of((torch.zeros(3, 1, 2, 2), pd.Series([1, None, 0], dtype="Int64")), **PUBLIC)
+    assert rows.labels.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("kind", [torch.as_tensor, np.asarray, lambda image: np.asarray(image).tolist()])
+def test_the_number_of_images_does_not_decide_what_a_list_is(kind):
+    """Two images are images too, and not images and labels."""
+    for count in (1, 2, 3):
+        images = [kind(torch.full((4, 4), 0.5)) for _ in range(count)]
+        rows = ImageRows.of(images, classes=None, public_size=3, conditional=False)
+        assert rows.images.shape == (count, 1, 4, 4)
+
+
 def test_images_of_users_are_refused():
     owned = Examples(torch.zeros(4, 1, 2, 2), torch.arange(4) % 2, user_ids=torch.zeros(4, dtype=torch.int64))
     with pytest.raises(InvalidParameterError, match="users"):
@@ -88,6 +110,8 @@ def test_without_classes_labels_are_not_looked_at():
         ([torch.zeros(2, 2), torch.zeros(3, 2), torch.zeros(2, 2)], {}, "one shape"),
         (torch.zeros(4, 1, 2, 2), {}, "needs a label"),
         ((torch.zeros(4, 1, 2, 2), [0, 1]), {}, "one class number for each"),
+        ((torch.zeros(4, 1, 2, 2), np.zeros((4, 2), dtype=object)), {}, "one class number for each"),
+        ((torch.zeros(2, 2),) * 3, {}, "a tuple is images and labels"),
         ((torch.zeros(4, 2), [0, 1, 0, 1]), {}, "have the shape"),
         ((torch.zeros(4, 1, 2, 2), [0, 1, 0, 1]), {"classes": None}, "pass classes"),
         ((torch.zeros(4, 1, 2, 2), [0, 1, 0, 1]), {"public_size": None}, "pass public_size"),

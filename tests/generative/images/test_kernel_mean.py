@@ -145,6 +145,7 @@ def test_a_folder_keeps_the_generator(stripes, tmp_path):
         {"features": 0},
         {"bandwidths": ()},
         {"bandwidths": (-1.0,)},
+        {"bandwidths": (0.3, 1e-300)},
         {"count_share": 1.0},
         {"architecture": "x"},
     ],

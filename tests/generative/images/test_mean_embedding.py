@@ -8,7 +8,7 @@ import torch
 
 from sfumato.errors import InvalidParameterError
 from sfumato.generative.adversarial.networks import NetworkSampler
-from sfumato.generative.images.mean_embedding import FourierFeatures, Matching
+from sfumato.generative.images.mean_embedding import BANDWIDTHS, FourierFeatures, Matching
 
 
 @pytest.mark.parametrize("images", [torch.zeros(2, 1, 4, 4), torch.ones(2, 1, 4, 4), torch.rand(9, 1, 4, 4)])
@@ -52,7 +52,17 @@ def test_the_loss_is_the_squared_distance_of_means_without_bias():
             assert abs(float(found.mean()) - float(offset[0].square().sum())) < slack + 2e-4
 
 
-@pytest.mark.parametrize("wrong", [{"count": 0}, {"bandwidths": ()}, {"bandwidths": (0.0,)}])
+def test_the_smallest_bandwidth_has_features_of_norm_one():
+    features = FourierFeatures(784, count=64, bandwidths=(BANDWIDTHS[0],))
+    found = features.of(
+        torch.rand(20, 1, 28, 28, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    )
+    assert torch.allclose(found.norm(dim=1), torch.ones(20, dtype=torch.float64), atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"count": 0}, {"bandwidths": ()}, {"bandwidths": (0.0,)}, {"bandwidths": (1e-300,)}]
+)
 def test_numbers_out_of_range_are_refused(wrong):
     with pytest.raises(InvalidParameterError):
         FourierFeatures(4, **{"count": 4, "bandwidths": (0.5,), **wrong})

@@ -130,7 +130,9 @@ def test_what_cannot_be_paid_or_used_costs_nothing(stripes, account):
     assert account.releases() == []
 
 
-@pytest.mark.parametrize("wrong", [{"clusters": 0}, {"shares": (0.5, 0.5, 0.1, 0.1)}, {"norm": -1.0}])
+@pytest.mark.parametrize(
+    "wrong", [{"clusters": 0}, {"shares": (0.5, 0.5, 0.1, 0.1)}, {"norm": -1.0}, {"norm": 1e-320}]
+)
 def test_settings_out_of_range_are_refused(wrong):
     with pytest.raises(InvalidParameterError):
         NoisyMixtures(**wrong)

@@ -73,13 +73,13 @@ class DenoisingNetwork(nn.Module):
             shape: Channels, height and width.
 
         Raises:
-            InvalidParameterError: If height or width is no multiple of 4.
+            InvalidParameterError: If height or width is no multiple of 4, or there are too few pixels.
         """
         _, height, width = shape
-        if height % 4 or width % 4:
+        if height % 4 or width % 4 or height * width <= 16:
             raise InvalidParameterError(
-                f"height and width must be multiples of 4, but images are {height} x {width}. Pad or crop "
-                "them first."
+                f"height and width must be multiples of 4, and not both 4, but images are {height} x {width}. "
+                "Pad or crop them first."
             )
 
     def forward(self, x: Tensor, level: Tensor, labels: Tensor) -> Tensor:

@@ -7,10 +7,10 @@ Guarantee  Shape, number of classes and `public_size` are public and checked. Va
 Unit       One image.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,6 +19,7 @@ from sfumato.errors import InvalidParameterError
 
 __all__ = ["ImageRows", "holdout_images", "public_images"]
 
+_ONE_EACH = "labels must have one class number for each image."
 _LEVELS = 255  # the largest value of a pixel stored in a byte
 
 
@@ -98,14 +99,11 @@ def _parts(data: Any) -> tuple[Any, Any]:
         )
     if hasattr(data, "features") and hasattr(data, "labels"):
         return data.features if scaled is None else scaled.pixels(data.features), data.labels
-    if isinstance(data, tuple | list) and len(data) == 2 and not _is_one_image(data):
-        return data[0], data[1]
-    return data, None
-
-
-def _is_one_image(data: Sequence[Any]) -> bool:
-    """Whether a list of two is a list of two images, and not images and labels."""
-    return all(len(getattr(part, "shape", ())) == 3 for part in data)
+    if not isinstance(data, tuple):
+        return data, None  # a list holds images, however many: two of them are not images and labels
+    if len(data) != 2:
+        raise InvalidParameterError("a tuple is images and labels. Put images that are alone into a list.")
+    return data[0], data[1]
 
 
 def _classes(data: Any, classes: int | None) -> int:
@@ -122,7 +120,7 @@ def _checked_images(images: Any) -> Tensor:
         if len(shapes) > 1:
             raise InvalidParameterError(
                 "images must all have one shape, but these have several. Crop, pad or resize each of them "
-                "to one size first."
+                "to one size first; and put labels beside the images in a tuple, (images, labels)."
             )
         if not images:
             raise InvalidParameterError(
@@ -145,13 +143,27 @@ def _checked_labels(labels: Any, images: Tensor) -> Tensor:
             "this method generates images for a class, so each image needs a label: pass (images, labels), "
             "or use DPGAN, which needs none."
         )
-    known = torch.tensor([_whole(label) for label in labels]) if isinstance(labels, list | tuple) else labels
-    known = torch.as_tensor(known)
+    known = _numbers(labels)
     if known.dim() != 1 or len(known) != len(images):
-        raise InvalidParameterError("labels must have one class number for each image.")
+        raise InvalidParameterError(_ONE_EACH)
     if known.is_floating_point():
         known = torch.where((known == known.floor()) & known.isfinite(), known, -1.0)
     return known.to(device=images.device, dtype=torch.int64)
+
+
+def _numbers(labels: Any) -> Tensor:
+    """Return labels as a tensor. One that is a word or None makes a whole column one of words or objects."""
+    known = labels
+    if not isinstance(labels, Tensor):
+        array = np.array(labels) if hasattr(labels, "dtype") else None
+        if array is not None and array.ndim != 1:
+            raise InvalidParameterError(_ONE_EACH)
+        if array is None or array.dtype.kind not in "biufc":
+            return torch.tensor([_whole(label) for label in labels], dtype=torch.int64)
+        known = torch.as_tensor(array)
+    if known.is_complex():
+        return torch.where(known.imag == 0, known.real, -1.0)
+    return known
 
 
 def _whole(label: object) -> int:

@@ -32,7 +32,7 @@ from sfumato.generative.adversarial.networks import ARCHITECTURES, NetworkSample
 from sfumato.generative.fit_settings import FitKeywords, FitSettings
 from sfumato.generative.generator import ImageGenerator
 from sfumato.generative.images.image_rows import ImageRows
-from sfumato.generative.images.mean_embedding import FourierFeatures, Matching
+from sfumato.generative.images.mean_embedding import BANDWIDTHS, FourierFeatures, Matching
 from sfumato.generative.previews import NO_PREVIEWS, Previews
 from sfumato.mechanisms import tensors
 from sfumato.mechanisms.random import Generator, resolve, words
@@ -83,7 +83,7 @@ class KernelMean:
         if not self.bandwidths:
             raise InvalidParameterError("bandwidths must hold at least one number.")
         for each in self.bandwidths:
-            _check.positive(bandwidths=each)
+            _check.in_range(*BANDWIDTHS, bandwidths=each)
         _check.positive(learning_rate=self.learning_rate)
         _check.probability(count_share=self.count_share, ema_decay=self.ema_decay)
         if self.architecture not in ARCHITECTURES:

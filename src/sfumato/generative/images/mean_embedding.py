@@ -24,7 +24,9 @@ from sfumato.generative.previews import NO_PREVIEWS, Previews
 from sfumato.training.record.progress import ProgressBar
 from sfumato.training.weight_average import WeightAverage
 
-__all__ = ["FourierFeatures", "Matching"]
+__all__ = ["BANDWIDTHS", "FourierFeatures", "Matching"]
+
+BANDWIDTHS = (1e-6, 1e6)  # the least and the most: below, angles could be infinite, which no noise hides
 
 _SEED = 2002_11603  # public: anyone may know the projections
 _ROWS_AT_ONCE = 4096
@@ -37,7 +39,8 @@ class FourierFeatures:
     Args:
         pixels: The number of values of an image.
         count: The number of features, rounded up to a multiple of twice the number of bandwidths.
-        bandwidths: The bandwidths of the Gaussian kernels, as root mean squared differences of pixels.
+        bandwidths: The bandwidths of the Gaussian kernels, as root mean squared differences of pixels, from
+            1e-6 to 1e6.
 
     Raises:
         InvalidParameterError: If a number is out of range.
@@ -51,7 +54,7 @@ class FourierFeatures:
         if not bandwidths:
             raise InvalidParameterError("bandwidths must hold at least one number.")
         for each in bandwidths:
-            _check.positive(bandwidth=each)
+            _check.in_range(*BANDWIDTHS, bandwidth=each)
         draws = torch.Generator().manual_seed(_SEED)
         each = math.ceil(count / (2 * len(bandwidths)))
         scales = [1 / (width * math.sqrt(pixels)) for width in bandwidths]

@@ -72,7 +72,7 @@ class NoisyMixtures:
     def __post_init__(self) -> None:
         _check.count(clusters=self.clusters, axes=self.axes, rounds=self.rounds)
         if self.norm is not None:
-            _check.positive(norm=self.norm)
+            _check.in_range(1e-6, 1e6, norm=self.norm)  # below, rounding could move a row beyond its norm
         if len(self.shares) != 4 or min(self.shares) <= 0 or abs(sum(self.shares) - 1) > 1e-9:
             raise InvalidParameterError("shares must be four numbers above 0 that add up to 1.")
 
