@@ -57,7 +57,7 @@ def test_a_named_set_is_learned_drawn_and_evaluated(says):
 
 def test_own_images_are_learned_and_charged_once(says):
     account = Ledger("ledger.db").open("a", privacy_unit="example", budget=Budget(epsilon=20.0, delta=1e-3))
-    code, out, err = says(f"{OWN} --evaluation test.npz --ledger ledger.db --account a --json")
+    code, out, err = says(f"{OWN} --holdout test.npz --ledger ledger.db --account a --json")
     assert code == 0, err
     told = json.loads(out)
     assert told["recorded"] and told["account"] == "a" and len(account.releases()) == 1
@@ -100,8 +100,8 @@ def test_an_evaluation_that_does_not_fit_costs_nothing(says):
     account = Ledger("ledger.db").open("a", privacy_unit="example", budget=Budget(epsilon=20.0, delta=1e-3))
     for x, y in ((np.zeros((4, 6, 6)), [0, 1, 0, 1]), (np.zeros((4, 8, 8)), [7, 7, 7, 7])):
         np.savez("wrong.npz", x=x, y=y)
-        code, _, err = says(f"{OWN} --evaluation wrong.npz --ledger ledger.db --account a")
-        assert code == 2 and "--evaluation must have" in err
+        code, _, err = says(f"{OWN} --holdout wrong.npz --ledger ledger.db --account a")
+        assert code == 2 and "--holdout must have" in err
     assert account.releases() == []
 
 

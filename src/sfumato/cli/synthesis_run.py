@@ -91,7 +91,7 @@ def _named(settings: SynthesisSettings) -> _Images:
 
     given = [
         f"--{name.replace('_', '-')}"
-        for name in ("classes", "public_size", "evaluation")
+        for name in ("classes", "public_size", "holdout")
         if getattr(settings, name) is not None
     ]
     if given:
@@ -121,7 +121,7 @@ def _own(settings: SynthesisSettings) -> _Images:
     return _Images(
         name=Path(settings.data).name,
         rows=rows,
-        holdout=None if settings.evaluation is None else _holdout(settings, rows[0]),
+        holdout=None if settings.holdout is None else _holdout(settings, rows[0]),
         classes=settings.classes,
         public_size=settings.public_size,
     )
@@ -142,12 +142,12 @@ def _arrays(place: str) -> tuple[Any, Any]:
 def _holdout(settings: SynthesisSettings, private: Any) -> tuple[Any, Any]:
     """Return public images and labels in the shape of the private ones; raise now if they do not fit."""
     known = ImageRows.of(
-        _arrays(str(settings.evaluation)), classes=settings.classes, public_size=1, conditional=True
+        _arrays(str(settings.holdout)), classes=settings.classes, public_size=1, conditional=True
     )
     shape = private.shape[1:] if private.ndim == 4 else (1, *private.shape[1:])
     if known.shape != tuple(shape) or len(known.images) == 0:
         raise InvalidParameterError(
-            f"the images of --evaluation must have the shape {list(shape)}, as the private ones have, and at "
+            f"the images of --holdout must have the shape {list(shape)}, as the private ones have, and at "
             f"least one label that is a class; theirs is {list(known.shape)}."
         )
     return known.images, known.labels
@@ -224,7 +224,7 @@ def _evaluated(
             statement=made.statement(),
             holdout=f"the test images of {data.name}"
             if not settings.is_own
-            else f"the images in {settings.evaluation}",
+            else f"the images in {settings.holdout}",
             guarantee=made.guarantee,
             settings={name.replace("_", " "): value for name, value in settings.given().items()},
             study_note=made.study_note,
