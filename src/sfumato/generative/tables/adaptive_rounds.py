@@ -9,8 +9,8 @@ Guarantee  Private counts are used twice: in the score of an exponential mechani
            Everything else is computed from noisy results and public sizes: the model, which candidates fit
            in memory, whether the chosen one does, how much noise comes next, when to stop. A unit of k rows
            moves each L1 distance by at most k, so each score by at most k times the largest weight; it moves
-           a marginal by at most k in Euclidean norm. There are at most `rounds` choices, of `selection_epsilon` each, and the noise is
-           within its budget.
+           a marginal by at most k in Euclidean norm. There are at most `rounds` choices, of
+           `selection_epsilon` each, and the noise is within its budget.
 Neighbors  Add-or-remove. The model that scores are compared with is the same for both neighbors; the number
            of rows, which is private, is estimated from noisy counts.
 Source     McKenna, Mullins, Sheldon, Miklau 2022, arXiv:2201.12677, Algorithms 2 and 3 and Section 4.3, with
