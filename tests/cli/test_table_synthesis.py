@@ -89,3 +89,48 @@ def test_wrong_lines_are_told_and_nothing_is_made(says, more, said):
 def test_delta_is_needed_without_an_account(says):
     code, _, err = says("synthesize people.csv --epsilon 1 --out made.csv")
     assert code == 2 and "--delta" in err
+
+
+def test_a_holdout_gives_scores_errors_and_a_page(says):
+    whole = pd.read_csv("people.csv")
+    whole[::3].to_csv("public.csv", index=False)
+    line = f"{LINE} --domain people.toml --evaluation public.csv --target city --count 300"
+    code, out, err = says(f"{line} --report page.html --json")
+    assert code == 0, err
+    found = json.loads(out)["evaluation"]
+    assert len(found["scores"]) == 4 and min(each["auroc"] for each in found["scores"]) > 0.95
+    assert found["marginals"]["mean_two_way"] < 0.1 and len(found["maps"]) == 2
+    page = Path("page.html").read_text()
+    for part in ("ROC curves", "the rows in public.csv", "t-SNE", "age x city", "charged nothing", "Oslo"):
+        assert part in page
+
+
+def test_a_page_without_a_holdout_shows_shares_and_says_what_is_missing(says):
+    code, out, err = says(f"{LINE} --domain people.toml --report page.html")
+    assert code == 0, err
+    page = Path("page.html").read_text()
+    assert "A holdout of them would add" in page and "75 to 100" in page and "ROC" not in page
+    assert "No sign of collapse" in " ".join(out.split())
+
+
+@pytest.mark.parametrize("target", ["age", "city"])
+def test_a_target_that_no_classifier_can_predict_leaves_the_other_figures(says, target):
+    pd.DataFrame({"age": [1, 2, 3], "city": ["Bern"] * 3}).to_csv("public.csv", index=False)
+    code, out, err = says(f"{LINE} --domain people.toml --evaluation public.csv --target {target}")
+    assert code == 0, err
+    assert "Total-variation" in out and "AUROC" not in out
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("age,town\n1,Rome\n2,Rome\n", "the column 'city'"),
+        ("age,city\n1,Rome\n", "two rows"),
+        ("", "be read"),
+    ],
+)
+def test_a_wrong_holdout_is_told_before_the_charge(says, text, said):
+    Path("public.csv").write_text(text)
+    account = Ledger("ledger.db").open("a", privacy_unit="row", budget=Budget(epsilon=60.0, delta=1e-5))
+    code, _, err = says(f"{LINE} --domain people.toml --evaluation public.csv --ledger ledger.db --account a")
+    assert code == 2 and said in " ".join(err.split()) and account.releases() == []

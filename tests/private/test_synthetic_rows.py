@@ -86,6 +86,27 @@ def test_what_cannot_be_paid_or_synthesized_costs_nothing(tmp_path):
     assert data.account.releases() == dates.account.releases() == []
 
 
+@pytest.mark.parametrize(
+    "cell",
+    [None, "", "x" * 100_000, "a\nb", "NaN", "inf", "1e999", "\u202e"],
+    ids=["none", "empty", "long", "lines", "nan", "inf", "large", "reversed"],
+)
+def test_no_text_stops_a_release(tmp_path, cell):
+    frame = pd.DataFrame({"tea": [*["green"] * 30, cell], "size": [*[1.5] * 30, np.inf]})
+    data = sf.open("t", frame, budget=sf.Budget(epsilon=9.0, delta=1e-5), ledger=tmp_path / "l.db")
+    for domain in ({"tea": Category(values=("green",)), "size": Number(lower=0, upper=2, bins=2)}, None):
+        made = data.synthesize(domain, epsilon=1.0, method=QUICK, progress=False)
+        assert list(made.sample(2).columns) == ["tea", "size"]
+
+
+def test_an_empty_table_has_a_generator(tmp_path):
+    frame = pd.DataFrame({"tea": pd.Series([], dtype=str), "size": pd.Series([], dtype=float)})
+    data = sf.open("t", frame, budget=sf.Budget(epsilon=9.0, delta=1e-5), ledger=tmp_path / "l.db")
+    for domain in ({"tea": Category(values=("green",)), "size": Number(lower=0, upper=2, bins=2)}, None):
+        made = data.synthesize(domain, epsilon=1.0, method=QUICK, progress=False)
+        assert len(made.sample(3)) == 3
+
+
 def test_a_failing_read_stays_spent_and_quotes_nothing(tmp_path, monkeypatch):
     data = opened(tmp_path)
 

@@ -30,7 +30,7 @@ class SynthesisSettings:
     domain: str | None = flag(
         "Of a table: a TOML file that declares its columns; they are bought if not said."
     )
-    target: str | None = flag("Of a table: the column that matters most.")
+    target: str | None = flag("Of a table: the column that matters most, which classifiers predict.")
     type: list[str] | None = flag("Of a CSV file: a column's type, as age=number; repeat.")  # noqa: RUF009
     privacy_unit: str | None = flag("Of a table: the column that names the owner of each row.")
     contribution_bound: int | None = flag("Of a table: how many rows of one owner count; 1 if not said.")
@@ -41,7 +41,7 @@ class SynthesisSettings:
         "Of your own file: the number of rows that may be known, such as a rounded one."
     )
     evaluation: str | None = flag(
-        "Of your own file: rows that are NOT protected, in the same form, to evaluate with."
+        "Of your own file: another one of rows that are NOT protected, to evaluate with."
     )
     device: str | None = flag("Where to train, such as cuda; a GPU if there is one.")
     audit: int | None = flag("Let this many canaries audit DP-SGD, where the method uses it.")

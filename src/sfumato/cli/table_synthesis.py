@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `sfumato synthesize` for a CSV or Parquet file: from settings to a file of synthetic rows.
+"""The command `sfumato synthesize` for a CSV or Parquet file: from settings to synthetic rows and their page.
 
 Columns are declared in a TOML file, or their values are bought with a share of epsilon:
 
@@ -13,7 +13,9 @@ Columns are declared in a TOML file, or their values are bought with a share of 
     [income]
     unknown = "number"
 
-Failure    Settings, files, the account and the place that is written to are checked before the charge.
+Guarantee  The evaluation reads synthetic rows, and those of the holdout, which are not protected.
+Failure    Settings, files, the account and the places that are written to are checked before the charge. A
+           holdout in which classifiers find nothing to predict leaves the other figures.
 """
 
 import tomllib
@@ -23,34 +25,27 @@ from typing import Any
 from sfumato import _check, _files
 from sfumato.accounting.default_delta import delta_note
 from sfumato.cli.column_types import column_types
-from sfumato.cli.places import account_at
-from sfumato.cli.show import show_facts, show_text
+from sfumato.cli.places import account_at, begin_page
+from sfumato.cli.show import show_facts, show_text, waiting
 from sfumato.cli.synthesis_settings import SynthesisSettings
 from sfumato.errors import InvalidParameterError
+from sfumato.generative.evaluation import Evaluation, EvaluationSettings, evaluate, evaluation_report
 from sfumato.generative.tables.bought_domain import Column, UnknownCategory, UnknownNumber
 from sfumato.generative.tables.domain import Category, Number
 from sfumato.generative.tables.noisy_marginals import NoisyMarginals
 from sfumato.generative.tables.table_generator import TableGenerator
 from sfumato.ledger import Account
 from sfumato.ledger.recorded import is_recorded, record_note
+from sfumato.mechanisms.random import study_note
 from sfumato.private.synthetic_rows import bought_columns, synthetic_rows
+from sfumato.report import write_report
 from sfumato.statistics.sources.private_tables import PrivateTable
 from sfumato.statistics.sources.tables import private_table
 from sfumato.testing import seeded
 
 __all__ = ["run"]
 
-_IMAGES_ONLY = (
-    "method",
-    "label",
-    "classes",
-    "image_size",
-    "public_size",
-    "evaluation",
-    "device",
-    "audit",
-    "report",
-)
+_IMAGES_ONLY = ("method", "label", "classes", "image_size", "public_size", "device", "audit")
 _WRITTEN = (".parquet", ".csv")
 
 
@@ -65,7 +60,10 @@ def run(settings: SynthesisSettings, *, as_json: bool) -> None:
         types=types or None,
     )
     columns = bought_columns(table) if settings.domain is None else _declared(settings.domain)
+    holdout = None if settings.evaluation is None else _public(settings, tuple(columns))
     account = account_at(settings.ledger, settings.account)
+    if settings.report is not None:
+        begin_page(settings.report)
     made = _fitted(settings, table, columns, account)
     rows = made.sample(settings.count, seed=settings.seed)
     place = Path(str(settings.out))
@@ -74,7 +72,13 @@ def run(settings: SynthesisSettings, *, as_json: bool) -> None:
     else:
         _files.write_whole(place, rows.to_csv(index=False).encode())
     made.save(_generator_place(place))
-    _show(settings, made, len(rows), account, as_json=as_json)
+    found = None
+    if holdout is not None or settings.report is not None:
+        with waiting("Evaluating"):
+            found = _evaluated(settings, made, rows, holdout)
+    if found is not None and settings.report is not None:
+        write_report(settings.report, _page(settings, made, found, account))
+    _show(settings, made, len(rows), account, found, as_json=as_json)
 
 
 def _generator_place(place: Path) -> Path:
@@ -141,6 +145,54 @@ def _column(name: str, settings: Any) -> Column:
         ) from None
 
 
+def _public(settings: SynthesisSettings, names: tuple[str, ...]) -> Any:
+    """Return the rows of the holdout; raise now if they do not fit."""
+    import pandas as pd  # a second to import
+
+    place = Path(str(settings.evaluation))
+    try:
+        found = pd.read_parquet(place) if place.suffix == ".parquet" else pd.read_csv(place)
+    except Exception as error:  # of any kind of file; it is public
+        raise InvalidParameterError(f"the holdout {settings.evaluation!r} cannot be read: {error}") from error
+    missing = [name for name in names if name not in found.columns]
+    if missing or len(found) < 2:
+        lacks = f"the column {missing[0]!r}" if missing else "at least two rows"
+        raise InvalidParameterError(f"the holdout {settings.evaluation!r} needs {lacks}.")
+    return found
+
+
+def _evaluated(settings: SynthesisSettings, made: TableGenerator, rows: Any, holdout: Any) -> Evaluation:
+    """Evaluate rows; without the target where it is no category, or no public row has one that is known."""
+    how = EvaluationSettings(t_sne=settings.report is not None)
+    try:
+        return evaluate(rows, holdout, columns=made.domain, target=settings.target, settings=how)
+    except InvalidParameterError:
+        if settings.target is None:
+            raise
+        return evaluate(rows, holdout, columns=made.domain, settings=how)
+
+
+def _page(
+    settings: SynthesisSettings, made: TableGenerator, found: Evaluation, account: Account | None
+) -> str:
+    name = Path(str(settings.data)).name
+    target = made.domain.columns.get(settings.target or "")
+    return evaluation_report(
+        found,
+        title=f"Synthetic rows of {name}",
+        data=name,
+        statement=made.statement(),
+        holdout=None if settings.evaluation is None else f"the rows in {settings.evaluation}",
+        guarantee=made.guarantee,
+        class_names=[str(v) for v in target.values]
+        if found.scores and isinstance(target, Category)
+        else None,
+        settings={name.replace("_", " "): value for name, value in settings.given().items()},
+        study_note=None if settings.seed is None else study_note(seeded(settings.seed)),
+        ledger_statement=None if account is None else account.statement().text,
+    )
+
+
 def _fitted(
     settings: SynthesisSettings, table: PrivateTable, columns: dict[str, Column], account: Account | None
 ) -> TableGenerator:
@@ -164,7 +216,13 @@ def _fitted(
 
 
 def _show(
-    settings: SynthesisSettings, made: TableGenerator, rows: int, account: Account | None, *, as_json: bool
+    settings: SynthesisSettings,
+    made: TableGenerator,
+    rows: int,
+    account: Account | None,
+    found: Evaluation | None,
+    *,
+    as_json: bool,
 ) -> None:
     facts: dict[str, Any] = {
         "data": Path(str(settings.data)).name,
@@ -174,10 +232,12 @@ def _show(
         "rows": rows,
         "out": settings.out,
         "generator": str(_generator_place(Path(str(settings.out)))),
+        "report": settings.report,
     }
     if as_json:
         said = record_note(account), delta_note(made.guarantee.delta)
-        more = {"settings": settings.given(), "statement": made.statement()}
+        more: dict[str, Any] = {"settings": settings.given(), "statement": made.statement()}
+        more["evaluation"] = None if found is None else found.to_dict()
         show_facts("", facts | more | {"notes": [note for note in said if note is not None]}, as_json=True)
         return
     show_facts(
@@ -185,4 +245,6 @@ def _show(
         {name: value for name, value in facts.items() if value is not None},
         as_json=False,
     )
+    if found is not None:
+        show_text(f"\n{found}")
     show_text(f"\n{made.statement()}")

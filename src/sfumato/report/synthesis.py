@@ -23,6 +23,7 @@ from sfumato.report.promise import promise, study_warning
 __all__ = ["SynthesisFacts", "synthesis_report"]
 
 Points = Sequence[tuple[float, float]]
+Shares = Sequence[tuple[str, float, float | None]]
 
 _SCORED = (
     "Each classifier learned from synthetic rows, and its setting was chosen on synthetic rows. Then it was "
@@ -44,7 +45,8 @@ class SynthesisFacts:
         data: The name of the synthetic data.
         rows: The number of synthetic rows.
         statement: The paragraph that states the privacy of the synthetic data.
-        holdout: Which public rows it was compared with, in words.
+        holdout: Which public rows it was compared with, in words; None if there are none.
+        without_holdout: What public rows would add, in a sentence.
         charged: What the evaluation itself charged, in sentences; empty if it read no private row.
         collapse: Signs of collapse, in sentences; empty if there is none.
         scores: One row for each classifier: its name, accuracy, AUROC or None, and a note or None.
@@ -55,6 +57,7 @@ class SynthesisFacts:
         maps: Groups of points by name, for each map by its title.
         distances: Sentences about distances: to public rows, and in feature space.
         marginals: The error of each column, by name; empty for images.
+        columns: The values of each column, with their shares of synthetic and of public rows.
         marginals_in_words: The errors of marginals, in sentences.
         memorization: What the charged test of copies found, in words; None if it was not made.
         guarantee: The guarantee of the synthetic data; None if it is only stated in words.
@@ -65,7 +68,8 @@ class SynthesisFacts:
     data: str
     rows: int
     statement: str
-    holdout: str
+    holdout: str | None
+    without_holdout: str = ""
     charged: Sequence[str] = ()
     collapse: Sequence[str] = ()
     scores: Sequence[tuple[str, float, float | None, str | None]] = ()
@@ -76,6 +80,7 @@ class SynthesisFacts:
     maps: Mapping[str, Mapping[str, Points]] = field(default_factory=dict[str, Mapping[str, Points]])
     distances: Sequence[str] = ()
     marginals: Mapping[str, float] = field(default_factory=dict[str, float])
+    columns: Mapping[str, Shares] = field(default_factory=dict[str, Shares])
     marginals_in_words: str | None = None
     memorization: str | None = None
     guarantee: Guarantee | None = None
@@ -109,6 +114,7 @@ def synthesis_report(facts: SynthesisFacts, *, title: str, ledger_statement: str
         section("Classifiers that learned from synthetic rows", *_scores(facts)) if facts.scores else "",
         section("Fidelity and diversity", *_classes(facts)),
         section("Marginals", *_marginals(facts)) if facts.marginals else "",
+        section("Columns", *_columns(facts)) if facts.columns else "",
         section("Maps", _paragraph(_MAPS), *_maps(facts)) if facts.maps else "",
         section("Memorization", *_memorization(facts)),
         section("Settings", facts_table(facts.settings)) if facts.settings else "",
@@ -137,9 +143,11 @@ def _cards(facts: SynthesisFacts) -> str:
 
 def _promised(facts: SynthesisFacts) -> list[str]:
     said = [] if facts.guarantee is None else [promise(facts.guarantee, released="the synthetic data")]
-    nothing = "This evaluation charged nothing: it read synthetic rows and public rows, and no private row."
+    rows = "synthetic rows" if facts.holdout is None else "synthetic rows and public rows"
+    nothing = f"This evaluation charged nothing: it read {rows}, and no private row."
     paid = " ".join(["This evaluation charged:", *facts.charged]) if facts.charged else nothing
     public = f"The public rows are {facts.holdout}. They are not protected, and figures on them are exact."
+    public = facts.without_holdout if facts.holdout is None else public
     return [*said, *map(_paragraph, (facts.statement, paid, public))]
 
 
@@ -174,6 +182,19 @@ def _marginals(facts: SynthesisFacts) -> list[str]:
     chart = bar_chart({name: round(error, 4) for name, error in facts.marginals.items()}, title=caption)
     words = [_paragraph(facts.marginals_in_words)] if facts.marginals_in_words else []
     return [*words, '<div class="curves">', _figure(caption, chart), "</div>"]
+
+
+def _columns(facts: SynthesisFacts) -> list[str]:
+    heads = (
+        ("value", "synthetic rows") if facts.holdout is None else ("value", "synthetic rows", "public rows")
+    )
+    found = ['<div class="curves">']
+    for name, rows in facts.columns.items():
+        told = [
+            (value, *(f"{share:.1%}" for share in shares if share is not None)) for value, *shares in rows
+        ]
+        found.append(_figure(name, rows_table(heads, told)))
+    return [*found, "</div>"]
 
 
 def _maps(facts: SynthesisFacts) -> list[str]:

@@ -17,7 +17,7 @@ from sfumato.generative.evaluation.distances import (
     on_grid,
     public_rows,
 )
-from sfumato.generative.evaluation.table_columns import Categories, Edges
+from sfumato.generative.tables.domain import Category, Number
 
 RNG = np.random.default_rng(0)
 
@@ -88,7 +88,7 @@ def test_copies_of_public_rows_are_seen_and_others_are_not():
 
 
 def test_tables_are_compared_by_their_declared_columns():
-    columns = {"age": Edges((0, 100)), "sex": Categories(("f", "m"))}
+    columns = {"age": Number(lower=0, upper=100), "sex": Category(values=("f", "m"))}
     table = {"age": [10, 90], "sex": ["f", "m"]}
     assert holdout_distances(table, table, columns=columns).copies_share == 1.0
     assert grid_rows({"age": [None], "sex": [[]]}, (0.0, 1.0), columns).tolist() == [[0, STEPS, 0, 0, STEPS]]

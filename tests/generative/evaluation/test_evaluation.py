@@ -10,9 +10,10 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 
 from sfumato.errors import InvalidParameterError
+from sfumato.generative import UnknownCategory
 from sfumato.generative.evaluation.evaluation import EvaluationSettings, evaluate
 from sfumato.generative.evaluation.memorization import TrainingRows, copy_test, near_copies
-from sfumato.generative.evaluation.table_columns import Categories, Edges
+from sfumato.generative.tables.domain import Category, Domain, Number
 from sfumato.testing import seeded
 from tests.test_extras import ran_without
 
@@ -21,17 +22,22 @@ FAST = EvaluationSettings(
     map_rows=40,
     t_sne=False,
 )
-COLUMNS = {"age": Edges((0, 30, 60, 100)), "sex": Categories(("f", "m")), "sick": Categories((False, True))}
+COLUMNS = {
+    "age": Number(lower=0, upper=100, bins=(0, 30, 60, 100)),
+    "sex": Category(values=("f", "m")),
+    "sick": Category(values=(False, True)),
+}
 
 WITHOUT_TORCH = """
 import numpy as np
 from sklearn.linear_model import LogisticRegression
 from sfumato.errors import MissingDependencyError
-from sfumato.generative.evaluation import Categories, Edges, EvaluationSettings, evaluate, image_network
+from sfumato.generative import Category, Number
+from sfumato.generative.evaluation import EvaluationSettings, evaluate, image_network
 
 x = np.linspace(0, 1, 60)
 table = {"x": x, "y": np.where(x > 0.5, "high", "low")}
-columns = {"x": Edges((0, 0.5, 1)), "y": Categories(("low", "high"))}
+columns = {"x": Number(lower=0, upper=1, bins=2), "y": Category(values=("low", "high"))}
 how = EvaluationSettings(classifiers={"logistic": [LogisticRegression()]}, map_rows=0)
 assert evaluate(table, table, columns=columns, target="y", settings=how).scores[0].auroc == 1.0
 try:
@@ -109,6 +115,21 @@ def test_a_table_without_a_target_has_no_scores():
     assert found.scores == () and found.frechet.distance < 0.1 and "Total-variation" in str(found)
 
 
+def test_a_table_without_a_holdout_has_shares_and_says_what_is_missing():
+    found = evaluate(people(0), columns=Domain(COLUMNS), target="sick", settings=FAST)
+    assert found.holdout_rows == 0 and not found.collapse.collapsed
+    assert (found.scores, found.marginals, found.frechet, found.maps) == ((), None, None, ())
+    assert found.shares["age"].values == ("0 to 30", "30 to 60", "60 to 100", "missing or other")
+    assert sum(found.shares["sick"].synthetic) == pytest.approx(1) and found.shares["sick"].holdout is None
+    assert "A holdout of them would add" in str(found) and "public rows." not in str(found).splitlines()[0]
+    assert json.loads(found.to_json())["shares"]["sex"]["synthetic"][2] == 0.0
+
+
+def test_images_without_a_holdout_are_looked_at_for_collapse(thirds):
+    found = evaluate(pair(thirds[0]), classes=10, settings=FAST)
+    assert found.holdout_rows == 0 and not found.collapse.collapsed and sorted(found.samples) == [*range(10)]
+
+
 def test_a_generator_of_nan_is_reported_and_no_error(thirds):
     images = np.full_like(thirds[0].features, np.nan)
     found = evaluate((images, thirds[0].labels), pair(thirds[1]), classes=10, settings=FAST)
@@ -155,7 +176,8 @@ def test_a_table_needs_neither_torch_nor_pandas(tmp_path):
     [
         ({}, "pass classes"),
         ({"classes": 10, "target": "x"}, "pass classes"),
-        ({"columns": {}}, "at least one column"),
+        ({"columns": {}}, "a domain needs columns"),
+        ({"columns": {"x": UnknownCategory()}}, "columns=generator"),
     ],
 )
 def test_what_is_missing_is_told(given, match):

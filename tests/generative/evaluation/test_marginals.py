@@ -6,10 +6,14 @@ import pandas as pd
 import pytest
 
 from sfumato.errors import InvalidParameterError
-from sfumato.generative.evaluation.marginals import marginal_errors
-from sfumato.generative.evaluation.table_columns import Categories, Edges
+from sfumato.generative.evaluation.marginals import column_shares, marginal_errors
+from sfumato.generative.tables.domain import Category, Number
 
-COLUMNS = {"a": Categories((0, 1)), "b": Categories((0, 1)), "c": Edges((0.0, 0.5, 1.0))}
+COLUMNS = {
+    "a": Category(values=(0, 1)),
+    "b": Category(values=(0, 1)),
+    "c": Number(lower=0.0, upper=1.0, bins=2),
+}
 
 
 def table(rows, *, related, seed):
@@ -27,6 +31,15 @@ def test_errors_are_those_computed_by_hand():
     # Pairs 00 01 10 11 1x: 1/4 each of the first four against 1/2, 0, 0, 1/4, 1/4.
     assert found.two_way == {("a", "b"): 0.5}
     assert found.mean_one_way == 0.125 and found.worst_one_way == 0.25 and found.worst_two_way == 0.5
+
+
+def test_shares_are_those_computed_by_hand_and_named_by_value():
+    columns = {**COLUMNS, "n": Number(lower=0, upper=3, bins=(0, 1, 3), whole=True, missing=False)}
+    made = {"a": [0, 0, 1, None], "b": [0] * 4, "c": [0.1, 0.9, 7, "?"], "n": [0, 1, 2, 3]}
+    found = column_shares(made, columns, holdout={name: values[:2] for name, values in made.items()})
+    assert found["a"].values == ("0", "1", "missing or other") and found["a"].synthetic == (0.5, 0.25, 0.25)
+    assert found["a"].holdout == (1.0, 0.0, 0.0) and found["c"].synthetic == (0.25, 0.5, 0.25)
+    assert found["n"].values == ("0", "1 to 3") and found["n"].synthetic == (0.25, 0.75)
 
 
 def test_real_rows_are_near_the_floor():
@@ -69,3 +82,8 @@ def test_a_constant_column_is_no_error():
 def test_wrong_tables_are_refused(synthetic, holdout, match):
     with pytest.raises(InvalidParameterError, match=match):
         marginal_errors(synthetic, holdout, {"a": COLUMNS["a"]})
+
+
+def test_shares_of_an_empty_table_are_refused():
+    with pytest.raises(InvalidParameterError, match="at least one row"):
+        column_shares({"a": []}, {"a": COLUMNS["a"]})

@@ -15,7 +15,7 @@ from sfumato.accounting import Relation, price
 from sfumato.audit.mechanisms.payment_order import check_paid_first, check_stays_spent
 from sfumato.errors import BudgetExceededError, InvalidParameterError, QueryFailedError
 from sfumato.generative.evaluation.memorization import TrainingRows, copy_test, near_copies
-from sfumato.generative.evaluation.table_columns import Categories, Edges
+from sfumato.generative.tables.domain import Category, Number
 from sfumato.testing import seeded
 
 RNG = np.random.default_rng(0)
@@ -295,7 +295,11 @@ def test_synthetic_rows_that_are_not_finite_are_left_out():
 
 
 def test_copied_rows_of_a_table_are_found():
-    columns = {"age": Edges((0, 50, 100)), "income": Edges((0, 1e5)), "sex": Categories(("f", "m"))}
+    columns = {
+        "age": Number(lower=0, upper=100),
+        "income": Number(lower=0, upper=1e5),
+        "sex": Category(values=("f", "m")),
+    }
 
     def table(seed):
         rng = np.random.default_rng(seed)

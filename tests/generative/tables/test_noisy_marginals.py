@@ -68,6 +68,33 @@ def test_marginals_are_right_at_a_large_epsilon():
     assert abs(made.rows - 20_000) < 50
 
 
+@pytest.mark.parametrize("rows", [300, 20_000])
+def test_all_marginals_of_tied_and_skewed_columns_are_near_the_truth_without_noise(rows):
+    draws = np.random.default_rng(1)
+    rare = np.where(draws.random(rows) < 0.01, "rare", "usual")
+    ties = draws.choice([0, 5, 9], rows, p=[0.98, 0.01, 0.01])
+    both = np.where(rare == "rare", 9, ties)
+    domain = Domain(
+        {
+            "rare": Category(values=["usual", "rare", "never"]),
+            "ties": Number(lower=0, upper=9, bins=10, whole=True),
+            "both": Number(lower=0, upper=9, bins=10, whole=True, missing=False),
+            "even": Category(values=list(range(8)), missing=False),
+        }
+    )
+    table = {"rare": rare, "ties": ties, "both": both, "even": draws.integers(0, 8, rows)}
+    made = NoisyMarginals().fit(table, **{**TERMS, "domain": domain, "epsilon": 1000.0})
+    codes, truth = domain.encode(made.sample(rows, seed=0)), domain.encode(table)
+    for size in (1, 2):
+        for columns in combinations(range(4), size):
+            shape = [domain.sizes[column] for column in columns]
+            one, two = (
+                np.bincount(np.ravel_multi_index(tuple(t[:, columns].T), shape), minlength=math.prod(shape))
+                for t in (codes, truth)
+            )
+            assert np.abs(one - two).sum() / 2 / rows < 0.03, columns
+
+
 def test_a_target_brings_marginals_of_three_columns():
     rng = np.random.default_rng(0)
     one, two = rng.integers(0, 2, (2, 20_000))
@@ -137,6 +164,57 @@ def test_a_row_of_poison_is_a_row_like_any_other(name):
             row = {column: cells[0] for column, cells in table.items()} | {name: poison}
             poisoned = {column: [*cells, row[column]] for column, cells in table.items()}
             replay(fitted, poisoned, table, watch=WATCH)
+
+
+HOSTILE = {
+    "not a number": math.nan,
+    "infinite": -math.inf,
+    "huge": 10**400,
+    "bytes": b"\xff\x00",
+    "long text": "x" * 100_000,
+    "half a character": "\ud800",
+    "a list": [1],
+    "complex": 1j,
+    "a date": pd.Timestamp("2026-01-01"),
+    "beyond 64 bits": 2**64,
+}
+EVERY_KIND = {
+    "listed": Category(values=("tea",)),
+    "number": Number(lower=0, upper=9, bins=3),
+    "bought": UnknownCategory(),
+    "bounded": UnknownNumber(),
+}
+
+
+@pytest.mark.parametrize("kind", list(HOSTILE))
+@pytest.mark.parametrize("usual", ["tea", 3, None])
+def test_no_cell_stops_a_fit_whatever_the_other_cells_are(kind, usual):
+    cells = [*[usual] * 30, HOSTILE[kind]]
+    terms = {**TERMS, "domain": EVERY_KIND, "generator": seeded(0)}
+    for column in (cells, pd.Series(cells, dtype=object)):
+        made = SMALL.fit(dict.fromkeys(EVERY_KIND, column), **terms)
+        assert list(made.sample(2).columns) == list(EVERY_KIND)
+    assert "x" * 300 not in str(made.domain.to_dict())
+
+
+@pytest.mark.parametrize(
+    ("table", "domain"),
+    [
+        ({"a": []}, {"a": Category(values=["x", "y"])}),
+        ({"a": [], "b": []}, {"a": UnknownCategory(), "b": UnknownNumber()}),
+        ({"a": ["x"]}, {"a": Category(values=["x"], missing=False)}),
+        ({"a": [1.0] * 9, "b": ["x"] * 9}, {"a": Number(lower=1, upper=1.5, bins=1), "b": UnknownCategory()}),
+        ({"a": ["z"] * 9}, {"a": Category(values=["x", "y"])}),
+        ({"a": ["z"] * 9}, {"a": Category(values=["x", "y"], missing=False)}),
+        ({"a": [None] * 9, "b": [None] * 9}, {"a": UnknownCategory(), "b": UnknownNumber()}),
+    ],
+    ids=["empty", "empty, bought", "one value", "constant", "never occurs", "the last one", "all missing"],
+)
+def test_a_table_without_information_has_a_generator(table, domain):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made = NoisyMarginals().fit(table, **{**TERMS, "domain": domain})
+    assert len(made.sample(5, seed=0)) == 5 and list(made.sample(1).columns) == list(domain)
 
 
 def test_units_move_the_noise_and_are_bounded():

@@ -28,7 +28,12 @@ if TYPE_CHECKING:
     from sfumato.generative.evaluation.fidelity import ClassFidelity, class_fidelity
     from sfumato.generative.evaluation.frechet import FrechetDistance, frechet_between, frechet_distance
     from sfumato.generative.evaluation.maps import RowMap, pca_map, t_sne_map
-    from sfumato.generative.evaluation.marginals import MarginalErrors, marginal_errors
+    from sfumato.generative.evaluation.marginals import (
+        ColumnShares,
+        MarginalErrors,
+        column_shares,
+        marginal_errors,
+    )
     from sfumato.generative.evaluation.memorization import (
         CopyTest,
         NearCopies,
@@ -38,17 +43,16 @@ if TYPE_CHECKING:
     )
     from sfumato.generative.evaluation.page import evaluation_facts, evaluation_report
     from sfumato.generative.evaluation.rows import LabeledRows, labeled_rows
-    from sfumato.generative.evaluation.table_columns import Categories, Edges, labeled_table
+    from sfumato.generative.evaluation.table_columns import labeled_table
 
 __all__ = [
-    "Categories",
     "ClassFidelity",
     "Classifier",
     "ClassifierScore",
     "CollapseFindings",
     "CollapseSign",
+    "ColumnShares",
     "CopyTest",
-    "Edges",
     "Evaluation",
     "EvaluationSettings",
     "Finding",
@@ -60,6 +64,7 @@ __all__ = [
     "RowMap",
     "TrainingRows",
     "class_fidelity",
+    "column_shares",
     "copy_test",
     "evaluate",
     "evaluation_facts",
@@ -81,14 +86,13 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Categories": "table_columns",
     "ClassFidelity": "fidelity",
     "Classifier": "classifiers",
     "ClassifierScore": "classifier_scores",
     "CollapseFindings": "collapse",
     "CollapseSign": "collapse",
+    "ColumnShares": "marginals",
     "CopyTest": "memorization",
-    "Edges": "table_columns",
     "Evaluation": "evaluation",
     "EvaluationSettings": "evaluation",
     "Finding": "collapse",
@@ -100,6 +104,7 @@ _HOMES = {
     "RowMap": "maps",
     "TrainingRows": "memorization",
     "class_fidelity": "fidelity",
+    "column_shares": "marginals",
     "copy_test": "memorization",
     "evaluate": "evaluation",
     "evaluation_facts": "page",

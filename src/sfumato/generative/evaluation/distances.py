@@ -13,7 +13,6 @@ Edge cases A value beyond the bounds is moved to them. A row with a value that i
            far from all others.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +21,7 @@ import numpy as np
 from sfumato import _check
 from sfumato.errors import InvalidParameterError
 from sfumato.generative.evaluation.rows import Floats, Integers
-from sfumato.generative.evaluation.table_columns import Column, features_of, numbers_of
+from sfumato.generative.evaluation.table_columns import Columns, features_of, numbers_of
 
 __all__ = [
     "STEPS",
@@ -157,7 +156,7 @@ def nearest_on_grid(rows: Floats, others: Floats, *, same: bool = False) -> Floa
     return found
 
 
-def grid_rows(rows: Any, bounds: tuple[float, float], columns: Mapping[str, Column] | None) -> Floats:
+def grid_rows(rows: Any, bounds: tuple[float, float], columns: Columns | None) -> Floats:
     """Return an array or a table on the grid.
 
     Args:
@@ -181,7 +180,7 @@ def grid_rows(rows: Any, bounds: tuple[float, float], columns: Mapping[str, Colu
 
 
 def public_rows(
-    synthetic: Any, holdout: Any, bounds: tuple[float, float], columns: Mapping[str, Column] | None
+    synthetic: Any, holdout: Any, bounds: tuple[float, float], columns: Columns | None
 ) -> tuple[Floats, Floats]:
     """Return synthetic rows that are finite, and public rows, on the grid.
 
@@ -211,7 +210,7 @@ def holdout_distances(
     holdout: Any,
     *,
     bounds: tuple[float, float] = (0.0, 1.0),
-    columns: Mapping[str, Column] | None = None,
+    columns: Columns | None = None,
 ) -> HoldoutDistances:
     """Return how near synthetic rows are to public rows.
 

@@ -6,12 +6,12 @@ Guarantee  `evaluate` reads synthetic rows and public rows. It reads no private 
 Edge cases Synthetic rows that are not finite are a sign of collapse: they are counted, reported and left out
            of the other measures. If no row is finite, the other measures are empty. Classes that are missing
            are reported (`train_on_synthetic`, `collapse`). A table without a target has no scores and no
-           fidelity.
+           fidelity. Without a holdout only signs of collapse, samples and shares of values are left.
 """
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +26,22 @@ from sfumato.generative.evaluation.distances import HoldoutDistances, holdout_di
 from sfumato.generative.evaluation.fidelity import ClassFidelity, class_fidelity
 from sfumato.generative.evaluation.frechet import Features, FrechetDistance, frechet_distance
 from sfumato.generative.evaluation.maps import RowMap, pca_map, t_sne_map
-from sfumato.generative.evaluation.marginals import MarginalErrors, marginal_errors
+from sfumato.generative.evaluation.marginals import (
+    ColumnShares,
+    MarginalErrors,
+    column_shares,
+    marginal_errors,
+)
 from sfumato.generative.evaluation.memorization import NearCopies
 from sfumato.generative.evaluation.rows import Floats, LabeledRows, labeled_rows
-from sfumato.generative.evaluation.table_columns import Column, features_of, labeled_table
+from sfumato.generative.evaluation.table_columns import Columns, features_of, labeled_table
 
-__all__ = ["Evaluation", "EvaluationSettings", "evaluate"]
+__all__ = ["NO_HOLDOUT", "Evaluation", "EvaluationSettings", "evaluate"]
 
+NO_HOLDOUT = (
+    "No public rows were given. A holdout of them would add the scores of classifiers that learned from "
+    "synthetic rows, errors of marginals, fidelity, distances and maps."
+)
 _DISTANCE_ROWS = 2000  # of each kind, whose distances are taken
 
 
@@ -76,13 +85,14 @@ class Evaluation:
     Attributes:
         rows: The number of synthetic rows.
         rows_left_out: The number of synthetic rows that are not finite, which only `collapse` judges.
-        holdout_rows: The number of public rows.
+        holdout_rows: The number of public rows; 0 without a holdout.
         collapse: Signs of collapse.
         scores: The scores of classifiers that learned from synthetic rows.
         fidelity: The fidelity and diversity of each class.
         frechet: The Frechet distance; None if no row is finite.
         distances: The distances to public rows; None if no row is finite or there is one public row.
-        marginals: The errors of marginals of a table; None for images.
+        marginals: The errors of marginals of a table; None for images, or without a holdout.
+        shares: How often each value of each column of a table occurs; empty for images.
         maps: Maps of both kinds of rows.
         samples: Some images of each class, by its number; empty for tables.
         memorization: The result of the charged test of copies; None if it was not made.
@@ -97,6 +107,7 @@ class Evaluation:
     frechet: FrechetDistance | None = None
     distances: HoldoutDistances | None = None
     marginals: MarginalErrors | None = None
+    shares: Mapping[str, ColumnShares] = field(default_factory=dict[str, ColumnShares], repr=False)
     maps: tuple[RowMap, ...] = ()
     samples: Mapping[int, Floats] = field(default_factory=dict[int, Floats], repr=False)
     memorization: NearCopies | None = None
@@ -117,6 +128,7 @@ class Evaluation:
             "frechet": None if self.frechet is None else _fields(self.frechet),
             "distances": None if self.distances is None else _fields(self.distances),
             "marginals": None if self.marginals is None else _marginals(self.marginals),
+            "shares": {name: _fields(each) for name, each in self.shares.items()},
             "maps": [_fields(each) for each in self.maps],
             "memorization": None if self.memorization is None else _memorization(self.memorization),
         }
@@ -154,22 +166,24 @@ class Evaluation:
 
     def __str__(self) -> str:
         notes = dict.fromkeys(note for each in self.scores for note in each.notes)
+        against = f" against {self.holdout_rows:,} public rows" if self.holdout_rows else ""
         parts = [
-            f"{self.rows:,} synthetic rows against {self.holdout_rows:,} public rows.",
+            f"{self.rows:,} synthetic rows{against}.",
             str(self.collapse),
             self.table(),
             *(f"Note: {note}." for note in notes),
             *(self.frechet, self.marginals, self.distances, self.memorization),
+            None if self.holdout_rows else NO_HOLDOUT,
         ]
         return "\n".join(str(part) for part in parts if part)
 
 
 def evaluate(
     synthetic: Any,
-    holdout: Any,
+    holdout: Any = None,
     *,
     classes: int | None = None,
-    columns: Mapping[str, Column] | None = None,
+    columns: Columns | None = None,
     target: str | None = None,
     settings: EvaluationSettings | None = None,
     memorization: NearCopies | None = None,
@@ -179,11 +193,11 @@ def evaluate(
     Args:
         synthetic: The synthetic data: a pair of images [rows, channels, height, width] from 0 to 1 and class
             numbers; or a table, if `columns` are given.
-        holdout: Real data that is public, in the same form.
+        holdout: Real data that is public, in the same form. None means that only signs of collapse and shares
+            of values are reported, which need no real row.
         classes: The number of classes of images.
-        columns: The declared columns of a table, by name: `Edges` or `Categories`.
-        target: The column of a table that classifiers predict, declared with `Categories`. None means no
-            scores.
+        columns: The declared columns of a table, by name: `Number` or `Category`; or `generator.domain`.
+        target: The column of a table that classifiers predict, a `Category`. None means no scores.
         settings: How to evaluate. None means the defaults.
         memorization: The result of `near_copies`, which was charged before; or None.
 
@@ -196,13 +210,18 @@ def evaluate(
     """
     chosen = settings or EvaluationSettings()
     if columns is not None:
-        errors = marginal_errors(synthetic, holdout, columns, seed=chosen.seed)
-        ours, theirs = (_table_rows(table, columns, target) for table in (synthetic, holdout))
-        return _evaluated(ours, theirs, chosen, memorization, errors)
+        found = _evaluated(
+            _table_rows(synthetic, columns, target),
+            None if holdout is None else _table_rows(holdout, columns, target),
+            chosen,
+        )
+        errors = None if holdout is None else marginal_errors(synthetic, holdout, columns, seed=chosen.seed)
+        shares = column_shares(synthetic, columns, holdout=holdout)
+        return replace(found, marginals=errors, shares=shares, memorization=memorization)
     if classes is None or target is not None:
         raise InvalidParameterError("pass classes=... for images, or columns=... for tables.")
-    ours, theirs = (_image_rows(pair, classes) for pair in (synthetic, holdout))
-    return _evaluated(ours, theirs, chosen, memorization, None)
+    public = None if holdout is None else _image_rows(holdout, classes)
+    return replace(_evaluated(_image_rows(synthetic, classes), public, chosen), memorization=memorization)
 
 
 def _image_rows(pair: Any, classes: int) -> LabeledRows:
@@ -211,7 +230,7 @@ def _image_rows(pair: Any, classes: int) -> LabeledRows:
     return labeled_rows(pair[0], pair[1], classes=classes)
 
 
-def _table_rows(table: Any, columns: Mapping[str, Column], target: str | None) -> LabeledRows:
+def _table_rows(table: Any, columns: Columns, target: str | None) -> LabeledRows:
     if target is not None:
         return labeled_table(table, columns, target=target)
     features = features_of(table, columns)
@@ -219,27 +238,23 @@ def _table_rows(table: Any, columns: Mapping[str, Column], target: str | None) -
 
 
 def _evaluated(
-    synthetic: LabeledRows,
-    holdout: LabeledRows,
-    settings: EvaluationSettings,
-    memorization: NearCopies | None,
-    marginals: MarginalErrors | None,
+    synthetic: LabeledRows, holdout: LabeledRows | None, settings: EvaluationSettings
 ) -> Evaluation:
     finite = synthetic.finite
-    found = _Measures(synthetic.take(finite), holdout, settings) if finite.any() else None
+    found = None
+    if holdout is not None and finite.any():
+        found = _Measures(synthetic.take(finite), holdout, settings)
     return Evaluation(
         rows=len(synthetic),
         rows_left_out=int((~finite).sum()),
-        holdout_rows=len(holdout),
+        holdout_rows=0 if holdout is None else len(holdout),
         collapse=find_collapse(synthetic, holdout=holdout, seed=settings.seed),
         scores=found.scores() if found else (),
         fidelity=found.fidelity() if found else (),
         frechet=found.frechet() if found else None,
         distances=found.distances() if found else None,
-        marginals=marginals,
         maps=found.maps() if found else (),
         samples=_samples(synthetic, settings.samples) if synthetic.is_images else {},
-        memorization=memorization,
     )
 
 

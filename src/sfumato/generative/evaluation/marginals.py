@@ -6,23 +6,24 @@ and in the holdout: half the sum of absolute differences, from 0 to 1. `floor` i
 halves of the holdout, which chance alone causes.
 
 Guarantee  Private rows are not read. `holdout` must be public. Bins are declared, not read from a table.
-Edge cases Values outside of the declared bins count in a bin of their own, on both sides. With a single
+Edge cases Numbers beyond the bounds count in the first or the last bin, as in the synthesizer. With a single
            column there is no pair, and these errors are empty.
 Failure    A missing column and an empty table are refused by name.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import Any
 
 import numpy as np
 
 from sfumato.errors import InvalidParameterError
 from sfumato.generative.evaluation.rows import Floats, Integers
-from sfumato.generative.evaluation.table_columns import Column, bins_of
+from sfumato.generative.evaluation.table_columns import Columns, codes_of, declared
+from sfumato.generative.tables.domain import Category, Field
 
-__all__ = ["MarginalErrors", "marginal_errors"]
+__all__ = ["ColumnShares", "MarginalErrors", "column_shares", "marginal_errors"]
 
 _Errors = dict[tuple[str, ...], float]
 
@@ -73,15 +74,70 @@ class MarginalErrors:
         return "\n".join(lines)
 
 
-def marginal_errors(
-    synthetic: Any, holdout: Any, columns: Mapping[str, Column], *, seed: int = 0
-) -> MarginalErrors:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ColumnShares:
+    """How often each value of a column occurs.
+
+    Attributes:
+        values: The categories or bins, in words; the last is "missing or other" if it may occur.
+        synthetic: The share of each in synthetic rows.
+        holdout: The share of each in public rows; None without a holdout.
+    """
+
+    values: tuple[str, ...]
+    synthetic: tuple[float, ...]
+    holdout: tuple[float, ...] | None
+
+
+def column_shares(synthetic: Any, columns: Columns, *, holdout: Any = None) -> dict[str, ColumnShares]:
+    """Return how often each value of each column occurs.
+
+    Args:
+        synthetic: The synthetic table.
+        columns: The declared columns, by name: `Number` or `Category`; or `generator.domain`.
+        holdout: A real table that is public; or None.
+
+    Returns:
+        The shares, by column.
+
+    Raises:
+        InvalidParameterError: If a column is missing or a table is empty.
+
+    >>> from sfumato.generative.tables.domain import Number
+    >>> column_shares({"a": [1, 7, 9]}, {"a": Number(lower=0, upper=9, bins=2, whole=True, missing=False)})
+    {'a': ColumnShares(values=('0 to 4', '5 to 9'), synthetic=(0.333..., 0.666...), holdout=None)}
+    """
+    domain = declared(columns)
+    tables = [codes_of(table, domain) for table in (synthetic, holdout) if table is not None]
+    if not all(len(codes) for codes in tables):
+        raise InvalidParameterError("shares of values need at least one row.")
+    found: dict[str, ColumnShares] = {}
+    for place, (name, field) in enumerate(domain.columns.items()):
+        shares = [_shares(codes[:, [place]], [field.size]) for codes in tables]
+        each = [tuple(share.tolist()) for share in shares]
+        found[name] = ColumnShares(
+            values=_in_words(field), synthetic=each[0], holdout=each[1] if len(each) > 1 else None
+        )
+    return found
+
+
+def _in_words(field: Field) -> tuple[str, ...]:
+    if isinstance(field, Category):
+        known = [str(value) for value in field.values]
+    else:
+        last = 1 if field.whole else 0
+        bins = [(low, high - last) for low, high in pairwise(field.edges)]
+        known = [f"{low:g}" if low == high else f"{low:g} to {high:g}" for low, high in bins]
+    return (*known, "missing or other") if field.missing else tuple(known)
+
+
+def marginal_errors(synthetic: Any, holdout: Any, columns: Columns, *, seed: int = 0) -> MarginalErrors:
     """Return the errors of all marginals of one and of two columns.
 
     Args:
         synthetic: The synthetic table.
         holdout: A real table that is public.
-        columns: The declared columns, by name: `Edges` or `Categories`.
+        columns: The declared columns, by name: `Number` or `Category`; or `generator.domain`.
         seed: The seed of the halves of the holdout.
 
     Returns:
@@ -90,16 +146,16 @@ def marginal_errors(
     Raises:
         InvalidParameterError: If a column is missing, a table is empty, or the holdout has a single row.
 
-    >>> from sfumato.generative.evaluation.table_columns import Categories
-    >>> found = marginal_errors({"a": ["x", "x"]}, {"a": ["x", "y"]}, {"a": Categories(("x", "y"))})
+    >>> found = marginal_errors({"a": ["x", "x"]}, {"a": ["x", "y"]}, {"a": Category(values=["x", "y"])})
     >>> found.one_way
     {'a': 0.5}
     """
-    ours, theirs = bins_of(synthetic, columns), bins_of(holdout, columns)
+    domain = declared(columns)
+    ours, theirs = codes_of(synthetic, domain), codes_of(holdout, domain)
     if len(ours) == 0 or len(theirs) < 2:
         raise InvalidParameterError("marginals need a synthetic row, and at least two holdout rows.")
     order = np.random.default_rng(seed).permutation(len(theirs))
-    names, sizes = list(columns), [column.size for column in columns.values()]
+    names, sizes = list(domain.names), list(domain.sizes)
     found = [_errors(ours, theirs, names, sizes, ways) for ways in (1, 2)]
     floors = [_errors(theirs[order[::2]], theirs[order[1::2]], names, sizes, ways) for ways in (1, 2)]
     return MarginalErrors(

@@ -22,7 +22,7 @@ Source     The test of two shares: Clopper and Pearson 1934. Radius by a holdout
            2020, arXiv:2004.05675 (data-copying).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,7 +35,7 @@ from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError
 from sfumato.generative.evaluation.distances import STEPS, grid_rows, nearest_on_grid, public_rows
 from sfumato.generative.evaluation.rows import Bools, Floats
-from sfumato.generative.evaluation.table_columns import Column
+from sfumato.generative.evaluation.table_columns import Columns
 from sfumato.ledger.account import Account
 from sfumato.mechanisms.random import Generator
 from sfumato.statistics.columns.input_values import is_missing
@@ -75,7 +75,7 @@ class CopyTest:
     holdout_near: int
     holdout_rows: int
     bounds: tuple[float, float]
-    columns: Mapping[str, Column] | None
+    columns: Columns | None
 
     @property
     def radius(self) -> float:
@@ -188,7 +188,7 @@ def copy_test(
     *,
     quantile: float = 0.01,
     bounds: tuple[float, float] = (0.0, 1.0),
-    columns: Mapping[str, Column] | None = None,
+    columns: Columns | None = None,
 ) -> CopyTest:
     """Return the test of `near_copies`: its radius is a quantile of the distances of holdout rows.
 

@@ -8,12 +8,14 @@ Guarantee  The page shows the evaluation, which is public or was paid for, and t
 from collections.abc import Mapping, Sequence
 
 from sfumato.accounting.guarantee import Guarantee
-from sfumato.generative.evaluation.evaluation import Evaluation
+from sfumato.generative.evaluation.evaluation import NO_HOLDOUT, Evaluation
 from sfumato.generative.evaluation.maps import RowMap
+from sfumato.generative.evaluation.marginals import ColumnShares
 from sfumato.report import SynthesisFacts, synthesis_report
 
 __all__ = ["evaluation_facts", "evaluation_report"]
 
+_MOST_VALUES = 16  # of a column that are shown
 _HEADS = (
     "class",
     "synthetic rows",
@@ -31,7 +33,7 @@ def evaluation_report(
     title: str,
     data: str,
     statement: str,
-    holdout: str,
+    holdout: str | None = None,
     guarantee: Guarantee | None = None,
     class_names: Sequence[str] | None = None,
     settings: Mapping[str, object] | None = None,
@@ -45,7 +47,8 @@ def evaluation_report(
         title: The title of the page.
         data: The name of the synthetic data.
         statement: The paragraph that states the privacy of the synthetic data.
-        holdout: Which public rows the holdout is, in words, such as "the public test images of MNIST".
+        holdout: Which public rows the holdout is, in words, such as "the public test images of MNIST". None
+            if there is none.
         guarantee: The guarantee of the synthetic data; None if it is only stated in words.
         class_names: The names of classes. None means their numbers.
         settings: Public settings of the generator, by name.
@@ -73,7 +76,7 @@ def evaluation_facts(
     *,
     data: str,
     statement: str,
-    holdout: str,
+    holdout: str | None = None,
     guarantee: Guarantee | None = None,
     class_names: Sequence[str] | None = None,
     settings: Mapping[str, object] | None = None,
@@ -85,7 +88,7 @@ def evaluation_facts(
         evaluation: The evaluation.
         data: The name of the synthetic data.
         statement: The paragraph that states the privacy of the synthetic data.
-        holdout: Which public rows the holdout is, in words.
+        holdout: Which public rows the holdout is, in words; None if there is none.
         guarantee: The guarantee of the synthetic data; None if it is only stated in words.
         class_names: The names of classes. None means their numbers.
         settings: Public settings of the generator, by name.
@@ -99,7 +102,8 @@ def evaluation_facts(
         data=data,
         rows=evaluation.rows,
         statement=statement,
-        holdout=f"{holdout} ({evaluation.holdout_rows:,} rows)",
+        holdout=f"{holdout} ({evaluation.holdout_rows:,} rows)" if evaluation.holdout_rows else None,
+        without_holdout=NO_HOLDOUT,
         charged=_charged(evaluation),
         collapse=[str(each) for each in evaluation.collapse.findings],
         scores=[(s.classifier, s.accuracy, s.auroc, "; ".join(s.notes) or None) for s in evaluation.scores],
@@ -110,6 +114,7 @@ def evaluation_facts(
         maps={_title(each): _groups(each) for each in evaluation.maps},
         distances=_distances(evaluation),
         marginals=marginals.one_way if marginals is not None else {},
+        columns={name: _shares(each) for name, each in evaluation.shares.items()},
         marginals_in_words=str(marginals) if marginals is not None else None,
         memorization=str(copies) if copies is not None else None,
         guarantee=guarantee,
@@ -161,6 +166,22 @@ def _title(found: RowMap) -> str:
 def _groups(found: RowMap) -> dict[str, list[tuple[float, float]]]:
     kinds = {"public rows": found.holdout, "synthetic rows": found.synthetic}
     return {name: [(float(x), float(y)) for x, y in places] for name, places in kinds.items()}
+
+
+def _shares(found: ColumnShares) -> list[tuple[str, float, float | None]]:
+    """Return the values of a column with their shares: those that occur most, if there are many."""
+    public = found.holdout or (None,) * len(found.values)
+    rows = list(zip(found.values, found.synthetic, public, strict=True))
+    if len(rows) <= _MOST_VALUES:
+        return rows
+    often = sorted(range(len(rows)), key=lambda place: -rows[place][1])
+    kept, rest = sorted(often[:_MOST_VALUES]), often[_MOST_VALUES:]
+    others = (
+        f"{len(rest)} others",
+        sum(rows[place][1] for place in rest),
+        sum(found.holdout[place] for place in rest) if found.holdout else None,
+    )
+    return [*(rows[place] for place in kept), others]
 
 
 def _distances(evaluation: Evaluation) -> list[str]:

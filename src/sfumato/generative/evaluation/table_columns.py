@@ -1,145 +1,62 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Declared columns of a table: numbers between edges, or categories. Bins and features follow from them.
+"""Synthetic and public tables as codes and as features, by the declarations that the synthesizer uses too.
 
-A table is a pandas frame, or any mapping of names to columns of equal length.
+A table is a pandas frame, or any mapping of names to columns of equal length; columns that are not declared
+are left out. A declaration is `Number` or `Category`; that of a generator is `generator.domain`.
 
-Guarantee  Edges and categories are declared, and never read from a table: bins and features of a row depend
-           on that row alone.
-Edge cases A number outside the edges, a missing value, text that is no number and an undeclared category all
-           belong to one more bin, the last. As features they are zeros and a mark in a column of its own. No
+Guarantee  Nothing is read from a table but its cells: codes and features of a row depend on that row and on
+           the declaration alone.
+Edge cases Codes are those of `tables.domain`: a number outside the bounds counts in the first or the last
+           bin, and what is missing or not listed has the last code, or a listed one if `missing=False`. As
+           features, numbers are cut at the bounds, and what is missing is a mark in a column of its own. No
            value of a cell raises an error.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from sfumato.errors import InvalidParameterError
 from sfumato.generative.evaluation.rows import Floats, Integers, LabeledRows, without_torch
-from sfumato.generative.tables.cells import cells_of, place_of, places_of
+from sfumato.generative.tables.cells import cells_of
 from sfumato.generative.tables.cells import numbers_of as column_numbers
+from sfumato.generative.tables.domain import Category, Domain, Field, UnknownDomainError
 
-__all__ = ["Categories", "Column", "Edges", "bins_of", "features_of", "labeled_table", "numbers_of"]
+__all__ = ["Columns", "codes_of", "declared", "features_of", "labeled_table", "numbers_of"]
 
-
-@dataclass(frozen=True, slots=True)
-class Edges:
-    """A column of numbers, and the edges of its bins.
-
-    Args:
-        values: The edges, rising; a bin holds its left edge, and the last one both.
-
-    Raises:
-        InvalidParameterError: If there are fewer than two edges, or they do not rise.
-
-    >>> Edges((0, 10, 20)).bins([5, 10, 20, 99, None]).tolist()
-    [0, 1, 1, 2, 2]
-    """
-
-    values: Sequence[float]
-
-    def __post_init__(self) -> None:
-        edges = np.asarray(self.values, dtype=np.float64)
-        if edges.ndim != 1 or len(edges) < 2 or not (np.isfinite(edges).all() and (np.diff(edges) > 0).all()):
-            raise InvalidParameterError(
-                "edges must be at least two finite numbers, each above the one before."
-            )
-
-    @property
-    def size(self) -> int:
-        """The number of bins, with the one for other values."""
-        return len(self.values)
-
-    def bins(self, column: Any) -> Integers:
-        """Return the bin of each value.
-
-        Args:
-            column: The values.
-
-        Returns:
-            Numbers from 0; the last is that of other values.
-        """
-        numbers, last = _numbers(column), len(self.values) - 1
-        with np.errstate(invalid="ignore"):
-            inside = (numbers >= self.values[0]) & (numbers <= self.values[-1])
-        places = np.searchsorted(self.values, np.where(inside, numbers, self.values[0]), side="right") - 1
-        return np.where(inside, np.minimum(places, last - 1), last).astype(np.int64)
-
-    def features(self, column: Any) -> Floats:
-        """Return each value as a number from 0 to 1, and a mark of other values.
-
-        Args:
-            column: The values.
-
-        Returns:
-            [rows, 2].
-        """
-        numbers, other = _numbers(column), self.bins(column) == self.size - 1
-        low, high = float(self.values[0]), float(self.values[-1])
-        scaled = (np.where(other, low, numbers) - low) / (high - low)
-        return np.stack([scaled, other.astype(np.float64)], axis=1)
+Columns = Domain | Mapping[str, Field]
 
 
-@dataclass(frozen=True, slots=True)
-class Categories:
-    """A column of categories.
+def declared(columns: Columns) -> Domain:
+    """Return the declared columns as a domain.
 
     Args:
-        values: The categories, each once.
+        columns: The declared columns, by name, or a domain.
+
+    Returns:
+        The domain.
 
     Raises:
-        InvalidParameterError: If there is none, or one is repeated.
-
-    >>> Categories(("red", "blue")).bins(["blue", "green", None]).tolist()
-    [1, 2, 2]
+        InvalidParameterError: If no column is declared, or something else is.
     """
-
-    values: Sequence[Any]
-
-    def __post_init__(self) -> None:
-        if isinstance(self.values, str) or len(self.values) == 0 or len(set(self.values)) < len(self.values):
-            raise InvalidParameterError("categories must be a list of at least one value, each once.")
-
-    @property
-    def size(self) -> int:
-        """The number of bins, with the one for other values."""
-        return len(self.values) + 1
-
-    def bins(self, column: Any) -> Integers:
-        """Return the place of each value among the categories.
-
-        Args:
-            column: The values.
-
-        Returns:
-            Numbers from 0; the last is that of other values.
-        """
-        places, other = places_of(self.values), len(self.values)
-        return np.array([place_of(cell, places, other) for cell in cells_of(column)], dtype=np.int64)
-
-    def features(self, column: Any) -> Floats:
-        """Return a mark for each category, and one for other values.
-
-        Args:
-            column: The values.
-
-        Returns:
-            [rows, categories + 1].
-        """
-        return np.eye(self.size)[self.bins(column)]
+    if isinstance(columns, Domain):
+        return columns
+    try:
+        return Domain(columns)
+    except UnknownDomainError as error:
+        raise InvalidParameterError(
+            "columns must be declared by Number(...) or Category(...). For what a generator bought pass "
+            "columns=generator.domain."
+        ) from error
 
 
-Column = Edges | Categories
-
-
-def bins_of(table: Any, columns: Mapping[str, Column]) -> Integers:
-    """Return the bin of each cell.
+def codes_of(table: Any, columns: Columns) -> Integers:
+    """Return the code of each cell.
 
     Args:
         table: The table.
-        columns: The declared columns, by name.
+        columns: The declared columns, by name, or a domain.
 
     Returns:
         [rows, columns].
@@ -147,15 +64,16 @@ def bins_of(table: Any, columns: Mapping[str, Column]) -> Integers:
     Raises:
         InvalidParameterError: If a column is missing, or no column is declared.
     """
-    return np.stack([columns[name].bins(column) for name, column in _columns(table, columns)], axis=1)
+    domain = declared(columns)
+    return domain.encode(_taken(table, domain))
 
 
-def features_of(table: Any, columns: Mapping[str, Column]) -> Floats:
+def features_of(table: Any, columns: Columns) -> Floats:
     """Return a table as numbers from 0 to 1.
 
     Args:
         table: The table.
-        columns: The declared columns, by name.
+        columns: The declared columns, by name, or a domain.
 
     Returns:
         Float64 [rows, features].
@@ -163,22 +81,36 @@ def features_of(table: Any, columns: Mapping[str, Column]) -> Floats:
     Raises:
         InvalidParameterError: If a column is missing, or no column is declared.
 
-    >>> features_of({"age": [20, 60], "sex": ["f", "m"]},
-    ...             {"age": Edges((0, 50, 100)), "sex": Categories(("f", "m"))})
-    array([[0.2, 0. , 1. , 0. , 0. ],
-           [0.6, 0. , 0. , 1. , 0. ]])
+    >>> from sfumato.generative.tables.domain import Number
+    >>> features_of({"age": [20, 60, None], "sex": ["f", "m", "m"]},
+    ...             {"age": Number(lower=0, upper=100), "sex": Category(values=["f", "m"], missing=False)})
+    array([[0.2, 0. , 1. , 0. ],
+           [0.6, 0. , 0. , 1. ],
+           [0. , 1. , 0. , 1. ]])
     """
-    found = [columns[name].features(column) for name, column in _columns(table, columns)]
-    return np.concatenate(found, axis=1)
+    domain = declared(columns)
+    taken = _taken(table, domain)
+    return np.concatenate([_features(field, taken[name]) for name, field in domain.columns.items()], axis=1)
 
 
-def labeled_table(table: Any, columns: Mapping[str, Column], *, target: str) -> LabeledRows:
-    """Return a synthetic or public table as rows with labels; rows whose target is undeclared are left out.
+def _features(field: Field, column: Any) -> Floats:
+    cells = cells_of(column)
+    if isinstance(field, Category):
+        return np.eye(field.size)[field.encode(cells)]
+    numbers = column_numbers(cells)
+    other = np.isnan(numbers)
+    known = np.clip(np.where(other, field.lower, numbers), field.lower, field.upper)
+    scaled = (known - field.lower) / ((field.upper - field.lower) or 1.0)
+    return np.stack([scaled, other.astype(np.float64)], axis=1) if field.missing else scaled[:, None]
+
+
+def labeled_table(table: Any, columns: Columns, *, target: str) -> LabeledRows:
+    """Return a synthetic or public table as rows with labels; rows whose target is not listed are left out.
 
     Args:
         table: The table.
-        columns: The declared columns, by name.
-        target: The column to predict, declared with `Categories`.
+        columns: The declared columns, by name, or a domain.
+        target: The column to predict, a `Category`.
 
     Returns:
         Rows of numbers from 0 to 1; a label is a place among the categories.
@@ -186,26 +118,27 @@ def labeled_table(table: Any, columns: Mapping[str, Column], *, target: str) -> 
     Raises:
         InvalidParameterError: If a column is missing, the target has no categories, or no row is left.
     """
-    declared = columns.get(target)
-    if not isinstance(declared, Categories):
-        raise InvalidParameterError(f"declare the target {target!r} with Categories(...) in columns.")
-    others = {name: column for name, column in columns.items() if name != target}
-    labels = bins_of(table, {target: declared})[:, 0]
-    kept = labels < len(declared.values)
+    domain = declared(columns)
+    field = domain.columns.get(target)
+    if not isinstance(field, Category) or not field.values:
+        raise InvalidParameterError(f"the target {target!r} must be a declared Category with values.")
+    others = {name: column for name, column in domain.columns.items() if name != target}
+    if not others:
+        raise InvalidParameterError("declare at least one column beside the target.")
+    labels = codes_of(table, {target: field})[:, 0]
+    kept = labels < len(field.values)
     if not kept.any():
         raise InvalidParameterError(f"no row has a declared category of the target {target!r}.")
     features = features_of(table, others)[kept]
-    return LabeledRows(features=features, labels=labels[kept], classes=len(declared.values))
+    return LabeledRows(features=features, labels=labels[kept], classes=len(field.values))
 
 
-def _columns(table: Any, columns: Mapping[str, Column]) -> list[tuple[str, Any]]:
-    if not columns:
-        raise InvalidParameterError("declare at least one column beside the target.")
+def _taken(table: Any, domain: Domain) -> dict[str, Any]:
     names = list(table.columns if hasattr(table, "columns") else table)
-    missing = [name for name in columns if name not in names]
+    missing = [name for name in domain.names if name not in names]
     if missing:
         raise InvalidParameterError(f"the table has no column {missing[0]!r}, which is declared.")
-    return [(name, table[name]) for name in columns]
+    return {name: table[name] for name in domain.names}
 
 
 def numbers_of(values: Any) -> Floats:
@@ -226,11 +159,6 @@ def numbers_of(values: Any) -> Floats:
         return np.asarray(plain, dtype=np.float64)
     cells = np.asarray(plain, dtype=object)
     return np.array([_number(value) for value in cells.ravel()], dtype=np.float64).reshape(cells.shape)
-
-
-def _numbers(column: Any) -> Floats:
-    """Return a column as numbers; a cell that holds several values is none."""
-    return column_numbers(cells_of(column))
 
 
 def _number(value: Any) -> float:

@@ -78,8 +78,8 @@ class DenoisingNetwork(nn.Module):
         _, height, width = shape
         if height % 4 or width % 4 or height * width <= 16:
             raise InvalidParameterError(
-                f"height and width must be multiples of 4, and not both 4, but images are {height} x {width}. "
-                "Pad or crop them first."
+                f"height and width must be multiples of 4, and not both 4, but images are {height} x "
+                f"{width}. Pad or crop them first."
             )
 
     def forward(self, x: Tensor, level: Tensor, labels: Tensor) -> Tensor:

@@ -7,10 +7,10 @@ whole numbers: one row moves the distance by at most 1, and no rounding adds to 
 
 Guarantee  Private counts are used twice: in the score of an exponential mechanism and under `CountNoise`.
            Everything else is computed from noisy results and public sizes: the model, which candidates fit
-           in memory, how much noise comes next, when to stop. A unit of k rows moves each L1 distance by at
-           most k, so each score by at most k times the largest weight; it moves a marginal by at most k in
-           Euclidean norm. There are at most `rounds` choices, of `selection_epsilon` each, and the noise is
-           within its budget.
+           in memory, whether the chosen one does, how much noise comes next, when to stop. A unit of k rows
+           moves each L1 distance by at most k, so each score by at most k times the largest weight; it moves
+           a marginal by at most k in Euclidean norm. There are at most `rounds` choices, of
+           `selection_epsilon` each, and the noise is within its budget.
 Neighbors  Add-or-remove. The model that scores are compared with is the same for both neighbors; the number
            of rows, which is private, is estimated from noisy counts.
 Source     McKenna, Mullins, Sheldon, Miklau 2022, arXiv:2201.12677, Algorithms 2 and 3 and Section 4.3, with
@@ -27,7 +27,8 @@ import numpy.typing as npt
 from sfumato.accounting.guarantee import Relation
 from sfumato.generative.tables.count_noise import CountNoise, NoiseBudget
 from sfumato.generative.tables.model.graphical_model import GraphicalModel, Measurement, estimate
-from sfumato.generative.tables.model.junction_tree import Clique, junction_tree, tree_cells
+from sfumato.generative.tables.model.junction_tree import Clique
+from sfumato.generative.tables.model.tree_growth import TreeGrowth
 from sfumato.mechanisms.random import Generator
 from sfumato.mechanisms.selection import Exponential
 
@@ -183,39 +184,35 @@ class AdaptiveRounds:
             for column in range(columns)
         ]
         model = estimate(self.sizes, found, iterations=self.iterations)
-        share = budget.left / self.rounds
+        share, growth = budget.left / self.rounds, TreeGrowth(self.sizes)
         for number in range(self.rounds):
             share = self._next_share(share, budget.left, self.rounds - number)
-            noise = budget.noise(share)
+            allowed = (budget.used + share) * self.most_cells  # more is allowed later on
             chosen = table.worst(
-                self._fitting(found, budget.used),
+                {each: self.weights[each] for each in growth.fitting(self.weights, most_cells=allowed)},
                 model,
-                stddev=noise.stddev,
+                stddev=budget.stddev(share),
                 epsilon=self.selection_epsilon,
                 generator=generator,
             )
+            if not growth.admits(chosen, most_cells=allowed):
+                advance()
+                continue
+            growth.add(chosen)
+            noise = budget.noise(share)
             found.append(table.noisy(chosen, noise, generator))
             before, model = model, estimate(self.sizes, found, start=model, iterations=self.iterations)
             advance()
             if budget.left <= 1e-6 * share:
                 break
             share = share * _MORE if _little_new(before, model, chosen, noise.stddev) else share
-        return estimate(self.sizes, found, start=model, iterations=4 * self.iterations)
+        # Not until nothing changes: that fits the noise, and was worse on real tables.
+        return estimate(self.sizes, found, start=model, iterations=self.iterations)
 
     def _next_share(self, share: float, left: float, rounds: int) -> float:
         """Return the share of the next round: all that is left if it is little, or if this is the last."""
         share = max(share, left / rounds)
         return left * (1 - 1e-12) if left < _LAST * share else share
-
-    def _fitting(self, found: Sequence[Measurement], used: float) -> dict[Clique, int]:
-        """Return the candidates with which the tree stays small enough; more is allowed later on."""
-        measured = [each.columns for each in found]
-        tree, allowed = junction_tree(self.sizes, measured), used * self.most_cells
-        return {
-            each: weight
-            for each, weight in self.weights.items()
-            if tree.host(each) is not None or tree_cells(self.sizes, [*measured, each]) <= allowed
-        }
 
 
 def _little_new(before: GraphicalModel, after: GraphicalModel, chosen: Clique, stddev: float) -> bool:

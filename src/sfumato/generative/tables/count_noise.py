@@ -135,6 +135,17 @@ class NoiseBudget:
         """The share of the budget that is left."""
         return 1 - self.used
 
+    def stddev(self, share: float) -> float:
+        """Return the noise that a share of the budget would pay for. Nothing is taken.
+
+        Args:
+            share: The share of the whole budget.
+
+        Returns:
+            The standard deviation.
+        """
+        return self._sensitivity / math.sqrt(share * self._whole)
+
     def noise(self, share: float) -> CountNoise:
         """Take a share of the budget, and return the noise that it pays for.
 
@@ -147,8 +158,7 @@ class NoiseBudget:
         Raises:
             OverspentError: If less is left.
         """
-        stddev = self._sensitivity / math.sqrt(share * self._whole)
-        found = CountNoise(stddev=stddev, sensitivity=self._sensitivity)
+        found = CountNoise(stddev=self.stddev(share), sensitivity=self._sensitivity)
         shift = found.noise_multiplier**-2
         if not math.fsum([*self._shifts, shift]) <= self._whole * (1 + _SLACK / 2):
             raise OverspentError("this noise is not covered by what was charged.")

@@ -107,7 +107,7 @@ class NoisyMarginals:
     selection_share: float = 0.05
     first_share: float = 0.08
     domain_share: float = 0.1
-    iterations: int = 60
+    iterations: int = 15
 
     def __post_init__(self) -> None:
         _check.count(degree=self.degree, iterations=self.iterations)

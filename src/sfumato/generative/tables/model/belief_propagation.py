@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Belief propagation: the marginals of a distribution that is given by log-potentials over a junction tree.
 
-A clique's table is [separator with its parent, other columns]. Upwards, each clique adds its children's
-messages to its log-potential, subtracts the largest value of each row, and takes exponentials, so that each
-row has a 1 in it. Its message is the logarithm of the sums of rows. Downwards, a row is divided by its sum,
-which is at least 1, and multiplied by the probability of the separator's value.
+The cells of a clique with the same value of the separator from its parent are a row. Upwards, each clique
+adds its children's messages to its log-potential, subtracts the largest value of each row, and takes
+exponentials, so that each row has a 1 in it. Its message is the logarithm of the sums of rows. Downwards, a
+row is divided by its sum, which is at least 1, and multiplied by the probability of the separator's value.
 
 Guarantee  The beliefs are the marginals of the distribution proportional to the exponential of the sum of all
            log-potentials, up to rounding. No finite log-potential makes a belief NaN or infinite.
@@ -27,6 +27,8 @@ from sfumato.generative.tables.model.junction_tree import Clique, JunctionTree
 __all__ = ["Beliefs", "Floats", "ImpossibleError", "Propagation", "aligned", "summed_to"]
 
 Floats = npt.NDArray[np.float64]
+_LARGE = 4096  # cells of a table that is summed over one axis after another
+_Part = tuple[Clique, int | None]  # columns of a log-potential, or of the message of a child
 
 
 class ImpossibleError(SfumatoError, ValueError):
@@ -39,7 +41,7 @@ class Beliefs:
 
     Attributes:
         tree: The junction tree.
-        axes: The columns of each table: the separator, then the others.
+        axes: The columns of each table, in the order of its axes.
         tables: The probabilities of each clique's cells.
         log_total: The logarithm of the sum of exponentials, which the distribution was divided by.
     """
@@ -68,18 +70,24 @@ class Propagation:
 
     def __init__(self, tree: JunctionTree, sizes: Sequence[int], cliques: Sequence[Clique]) -> None:
         self._tree = tree
-        self._axes = tuple(
-            separator + tuple(column for column in clique if column not in separator)
-            for clique, separator in zip(tree.cliques, tree.separators, strict=True)
-        )
-        self._shapes = [tuple(sizes[column] for column in axes) for axes in self._axes]
         self._edges = [tuple(sizes[column] for column in separator) for separator in tree.separators]
-        self._hosted: list[list[Clique]] = [[] for _ in tree.cliques]
+        # Whichever is longer comes last: then numpy adds up and compares along memory, in long runs.
+        self._by_row = [
+            math.prod(edge) ** 2 <= math.prod(sizes[column] for column in clique)
+            for clique, edge in zip(tree.cliques, self._edges, strict=True)
+        ]
+        self._axes = tuple(map(_order, tree.cliques, tree.separators, self._by_row))
+        self._shapes = [tuple(sizes[column] for column in axes) for axes in self._axes]
+        hosted: list[list[_Part]] = [[] for _ in tree.cliques]
         for columns in cliques:
             place = tree.host(columns)
             if place is None:
                 raise ValueError(f"no clique of the tree has the columns {columns}.")
-            self._hosted[place].append(columns)
+            hosted[place].append((columns, None))
+        for child, parent in enumerate(tree.parents):
+            if parent >= 0:
+                hosted[parent].append((tree.separators[child], child))
+        self._parts = [_in_turn(parts, sizes) for parts in hosted]
 
     def run(self, potentials: Mapping[Clique, Floats]) -> Beliefs:
         """Return the marginals of the cliques of the tree.
@@ -94,30 +102,35 @@ class Propagation:
             ImpossibleError: If every cell is forbidden.
         """
         tree, count = self._tree, len(self._axes)
-        whole = [self._sum_of_potentials(place, potentials) for place in range(count)]
+        messages: dict[int, Floats] = {}
         rows, sums, log_total = list[Floats](), list[Floats](), 0.0
         for place in range(count - 1, -1, -1):
-            found, total, message = _row_exponentials(whole[place], math.prod(self._edges[place]))
+            flat = self._flat(place, self._sum_of_parts(place, potentials, messages))
+            found, total, message = _row_exponentials(flat, axis=1 if self._by_row[place] else 0)
             rows.append(found)
             sums.append(total)
-            parent = tree.parents[place]
-            if parent < 0:
+            messages[place] = message.reshape(self._edges[place])
+            if tree.parents[place] < 0:
                 log_total = float(message[0])
-            else:
-                shaped = message.reshape(self._edges[place])
-                whole[parent] += aligned(shaped, tree.separators[place], self._axes[parent])
         if not log_total > -math.inf:
             raise ImpossibleError("every cell is forbidden, so there is no distribution.")
         return Beliefs(tree, self._axes, self._downwards(rows[::-1], sums[::-1]), log_total)
 
-    def _sum_of_potentials(self, place: int, potentials: Mapping[Clique, Floats]) -> Floats:
-        """Return the sum of the log-potentials of a clique, as a table of its own."""
-        axes, parts = self._axes[place], sorted(self._hosted[place], key=len)
-        # Small tables are added up first; only the last sum is as large as the clique.
+    def _flat(self, place: int, table: Floats) -> Floats:
+        """Return a clique's table as [rows, cells], or as [cells, rows] if there are more rows than cells."""
+        rows = math.prod(self._edges[place])
+        return table.reshape((rows, -1) if self._by_row[place] else (-1, rows))
+
+    def _sum_of_parts(
+        self, place: int, potentials: Mapping[Clique, Floats], messages: Mapping[int, Floats]
+    ) -> Floats:
+        """Return the sum of a clique's log-potentials and of its children's messages, as its own table."""
+        axes = self._axes[place]
         found: Floats = np.zeros((1,) * len(axes))
-        for columns in parts:
-            found = found + aligned(potentials[columns], columns, axes)
-        if found.shape == self._shapes[place] and found.flags.c_contiguous:
+        for columns, child in self._parts[place]:
+            part = aligned(potentials[columns] if child is None else messages[child], columns, axes)
+            found = np.add(found, part, order="C")
+        if found.shape == self._shapes[place] and self._parts[place]:
             return found
         return np.array(np.broadcast_to(found, self._shapes[place]), order="C")
 
@@ -135,22 +148,38 @@ class Propagation:
                 above = known[key]
             scale = np.divide(above, sums[place], out=np.zeros_like(above), where=sums[place] > 0)
             flat = rows[place]
-            flat *= scale[:, None]
+            flat *= scale[:, None] if self._by_row[place] else scale
             found.append(flat.reshape(shape))
         return tuple(found)
 
 
-def _row_exponentials(values: Floats, rows: int) -> tuple[Floats, Floats, Floats]:
+def _in_turn(parts: list[_Part], sizes: Sequence[int]) -> list[_Part]:
+    """Return parts in an order in which their sum stays small as long as possible."""
+    rest, found, columns = list(parts), list[_Part](), frozenset[int]()
+    while rest:
+        union = {part: columns.union(part[0]) for part in rest}
+        part = min(rest, key=lambda each: math.prod(sizes[column] for column in union[each]))
+        columns = union[part]
+        rest.remove(part)
+        found.append(part)
+    return found
+
+
+def _order(clique: Clique, separator: Clique, by_row: bool) -> Clique:
+    others = tuple(column for column in clique if column not in separator)
+    return separator + others if by_row else others + separator
+
+
+def _row_exponentials(flat: Floats, *, axis: int) -> tuple[Floats, Floats, Floats]:
     """Return exponentials relative to the largest value of each row, their sums, and the logarithm of both.
 
-    The table is overwritten.
+    The cells of a row lie along `axis`. The table is overwritten.
     """
-    flat = values.reshape(rows, -1)
-    largest = flat.max(axis=1)
+    largest = flat.max(axis=axis)
     shift = np.where(np.isfinite(largest), largest, 0.0)
-    flat -= shift[:, None]
+    flat -= np.expand_dims(shift, axis)
     np.exp(flat, out=flat)
-    sums = flat.sum(axis=1)
+    sums = flat.sum(axis=axis)
     with np.errstate(divide="ignore"):  # the logarithm of a row whose cells are all forbidden
         return flat, sums, shift + np.log(sums)
 
@@ -187,6 +216,13 @@ def summed_to(table: Floats, axes: Clique, columns: Clique) -> Floats:
     >>> summed_to(np.ones((2, 3)), (7, 8), (8,))
     array([2., 2., 2.])
     """
-    # einsum is several times as fast as sum for tables of many axes. Its labels are small numbers.
+    # einsum is several times as fast as sum for tables of many axes, and one axis of a large table at a time
+    # faster still. Its labels are small numbers.
     sums: Any = np.einsum  # its annotations lack this form
-    return sums(table, range(len(axes)), [axes.index(column) for column in columns])
+    kept, shape = list(range(len(axes))), table.shape
+    if table.size > _LARGE:
+        dropped = [place for place in kept if axes[place] not in columns]
+        for place in sorted(dropped, key=lambda place: -shape[place])[:-1]:
+            after = [each for each in kept if each != place]
+            table, kept = sums(table, kept, after), after
+    return sums(table, kept, [axes.index(column) for column in columns])

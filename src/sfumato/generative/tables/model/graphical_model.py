@@ -4,11 +4,14 @@
 Among all distributions, the one is sought whose marginals are nearest to the measured ones, in squares
 weighted by the variances of the noise. The distribution is an exponential family with one log-potential for
 each measured marginal, and mirror descent moves the log-potentials against the gradient of the squares. A
-step is accepted if it brings at least half of what the gradient promised; else it is halved.
+step is accepted if it brings at least half of what the gradient promised; else it is halved. Further steps
+start from the mixture of the last points whose squares would be least if marginals were linear in the
+log-potentials (Anderson mixing); one that does not lower the squares is replaced by a plain step.
 
 Guarantee  Nothing private is used: only noisy counts, public sizes and a seed. All of it is post-processing.
 Edge cases Noisy counts may be negative. A total below 1 counts as 1, and one above 2^36 as 2^36.
 Source     McKenna, Sheldon, Miklau 2019, arXiv:1901.09136 (Private-PGM), Algorithm 1, with a line search;
+           Walker and Ni 2011 (Anderson mixing);
            sampling with few roundings as in its synthetic data, here by systematic sampling (Madow 1949).
 """
 
@@ -31,6 +34,7 @@ Codes = npt.NDArray[np.int64]
 _ENOUGH = 1e-5  # relative decrease of the loss in one step below which descent stops
 _TRIES = 25  # halvings of a step
 _MOST_ROWS = 2.0**36  # of a model: its counts in steps of 1/256, added up, still fit 64 bits
+_MEMORY = 8  # points that are mixed
 _FASTER = 1.2  # times: the first step length that is tried after an accepted one
 
 
@@ -130,11 +134,12 @@ class GraphicalModel:
         tree, beliefs = self.tree, self.beliefs
         for place, axes in enumerate(beliefs.axes):
             separator = tree.separators[place]
-            free = axes[len(separator) :]
+            free = tuple(column for column in axes if column not in separator)
             rest = [self.sizes[column] for column in free]
             groups = _group(codes, separator, self.sizes)
-            table = beliefs.tables[place].reshape(math.prod(self.sizes[c] for c in separator), -1)
-            drawn = _systematic(table, groups, randomness)
+            table = summed_to(beliefs.tables[place], axes, separator + free)
+            cells = table.reshape(math.prod(self.sizes[c] for c in separator), -1)
+            drawn = _systematic(cells, groups, randomness)
             for column, values in zip(free, np.unravel_index(drawn, rest) if rest else (), strict=True):
                 codes[:, column] = values
         return randomness.permutation(codes)
@@ -251,6 +256,15 @@ def _average(one: Measurement, two: Measurement) -> Measurement:
     return Measurement(columns=one.columns, values=values, stddev=(first + second) ** -0.5)
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class _Point:
+    """Log-potentials, how far their marginals are from the measured ones, and the weighted squares."""
+
+    potentials: Floats
+    apart: Floats
+    loss: float
+
+
 @dataclass(frozen=True)
 class _Descent:
     """Mirror descent on the weighted squares of a model's marginals minus the measured ones."""
@@ -277,45 +291,67 @@ class _Descent:
         return found
 
     def run(
-        self, potentials: dict[Clique, Floats], *, stride: float, iterations: int
+        self, potentials: Mapping[Clique, Floats], *, stride: float, iterations: int
     ) -> tuple[dict[Clique, Floats], float]:
         """Return the potentials after so many steps, and the length of the last step."""
         # The squares are smooth relative to entropy with this constant; far longer steps mostly succeed.
         shortest = 1 / (self.total * math.fsum(each.stddev**-2 for each in self.targets.values()))
         step = stride * shortest
-        marginals = self._marginals(potentials)
-        loss, slopes = self._loss(marginals)
+        at = self._point(np.concatenate([potentials[each].ravel() for each in self.targets]))
+        seen: list[_Point] = []
         for _ in range(iterations):
-            found = self._stepped(potentials, marginals, loss, slopes, step)
-            if found is None:
+            after = self._point(self._extrapolated(at, seen, step)) if seen else None
+            if after is None or not after.loss < at.loss:
+                found = self._stepped(at, step)
+                if found is None:
+                    break
+                tried, (after, step) = step, found
+                step *= _FASTER if step == tried else 1.0
+                seen = []
+            seen = [*seen[1 - _MEMORY :], at]
+            before, at = at, after
+            if before.loss - at.loss <= _ENOUGH * before.loss:
                 break
-            tried, before = step, loss
-            potentials, marginals, step = found
-            loss, slopes = self._loss(marginals)
-            if before - loss <= _ENOUGH * before:
-                break
-            step *= _FASTER if step == tried else 1.0
-        return potentials, step / shortest
+        return self._split(at.potentials), step / shortest
 
-    def _stepped(
-        self,
-        potentials: dict[Clique, Floats],
-        marginals: dict[Clique, Floats],
-        loss: float,
-        slopes: dict[Clique, Floats],
-        step: float,
-    ) -> tuple[dict[Clique, Floats], dict[Clique, Floats], float] | None:
-        """Return the first step that brings half of what its gradient promised, or None."""
+    def _extrapolated(self, at: "_Point", seen: "Sequence[_Point]", step: float) -> Floats:
+        """Return a step from the mixture of past points whose squares would be least if all were linear."""
+        moved = np.stack([at.apart - each.apart for each in seen])
+        weighted = moved * self._weights
+        shares = np.linalg.lstsq(weighted @ moved.T, weighted @ at.apart, rcond=1e-12)[0]
+        turned = np.stack([at.potentials - each.potentials for each in seen])
+        return at.potentials - shares @ turned - step * self._weights * (at.apart - shares @ moved)
+
+    def _stepped(self, at: "_Point", step: float) -> "tuple[_Point, float] | None":
+        """Return the first plain step that brings half of what its gradient promised, or None."""
+        slopes = self._weights * at.apart
         for _ in range(_TRIES):
-            moved = {each: values - step * slopes[each] for each, values in potentials.items()}
-            found = self._marginals(moved)
-            promised = math.fsum(
-                float(np.vdot(slopes[each], marginals[each] - found[each])) for each in found
-            )
-            if loss - self._loss(found)[0] >= 0.5 * promised > 0:
-                return moved, found, step
+            found = self._point(at.potentials - step * slopes)
+            promised = float(np.vdot(slopes, at.apart - found.apart))
+            if at.loss - found.loss >= 0.5 * promised > 0:
+                return found, step
             step /= 2
         return None
+
+    def _point(self, potentials: Floats) -> "_Point":
+        marginals = self._marginals(self._split(potentials))
+        apart = np.concatenate([marginals[each].ravel() for each in self.targets]) - self._measured
+        return _Point(potentials, apart, float(np.vdot(apart, self._weights * apart)) / 2)
+
+    def _split(self, flat: Floats) -> dict[Clique, Floats]:
+        """Return the part of each measurement, in its shape."""
+        shapes = {each: target.values.shape for each, target in self.targets.items()}
+        ends = np.cumsum([math.prod(shape) for shape in shapes.values()])
+        parts = np.split(flat, ends[:-1])
+        return {each: part.reshape(shapes[each]) for each, part in zip(shapes, parts, strict=True)}
+
+    @cached_property
+    def _measured(self) -> Floats:
+        return np.concatenate([each.values.ravel() for each in self.targets.values()])
+
+    @cached_property
+    def _weights(self) -> Floats:
+        return np.concatenate([np.full(t.values.size, t.stddev**-2) for t in self.targets.values()])
 
     def _marginals(self, potentials: Mapping[Clique, Floats]) -> dict[Clique, Floats]:
         """Return the model's counts of the measured marginals."""
@@ -332,11 +368,3 @@ class _Descent:
     @cached_property
     def propagation(self) -> Propagation:
         return Propagation(self.tree, self.sizes, tuple(self.targets))
-
-    def _loss(self, marginals: Mapping[Clique, Floats]) -> tuple[float, dict[Clique, Floats]]:
-        loss, slopes = 0.0, dict[Clique, Floats]()
-        for columns, target in self.targets.items():
-            apart = marginals[columns] - target.values
-            slopes[columns] = apart * target.stddev**-2
-            loss += float(np.vdot(apart, slopes[columns])) / 2
-        return loss, slopes

@@ -54,6 +54,10 @@ class JunctionTree:
                 found[parent].append(place)
         return tuple(tuple(each) for each in found)
 
+    @cached_property
+    def _sets(self) -> tuple[frozenset[int], ...]:
+        return tuple(map(frozenset, self.cliques))
+
     def host(self, columns: Iterable[int]) -> int | None:
         """Return the place of the shortest clique that has all of these columns, or None.
 
@@ -63,8 +67,8 @@ class JunctionTree:
         Returns:
             The place.
         """
-        wanted = set(columns)
-        holding = [place for place, clique in enumerate(self.cliques) if wanted <= set(clique)]
+        wanted = frozenset(columns)
+        holding = [place for place, clique in enumerate(self._sets) if wanted <= clique]
         return min(holding, key=lambda place: len(self.cliques[place]), default=None)
 
 
@@ -112,7 +116,7 @@ def tree_cells(sizes: Sequence[int], cliques: Iterable[Clique]) -> int:
     >>> tree_cells([2, 3, 5], [(0, 1), (1, 2)])
     21
     """
-    return sum(_cells(sizes, bits) for bits in _maximal_bits(_eliminated(sizes, cliques)))
+    return sum(_cells(tuple(sizes), bits) for bits in _maximal_bits(_eliminated(sizes, cliques)))
 
 
 def _shared(one: Clique, two: Clique) -> Clique:
@@ -121,6 +125,7 @@ def _shared(one: Clique, two: Clique) -> Clique:
 
 def _eliminated(sizes: Sequence[int], cliques: Iterable[Clique]) -> list[int]:
     """Return the clique of each eliminated column, as bits."""
+    sizes = tuple(sizes)
     joined = [1 << column for column in range(len(sizes))]
     for clique in cliques:
         bits = sum(1 << column for column in clique)
@@ -140,7 +145,8 @@ def _eliminated(sizes: Sequence[int], cliques: Iterable[Clique]) -> list[int]:
     return found
 
 
-def _cells(sizes: Sequence[int], bits: int) -> int:
+@lru_cache(maxsize=1 << 16)
+def _cells(sizes: tuple[int, ...], bits: int) -> int:
     return math.prod(sizes[column] for column in _columns(bits))
 
 
