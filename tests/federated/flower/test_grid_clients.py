@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import ArrayRecord, Error, Message, RecordDict
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -118,7 +118,9 @@ def test_a_client_that_replies_twice_counts_once():
 
 def test_replies_of_nodes_that_were_not_asked_do_not_count():
     grid = grid_with(moved(0.5))
-    grid.extra = moved(9.0)(Message(RecordDict({"arrays": ArrayRecord(model_of().state_dict())}), 99, "train"))
+    grid.extra = moved(9.0)(
+        Message(RecordDict({"arrays": ArrayRecord(model_of().state_dict())}), 99, "train")
+    )
     assert asked(grid)[1].tolist() == [[-0.5, -0.5]]
 
 
@@ -168,6 +170,7 @@ def test_nothing_about_a_client_is_logged(kind, caplog, capfd):
 any_float = st.floats(width=32)
 
 
+@settings(max_examples=40)
 @given(st.tuples(any_float, any_float), st.sampled_from(sorted(HOSTILE)))
 def test_one_client_moves_the_sum_by_at_most_the_clip_norm(values, kind):
     def summed(grid, clients):

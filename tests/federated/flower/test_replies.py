@@ -21,7 +21,9 @@ def update_of(content):
 
 
 def record(**arrays):
-    return RecordDict({"arrays": ArrayRecord({"weight": array([[0.0, 0.0]]), "count": SENT["count"], **arrays})})
+    return RecordDict(
+        {"arrays": ArrayRecord({"weight": array([[0.0, 0.0]]), "count": SENT["count"], **arrays})}
+    )
 
 
 def test_an_update_is_what_was_sent_minus_the_reply_without_buffers():

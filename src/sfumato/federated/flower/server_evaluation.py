@@ -39,7 +39,9 @@ class ServerEvaluation:
     def described(self, run: RunDescription) -> RunDescription:
         """Return the description of a run that is measured by the function."""
         if run.evaluation.data is not None or run.evaluation.score is not None:
-            raise InvalidParameterError("the model is evaluated by evaluation=... or by evaluate_fn, not both.")
+            raise InvalidParameterError(
+                "the model is evaluated by evaluation=... or by evaluate_fn, not both."
+            )
         # One row of data: loss and score are called once each. The loss is not used to train.
         measured = replace(run.evaluation, data=(torch.zeros(1),), score=self._score)
         make = run.optimization.schedule
