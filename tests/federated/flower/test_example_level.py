@@ -13,7 +13,7 @@ from tests.federated.flower.test_client_app import message_of
 
 SETTINGS = {
     "rounds": 3,
-    "steps": 2,
+    "local_steps": 2,
     "delta": 1e-5,
     "public_size": 40,
     "expected_batch_size": 10,
@@ -71,7 +71,7 @@ def test_no_more_rounds_than_planned_are_answered_and_the_charge_is_one(tmp_path
         budget = Budget(epsilon=20, delta=1e-5)
         return Ledger(tmp_path / "own.db").open("my rows", privacy_unit="example", budget=budget)
 
-    replies = [client(account=account)(asked(number), context()) for number in range(1, 5)]
+    replies = [client(account_of=account)(asked(number), context()) for number in range(1, 5)]
     assert [reply.has_error() for reply in replies] == [False, False, False, True]
     (release,) = account(None).releases()
     assert release.event == client().mechanism.event()
@@ -106,8 +106,10 @@ def test_a_statement_has_the_guarantee():
     ("options", "match"),
     [
         ({"rounds": 0}, "rounds"),
-        ({"steps": 0}, "steps"),
-        ({"epochs": 2}, "rounds=... and steps"),
+        ({"local_steps": 0}, "local_steps"),
+        ({"steps": 5}, "rounds=... and local_steps"),
+        ({"folder": "runs"}, "unknown keyword"),
+        ({"epochs": 2}, "rounds=... and local_steps"),
         ({"epsilon": 1.0}, "both given"),
         ({"epsilom": 1.0}, "unknown keyword"),
         ({"sampling": ShuffledBatches(batch_size=10, public_size=40), "expected_batch_size": None,

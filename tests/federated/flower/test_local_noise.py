@@ -3,7 +3,6 @@ import math
 
 import numpy as np
 import pytest
-import torch
 from flwr.app import ArrayRecord, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from scipy.stats import kstest, norm
@@ -134,12 +133,12 @@ def test_epsilon_is_that_of_all_rounds_for_replaced_data():
 def test_a_statement_has_the_guarantee_and_says_what_is_not_recorded(tmp_path):
     text = noise().statement()
     assert str(noise().guarantee) in text and "at most 5 rounds" in text and "Not recorded" in text
-    assert "Not recorded" not in noise(account=account_in(tmp_path)).statement()
+    assert "Not recorded" not in noise(account_of=account_in(tmp_path)).statement()
     assert "study only" in noise(generator=seeded(0)).statement()
 
 
 def test_no_more_rounds_than_planned_are_answered(tmp_path):
-    mod = noise(rounds=2, account=account_in(tmp_path, epsilon=8.0), noise_multiplier=3.0)
+    mod = noise(rounds=2, account_of=account_in(tmp_path, epsilon=8.0), noise_multiplier=3.0)
     replies = [mod(message_of([1.0, 2.0]), context(), learned([1.0, 2.0])) for _ in range(3)]
     assert [reply.has_error() for reply in replies] == [False, False, True]
     assert "agreed" in replies[2].error.reason
@@ -190,4 +189,3 @@ def test_a_model_without_floating_point_numbers_is_refused():
     message = Message(RecordDict({"arrays": ArrayRecord({"count": array([1], np.int64)})}), 1, "train")
     with pytest.raises(InvalidParameterError, match="floating-point"):
         noise()(message, context(), learned([1.0]))
-    assert torch is not None

@@ -26,7 +26,7 @@ def account_in(folder, epsilon=5.0):
 
 def plan(account=None, *, epsilon=2.0, rounds=3, purpose="rounds"):
     return PlannedRounds(
-        noise(epsilon, rounds), rounds=rounds, purpose=purpose, account=account, generator=None
+        noise(epsilon, rounds), rounds=rounds, purpose=purpose, account_of=account, generator=None
     )
 
 

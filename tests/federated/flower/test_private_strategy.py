@@ -206,7 +206,7 @@ def test_only_public_settings_are_logged(caplog):
 )
 def test_flowers_own_loop_is_refused(name):
     arguments = {"configure": (1, None, None, None), "aggregate": (1, [])}[name.partition("_")[0]]
-    with pytest.raises(UnsupportedUseError, match="Call strategy.start"):
+    with pytest.raises(UnsupportedUseError, match=r"Call strategy\.start"):
         getattr(strategy_of(), name)(*arguments)
 
 

@@ -15,7 +15,7 @@ Failure    A client that has answered `rounds` rounds replies with an error. An 
 """
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, Unpack
 
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
@@ -42,29 +42,33 @@ from sfumato.training import (
 )
 from sfumato.training.budget import delta_for, dp_sgd_for
 from sfumato.training.description import RunKeywords, describe
+from sfumato.training.run import sentence
 
 __all__ = ["ExampleLevel"]
 
+_NAMES = {each.name for kind in (Privacy, Optimization) for each in fields(kind)} | {"purpose"}
 _MEMORYLESS = (PoissonSampling, TruncatedPoissonSampling, FixedSizeSampling)
 
 
 class ExampleLevel:
-    """The training function of a ClientApp whose replies protect each example: `app.train()(ExampleLevel(...))`.
+    """The training function of a ClientApp whose replies protect each example.
+
+    Register it: `app = ClientApp()`, then `app.train()(ExampleLevel(...))`.
 
     Args:
         model: A model of the architecture of the server. Its own weights do not matter.
         rows: Returns the rows of the client, from Flower's context.
         rounds: How many rounds the client answers at most.
-        steps: How many steps of DP-SGD a round takes.
+        local_steps: How many steps of DP-SGD a round takes.
         privacy: What is claimed for all rounds together, without `steps`.
         optimization: How the client learns.
-        account: Returns the account of the client from Flower's context. It keeps the count of rounds, too.
-            Without it the count is kept for one run of Flower, and nothing is recorded.
-        purpose: What the account keeps with the charge. Another purpose is another charge.
+        account_of: Returns the account of the client from Flower's context. It keeps the count of rounds,
+            too. Without it the count is kept for one run of Flower, and nothing is recorded.
         runtime: Device, engine and memory.
         generator: The source of randomness. Default: secure. A seeded one protects nobody.
         **keywords: Fields of `Privacy` and `Optimization`, such as `epsilon`, `delta`, `public_size` (of the
-            client's examples), `expected_batch_size`, `clip_norm`, `learning_rate`.
+            client's examples), `expected_batch_size`, `clip_norm`, `learning_rate`; and `purpose`, which the
+            account keeps with the charge. Another purpose is another charge.
 
     Raises:
         InvalidParameterError: If a setting is missing, unknown or out of range.
@@ -73,7 +77,14 @@ class ExampleLevel:
     >>> def rows(context):
     ...     return torch.zeros(100, 2), torch.zeros(100, dtype=torch.int64)
     >>> client = ExampleLevel(
-    ...     nn.Linear(2, 2), rows, rounds=5, steps=4, epsilon=2, delta=1e-5, public_size=100, expected_batch_size=20
+    ...     nn.Linear(2, 2),
+    ...     rows,
+    ...     rounds=5,
+    ...     local_steps=4,
+    ...     epsilon=2,
+    ...     delta=1e-5,
+    ...     public_size=100,
+    ...     expected_batch_size=20,
     ... )
     >>> print(client.guarantee)
     (2, 1e-05)-differential privacy for one example, add-remove neighbors
@@ -85,28 +96,32 @@ class ExampleLevel:
         rows: Callable[[Context], Any],
         *,
         rounds: int,
-        steps: int,
+        local_steps: int,
         privacy: Privacy | Plan | None = None,
         optimization: Optimization | None = None,
-        account: AccountOf | None = None,
-        purpose: str = "rounds of DP-SGD",
+        account_of: AccountOf | None = None,
         runtime: Runtime | None = None,
         generator: Generator | None = None,
         **keywords: Unpack[RunKeywords],
     ) -> None:
-        _check.count(rounds=rounds, steps=steps)
+        _check.count(rounds=rounds, local_steps=local_steps)
+        _check.keywords(keywords, sorted(_NAMES))
         described = describe(keywords, privacy=privacy, optimization=optimization)
-        self._model, self._rows, self._steps = model, rows, steps
-        self._privacy = _of_all_rounds(described.privacy, rounds * steps)
+        self._model, self._rows, self._steps = model, rows, local_steps
+        self._privacy = _of_all_rounds(described.privacy, rounds * local_steps)
         self._mechanism = dp_sgd_for(self._privacy)
         self._delta = delta_for(self._privacy, self._privacy.public_size, None)
-        self._one_round = _round_of(self._mechanism, steps, rounds)
+        self._one_round = _round_of(self._mechanism, local_steps, rounds)
         self._optimization, self._runtime, self._generator = described.optimization, runtime, generator
         self._price = self._mechanism.price(delta=self._delta)
         self._rounds = PlannedRounds(
-            self._mechanism, rounds=rounds, purpose=purpose, account=account, generator=generator
+            self._mechanism,
+            rounds=rounds,
+            purpose=described.charge.purpose or "rounds of DP-SGD",
+            account_of=account_of,
+            generator=generator,
         )
-        self._planned, self._recorded = rounds, account is not None
+        self._planned, self._recorded = rounds, account_of is not None
 
     @property
     def mechanism(self) -> DpSgd:
@@ -127,9 +142,9 @@ class ExampleLevel:
         notes = [study_note(self._generator), None if self._recorded else record_note(None)]
         return " ".join(
             [
-                f"This client answers at most {self._planned} rounds, each after {self._steps} noisy steps of "
-                f"DP-SGD over its own examples. All answers together satisfy {self.guarantee}.",
-                *(f"{note[0].upper()}{note[1:]}." for note in notes if note),
+                f"This client answers at most {self._planned} rounds, each after {self._steps} noisy steps "
+                f"of DP-SGD over its own examples. All answers together satisfy {self.guarantee}.",
+                *filter(None, map(sentence, notes)),
             ]
         )
 
@@ -151,8 +166,8 @@ class ExampleLevel:
             self._learn(own, context, own_stream(self._generator, message, context))
         except Exception:  # on private data: its text must not leave
             return refusal(message, "The client could not learn in this round.")
-        content = {name: ArrayRecord(own.state_dict()), "metrics": MetricRecord({WEIGHT: 1})}
-        return Message(RecordDict(content), reply_to=message)
+        content = RecordDict({name: ArrayRecord(own.state_dict()), "metrics": MetricRecord({WEIGHT: 1})})
+        return Message(content, reply_to=message)
 
     def _learn(self, own: nn.Module, context: Context, generator: Generator | None) -> None:
         train(
@@ -176,8 +191,7 @@ class ExampleLevel:
 def _of_all_rounds(privacy: Privacy, steps: int) -> Privacy:
     if privacy.steps is not None or privacy.epochs is not None or privacy.mechanism is not None:
         raise InvalidParameterError(
-            "the length is given by rounds=... and steps=...: leave steps, epochs and mechanism out of the "
-            "privacy."
+            "the length is given by rounds=... and local_steps=...: leave steps, epochs and mechanism out."
         )
     if privacy.epsilon is not None and privacy.noise_multiplier is not None:
         raise InvalidParameterError(

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Local privacy: a client adds the noise itself, before its update leaves.
 
-`LocalNoise` is a mod for a ClientApp. It clips what the app learned, adds Gaussian noise, and replies with the
-noisy model and nothing else. The server is not trusted, and averages replies with any strategy of Flower; no
-noise is added there. Noise that each client adds is much more than noise that is added once: with n clients,
-the average has the noise of one client divided by the square root of n, and not by n.
+`LocalNoise` is a mod for a ClientApp. It clips what the app learned, adds Gaussian noise, and replies with
+the noisy model and nothing else. The server is not trusted. It averages replies with any strategy of Flower
+and adds no noise. A model learned in this way is worse than with noise of the server: the average of n
+replies has the noise of one client divided by the square root of n, where noise that is added once to the sum
+is divided by n.
 
 Guarantee  All replies of a client together, at most `rounds` of them, are (epsilon, delta)-private for all
            of the client's data, whoever sees them. What the app does inside does not matter: an app that
@@ -36,6 +37,7 @@ from sfumato.federated.flower.replies import update_in
 from sfumato.ledger.recorded import record_note
 from sfumato.mechanisms.random import Generator, study_note
 from sfumato.mechanisms.tensors import add_gaussian_many_
+from sfumato.training.run import sentence
 
 __all__ = ["LocalNoise"]
 
@@ -51,7 +53,7 @@ class LocalNoise:
         epsilon: The privacy budget of all rounds together. Pass it or `noise_multiplier`.
         delta: The delta of the guarantee.
         noise_multiplier: Standard deviation of the noise, divided by the clip norm.
-        account: Returns the account of the client, a replace-one one, from Flower's context. It keeps the
+        account_of: Returns the account of the client, a replace-one one, from Flower's context. It keeps the
             count of rounds, too. Without it the count is kept for one run of Flower, and nothing is recorded.
         purpose: What the account keeps with the charge. Another purpose is another charge.
         generator: The source of noise. Default: secure. A seeded one protects nobody.
@@ -72,7 +74,7 @@ class LocalNoise:
         delta: float,
         epsilon: float | None = None,
         noise_multiplier: float | None = None,
-        account: AccountOf | None = None,
+        account_of: AccountOf | None = None,
         purpose: str = "updates with local noise",
         generator: Generator | None = None,
     ) -> None:
@@ -85,9 +87,9 @@ class LocalNoise:
         _check.positive(noise_multiplier=self._noise)
         self._price = price(self.event(), delta=delta, relation=self.relation)
         self._rounds = PlannedRounds(
-            self, rounds=rounds, purpose=purpose, account=account, generator=generator
+            self, rounds=rounds, purpose=purpose, account_of=account_of, generator=generator
         )
-        self._recorded = account is not None
+        self._recorded = account_of is not None
 
     @property
     def relation(self) -> Relation:
@@ -122,10 +124,10 @@ class LocalNoise:
         return " ".join(
             [
                 f"This client answers at most {self._steps} rounds. Each answer is the update of its model, "
-                f"clipped to an L2 norm of {self._clip_norm:g}, with Gaussian noise of {self._noise:.4g} times "
-                f"that norm, added by the client itself. All answers together satisfy {self.guarantee}: "
-                "whoever sees them cannot tell the data of the client from any other data.",
-                *(f"{note[0].upper()}{note[1:]}." for note in notes if note),
+                f"clipped to an L2 norm of {self._clip_norm:g}, with Gaussian noise of {self._noise:.4g} "
+                f"times that norm, added by the client itself. All answers together satisfy "
+                f"{self.guarantee}, whoever sees them.",
+                *filter(None, map(sentence, notes)),
             ]
         )
 

@@ -2,8 +2,8 @@
 """The rounds that a client has agreed to answer, charged once and counted durably.
 
 A client whose replies are private by themselves fixes beforehand how many rounds it will answer. All of them
-together are one release of the client's own account: charged before the first, counted before each. So epsilon
-is known before the first reply, and no server can ask for more.
+together are one release of the client's own account: charged before the first, counted before each. So
+epsilon is known before the first reply, and no server can ask for more.
 
 Guarantee  `take` returns True at most `rounds` times for a purpose: over all processes, restarts and runs of
            Flower if there is an account, within one run of Flower if there is none (the count is in the
@@ -39,7 +39,7 @@ class PlannedRounds:
         mechanism: What all rounds together release.
         rounds: How many rounds are answered at most.
         purpose: What they are for. Rounds are counted for each purpose.
-        account: Returns the account of the client, from Flower's context. None records nothing.
+        account_of: Returns the account of the client, from Flower's context. None records nothing.
         generator: Where the noise comes from.
 
     Raises:
@@ -52,13 +52,13 @@ class PlannedRounds:
         *,
         rounds: int,
         purpose: str,
-        account: AccountOf | None,
+        account_of: AccountOf | None,
         generator: Randomness | None,
     ) -> None:
         _check.count(rounds=rounds)
         _check.text(purpose=purpose)
         self._mechanism, self._rounds, self._purpose = mechanism, rounds, purpose
-        self._account, self._generator = account, generator
+        self._account_of, self._generator = account_of, generator
 
     def take(self, context: Context) -> bool:
         """Count one more round; return whether it may be answered.
@@ -72,10 +72,10 @@ class PlannedRounds:
         Raises:
             InvalidParameterError: If the purpose was charged for another plan.
         """
-        if self._account is None:
+        if self._account_of is None:
             return self._take_from(context)
         try:
-            return self._take_paid(self._account(context))
+            return self._take_paid(self._account_of(context))
         except (BudgetExceededError, ClaimedElsewhereError):
             return False
 

@@ -195,7 +195,7 @@ class PrivateStrategy(Strategy):
         )
 
     def _memoryless(self) -> bool:
-        """Whether rounds draw their cohorts apart from each other, so that numbers of clients mean nothing."""
+        """Whether rounds draw cohorts apart from each other, so that numbers of clients mean nothing."""
         privacy = self._run.privacy
         sampling = privacy.sampling if privacy.mechanism is None else privacy.mechanism.sampling
         return sampling is None or isinstance(sampling, _MEMORYLESS)

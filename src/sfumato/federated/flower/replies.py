@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """From the reply of a client to its update, or to nothing.
 
-A client may send anything: an error, no arrays, two records of arrays, arrays of other names, shapes or types,
-bytes that are no array. All of these give None, and the client then contributes zeros. Numbers that are not
-finite, zero or huge are returned as they are: clipping bounds what they do.
+A client may send anything: an error, no arrays, two records of arrays, arrays of other names, shapes or
+types, bytes that are no array. All of these give None, and the client then contributes zeros. Numbers that
+are not finite, zero or huge are returned as they are: clipping bounds what they do.
 
 Guarantee  The result depends on this reply and on the model that was sent, and on nothing else. No reply
            raises. Only trainable parameters are read: buffers of the server stay as they are. Metrics are
