@@ -26,7 +26,7 @@ from sfumato.training.engine import parameter_values
 __all__ = ["GridClients"]
 
 ROUND = "server-round"  # the name that Flower's own strategies use
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0  # seconds between two sweeps over open messages
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.0  # seconds between two sweeps over open messages
 
 
 class GridClients:
