@@ -91,3 +91,10 @@ def test_without_an_account_the_context_of_the_client_counts():
 def test_a_refusal_is_an_error_reply():
     reply = refusal(message_of(model_of()), "no more")
     assert reply.has_error() and reply.error.reason == "no more" and reply.error.code == 6
+
+
+def test_a_crash_after_the_last_round_was_counted_answers_no_more(tmp_path):
+    account = account_in(tmp_path)
+    paid = account(None).reserve(noise(), purpose="rounds")
+    paid.begin(claim="round 3")  # and the process died before it committed
+    assert not plan(account).take(context())
