@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+import torch
+from torch import nn
+
+from sfumato import Budget, Ledger
+from sfumato.errors import InvalidParameterError
+from sfumato.federated.flower import ExampleLevel
+from sfumato.testing import seeded
+from sfumato.training import DpSgd, PoissonSampling, ShuffledBatches, train
+from tests.federated.flower.local_grid import context
+from tests.federated.flower.test_client_app import message_of
+
+SETTINGS = {
+    "rounds": 3,
+    "local_steps": 2,
+    "delta": 1e-5,
+    "public_size": 40,
+    "expected_batch_size": 10,
+    "noise_multiplier": 1.5,
+}
+
+
+def model_of():
+    torch.manual_seed(0)
+    return nn.Linear(3, 2)
+
+
+def rows_of(_context):
+    draws = torch.Generator().manual_seed(1)
+    return torch.randn(40, 3, generator=draws), torch.randint(2, (40,), generator=draws)
+
+
+def client(rows=rows_of, **options):
+    return ExampleLevel(nn.Linear(3, 2), rows, **SETTINGS | options)
+
+
+def asked(number=1):
+    return message_of(model_of(), **{"server-round": number})
+
+
+def test_the_price_is_that_of_all_steps_of_all_rounds():
+    mechanism = client().mechanism
+    assert isinstance(mechanism, DpSgd) and mechanism.steps == 6
+    assert mechanism.sampling == PoissonSampling(sampling_rate=0.25)
+    assert client().guarantee.epsilon == mechanism.price(delta=1e-5).epsilon
+    assert client(epsilon=2.0, noise_multiplier=None).guarantee.epsilon == pytest.approx(2.0, rel=1e-3)
+
+
+def test_a_round_is_dp_sgd_from_the_model_of_the_server():
+    reply = client(generator=seeded(4), learning_rate=0.5)(asked(), context(partition=2))
+    model = model_of()
+    train(
+        model,
+        rows_of(None),
+        noise_multiplier=1.5,
+        steps=2,
+        delta=1e-5,
+        public_size=40,
+        expected_batch_size=10,
+        learning_rate=0.5,
+        progress=False,
+        generator=seeded(4).fork("client", 2).fork("round", 1),
+    )
+    assert torch.equal(reply.content["arrays"].to_torch_state_dict()["weight"], model.weight)
+    assert dict(reply.content["metrics"]) == {"num-examples": 1}
+
+
+def test_no_more_rounds_than_planned_are_answered_and_the_charge_is_one(tmp_path):
+    def account(_context):
+        budget = Budget(epsilon=20, delta=1e-5)
+        return Ledger(tmp_path / "own.db").open("my rows", privacy_unit="example", budget=budget)
+
+    replies = [client(account_of=account)(asked(number), context()) for number in range(1, 5)]
+    assert [reply.has_error() for reply in replies] == [False, False, False, True]
+    (release,) = account(None).releases()
+    assert release.event == client().mechanism.event()
+
+
+def test_rows_are_not_read_for_a_round_that_is_not_answered():
+    reads, own = [], context()
+
+    def rows(given):
+        reads.append(1)
+        return rows_of(given)
+
+    trained = client(rows, rounds=1)
+    assert [trained(asked(), own).has_error() for _ in range(3)] == [False, True, True] and reads == [1]
+
+
+def test_an_error_while_learning_leaves_no_text():
+    def rows(_context):
+        raise ValueError("a private value")
+
+    reply = client(rows)(asked(), context())
+    assert reply.has_error() and "private value" not in reply.error.reason
+
+
+def test_a_statement_has_the_guarantee():
+    text = client().statement()
+    assert str(client().guarantee) in text and "at most 3 rounds" in text and "Not recorded" in text
+    assert "study only" in client(generator=seeded(0)).statement()
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"rounds": 0}, "rounds"),
+        ({"local_steps": 0}, "local_steps"),
+        ({"steps": 5}, "rounds=... and local_steps"),
+        ({"folder": "runs"}, "unknown keyword"),
+        ({"epochs": 2}, "rounds=... and local_steps"),
+        ({"epsilon": 1.0}, "both given"),
+        ({"epsilom": 1.0}, "unknown keyword"),
+        ({"sampling": ShuffledBatches(batch_size=10, public_size=40), "expected_batch_size": None,
+          "relation": "replace-one"}, "begins anew"),
+        ({"public_size": None}, "public_size"),
+    ],
+)  # fmt: skip
+def test_settings_that_do_not_fit_are_refused(options, match):
+    with pytest.raises(InvalidParameterError, match=match):
+        client(**options)
