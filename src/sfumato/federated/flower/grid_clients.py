@@ -68,6 +68,17 @@ class GridClients:
         """Return what must be the same when a run is resumed."""
         return f"GridClients({self._nodes})" if self._numbered else "GridClients"
 
+    def statement(self) -> str:
+        """Return what a contribution is, in a sentence.
+
+        Returns:
+            The sentence.
+        """
+        return (
+            "A step is a round, and what is called the gradient of a client is its update: the model that "
+            "the server sent to it, minus the model that it replied with."
+        )
+
     def contributions(self, model: nn.Module, batch: Sequence[Any], *, step: int) -> dict[str, Tensor]:
         """Ask the clients of a cohort for their updates.
 
