@@ -22,7 +22,9 @@ from sfumato.accounting.kinds import (
     ParallelDpEvent,
     PureDpEvent,
     SelectionDpEvent,
+    SkellamDpEvent,
     SparseVectorDpEvent,
+    SummedDiscreteGaussianDpEvent,
     TruncatedPoissonSampledDpEvent,
     UnsampledDpEvent,
 )
@@ -95,6 +97,17 @@ def _(event: SparseVectorDpEvent) -> None:
 def _(event: DiscreteGaussianDpEvent) -> None:
     _check.positive(stddev=event.stddev, sensitivity=event.sensitivity)
     _check.count(dimension=event.dimension)
+
+
+@check.register
+def _(event: SkellamDpEvent) -> None:
+    _check.positive(variance=event.variance, sensitivity=event.sensitivity)
+
+
+@check.register
+def _(event: SummedDiscreteGaussianDpEvent) -> None:
+    _check.positive(stddev=event.stddev, sensitivity=event.sensitivity)
+    _check.count(summands=event.summands)
 
 
 @check.register

@@ -13,7 +13,7 @@ from functools import singledispatch
 
 import numpy as np
 
-from sfumato.accounting import events, perturbation
+from sfumato.accounting import events, integer_noise, perturbation
 from sfumato.accounting.events import DpEvent
 from sfumato.accounting.guarantee import Relation
 from sfumato.accounting.mixtures import Mixture, projected_shifts, truncation_chance
@@ -157,6 +157,20 @@ def _(event: events.DiscreteGaussianDpEvent, relation: Relation) -> tuple[Pair, 
     return pair, pair
 
 
+@_dominating.register(events.SkellamDpEvent)
+@_dominating.register(events.SummedDiscreteGaussianDpEvent)
+def _(event: DpEvent, relation: Relation) -> tuple[Pair, Pair]:
+    pair = _bounding(integer_noise.shift(event), relation)
+    return pair, pair
+
+
+def _bounding(mu: float, relation: Relation) -> Pair:
+    """Return a Gaussian pair that dominates noise but is not reached; two disjoint outcomes at infinity."""
+    if mu == math.inf:
+        return Atoms(np.array([1.0, 0.0]), np.array([0.0, 1.0]), attained=False)
+    return Gaussian(relation.diameter * mu, attained=False)
+
+
 @_dominating.register
 def _(event: events.JohnsonLindenstraussDpEvent, relation: Relation) -> tuple[Pair, Pair]:
     pair = _projected(event, relation)
@@ -258,6 +272,7 @@ _SUMS = (
     dp.DiscreteLaplaceDpEvent,
     events.DiscreteGaussianDpEvent,
     events.JohnsonLindenstraussDpEvent,
+    *integer_noise.KINDS,
 )
 
 
@@ -270,6 +285,10 @@ def _sampled(event: DpEvent, relation: Relation) -> tuple[Pair, Pair]:
     if scale is not None:
         return _dominating(dp.GaussianDpEvent(scale), relation)
     counted = events.leaves(event)
+    mu = integer_noise.joint_shift(counted)
+    if mu is not None:
+        pair = _bounding(mu, relation)
+        return pair, pair
     if len(counted) != 1 or next(iter(counted.values())) != 1:
         raise UnsupportedEventError(
             "the PLD accountant can sample one mechanism or a composition of Gaussians, not "

@@ -32,7 +32,9 @@ from sfumato.accounting.kinds import (
     ParallelDpEvent,
     PureDpEvent,
     SelectionDpEvent,
+    SkellamDpEvent,
     SparseVectorDpEvent,
+    SummedDiscreteGaussianDpEvent,
     TruncatedPoissonSampledDpEvent,
     UnsampledDpEvent,
 )
@@ -50,7 +52,9 @@ __all__ = [
     "ParallelDpEvent",
     "PureDpEvent",
     "SelectionDpEvent",
+    "SkellamDpEvent",
     "SparseVectorDpEvent",
+    "SummedDiscreteGaussianDpEvent",
     "TruncatedPoissonSampledDpEvent",
     "UnsampledDpEvent",
     "check",
@@ -262,6 +266,8 @@ _TYPES: Mapping[str, type[DpEvent]] = {
         JohnsonLindenstraussDpEvent,
         ObjectivePerturbationDpEvent,
         SelectionDpEvent,
+        SkellamDpEvent,
+        SummedDiscreteGaussianDpEvent,
     )
 }
 

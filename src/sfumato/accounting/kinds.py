@@ -20,7 +20,9 @@ __all__ = [
     "ParallelDpEvent",
     "PureDpEvent",
     "SelectionDpEvent",
+    "SkellamDpEvent",
     "SparseVectorDpEvent",
+    "SummedDiscreteGaussianDpEvent",
     "TruncatedPoissonSampledDpEvent",
     "UnsampledDpEvent",
 ]
@@ -103,6 +105,52 @@ class DiscreteGaussianDpEvent(DpEvent):
     stddev: float
     sensitivity: float
     dimension: int = 1
+
+
+@attrs.frozen(slots=True)
+class SkellamDpEvent(DpEvent):
+    """Skellam noise on a sum of integer vectors, of which many parties add a share each.
+
+    A Skellam variable is the difference of two Poisson variables of equal mean. Shares add up: noises of
+    variances v1 and v2 are together one of variance v1 + v2. Only the sum is seen, or the sum modulo a
+    number. Coordinates are independent (Agarwal, Kairouz and Liu 2021).
+
+    The sum must have noise of the same law whether or not a unit takes part. If parties may drop out or tell
+    their noise, `variance` is what the shares of the fewest remaining parties add up to. More noise than that
+    is harmless if its size does not depend on the unit. It does if the unit's party brings a share that
+    would otherwise be missing: in many coordinates the size of the noise tells how many parties there were.
+    So let the number of parties that add noise be fixed, or set the shares by the size of the cohort, so
+    that they always add up to `variance`. Without sampling it is enough that the party remains, as under
+    zero-out and replace-one neighbors.
+
+    Args:
+        variance: The variance of the sum's noise in each coordinate.
+        sensitivity: The largest L2 norm of one unit's contribution, after rounding.
+    """
+
+    variance: float
+    sensitivity: float
+
+
+@attrs.frozen(slots=True)
+class SummedDiscreteGaussianDpEvent(DpEvent):
+    """The sum of several discrete Gaussian noises, one of each party, on a sum of integer vectors.
+
+    Such a sum is not a discrete Gaussian, but almost one if `stddev` is 2 or more (Kairouz, Liu and Steinke
+    2021). Only the sum is seen, or the sum modulo a number. Coordinates are independent.
+
+    As for `SkellamDpEvent`, the noise must not depend on whether a unit takes part. If parties may drop out
+    or tell their noise, `summands` is the smallest number of noises that remain unknown.
+
+    Args:
+        stddev: The parameter of one party's noise, about its standard deviation.
+        sensitivity: The largest L2 norm of one unit's contribution, after rounding.
+        summands: How many noises are added.
+    """
+
+    stddev: float
+    sensitivity: float
+    summands: int
 
 
 @attrs.frozen(slots=True)

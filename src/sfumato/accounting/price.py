@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sfumato import _check
-from sfumato.accounting import composition, events, gaussian, pld, rdp, zcdp
+from sfumato.accounting import composition, events, gaussian, integer_noise, pld, rdp, zcdp
 from sfumato.accounting.events import DpEvent, ParallelDpEvent
 from sfumato.accounting.extremes import in_floats
 from sfumato.accounting.guarantee import Guarantee, Relation, round_up
@@ -184,7 +184,7 @@ COARSE = 1000.0  # an epsilon without any protection, at which losses are too la
 def _tightest(
     event: DpEvent, delta: float, relation: Relation, by_loss: Callable[..., tuple[float, float]]
 ) -> tuple[float, float, Accountant]:
-    if events.gaussian_scale(event) is not None:
+    if integer_noise.joint_shift(events.leaves(event)) is not None:
         return *_by_gaussian(event, delta, relation), Accountant.GAUSSIAN
     parts = _parallel_parts(event, relation)
     if parts:
@@ -230,14 +230,23 @@ def _least_of_the_rest(event: DpEvent, delta: float, relation: Relation) -> tupl
 def _by_gaussian(event: DpEvent, delta: float, relation: Relation) -> tuple[float, float]:
     scale = events.gaussian_scale(event)
     if scale is None:
-        raise UnsupportedEventError(
-            "the Gaussian closed form prices compositions of Gaussian events only. Use PLD."
-        )
+        return 0.0, _bounded_by_gaussian(event, delta, relation)
     mu = relation.diameter / scale
     epsilon = gaussian.epsilon(mu, delta)
     # The closed form is rounded up; at a slightly larger delta, and a little less, it is a lower bound.
     more = delta * (1 + 1e-6)
     return (gaussian.epsilon(mu, more) * (1 - 1e-8) if more < 1 else 0.0), epsilon
+
+
+def _bounded_by_gaussian(event: DpEvent, delta: float, relation: Relation) -> float:
+    """Return the epsilon of a Gaussian that dominates integer noise (`accounting.integer_noise`)."""
+    mu = integer_noise.joint_shift(events.leaves(event))
+    if mu is None:
+        raise UnsupportedEventError(
+            "the Gaussian closed form prices compositions of Gaussian noise, and of integer noise that a "
+            "Gaussian dominates, only. Use PLD."
+        )
+    return math.inf if mu == math.inf else gaussian.epsilon(relation.diameter * mu, delta)
 
 
 def _upper(accountant: Callable[..., float]) -> Callable[[DpEvent, float, Relation], tuple[float, float]]:

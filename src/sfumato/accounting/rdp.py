@@ -33,7 +33,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sfumato import _check
-from sfumato.accounting import composition, events, mixtures, perturbation, renyi, selection
+from sfumato.accounting import composition, events, integer_noise, mixtures, perturbation, renyi, selection
 from sfumato.accounting.events import DpEvent
 from sfumato.accounting.extremes import in_floats
 from sfumato.accounting.guarantee import Relation
@@ -205,9 +205,9 @@ def _(event: dp.NonPrivateDpEvent, relation: Relation, orders: Array) -> RdpCurv
 
 @_price.register(dp.GaussianDpEvent)
 @_price.register(events.DiscreteGaussianDpEvent)
-def _(
-    event: dp.GaussianDpEvent | events.DiscreteGaussianDpEvent, relation: Relation, orders: Array
-) -> RdpCurve:
+@_price.register(events.SkellamDpEvent)
+@_price.register(events.SummedDiscreteGaussianDpEvent)
+def _(event: DpEvent, relation: Relation, orders: Array) -> RdpCurve:
     return _curve_of(orders, renyi.gaussian(orders, relation.diameter * _contribution(event)))
 
 
@@ -287,6 +287,8 @@ def _(event: dp.PoissonSampledDpEvent, relation: Relation, orders: Array) -> Rdp
             renyi.sampled_discrete_gaussian_replaced if relation.replaces else renyi.sampled_discrete_gaussian
         )
         return _curve_of(orders, divergence(orders, _joint_contribution(inner), rate))
+    if relation.replaces and any(isinstance(part, integer_noise.KINDS) for part in inner):
+        return _curve_of(orders, renyi.sampled_dominated_replaced(orders, _joint_contribution(inner), rate))
     return _curve_of(orders, _sampled(orders, _joint_contribution(inner), rate, replaced=relation.replaces))
 
 
@@ -353,7 +355,7 @@ def _amplified(event: DpEvent, relation: Relation, orders: Array) -> RdpCurve:
 
 
 def _all_gaussian(inner: dict[DpEvent, int]) -> bool:
-    kinds = (dp.GaussianDpEvent, events.DiscreteGaussianDpEvent)
+    kinds = (dp.GaussianDpEvent, events.DiscreteGaussianDpEvent, *integer_noise.KINDS)
     return bool(inner) and all(isinstance(part, kinds) for part in inner)
 
 
@@ -363,6 +365,8 @@ def _contribution(event: DpEvent) -> float:
         return event.sensitivity / event.stddev
     if isinstance(event, dp.GaussianDpEvent):
         return 1 / event.noise_multiplier
+    if isinstance(event, integer_noise.KINDS):
+        return integer_noise.shift(event)
     raise TypeError(f"{type(event).__name__} is not a Gaussian event")
 
 

@@ -31,6 +31,7 @@ __all__ = [
     "randomized_response",
     "sampled_discrete_gaussian",
     "sampled_discrete_gaussian_replaced",
+    "sampled_dominated_replaced",
     "sampled_gaussian",
     "sampled_gaussian_replaced",
 ]
@@ -160,6 +161,18 @@ def sampled_discrete_gaussian_replaced(orders: Array, mu: float, sampling_rate: 
     """Poisson-sampled discrete Gaussian, one unit replaced, by way of the data set without the unit."""
     bound = _through_absence(sampled_discrete_gaussian, orders, mu, sampling_rate)
     return np.minimum(gaussian(orders, 2 * mu), bound)
+
+
+def sampled_dominated_replaced(orders: Array, mu: float, sampling_rate: float) -> Array:
+    """Poisson-sampled noise that a Gaussian dominates, one unit replaced.
+
+    A pair that dominates each of two contributions says nothing of both together, so
+    `sampled_gaussian_replaced` need not hold. Here the bound goes by way of the data set without the unit, or
+    reveals whether the unit was sampled.
+    """
+    whole = gaussian(orders, 2 * mu)
+    revealed = mixed(orders, [np.zeros_like(orders), whole], [1 - sampling_rate, sampling_rate])
+    return np.minimum(revealed, _through_absence(sampled_gaussian, orders, mu, sampling_rate))
 
 
 def fixed_size_gaussian(orders: Array, mu: float, sampling_rate: float) -> Array:

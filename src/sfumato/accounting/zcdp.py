@@ -19,7 +19,7 @@ import math
 from functools import singledispatch
 
 from sfumato import _check
-from sfumato.accounting import composition, events
+from sfumato.accounting import composition, events, integer_noise
 from sfumato.accounting.events import DpEvent
 from sfumato.accounting.extremes import in_floats
 from sfumato.accounting.guarantee import Relation
@@ -106,6 +106,13 @@ def _(event: dp.GaussianDpEvent, relation: Relation) -> float:
 @_price.register
 def _(event: events.DiscreteGaussianDpEvent, relation: Relation) -> float:
     shift = relation.diameter * event.sensitivity / event.stddev
+    return shift * shift / 2
+
+
+@_price.register(events.SkellamDpEvent)
+@_price.register(events.SummedDiscreteGaussianDpEvent)
+def _(event: DpEvent, relation: Relation) -> float:
+    shift = relation.diameter * integer_noise.shift(event)
     return shift * shift / 2
 
 
