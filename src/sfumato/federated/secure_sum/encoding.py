@@ -2,8 +2,8 @@
 """From the update of a client to integers modulo m, and from their sum back to an update.
 
 Guarantee  The integers before noise have a norm of at most `SecureSum.l2_bound`, whatever the update is: NaN,
-           infinite, zero or enormous. The noise has exactly the law that `SecureSum` states (`mechanisms.exact`
-           and `skellam`); it is drawn for this client and this round alone.
+           infinite, zero or enormous. The noise has exactly the law that `SecureSum` states
+           (`mechanisms.exact` and `skellam`); it is drawn for this client and this round alone.
 Edge cases An update with NaN or infinity counts as zeros; its client adds noise like any other. An update of
            another length is refused by `encode`, and must be replaced by zeros before.
 """

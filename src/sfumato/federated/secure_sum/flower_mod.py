@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A mod for a Flower `ClientApp`: its updates leave the client only inside a secure sum.
 
-The mod wraps the app's own `train` function (or the `fit` of an older client). That function gets the model and
-answers with a trained one. The mod takes the difference, clips it, adds noise and masks it.
+The mod wraps the app's own `train` function (or the `fit` of an older client). That function gets the model
+and answers with a trained one. The mod takes the difference, clips it, adds noise and masks it.
 
 Guarantee  What the server receives from a client in a round are public keys, encrypted shares, one masked
            vector, and shares of masks. Metrics, counts of examples and arrays of the app's reply are dropped.
@@ -27,7 +27,7 @@ from sfumato.errors import SfumatoError
 from sfumato.federated.secure_sum.encoding import client_generator, encode
 from sfumato.federated.secure_sum.masking_client import MaskingClient, ProtocolError
 from sfumato.federated.secure_sum.masks import packed
-from sfumato.federated.secure_sum.secure_sum import IntegerNoise, SecureSum
+from sfumato.federated.secure_sum.secure_sum import SecureSum
 from sfumato.mechanisms.random import Generator
 
 __all__ = ["RECORD", "mechanism_from_text", "mechanism_text", "secure_sum_mod"]
@@ -195,8 +195,8 @@ def mechanism_from_text(text: str) -> SecureSum:
     True
     """
     try:
-        facts = json.loads(text)
-        return SecureSum(**{**facts, "noise": IntegerNoise(facts["noise"])})
+        facts: dict[str, Any] = json.loads(text)
+        return SecureSum(**facts)
     except (ValueError, TypeError, KeyError, SfumatoError):
         raise ProtocolError("the text does not describe a mechanism of secure sums.") from None
 

@@ -9,8 +9,8 @@ Edge cases Clients that do not answer in time, answer with an error, twice, or n
 Failure    A skipped round has no sum. It must be charged like any other: clients answered before it was
            skipped.
 
-Who contributes must not be told by the amount of noise. So the number of invited clients is fixed, and clients
-outside of the drawn cohort (`contributors`) are asked for noise alone.
+The amount of noise must not tell who contributes. So the number of invited clients is fixed, and clients that
+are not among the `contributors` are asked for noise alone.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -87,7 +87,7 @@ def secure_round(
     """
     if len(clients) > mechanism.cohort or len(set(clients)) != len(clients):
         raise InvalidParameterError(
-            f"at most cohort={mechanism.cohort} different clients may be invited to a round of this mechanism."
+            f"at most cohort={mechanism.cohort} different clients may be invited to a round."
         )
     server = UnmaskingServer(
         size=mechanism.size,
@@ -194,7 +194,7 @@ def _sealed(answers: Mapping[int, ConfigRecord]) -> tuple[dict[int, dict[int, by
 
 
 def _vectors(answers: Mapping[int, ConfigRecord], mechanism: SecureSum) -> Iterable[tuple[int, Integers]]:
-    """Yield the masked vectors that have the right length; a client with another one counts as dropped out."""
+    """Yield the masked vectors of the right length; a client with another one counts as dropped out."""
     for number, answer in answers.items():
         given = answer.get("vector")
         vector = (

@@ -7,9 +7,9 @@ secrets, so that the server can remove the masks of clients that drop out. Key a
 Flower's. Masks and shares are ours (`masks` and `key_shares` say why).
 
 Guarantee  Against a server that follows the protocol and reads everything, a vector looks uniform, and only
-           the sum is learned. A client reveals shares once in a session, of one kind for each neighbor: either
-           of the mask of a client in the sum or of the key of one that dropped out. It reveals none if
-           fewer clients than `least_active` are in the sum.
+           the sum is learned. A client reveals shares once in a session, of one kind for each neighbor:
+           either of the mask of a client in the sum or of the key of one that dropped out. It reveals none
+           if fewer clients than `least_active` are in the sum.
 Failure    What contradicts the protocol raises `ProtocolError`. The client then counts as dropped out.
 Not here   A server that lies about who dropped out, differently to different clients: SecAgg+ needs signed
            lists against it. With a threshold above half of the neighbors, which is required here, it
@@ -22,6 +22,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -136,11 +137,11 @@ class MaskingClient:
         self._enter("vector", after="shares")
         if len(set(sealed) - {self.number}) + 1 < self.threshold:
             raise ProtocolError("too few neighbors are left in this round.")
-        facts = {"session": bytes.fromhex(self.session), "count": vector.size, "bits": bits}
-        total = vector + mask(bytes.fromhex(self._seed), purpose="own", **facts)
+        make = partial(mask, session=bytes.fromhex(self.session), count=vector.size, bits=bits)
+        total = vector + make(bytes.fromhex(self._seed), purpose="own")
         for number, ciphertext in sealed.items():
             self._held[number] = [share.hex() for share in self._opened(number, ciphertext)]
-            pairwise = mask(self._shared(number, 0), purpose="pair", **facts)
+            pairwise = make(self._shared(number, 0), purpose="pair")
             total += pairwise if self.number > number else -pairwise
         return total & ((1 << bits) - 1)
 
@@ -253,7 +254,7 @@ def mask_key(secret: bytes, theirs: bytes, own: bytes) -> bytes | None:
 
 
 def seed_commitment(seed: bytes) -> bytes:
-    """Return a hash that tells whether a seed was put together rightly. Seeds have 256 bits, so it hides them.
+    """Return a hash that tells whether a seed was put together rightly. It hides a seed of 256 random bits.
 
     Args:
         seed: The seed of a client's own mask.

@@ -36,8 +36,8 @@ def mask(seed: bytes, *, purpose: str, session: bytes, count: int, bits: int) ->
     Returns:
         The residues.
 
-    >>> mask(b"s" * 32, purpose="own", session=b"1", count=3, bits=16).max() < 2**16
-    True
+    >>> mask(b"s" * 32, purpose="own", session=b"1", count=3, bits=16).shape
+    (3,)
     """
     parts = (b"sfumato mask", purpose.encode(), session, seed)
     key = hashlib.sha256(b"".join(len(part).to_bytes(8, "big") + part for part in parts)).digest()

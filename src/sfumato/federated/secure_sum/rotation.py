@@ -87,7 +87,7 @@ def _signs(count: int, seed: int) -> Floats:
     """Return -1 or 1 for each coordinate: the bits of a stream that is the same on every platform."""
     stream = words(-(-count // _WORD), SeededGenerator(seed).fork("rotation", 0))
     bits = np.unpackbits(stream.astype("<u8").view(np.uint8), bitorder="little")[:count]
-    return 1.0 - 2.0 * bits
+    return 1.0 - 2.0 * bits.astype(np.float64)
 
 
 def _transformed(rows: Floats) -> Floats:

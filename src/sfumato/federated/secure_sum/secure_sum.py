@@ -22,15 +22,18 @@ Source     Kairouz, Liu, Steinke 2021, arXiv:2102.06387 (discrete Gaussian); Aga
 
 import enum
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from sfumato import _check
-from sfumato.accounting.upstream import DpEvent
+from sfumato.accounting.events import DpEvent, SkellamDpEvent, SummedDiscreteGaussianDpEvent
+from sfumato.accounting.guarantee import round_up
 from sfumato.errors import InvalidParameterError
 from sfumato.federated.secure_sum.modulus import log_wrap_probability
 from sfumato.federated.secure_sum.rotation import padded_size
 from sfumato.federated.secure_sum.rounding import l2_bound_squared
+from sfumato.federated.secure_sum.skellam import MAX_VARIANCE
 
 __all__ = ["IntegerNoise", "SecureSum"]
 
@@ -102,11 +105,11 @@ class SecureSum:
                 f"least_survivors={self.least_survivors} is more than cohort={self.cohort}: every round "
                 "would be skipped. At most all invited clients can be in a sum."
             )
-        if not self._fits(_LEAST_CLIP_STEPS / self.clip_norm):
+        if not self._fits(_LEAST_CLIP_STEPS / self.clip_norm, self.noise_multiplier):
             raise InvalidParameterError(
                 f"sums of {self.cohort} clients and {self.dimension} coordinates with "
-                f"noise_multiplier={self.noise_multiplier:g} do not fit {self.bits} bits. Use more bits, fewer "
-                "clients, or less noise."
+                f"noise_multiplier={self.noise_multiplier:g} do not fit {self.bits} bits. Use more bits, "
+                "fewer clients, or less noise."
             )
 
     @property
@@ -122,7 +125,7 @@ class SecureSum:
     @property
     def scale(self) -> float:
         """Steps of the integer grid in one unit of an update: the most that the modulus holds."""
-        return _largest_scale(self)
+        return _largest_scale(self, self.noise_multiplier)
 
     @property
     def l2_bound_squared(self) -> int:
@@ -142,8 +145,8 @@ class SecureSum:
 
     @property
     def share_stddev(self) -> float:
-        """The noise of one client in steps: the parameter of a discrete Gaussian, or Skellam's root variance."""
-        return self._share_stddev(self.scale)
+        """The noise of one client in steps: the parameter of its discrete Gaussian, or Skellam's stddev."""
+        return self._share_stddev(self.scale, self.noise_multiplier)
 
     def event(self) -> DpEvent:
         """Return the event of one decoded sum.
@@ -151,7 +154,47 @@ class SecureSum:
         Returns:
             The event, for an accountant.
         """
-        raise NotImplementedError
+        return self.event_at(self.noise_multiplier)
+
+    def event_at(self, noise_multiplier: float) -> DpEvent:
+        """Return the event of one decoded sum with another noise.
+
+        It may be more noise than the bits hold, as calibration tries. A round with it is refused (`scaled`).
+
+        Args:
+            noise_multiplier: The noise multiplier.
+
+        Returns:
+            The event, for an accountant.
+        """
+        scale = _largest_scale(self, noise_multiplier)
+        bound, survivors = _root(self._l2_bound_squared(scale)), self.least_survivors
+        share = self._share_stddev(scale, noise_multiplier)
+        if self.noise is IntegerNoise.SKELLAM:
+            variance = share * share * survivors * (1 - 2.0**-50)  # rounded down: never more than is there
+            return SkellamDpEvent(variance, bound)
+        return SummedDiscreteGaussianDpEvent(share, bound, survivors)
+
+    def statement(self, noise_multiplier: float) -> str:
+        """Return what noise there is and who adds it: the words before "added to each sum".
+
+        Args:
+            noise_multiplier: The noise multiplier.
+
+        Returns:
+            The beginning of a sentence.
+
+        >>> mechanism = SecureSum(dimension=9, clip_norm=1, noise_multiplier=1, cohort=9, least_survivors=7)
+        >>> mechanism.statement(1.5)
+        'Sums of fewer than 7 clients were not decoded. Discrete Gaussian noise of the clients, in which that
+         of 7 has 1.5 times the bound on one contribution, was'
+        """
+        law = "Skellam" if self.noise is IntegerNoise.SKELLAM else "Discrete Gaussian"
+        return (
+            f"Sums of fewer than {self.least_survivors} clients were not decoded. {law} noise of the "
+            f"clients, in which that of {self.least_survivors} has {-round_up(-noise_multiplier, 6):g} times "
+            "the bound on one contribution, was"
+        )
 
     def scaled(self, noise_multiplier: float) -> "SecureSum":
         """Return the mechanism with another noise.
@@ -170,32 +213,36 @@ class SecureSum:
     def _l2_bound_squared(self, scale: float) -> int:
         return l2_bound_squared(clip_steps=self.clip_norm * scale, size=self.size)
 
-    def _share_stddev(self, scale: float) -> float:
-        total = self.noise_multiplier * _root(self._l2_bound_squared(scale))
+    def _share_stddev(self, scale: float, noise_multiplier: float) -> float:
+        total = noise_multiplier * _root(self._l2_bound_squared(scale))
         return math.nextafter(total / math.sqrt(self.least_survivors) * (1 + 2.0**-50), math.inf)
 
-    def _fits(self, scale: float) -> bool:
+    def _fits(self, scale: float, noise_multiplier: float) -> bool:
         """Return whether sums at this scale wrap around with at most the stated probability."""
+        variance = self._share_stddev(scale, noise_multiplier) ** 2
+        skellam = self.noise is IntegerNoise.SKELLAM
         log_probability = log_wrap_probability(
             modulus=self.modulus,
             clients=self.cohort,
             clip_steps=self.clip_norm * scale,
             size=self.size,
-            noise_variance=self._share_stddev(scale) ** 2,
-            skellam=self.noise is IntegerNoise.SKELLAM,
+            noise_variance=variance,
+            skellam=skellam,
         )
-        return log_probability <= math.log(self.wrap_probability)
+        drawn = not skellam or variance <= MAX_VARIANCE
+        return drawn and log_probability <= math.log(self.wrap_probability)
 
 
-@lru_cache(maxsize=64)
-def _largest_scale(mechanism: SecureSum) -> float:
-    """Return the largest scale that fits: sums grow with it, so halving the range finds it."""
+@lru_cache(maxsize=256)
+def _largest_scale(mechanism: SecureSum, noise_multiplier: float) -> float:
+    """Return the largest scale that fits: sums grow with it, so halving finds it. Else the least."""
+    fits: Callable[[float, float], bool] = mechanism._fits  # pyright: ignore[reportPrivateUsage] - of this module
     low, high = (steps / mechanism.clip_norm for steps in (_LEAST_CLIP_STEPS, _LARGEST_CLIP_STEPS))
-    if mechanism._fits(high):  # pyright: ignore[reportPrivateUsage] - the same module
+    if fits(high, noise_multiplier):
         return high
     for _ in range(_HALVINGS):
         middle = math.sqrt(low * high)
-        low, high = (middle, high) if mechanism._fits(middle) else (low, middle)  # pyright: ignore[reportPrivateUsage]
+        low, high = (middle, high) if fits(middle, noise_multiplier) else (low, middle)
     return low
 
 

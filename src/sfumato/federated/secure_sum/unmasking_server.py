@@ -129,7 +129,7 @@ class UnmaskingServer:
         return self.survivors >= self.least_survivors
 
     def questions(self) -> dict[int, tuple[list[int], list[int]]]:
-        """Return whom each client in the sum is asked about: neighbors in the sum, and neighbors that dropped.
+        """Return whom each client in the sum is asked about: neighbors in the sum, and dropped ones.
 
         Returns:
             Two lists for each client in the sum.

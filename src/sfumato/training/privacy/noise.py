@@ -3,6 +3,7 @@
 
 Guarantee  Every coordinate of every step's sums gets noise of the stated standard deviation, drawn from the
            generator (secure by default), never used twice.
+           A `Summation` has its noise before anybody sees the sum: then none is added here.
 Not here   Noise that is correlated over steps (DP-FTRL). It can be another `NoiseSource`, and must then state
            another event.
 """
@@ -13,10 +14,11 @@ from typing import Protocol
 
 from torch import Tensor
 
+from sfumato.accounting.events import DpEvent
 from sfumato.mechanisms import tensors
 from sfumato.mechanisms.random import Generator, resolve
 
-__all__ = ["IndependentNoise", "NoiseSource"]
+__all__ = ["IndependentNoise", "NoiseSource", "Summation"]
 
 
 class NoiseSource(Protocol):
@@ -83,3 +85,42 @@ class IndependentNoise:
         found = copy.copy(self)
         found.generator = self.generator.fork(label, index)
         return found
+
+
+class Summation(Protocol):
+    """A way to sum contributions in which the sum has its noise before anybody sees it.
+
+    The amount of noise must not depend on who contributes to a step, nor on how many do.
+    """
+
+    @property
+    def clip_norm(self) -> float:
+        """The most that one unit contributes in L2 norm, before rounding."""
+        ...
+
+    @property
+    def cohort(self) -> int:
+        """How many units a sum has room for; what happens to larger batches is up to the engine."""
+        ...
+
+    def event_at(self, noise_multiplier: float) -> DpEvent:
+        """Return the event of one sum.
+
+        Args:
+            noise_multiplier: The noise, divided by the bound on one contribution.
+
+        Returns:
+            The event.
+        """
+        ...
+
+    def statement(self, noise_multiplier: float) -> str:
+        """Return what noise there is and who adds it: the words before "added to each sum".
+
+        Args:
+            noise_multiplier: The noise, divided by the bound on one contribution.
+
+        Returns:
+            The beginning of a sentence, for people who must judge the claim.
+        """
+        ...
