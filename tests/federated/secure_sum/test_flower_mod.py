@@ -107,3 +107,29 @@ def test_messages_that_are_not_for_training_pass_through(grid):
 def test_texts_that_describe_no_mechanism_are_refused(text):
     with pytest.raises(ProtocolError):
         mechanism_from_text(text)
+
+
+def test_an_older_client_with_fit_works_too(grid):
+    import flwr.compat.common.recorddict_compat as compat
+    from flwr.client import NumPyClient
+    from flwr.clientapp import ClientApp
+    from flwr.common import FitIns, ndarrays_to_parameters
+
+    class Older(NumPyClient):
+        def __init__(self, by):
+            self.by = by
+
+        def fit(self, parameters, config):
+            return [parameter - self.by for parameter in parameters], 99, {"loss": 1.0}
+
+    def client_fn(context: Context):
+        return Older(0.1 * context.node_id).to_client()
+
+    nodes = grid(UPDATES)
+    for number in UPDATES:
+        nodes.apps[number] = ClientApp(client_fn=client_fn, mods=[secure_sum_mod(generator=seeded(11))])
+    fit = FitIns(ndarrays_to_parameters([np.ones(8)]), {})
+    content = compat.fitins_to_recorddict(fit, keep_input=True)
+    found = secure_round(nodes, list(UPDATES), MECHANISM, content=content, seed=5)
+    np.testing.assert_allclose(found.total, expected(UPDATES), atol=1e-9)
+    assert all(set(message.content) == {RECORD} for message in nodes.received)

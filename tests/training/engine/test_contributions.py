@@ -152,6 +152,8 @@ class Noisy:
     def __init__(self, vectors, shape=(1, 2)):
         self.vectors, self.shape, self.asked = torch.as_tensor(vectors, dtype=torch.float32), shape, []
 
+    generator = None
+
     @property
     def summation(self):
         return "the summation"

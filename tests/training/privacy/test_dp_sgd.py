@@ -181,6 +181,9 @@ class Summed:
     def event_at(self, noise_multiplier):
         return dp.GaussianDpEvent(noise_multiplier / 2)
 
+    def scaled(self, noise_multiplier):
+        return self
+
     def statement(self, noise_multiplier):
         return "Noise was"
 

@@ -76,6 +76,11 @@ class GridSums:
         """What the sums are, with their event."""
         return self._mechanism
 
+    @property
+    def generator(self) -> None:
+        """None: the clients draw the noise, with secure generators of their own."""
+        return
+
     def noisy_sum(
         self, model: nn.Module, batch: Sequence[Any], *, step: int, noise_multiplier: float
     ) -> dict[str, Tensor] | None:

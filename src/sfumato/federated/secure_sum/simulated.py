@@ -107,6 +107,11 @@ class SimulatedSums:
         """What the sums are, with their event."""
         return self._mechanism
 
+    @property
+    def generator(self) -> Generator | None:
+        """Where the noise comes from; None: the secure generator."""
+        return self._generator
+
     def noisy_sum(
         self, model: nn.Module, batch: Sequence[Any], *, step: int, noise_multiplier: float
     ) -> dict[str, Tensor] | None:

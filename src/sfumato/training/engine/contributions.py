@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from sfumato.errors import SfumatoError, UnsupportedUseError
+from sfumato.mechanisms.random import Generator
 from sfumato.training import distributed
 from sfumato.training.data import rows
 from sfumato.training.engine import parameter_values
@@ -59,6 +60,11 @@ class NoisySummer(Protocol):
     @property
     def summation(self) -> Summation:
         """What the sums are, with their event."""
+        ...
+
+    @property
+    def generator(self) -> Generator | None:
+        """Where the noise comes from; None: a secure generator, here or with the clients."""
         ...
 
     def noisy_sum(

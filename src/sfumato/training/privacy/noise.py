@@ -114,6 +114,20 @@ class Summation(Protocol):
         """
         ...
 
+    def scaled(self, noise_multiplier: float) -> "Summation":
+        """Return the same sum with another noise.
+
+        Args:
+            noise_multiplier: The noise, divided by the bound on one contribution.
+
+        Returns:
+            The summation.
+
+        Raises:
+            InvalidParameterError: If a sum with that noise cannot be taken.
+        """
+        ...
+
     def statement(self, noise_multiplier: float) -> str:
         """Return what noise there is and who adds it: the words before "added to each sum".
 
