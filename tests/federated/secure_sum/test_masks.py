@@ -1,4 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
+import base64
+import functools
+import os
+
 import numpy as np
 import pytest
 from flwr.common.secure_aggregation.secaggplus_utils import pseudo_rand_gen
@@ -49,5 +53,9 @@ def test_flowers_own_masks_repeat_for_different_seeds():
     seed, other = bytes(range(32)), bytes(range(4, 32)) + bytes(range(4))
     first, second = (pseudo_rand_gen(s, 2**16, [(100,)])[0] for s in (seed, other))
     assert seed != other and (first == second).all()
+    assert set(pseudo_rand_gen(seed, 4, [(1000,)])[0].tolist()) == {0, 1, 2}  # and never the residue 3
+    keys = [base64.urlsafe_b64encode(os.urandom(32)) for _ in range(200)]  # the form of a shared key
+    folded = [functools.reduce(lambda a, b: a ^ b, np.frombuffer(key, "<u4").tolist()) for key in keys]
+    assert not any(number & 0x80808080 for number in folded)  # four of the 32 bits are always 0
     ours = [mask(s, purpose="own", session=b"", count=100, bits=16) for s in (seed, other)]
     assert (ours[0] != ours[1]).any()

@@ -3,7 +3,6 @@
 
 Guarantee  Every coordinate of every step's sums gets noise of the stated standard deviation, drawn from the
            generator (secure by default), never used twice.
-           A `Summation` has its noise before anybody sees the sum: then none is added here.
 Not here   Noise that is correlated over steps (DP-FTRL). It can be another `NoiseSource`, and must then state
            another event.
 """
