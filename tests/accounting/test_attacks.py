@@ -73,6 +73,8 @@ def test_an_accountant_that_gives_up_does_not_claim_a_lower_bound():
     [
         (events.SparseVectorDpEvent(1e-3, 1e-3, 1.0), Relation.ADD_REMOVE),
         (events.DiscreteGaussianDpEvent(0.5, 1.5), Relation.REPLACE_ONE),
+        (events.SkellamDpEvent(9.0, 1.0), Relation.ADD_REMOVE),
+        (dp.PoissonSampledDpEvent(0.5, events.SkellamDpEvent(9.0, 2.0)), Relation.ADD_REMOVE),
         (events.ExponentialDpEvent(1.0), Relation.ADD_REMOVE),
     ],
 )

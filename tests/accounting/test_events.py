@@ -26,6 +26,8 @@ LEAVES = [
     events.SparseVectorDpEvent(0.1, 0.2, 0.3),
     events.DiscreteGaussianDpEvent(12.5, 3.0, 7),
     events.JohnsonLindenstraussDpEvent(1.1, 50),
+    events.SkellamDpEvent(120.5, 3.0),
+    events.SummedDiscreteGaussianDpEvent(2.5, 3.0, 40),
 ]
 NESTED = [
     dp.PoissonSampledDpEvent(0.01, dp.GaussianDpEvent(1.1)),
@@ -67,6 +69,8 @@ leaf_events = st.one_of(
     st.builds(events.SparseVectorDpEvent, positive, positive, positive),
     st.builds(events.DiscreteGaussianDpEvent, positive, positive, st.integers(1, 9)),
     st.builds(events.JohnsonLindenstraussDpEvent, positive, st.integers(1, 9)),
+    st.builds(events.SkellamDpEvent, positive, positive),
+    st.builds(events.SummedDiscreteGaussianDpEvent, positive, positive, st.integers(1, 9)),
     st.just(dp.NoOpDpEvent()),
 )
 any_event = st.recursive(
@@ -189,6 +193,7 @@ def test_whole_numbers_must_be_whole():
         dp.RandomizedResponseDpEvent(0.5, 1),
         dp.SelfComposedDpEvent(dp.GaussianDpEvent(1.0), 2.0),
         events.DiscreteGaussianDpEvent(1.0, 1.0, 1.5),
+        events.SummedDiscreteGaussianDpEvent(1.0, 1.0, 1.5),
     ):
         with pytest.raises(InvalidParameterError):
             events.check(bad)

@@ -7,11 +7,16 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy.special import i0e, i1e, ive, logsumexp, ndtr, ndtri_exp
+from scipy.special import i0e, i1e, ive, log_ndtr, logsumexp, ndtr, ndtri_exp
 
-from sfumato.accounting import integer_noise, renyi
+from sfumato.accounting import events, integer_noise, rdp, renyi
+from sfumato.accounting.calibrate import calibrate
 from sfumato.accounting.events import DpEvent, SkellamDpEvent, SummedDiscreteGaussianDpEvent
+from sfumato.accounting.guarantee import Relation
+from sfumato.accounting.price import Accountant, price
 from sfumato.accounting.upstream import dp_event as dp
+from sfumato.errors import InvalidParameterError, UnsupportedEventError
+from sfumato.ledger import Budget, filters
 
 Floats = NDArray[np.float64]
 
@@ -58,6 +63,10 @@ def divergence(log_masses: Floats, moved: int, order: float) -> float:
     return float(logsumexp(order * p + (1 - order) * q)) / (order - 1)
 
 
+def sampled(event: DpEvent, rounds: int = 10) -> DpEvent:
+    return dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(0.1, event), rounds)
+
+
 def unit_shift(event: DpEvent) -> float:
     return integer_noise.shift(event)
 
@@ -67,6 +76,7 @@ def test_the_quantiles_of_skellam_noise_are_as_steep_as_the_shift_says_at_most(v
     found = steps(skellam(variance), math.sqrt(variance)).max()
     claimed = unit_shift(SkellamDpEvent(variance, 1.0))
     assert found <= claimed * (1 + ROUNDING)
+    assert found > 1 / math.sqrt(variance)  # a Gaussian of the same variance would claim too little
     assert variance < 4 or claimed <= found * (1 + 0.5 / variance)  # and the claim is not far above
 
 
@@ -78,6 +88,19 @@ def test_the_quantiles_of_summed_discrete_gaussians_are_as_steep_as_the_shift_sa
     found = steps(summed(stddev, summands), spread).max()
     claimed = unit_shift(SummedDiscreteGaussianDpEvent(stddev, 1.0, summands))
     assert found <= claimed * (1 + ROUNDING)
+
+
+@pytest.mark.parametrize("bend", [1e-3, 0.1, 0.7, 1.3])
+def test_normal_cells_as_wide_as_the_shift_bend_at_least_as_much_as_the_noise(bend: float):
+    """Step (1) of the proof, at cells in the center and in the tails."""
+    width = math.sqrt(-math.log(2 * math.exp(-bend / 2) - 1))
+    left = np.linspace(-30, 5, 2000)
+    upper, lower = log_ndtr(left + width), log_ndtr(left)
+    cells = {0.0: upper + np.log(-np.expm1(lower - upper))}
+    for moved in (-width, width):
+        upper, lower = log_ndtr(left + moved + width), log_ndtr(left + moved)
+        cells[moved] = upper + np.log(-np.expm1(lower - upper))
+    assert np.all(2 * cells[0.0] - cells[-width] - cells[width] >= bend * (1 - 1e-6) - 1e-9)
 
 
 def test_noise_of_two_or_more_costs_hardly_more_than_a_gaussian():
@@ -181,3 +204,125 @@ def test_shifts_of_several_noises_add_up_as_squares_and_other_parts_have_none():
     assert integer_noise.joint_shift({}) is None
     with pytest.raises(TypeError, match="not integer noise"):
         integer_noise.shift(dp.LaplaceDpEvent(1.0))
+
+
+# --- priced like a Gaussian ------------------------------------------------------------------------------
+
+SKELLAM_EVENT = SkellamDpEvent(4e6, 2000.0)
+SUM_EVENT = SummedDiscreteGaussianDpEvent(200.0, 2000.0, 100)
+GAUSSIAN = dp.GaussianDpEvent(1.0)
+
+
+@pytest.mark.parametrize("relation", list(Relation), ids=lambda r: r.value)
+@pytest.mark.parametrize("event", [SKELLAM_EVENT, SUM_EVENT], ids=["skellam", "sum"])
+def test_integer_noise_costs_what_the_same_gaussian_noise_costs(event: DpEvent, relation: Relation):
+    for accountant in (None, *Accountant):
+        try:
+            expected = price(GAUSSIAN, delta=1e-5, relation=relation, accountant=accountant).epsilon
+        except UnsupportedEventError:
+            with pytest.raises(UnsupportedEventError):
+                price(event, delta=1e-5, relation=relation, accountant=accountant)
+            continue
+        found = price(event, delta=1e-5, relation=relation, accountant=accountant)
+        assert found.epsilon == pytest.approx(expected, rel=1e-5) and found.epsilon >= expected * (1 - 1e-9)
+        assert found.lower == 0
+
+
+@pytest.mark.parametrize("relation", [Relation.ADD_REMOVE, Relation.ZERO_OUT])
+def test_sampled_cohorts_cost_what_sampled_gaussian_noise_costs(relation: Relation):
+    expected = price(sampled(GAUSSIAN), delta=1e-3, relation=relation)
+    for event in (SKELLAM_EVENT, SUM_EVENT):
+        found = price(sampled(event), delta=1e-3, relation=relation)
+        assert found.accountant is Accountant.PLD
+        assert found.epsilon == pytest.approx(expected.epsilon, rel=2e-3)
+
+
+def test_a_sampled_replacement_is_priced_by_renyi_divergences_between_gaussian_and_no_sampling():
+    for relation in (Relation.REPLACE_ONE, Relation.REPLACE_LABEL):
+        found = price(sampled(SKELLAM_EVENT), delta=1e-3, relation=relation)
+        assert found.accountant is Accountant.RDP
+        tighter = price(sampled(GAUSSIAN), delta=1e-3, relation=relation).epsilon
+        without = price(dp.SelfComposedDpEvent(GAUSSIAN, 10), delta=1e-3, relation=relation).epsilon
+        assert tighter < found.epsilon < without
+
+
+@pytest.mark.parametrize("order", [1.5, 2.0, 3.0, 8.0, 20.0])
+@pytest.mark.parametrize("rate", [0.05, 0.5])
+def test_exact_sampled_divergences_are_below_the_bounds(order: float, rate: float):
+    log_masses, moved = skellam(30.0), 4
+    event = dp.PoissonSampledDpEvent(rate, SkellamDpEvent(30.0, moved))
+    absent = log_masses[moved:-moved]
+    with_unit = np.logaddexp(math.log1p(-rate) + absent, math.log(rate) + log_masses[: -2 * moved])
+    opposite = np.logaddexp(math.log1p(-rate) + absent, math.log(rate) + log_masses[2 * moved :])
+
+    def exact(p: Floats, q: Floats) -> float:
+        return float(logsumexp(order * p + (1 - order) * q)) / (order - 1)
+
+    bounds = {r: rdp.curve(event, r, np.array([order])).values[0] for r in Relation}
+    both = max(exact(with_unit, absent), exact(absent, with_unit))
+    assert both <= bounds[Relation.ADD_REMOVE]
+    assert order > 3 or bounds[Relation.ADD_REMOVE] <= 1.1 * both  # beyond, losses in the tails are smaller
+    assert exact(with_unit, opposite) <= bounds[Relation.REPLACE_ONE]
+
+
+def test_a_gaussian_count_of_the_same_cohort_adds_to_integer_noise():
+    both = dp.ComposedDpEvent([SKELLAM_EVENT, dp.GaussianDpEvent(3.0)])
+    one = dp.GaussianDpEvent(1 / math.hypot(1, 1 / 3))
+    for relation in (Relation.ADD_REMOVE, Relation.ZERO_OUT):
+        found, expected = (price(sampled(e), delta=1e-3, relation=relation).epsilon for e in (both, one))
+        assert found == pytest.approx(expected, rel=2e-3)
+
+
+@pytest.mark.parametrize("relation", list(Relation), ids=lambda r: r.value)
+def test_too_little_noise_costs_infinitely_much_however_it_is_priced(relation: Relation):
+    event = SkellamDpEvent(0.5, 1.0)
+    for whole in (event, sampled(event), dp.ComposedDpEvent([event, events.PureDpEvent(1.0)])):
+        assert price(whole, delta=1e-3, relation=relation).epsilon == math.inf
+        assert price(whole, delta=1e-3, relation=relation, accountant=Accountant.RDP).epsilon == math.inf
+
+
+def test_the_noise_of_a_cohort_is_calibrated_to_a_budget():
+    wanted = {"epsilon": 8.0, "delta": 1e-3}
+    found = calibrate(lambda noise: sampled(SkellamDpEvent((noise * 2000.0) ** 2, 2000.0), 100), **wanted)
+    exact = calibrate(lambda noise: sampled(dp.GaussianDpEvent(noise), 100), **wanted)
+    assert found == pytest.approx(exact, rel=1e-3)
+
+
+def test_a_ledger_counts_integer_noise_as_gaussian_noise():
+    rule = filters.Filter(budget=Budget(epsilon=8, delta=1e-3), order=4.0)
+    costs = [
+        filters.cost(events.to_json(sampled(event)), Relation.ADD_REMOVE, rule)
+        for event in (SKELLAM_EVENT, GAUSSIAN)
+    ]
+    assert costs[0].renyi == pytest.approx(costs[1].renyi, rel=1e-5)
+    assert costs[0].gaussian == pytest.approx(costs[1].gaussian, rel=2e-3)
+    with pytest.raises(UnsupportedEventError, match="Use more noise"):
+        filters.cost(events.to_json(SkellamDpEvent(0.5, 1.0)), Relation.ADD_REMOVE, rule)
+    cut = events.TruncatedPoissonSampledDpEvent(0.1, 20, 100, SKELLAM_EVENT)
+    with pytest.raises(UnsupportedEventError):
+        filters.cost(events.to_json(cut), Relation.ADD_REMOVE, rule)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        SkellamDpEvent(0.0, 1.0),
+        SkellamDpEvent(math.nan, 1.0),
+        SkellamDpEvent(1.0, -1.0),
+        SummedDiscreteGaussianDpEvent(math.inf, 1.0, 2),
+        SummedDiscreteGaussianDpEvent(1.0, 1.0, 0),
+        SummedDiscreteGaussianDpEvent(1.0, 1.0, 2.5),  # type: ignore[arg-type]
+    ],
+    ids=str,
+)
+def test_wrong_parameters_are_refused(event: DpEvent):
+    with pytest.raises(InvalidParameterError):
+        price(event, delta=1e-5)
+
+
+@pytest.mark.parametrize("size", [1e-150, 1e-3, 1e9, 1e150])
+def test_extreme_noise_has_a_price_and_no_crash(size: float):
+    for event in (SkellamDpEvent(size, 1.0), SummedDiscreteGaussianDpEvent(size, 1.0, 10)):
+        for whole in (event, sampled(event)):
+            epsilon = price(whole, delta=1e-3).epsilon
+            assert epsilon == math.inf if size < 1 else epsilon < 0.1

@@ -375,6 +375,12 @@ def test_opposite_gradients_of_full_norm_are_the_worst_replacement(rate, mu):
         (events.DiscreteGaussianDpEvent(3e4, 1.0), ADD_REMOVE, "priced by RDP"),
         (dp.DiscreteLaplaceDpEvent(0.1, 2_000_000), ADD_REMOVE, "coarser grid"),
         (dp.ZCDpEvent(0.1, 0.0), ADD_REMOVE, "Use the RDP accountant"),
+        (dp.PoissonSampledDpEvent(0.1, events.SkellamDpEvent(9.0, 1.0)), REPLACE_ONE, "use add-remove"),
+        (
+            events.TruncatedPoissonSampledDpEvent(0.1, 9, 90, events.SkellamDpEvent(9.0, 1.0)),
+            ADD_REMOVE,
+            "use Poisson sampling",
+        ),
         (dp.PoissonSampledDpEvent(0.1, dp.ComposedDpEvent([LAPLACE, GAUSSIAN])), ADD_REMOVE, "on its own"),
     ],
     ids=str,

@@ -77,6 +77,9 @@ EVERY_EVENT = [
     (dp.SampledWithoutReplacementDpEvent(1000, 10, dp.GaussianDpEvent(2.0)), [REPLACE_ONE, REPLACE_LABEL]),
     (dp.SampledWithoutReplacementDpEvent(1000, 10, dp.LaplaceDpEvent(2.0)), [REPLACE_ONE, REPLACE_LABEL]),
     (dp.SampledWithoutReplacementDpEvent(1000, 10, events.PureDpEvent(1.0)), [REPLACE_ONE]),
+    (events.SkellamDpEvent(400.0, 11.0), list(Relation)),
+    (events.SummedDiscreteGaussianDpEvent(2.0, 11.0, 100), list(Relation)),
+    (dp.PoissonSampledDpEvent(0.05, events.SkellamDpEvent(400.0, 11.0)), [ADD_REMOVE, ZERO_OUT]),
 ]
 PRICED = [(event, relation) for event, relations in EVERY_EVENT for relation in relations]
 # A unit that contributes nothing may still take a place in a batch that is cut: zero-out costs a little more.

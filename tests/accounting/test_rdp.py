@@ -81,6 +81,15 @@ EVERY_EVENT = [
     (dp.PoissonSampledDpEvent(0.05, events.JohnsonLindenstraussDpEvent(1.5, 200)), list(Relation)),
     (events.JohnsonLindenstraussDpEvent(4.0, 40), list(Relation)),
     (events.TruncatedPoissonSampledDpEvent(0.05, 30, 300, dp.LaplaceDpEvent(1.5)), []),
+    (events.SkellamDpEvent(400.0, 11.0), list(Relation)),
+    (events.SummedDiscreteGaussianDpEvent(2.0, 11.0, 100), list(Relation)),
+    (dp.PoissonSampledDpEvent(0.05, events.SkellamDpEvent(400.0, 11.0)), list(Relation)),
+    (dp.PoissonSampledDpEvent(0.05, events.SummedDiscreteGaussianDpEvent(2.0, 11.0, 100)), list(Relation)),
+    (
+        dp.SampledWithoutReplacementDpEvent(1000, 10, events.SkellamDpEvent(400.0, 11.0)),
+        [REPLACE_ONE, REPLACE_LABEL],
+    ),
+    (events.TruncatedPoissonSampledDpEvent(0.05, 30, 300, events.SkellamDpEvent(400.0, 11.0)), []),
 ]
 PRICED = [(event, relation) for event, relations in EVERY_EVENT for relation in relations]
 REFUSED = [(e, r) for e, relations in EVERY_EVENT for r in Relation if r not in relations]

@@ -94,6 +94,7 @@ def test_repeating_costs_the_same_as_listing():
         events.PureDpEvent(0.3),
         dp.LaplaceDpEvent(3.0),
         dp.ZCDpEvent(0.2),
+        events.SkellamDpEvent(400.0, 11.0),
     ):
         repeated = zcdp.rho(dp.SelfComposedDpEvent(event, 9), REPLACE_ONE)
         assert repeated == zcdp.rho(dp.ComposedDpEvent([event] * 9), REPLACE_ONE)

@@ -48,6 +48,7 @@ import math
 from functools import singledispatch
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import i0e, i1e
 
 from sfumato.accounting.kinds import SkellamDpEvent, SummedDiscreteGaussianDpEvent
@@ -55,6 +56,8 @@ from sfumato.accounting.upstream import DpEvent
 from sfumato.accounting.upstream import dp_event as dp
 
 __all__ = ["KINDS", "joint_shift", "shift"]
+
+Floats = NDArray[np.float64]
 
 KINDS = (SkellamDpEvent, SummedDiscreteGaussianDpEvent)
 
@@ -125,7 +128,7 @@ def _(event: SummedDiscreteGaussianDpEvent) -> tuple[float, float]:
     return 1 / stddev / stddev / event.summands + 2 * total, event.sensitivity
 
 
-def _merge_error(width: np.ndarray) -> np.ndarray:
+def _merge_error(width: Floats) -> Floats:
     """Return log((1 + h) / (1 - h)) for each width r of a theta function; infinite where h is 1 or more."""
     z = np.exp(-2 * (np.pi * width) ** 2)
     h = 2 * z / (1 - z**3)  # the exponents m^2 are 1, 4, 9, ...: at most a geometric series of ratio z^3

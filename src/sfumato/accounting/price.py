@@ -243,8 +243,8 @@ def _bounded_by_gaussian(event: DpEvent, delta: float, relation: Relation) -> fl
     mu = integer_noise.joint_shift(events.leaves(event))
     if mu is None:
         raise UnsupportedEventError(
-            "the Gaussian closed form prices compositions of Gaussian noise, and of integer noise that a "
-            "Gaussian dominates, only. Use PLD."
+            "the Gaussian closed form prices compositions of Gaussian events only, and of the integer noise "
+            "that a Gaussian dominates. Use PLD."
         )
     return math.inf if mu == math.inf else gaussian.epsilon(relation.diameter * mu, delta)
 
