@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+import dataclasses
+
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
@@ -70,7 +72,16 @@ def test_a_client_takes_part_only_in_the_mechanism_it_accepts(grid, model):
     nodes = grid(UPDATES, mechanism=MECHANISM)
     assert secure_round(nodes, list(UPDATES), weaker, content=model(8), seed=5).skipped
     assert all(message.has_error() for message in nodes.received)
-    assert not secure_round(nodes, list(UPDATES), MECHANISM, content=model(8), seed=6).skipped
+    for accepted in (MECHANISM, MECHANISM.scaled(0.7)):  # more noise is welcome
+        assert not secure_round(nodes, list(UPDATES), accepted, content=model(8), seed=6).skipped
+    fewer = dataclasses.replace(MECHANISM, least_survivors=2)
+    assert secure_round(nodes, list(UPDATES), fewer, content=model(8), seed=7).skipped
+
+
+def test_a_client_takes_part_in_as_many_rounds_as_it_agreed_to(grid, model):
+    nodes = grid(UPDATES, rounds=2)
+    found = [secure_round(nodes, list(UPDATES), MECHANISM, content=model(8), seed=i) for i in range(3)]
+    assert [each.skipped for each in found] == [False, False, True]
 
 
 def test_nothing_of_the_apps_reply_reaches_the_server_in_the_clear(grid, model):

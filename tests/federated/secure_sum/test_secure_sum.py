@@ -135,6 +135,7 @@ def test_skellam_noise_stays_drawable_with_many_bits():
         {"cohort": 0},
         {"dimension": 0},
         {"wrap_probability": 1.5},
+        {"wrap_probability": 0.0},
     ],
 )
 def test_settings_out_of_range_are_refused(options):
@@ -143,7 +144,7 @@ def test_settings_out_of_range_are_refused(options):
 
 
 def test_another_law_of_noise_is_refused():
-    with pytest.raises(ValueError, match="gaussian"):
+    with pytest.raises(InvalidParameterError, match="discrete-gaussian, skellam"):
         mechanism(noise="gaussian")
 
 

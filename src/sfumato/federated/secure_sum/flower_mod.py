@@ -34,6 +34,7 @@ __all__ = ["RECORD", "mechanism_from_text", "mechanism_text", "secure_sum_mod"]
 
 RECORD = "sfumato.secure_sum"
 _STATE = "sfumato.secure_sum.state"
+_SENT = "sfumato.secure_sum.sent"
 
 Call = Callable[[Message, Context], Message]
 Mod = Callable[[Message, Context, Call], Message]
@@ -43,16 +44,23 @@ _log = logging.getLogger(__name__)
 
 
 def secure_sum_mod(
-    mechanism: SecureSum | None = None, *, neighbors: int | None = None, generator: Generator | None = None
+    mechanism: SecureSum | None = None,
+    *,
+    neighbors: int | None = None,
+    rounds: int | None = None,
+    generator: Generator | None = None,
 ) -> Mod:
     """Return a mod that sends the updates of an app through secure sums.
 
     Args:
-        mechanism: The only mechanism that the client takes part in. None trusts the server's choice, which
-            protects against a server that follows the protocol and not against one that asks for less noise.
+        mechanism: The only mechanism that the client takes part in, with this noise or more. None trusts the
+            server's choice, which protects against a server that follows the protocol and not against one
+            that asks for less noise.
         neighbors: How many neighbors the server may choose for each client; None: all others. Only then does
             the client itself see that enough clients are in the sum; otherwise the server must be trusted
             to skip rounds with fewer.
+        rounds: The most vectors that the client sends; None: as many as it is asked for. The client counts
+            them itself, so that no server can take more of its privacy than so many rounds cost.
         generator: Source of noise. None uses the secure generator; any other kind is for study only.
 
     Returns:
@@ -68,27 +76,37 @@ def secure_sum_mod(
         if RECORD not in message.content.config_records:
             raise ProtocolError("this client trains in secure sums only; the message is not part of one.")
         given = message.content.config_records[RECORD]
-        client = _Session(message, context, given, mechanism, neighbors, generator)
+        client = _Session(message, context, given, _Terms(mechanism, neighbors, rounds, generator))
         answer = client.answer(call_next)
         return Message(RecordDict({RECORD: ConfigRecord(answer)}), reply_to=message)
 
     return mod
 
 
+@dataclasses.dataclass(frozen=True)
+class _Terms:
+    """What a client takes part in."""
+
+    mechanism: SecureSum | None
+    neighbors: int | None
+    rounds: int | None
+    generator: Generator | None
+
+    def require(self, stated: SecureSum) -> None:
+        """Raise unless the stated mechanism is the accepted one, with as much noise or more."""
+        accepted = self.mechanism
+        if accepted is None:
+            return
+        noise = max(stated.noise_multiplier, accepted.noise_multiplier)
+        if stated != dataclasses.replace(accepted, noise_multiplier=noise):
+            raise ProtocolError("the server states another mechanism than this client accepts.")
+
+
 class _Session:
     """One message of a session, and the state that the client keeps between messages."""
 
-    def __init__(
-        self,
-        message: Message,
-        context: Context,
-        given: ConfigRecord,
-        mechanism: SecureSum | None,
-        neighbors: int | None,
-        generator: Generator | None,
-    ) -> None:
-        self._message, self._context, self._given = message, context, given
-        self._accepted, self._neighbors, self._generator = mechanism, neighbors, generator
+    def __init__(self, message: Message, context: Context, given: ConfigRecord, terms: _Terms) -> None:
+        self._message, self._context, self._given, self._terms = message, context, given, terms
 
     def answer(self, call_next: Call) -> dict[str, Any]:
         stage = self._given["stage"]
@@ -109,12 +127,11 @@ class _Session:
 
     def _keys(self) -> dict[str, Any]:
         mechanism = mechanism_from_text(cast(str, self._given["mechanism"]))
-        if self._accepted is not None and mechanism != self._accepted:
-            raise ProtocolError("the server states another mechanism than this client accepts.")
+        self._terms.require(mechanism)
         client = MaskingClient(
             number=self._message.metadata.dst_node_id,
             session=cast(bytes, self._given["session"]).hex(),
-            least_active=mechanism.least_survivors if self._neighbors is None else 0,
+            least_active=mechanism.least_survivors if self._terms.neighbors is None else 0,
         )
         keys = client.public_keys()
         self._store(mechanism, client)
@@ -128,13 +145,22 @@ class _Session:
 
     def _vector(self, client: MaskingClient, mechanism: SecureSum, call_next: Call) -> dict[str, Any]:
         numbers, sealed = cast(list[int], self._given["numbers"]), cast(list[bytes], self._given["sealed"])
+        self._count()
         seed = cast(int, self._given["seed"])
         contributes = cast(bool, self._given["contributes"])
         update = self._update(mechanism, call_next) if contributes else np.zeros(mechanism.dimension)
-        own = client_generator(self._generator, client.number, seed)
+        own = client_generator(self._terms.generator, client.number, seed)
         vector = encode(update, mechanism, seed=seed, generator=own)
         masked = client.masked(vector, dict(zip(numbers, sealed, strict=True)), bits=mechanism.bits)
         return {"vector": packed(masked, bits=mechanism.bits)}
+
+    def _count(self) -> None:
+        """Count a vector before it is sent, in memory that outlives sessions."""
+        records = self._context.state.config_records
+        sent = cast(int, records[_SENT]["vectors"]) if _SENT in records else 0
+        if self._terms.rounds is not None and sent >= self._terms.rounds:
+            raise ProtocolError("this client has taken part in as many rounds as it agreed to.")
+        records[_SENT] = ConfigRecord({"vectors": sent + 1})
 
     def _update(self, mechanism: SecureSum, call_next: Call) -> Floats:
         """Return the model of the server minus that of the app, or zeros."""

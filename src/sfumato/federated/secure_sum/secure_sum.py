@@ -99,7 +99,7 @@ class SecureSum:
         _check.positive(clip_norm=self.clip_norm, noise_multiplier=self.noise_multiplier)
         _check.in_range(*_BITS, bits=self.bits)
         _check.probability(wrap_probability=self.wrap_probability)
-        object.__setattr__(self, "noise", IntegerNoise(self.noise))
+        object.__setattr__(self, "noise", _noise(self.noise))
         if self.least_survivors > self.cohort:
             raise InvalidParameterError(
                 f"least_survivors={self.least_survivors} is more than cohort={self.cohort}: every round "
@@ -231,6 +231,13 @@ class SecureSum:
         )
         drawn = not skellam or variance <= MAX_VARIANCE
         return drawn and log_probability <= math.log(self.wrap_probability)
+
+
+def _noise(given: object) -> IntegerNoise:
+    known = [kind.value for kind in IntegerNoise]
+    if not isinstance(given, IntegerNoise) and given not in known:
+        raise InvalidParameterError(f"unknown noise {given!r}. Use one of: {', '.join(known)}.")
+    return IntegerNoise(given)
 
 
 @lru_cache(maxsize=256)
