@@ -14,6 +14,7 @@ from sfumato.training import (
     Runtime,
     train,
 )
+from sfumato.training.engine.contributions import NoisySummer, NoisySumPasses, summation_of
 
 TINY_NOISE = 1e-9
 
@@ -147,3 +148,47 @@ def test_a_run_of_contributions_resumes_where_it_stopped(tmp_path):
     assert torch.equal(whole.model.weight, resumed.model.weight)
     assert "a fixed vector" in whole.statement()
     assert whole.price.epsilon == resumed.price.epsilon and min(later.steps) >= 3
+
+
+class Noisy:
+    """Sums vectors without noise; a step without units has no sum."""
+
+    def __init__(self, vectors, shape=(1, 2)):
+        self.vectors, self.shape, self.asked = torch.as_tensor(vectors, dtype=torch.float32), shape, []
+
+    generator = None
+
+    @property
+    def summation(self):
+        return "the summation"
+
+    def noisy_sum(self, model, batch, *, step, noise_multiplier):
+        self.asked.append((step, noise_multiplier, [row.tolist() for row in batch]))
+        return {"weight": self.vectors[batch[0]].sum(0).reshape(self.shape)} if batch else None
+
+
+def test_a_noisy_sum_is_asked_for_once_with_all_units_of_the_step():
+    summer, model = Noisy([[3.0, 4.0], [0.0, 0.5], [1.0, 1.0]]), nn.Linear(2, 1, bias=False)
+    passes = NoisySumPasses(model, summer, step=lambda: 7)
+    for units in ([0, 2], [1]):
+        passes.run((None, torch.tensor(units)), 1, lambda sums: pytest.fail("there is no clipped sum"))
+    assert passes.noisy_sum(1.5)["weight"].tolist() == [[4.0, 5.5]]
+    assert summer.asked == [(7, 1.5, [[0, 2, 1]])] and passes.engine == "Noisy"
+    passes.clear()
+    assert passes.noisy_sum(1.5)["weight"].tolist() == [[0.0, 0.0]]  # no sum: the step moves nothing
+    assert summer.asked[-1] == (7, 1.5, [])
+
+
+def test_noisy_sums_of_other_shapes_or_of_units_with_several_rows_are_refused():
+    passes = NoisySumPasses(nn.Linear(2, 1, bias=False), Noisy([[1.0, 2.0]], shape=(2,)), step=lambda: 0)
+    passes.run((None, torch.tensor([0])), 1, lambda sums: None)
+    with pytest.raises(SfumatoError, match="one entry for each trainable parameter"):
+        passes.noisy_sum(1.0)
+    with pytest.raises(UnsupportedUseError, match="one row"):
+        passes.run((None, torch.tensor([0, 0])), 2, lambda sums: None)
+
+
+def test_only_a_noisy_summer_has_a_summation():
+    summer = Noisy([[0.0, 0.0]])
+    assert isinstance(summer, NoisySummer) and not isinstance(summer, Contributor)
+    assert summation_of(summer) == "the summation" and summation_of(Fixed([[0.0, 0.0]])) is None

@@ -14,7 +14,7 @@ from sfumato.accounting.price import price
 from sfumato.errors import InvalidParameterError
 from sfumato.training.privacy.clipping import AdaptiveClip, Clipping, CoordinateClipping
 from sfumato.training.privacy.dp_sgd import DpSgd, NoisyStep
-from sfumato.training.privacy.sampling import PoissonSampling
+from sfumato.training.privacy.sampling import PoissonSampling, TruncatedPoissonSampling
 
 FLAT = Clipping(clip_norm=1.0)
 ADAPTIVE = Clipping(clip_norm=1.0, adaptive=AdaptiveClip(count_noise_multiplier=7.0))
@@ -171,3 +171,55 @@ def test_a_run_does_not_change_with_the_list_it_was_made_from():
     given[0] = (200.0, 1)
     given.append((1.0, 1))
     assert (run.event(), run.price(delta=1e-5).epsilon) == before and run.steps == 3
+
+
+class Summed:
+    """A sum with noise of its own: half of what the multiplier says."""
+
+    clip_norm, cohort = 1.0, 20
+
+    def event_at(self, noise_multiplier):
+        return dp.GaussianDpEvent(noise_multiplier / 2)
+
+    def scaled(self, noise_multiplier):
+        return self
+
+    def statement(self, noise_multiplier):
+        return "Noise was"
+
+
+def test_a_sum_with_noise_of_its_own_is_priced_by_its_own_event():
+    step = NoisyStep(clipping=FLAT, summation=Summed())
+    assert step.event(3.0) == dp.GaussianDpEvent(1.5)
+    assert run_of(step=step).event() == dp.SelfComposedDpEvent(sampled(dp.GaussianDpEvent(1.0)), 3)
+    plain = run_of().calibrated(epsilon=1.0, delta=1e-5).noise_multiplier(0)
+    twice = run_of(step=step).calibrated(epsilon=1.0, delta=1e-5).noise_multiplier(0)
+    assert twice == pytest.approx(2 * plain, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"clipping": Clipping(clip_norm=2.0)},
+        {"clipping": ADAPTIVE},
+        {"clipping": Clipping(clip_norm=1.0, per_layer=True)},
+        {"clipping": CoordinateClipping(coordinate_bound=1.0)},
+        {"group_size": 2},
+        {"projections": 3},
+    ],
+)
+def test_a_sum_with_noise_of_its_own_has_one_fixed_norm(options):
+    with pytest.raises(InvalidParameterError):
+        NoisyStep(**{"clipping": FLAT, "summation": Summed(), **options})
+
+
+def test_batches_larger_than_a_sum_has_room_for_are_refused():
+    step = NoisyStep(clipping=FLAT, summation=Summed())
+    for size, fits in ((20, True), (21, False)):
+        sampling = TruncatedPoissonSampling(sampling_rate=RATE, batch_size=size, public_size=100)
+        facts = {"step": step, "sampling": sampling, "noise": [(1.0, 1)], "relation": "add-remove"}
+        if fits:
+            DpSgd(**facts)
+        else:
+            with pytest.raises(InvalidParameterError, match="cohort=20"):
+                DpSgd(**facts)

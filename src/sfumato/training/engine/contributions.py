@@ -6,7 +6,9 @@ takes the place of a gradient. Clipping, noise, the record of steps, ledger and 
 run.
 
 Guarantee  Whatever a contribution is (zero, huge, infinite, NaN), it moves the clipped sum by at most the
-           bound (`privacy.clipping`). A contribution that is not finite counts as none.
+           bound (`privacy.clipping`). A contribution that is not finite counts as none. A `NoisySummer` gives
+           sums that have their noise already. It is asked once in each step, also for a batch without units:
+           then the sum is noise alone. No noise is added to such a sum here.
 Failure    A contributor must not fail because of one unit: it gives zeros for a unit that does not answer or
            answers nonsense. Contributions of another shape than the parameters are refused, because then
            nothing says whose they are.
@@ -21,13 +23,16 @@ import torch
 from torch import Tensor, nn
 
 from sfumato.errors import SfumatoError, UnsupportedUseError
+from sfumato.mechanisms.random import Generator
+from sfumato.training import distributed
 from sfumato.training.data import rows
 from sfumato.training.engine import parameter_values
 from sfumato.training.engine.functional import FunctionalPass
 from sfumato.training.privacy.clipping import ClippedSums, Clipper
 from sfumato.training.privacy.gradient_pass import GradientPass
+from sfumato.training.privacy.noise import Summation
 
-__all__ = ["ContributionPasses", "Contributor"]
+__all__ = ["ContributionPasses", "Contributor", "NoisySumPasses", "NoisySummer", "summation_of"]
 
 
 @runtime_checkable
@@ -56,26 +61,62 @@ class Contributor(Protocol):
         ...
 
 
-class ContributionPasses:
-    """Passes over units that a contributor answers for. They take the place of passes over private rows."""
+@runtime_checkable
+class NoisySummer(Protocol):
+    """What computes noisy sums over units, of which no single contribution is seen."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        clipper: Clipper,
-        contributor: Contributor,
-        *,
-        microbatch_size: int | None,
-        step: Callable[[], int],
-    ) -> None:
-        self.microbatch_size = microbatch_size
-        self._model, self._clipper, self._contributor, self._step = model, clipper, contributor, step
+    @property
+    def summation(self) -> Summation:
+        """What the sums are, with their event."""
+        ...
+
+    @property
+    def generator(self) -> Generator | None:
+        """Where the noise comes from; None: a secure generator, here or with the clients."""
+        ...
+
+    def noisy_sum(
+        self, model: nn.Module, batch: Sequence[Any], *, step: int, noise_multiplier: float
+    ) -> Mapping[str, Tensor] | None:
+        """Return the noisy sum over the units of a step, like gradients: the optimizer moves against it.
+
+        Args:
+            model: The model as it is now. It must not be changed.
+            batch: The rows of the units; empty if the step has none.
+            step: The number of the step, from 0 on.
+            noise_multiplier: The noise of the step.
+
+        Returns:
+            For each trainable parameter, by name, the sum; None if the step has no sum.
+        """
+        ...
+
+
+def summation_of(engine: object) -> Summation | None:
+    """Return what an engine sums by, if its sums have noise already.
+
+    Args:
+        engine: What computes the sums of a run.
+
+    Returns:
+        The summation; None if noise must be added.
+    """
+    return engine.summation if isinstance(engine, NoisySummer) else None
+
+
+class _CalledPasses:
+    """What passes over units have in common if no row is read here."""
+
+    microbatch_size: int | None
+
+    def __init__(self, model: nn.Module, engine: object, step: Callable[[], int]) -> None:
+        self._model, self._called, self._step = model, engine, step
         self._parameters = dict(parameter_values.find(model).parameters)
 
     @property
     def engine(self) -> str:
-        """The name of the contributor."""
-        return type(self._contributor).__name__
+        """The name of what is called."""
+        return type(self._called).__name__
 
     @property
     def finite(self) -> bool:
@@ -92,14 +133,6 @@ class ContributionPasses:
 
     def check(self, batch: Sequence[Any], *, among: Tensor | None = None) -> None:
         """Do nothing: contributions are not computed here."""
-
-    def run(self, batch: Sequence[Any], per_unit: int, add: Callable[[ClippedSums], None]) -> None:
-        """Clip the contributions of a batch in pieces of `microbatch_size` units; `add` the sums of each."""
-        units = rows.count(batch) // per_unit
-        size = self.microbatch_size or max(units, 1)
-        for begin in range(0, units, size):
-            part = slice(begin * per_unit, min(begin + size, units) * per_unit)
-            add(self._clipped(rows.take(batch, part), per_unit))
 
     def again(self, add: Callable[[ClippedSums], None]) -> None:
         """Do nothing: no pass is recorded."""
@@ -119,12 +152,45 @@ class ContributionPasses:
     def try_zeros(self, batch: Sequence[Any]) -> None:
         """Do nothing: units are not asked twice."""
 
+    def _require_shapes(self, given: Mapping[str, Tensor], leading: tuple[int, ...]) -> None:
+        wanted = {name: (*leading, *p.shape) for name, p in self._parameters.items()}
+        if {name: tuple(value.shape) for name, value in given.items()} != wanted:
+            raise SfumatoError(
+                "contributions must have one entry for each trainable parameter, [units, *shape], and sums "
+                f"one without units. {self.engine} returned others: give zeros for a unit without an answer."
+            )
+
+
+class ContributionPasses(_CalledPasses):
+    """Passes over units that a contributor answers for. They take the place of passes over private rows."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        clipper: Clipper,
+        contributor: Contributor,
+        *,
+        microbatch_size: int | None,
+        step: Callable[[], int],
+    ) -> None:
+        super().__init__(model, contributor, step)
+        self.microbatch_size = microbatch_size
+        self._clipper, self._contributor = clipper, contributor
+
+    def run(self, batch: Sequence[Any], per_unit: int, add: Callable[[ClippedSums], None]) -> None:
+        """Clip the contributions of a batch in pieces of `microbatch_size` units; `add` the sums of each."""
+        units = rows.count(batch) // per_unit
+        size = self.microbatch_size or max(units, 1)
+        for begin in range(0, units, size):
+            part = slice(begin * per_unit, min(begin + size, units) * per_unit)
+            add(self._clipped(rows.take(batch, part), per_unit))
+
     def _clipped(self, batch: Sequence[Any], per_unit: int) -> ClippedSums:
         units = rows.count(batch) // per_unit
         _, *own = batch  # without the weights of rows
         with torch.no_grad():
             given = self._contributor.contributions(self._model, own, step=self._step())
-            self._require_shapes(given, units)
+            self._require_shapes(given, (units,))
             found = self._clipper.sums(FunctionalPass(given))
             if not isinstance(found, Tensor):
                 return found
@@ -135,10 +201,39 @@ class ContributionPasses:
         assert isinstance(kept, ClippedSums)  # all of them are finite
         return kept.without(units - finite)
 
-    def _require_shapes(self, given: Mapping[str, Tensor], units: int) -> None:
-        wanted = {name: (units, *p.shape) for name, p in self._parameters.items()}
-        if {name: tuple(value.shape) for name, value in given.items()} != wanted:
-            raise SfumatoError(
-                "contributions must have one entry for each trainable parameter, [units, *shape]. The "
-                f"contributor {self.engine} returned others: give zeros for a unit without an answer."
+
+class NoisySumPasses(_CalledPasses):
+    """Passes that collect the units of a step, and ask for their noisy sum when the step ends."""
+
+    microbatch_size = None
+
+    def __init__(self, model: nn.Module, summer: NoisySummer, *, step: Callable[[], int]) -> None:
+        super().__init__(model, summer, step)
+        self._summer = summer
+        self._collected: list[Sequence[Any]] = []
+        if distributed.size() > 1:
+            raise UnsupportedUseError("sums with noise of their own are taken by one process.")
+
+    def clear(self) -> None:
+        """Drop the units that were collected."""
+        self._collected = []
+
+    def run(self, batch: Sequence[Any], per_unit: int, add: Callable[[ClippedSums], None]) -> None:
+        """Collect the units of a batch; nothing is asked yet."""
+        if per_unit != 1:
+            raise UnsupportedUseError("a unit of a noisy sum is one row: the number of its owner.")
+        _, *own = batch  # without the weights of rows
+        self._collected.append(own)
+
+    def noisy_sum(self, noise_multiplier: float) -> Mapping[str, Tensor]:
+        """Return the noisy sum over the collected units: zeros if the step has none."""
+        pieces = list(zip(*self._collected, strict=True))
+        batch = [torch.cat(column) for column in pieces]
+        with torch.no_grad():
+            found = self._summer.noisy_sum(
+                self._model, batch, step=self._step(), noise_multiplier=noise_multiplier
             )
+            if found is None:
+                return {name: torch.zeros_like(p) for name, p in self._parameters.items()}
+        self._require_shapes(found, ())
+        return found

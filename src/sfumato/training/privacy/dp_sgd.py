@@ -28,6 +28,7 @@ from sfumato.accounting.upstream import dp_event as dp
 from sfumato.errors import InvalidParameterError
 from sfumato.training.privacy.clipping import Clipping, CoordinateClipping
 from sfumato.training.privacy.correlated_noise import BandedNoise
+from sfumato.training.privacy.noise import Summation
 from sfumato.training.privacy.sampling import Sampling
 
 __all__ = ["DpSgd", "NoisyStep", "run_event"]
@@ -41,17 +42,23 @@ class NoisyStep:
         clipping: The style of clipping.
         group_size: How many units are averaged before clipping; 1 clips each unit.
         projections: How many random projections estimate the norms; None computes them exactly.
+        summation: A sum that has noise of its own, such as a secure sum of clients; None: Gaussian noise is
+            added to the clipped sum.
 
     Raises:
-        InvalidParameterError: If projections are combined with groups, layers or coordinates.
+        InvalidParameterError: If projections are combined with groups, layers or coordinates, or a summation
+            with anything but one fixed clip norm, which must be its own.
     """
 
     clipping: Clipping | CoordinateClipping
     group_size: int = 1
     projections: int | None = None
+    summation: Summation | None = None
 
     def __post_init__(self) -> None:
         _check.count(group_size=self.group_size)
+        if self.summation is not None:
+            self._require_one_norm(self.summation)
         if self.projections is None:
             return
         _check.count(projections=self.projections)
@@ -78,6 +85,16 @@ class NoisyStep:
                 "event of projections knows one error. Clip single units, or leave projections out."
             )
 
+    def _require_one_norm(self, summation: Summation) -> None:
+        """Refuse what a sum with noise of its own does not do: its units clip themselves, to one norm."""
+        fixed = self.clipping == Clipping(clip_norm=summation.clip_norm)
+        if not fixed or self.group_size > 1 or self.projections is not None:
+            raise InvalidParameterError(
+                f"a summation clips each unit to its clip_norm={summation.clip_norm:g} before it adds up. "
+                "Pass clipping=Clipping(clip_norm=...) of the same norm, and leave out groups, projections, "
+                "layers and adaptive clipping."
+            )
+
     @property
     def sensitivity(self) -> float:
         """The most one unit moves the sum, as a multiple of the clip norm."""
@@ -96,6 +113,8 @@ class NoisyStep:
             InvalidParameterError: If a setting is out of range.
         """
         _check.positive(noise_multiplier=noise_multiplier)
+        if self.summation is not None:
+            return self.summation.event_at(noise_multiplier)
         scale = noise_multiplier / self.sensitivity
         if self.projections is None:
             return self.clipping.event(dp.GaussianDpEvent(scale))
@@ -135,6 +154,17 @@ class DpSgd:
             _check.count(steps=steps)
         if self.correlation is not None:
             self.event()  # what has no event is refused at birth
+        if self.step.summation is not None:
+            self._require_room(self.step.summation)
+
+    def _require_room(self, summation: Summation) -> None:
+        """Refuse batches that have more units than a sum has room for."""
+        most = self.sampling.static_size
+        if most is not None and most > summation.cohort:
+            raise InvalidParameterError(
+                f"a sum has room for cohort={summation.cohort} units, and batches of batch_size={most} have "
+                "more. Use a sampler of smaller batches, or a larger cohort."
+            )
 
     @property
     def steps(self) -> int:
@@ -286,11 +316,12 @@ def run_event(
     if correlation is None or not noise:
         return independent
     adaptive = isinstance(step.clipping, Clipping) and step.clipping.adaptive is not None
-    if adaptive or step.projections is not None or step.group_size > 1 or len({m for m, _ in noise}) > 1:
+    single = step.group_size == 1 and step.projections is None and step.summation is None
+    if adaptive or not single or len({m for m, _ in noise}) > 1:
         raise InvalidParameterError(
-            "correlated noise is proven for a fixed clip norm, single units, exact norms and one noise "
-            "multiplier. Leave out adaptive clipping, projections, groups and a schedule of noise, or leave "
-            "out correlation."
+            "correlated noise is proven for a fixed clip norm, single units, exact norms, noise that is "
+            "added to sums here, and one noise multiplier. Leave out adaptive clipping, projections, groups, "
+            "summation and a schedule of noise, or leave out correlation."
         )
     steps = sum(count for _, count in noise)
     return step.event(noise[0][0] / correlation.sensitivity(sampling, steps=steps))

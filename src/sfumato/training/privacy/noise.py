@@ -12,10 +12,11 @@ from typing import Protocol
 
 from torch import Tensor
 
+from sfumato.accounting.events import DpEvent
 from sfumato.mechanisms import tensors
 from sfumato.mechanisms.random import Generator, resolve
 
-__all__ = ["IndependentNoise", "NoiseSource"]
+__all__ = ["IndependentNoise", "NoiseSource", "Summation"]
 
 
 class NoiseSource(Protocol):
@@ -82,3 +83,56 @@ class IndependentNoise:
         found = copy.copy(self)
         found.generator = self.generator.fork(label, index)
         return found
+
+
+class Summation(Protocol):
+    """A way to sum contributions in which the sum has its noise before anybody sees it.
+
+    The amount of noise must not depend on who contributes to a step, nor on how many do.
+    """
+
+    @property
+    def clip_norm(self) -> float:
+        """The most that one unit contributes in L2 norm, before rounding."""
+        ...
+
+    @property
+    def cohort(self) -> int:
+        """How many units a sum has room for; what happens to larger batches is up to the engine."""
+        ...
+
+    def event_at(self, noise_multiplier: float) -> DpEvent:
+        """Return the event of one sum.
+
+        Args:
+            noise_multiplier: The noise, divided by the bound on one contribution.
+
+        Returns:
+            The event.
+        """
+        ...
+
+    def scaled(self, noise_multiplier: float) -> "Summation":
+        """Return the same sum with another noise.
+
+        Args:
+            noise_multiplier: The noise, divided by the bound on one contribution.
+
+        Returns:
+            The summation.
+
+        Raises:
+            InvalidParameterError: If a sum with that noise cannot be taken.
+        """
+        ...
+
+    def statement(self, noise_multiplier: float) -> str:
+        """Return what noise there is and who adds it: the words before "added to each sum".
+
+        Args:
+            noise_multiplier: The noise, divided by the bound on one contribution.
+
+        Returns:
+            The beginning of a sentence, for people who must judge the claim.
+        """
+        ...

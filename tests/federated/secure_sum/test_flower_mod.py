@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+import dataclasses
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+
+from sfumato.federated.secure_sum.flower_mod import (
+    RECORD,
+    mechanism_from_text,
+    mechanism_text,
+    secure_sum_mod,
+)
+from sfumato.federated.secure_sum.flower_round import secure_round
+from sfumato.federated.secure_sum.masking_client import ProtocolError
+from sfumato.federated.secure_sum.secure_sum import SecureSum
+from sfumato.federated.secure_sum.simulated import simulated_sum
+from sfumato.testing import seeded
+
+MECHANISM = SecureSum(dimension=8, clip_norm=1.0, noise_multiplier=0.5, cohort=4, least_survivors=3)
+UPDATES = {n: np.full(8, 0.1 * n) for n in (1, 2, 3, 4)}
+
+
+def expected(updates):
+    rows = np.stack([np.asarray(u, dtype=np.float64) for u in updates.values()])
+    return simulated_sum(rows, MECHANISM, seed=5, generator=seeded(11), numbers=list(updates))
+
+
+def test_updates_are_differences_of_models(grid, model):
+    found = secure_round(grid(UPDATES), list(UPDATES), MECHANISM, content=model(8), seed=5)
+    np.testing.assert_allclose(found.total, expected(UPDATES), atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "bad", [np.full(8, np.nan), np.full(8, np.inf), ValueError("a row"), RuntimeError("another row")]
+)
+def test_an_app_that_fails_or_is_not_finite_adds_zeros_and_stays(grid, model, bad):
+    nodes = grid({**UPDATES, 2: bad})
+    found = secure_round(nodes, list(UPDATES), MECHANISM, content=model(8), seed=5)
+    assert found.survivors == 4
+    np.testing.assert_allclose(found.total, expected({**UPDATES, 2: np.zeros(8)}), atol=1e-9)
+    assert not any("row" in str(message.content) for message in nodes.received)
+
+
+def test_an_enormous_update_is_clipped(grid, model):
+    found = secure_round(
+        grid({**UPDATES, 2: np.full(8, 1e200)}), [1, 2, 3, 4], MECHANISM, content=model(8), seed=5
+    )
+    assert np.linalg.norm(found.total - expected({**UPDATES, 2: np.zeros(8)})) <= 1.1
+
+
+def test_clients_that_are_not_asked_to_contribute_add_noise_alone(grid, model):
+    found = secure_round(
+        grid({**UPDATES, 4: AssertionError("not called")}),
+        [1, 2, 3, 4],
+        MECHANISM,
+        content=model(8),
+        seed=5,
+        contributors=[1, 3],
+    )
+    np.testing.assert_allclose(found.total, expected({**UPDATES, 2: np.zeros(8), 4: np.zeros(8)}), atol=1e-9)
+
+
+def test_only_named_parameters_count(grid):
+    content = RecordDict({"arrays": ArrayRecord([np.ones(8)])})
+    found = secure_round(grid(UPDATES), list(UPDATES), MECHANISM, content=content, seed=5, parameters=["0"])
+    np.testing.assert_allclose(found.total, expected(UPDATES), atol=1e-9)
+
+
+def test_a_client_takes_part_only_in_the_mechanism_it_accepts(grid, model):
+    weaker = MECHANISM.scaled(0.01)
+    nodes = grid(UPDATES, mechanism=MECHANISM)
+    assert secure_round(nodes, list(UPDATES), weaker, content=model(8), seed=5).skipped
+    assert all(message.has_error() for message in nodes.received)
+    for accepted in (MECHANISM, MECHANISM.scaled(0.7)):  # more noise is welcome
+        assert not secure_round(nodes, list(UPDATES), accepted, content=model(8), seed=6).skipped
+    fewer = dataclasses.replace(MECHANISM, least_survivors=2)
+    assert secure_round(nodes, list(UPDATES), fewer, content=model(8), seed=7).skipped
+
+
+def test_a_client_takes_part_in_as_many_rounds_as_it_agreed_to(grid, model):
+    nodes = grid(UPDATES, rounds=2)
+    found = [secure_round(nodes, list(UPDATES), MECHANISM, content=model(8), seed=i) for i in range(3)]
+    assert [each.skipped for each in found] == [False, False, True]
+
+
+def test_nothing_of_the_apps_reply_reaches_the_server_in_the_clear(grid, model):
+    nodes = grid(UPDATES)
+    secure_round(nodes, list(UPDATES), MECHANISM, content=model(8), seed=5)
+    for message in nodes.received:
+        assert set(message.content) == {RECORD}  # no arrays, no metrics, no counts of examples
+        assert set(message.content[RECORD]) <= {"keys", "numbers", "sealed", "commitment", "vector", "shares"}
+
+
+def test_a_message_outside_of_a_session_is_refused(grid):
+    grid({})  # sets what Flower's messages need
+    mod = secure_sum_mod()
+    context = Context(1, 7, {}, RecordDict(), {})
+
+    def called(message, context):
+        raise AssertionError("the app must not train in the clear")
+
+    for record in (None, {"stage": "vector", "session": b"x"}):
+        content = RecordDict({} if record is None else {RECORD: ConfigRecord(record)})
+        with pytest.raises(ProtocolError):
+            mod(Message(content, 7, "train"), context, called)
+
+
+def test_messages_that_are_not_for_training_pass_through(grid):
+    grid({})
+    message = Message(RecordDict(), 7, "evaluate")
+    assert secure_sum_mod()(message, Context(1, 7, {}, RecordDict(), {}), lambda m, c: m) is message
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"noise": "other"}', mechanism_text(MECHANISM).replace("4", "0")]
+)
+def test_texts_that_describe_no_mechanism_are_refused(text):
+    with pytest.raises(ProtocolError):
+        mechanism_from_text(text)
+
+
+def test_an_older_client_with_fit_works_too(grid):
+    import flwr.compat.common.recorddict_compat as compat
+    from flwr.client import NumPyClient
+    from flwr.clientapp import ClientApp
+    from flwr.common import FitIns, ndarrays_to_parameters
+
+    class Older(NumPyClient):
+        def __init__(self, by):
+            self.by = by
+
+        def fit(self, parameters, config):
+            return [parameter - self.by for parameter in parameters], 99, {"loss": 1.0}
+
+    def client_fn(context: Context):
+        return Older(0.1 * context.node_id).to_client()
+
+    nodes = grid(UPDATES)
+    for number in UPDATES:
+        nodes.apps[number] = ClientApp(client_fn=client_fn, mods=[secure_sum_mod(generator=seeded(11))])
+    fit = FitIns(ndarrays_to_parameters([np.ones(8)]), {})
+    content = compat.fitins_to_recorddict(fit, keep_input=True)
+    found = secure_round(nodes, list(UPDATES), MECHANISM, content=content, seed=5)
+    np.testing.assert_allclose(found.total, expected(UPDATES), atol=1e-9)
+    assert all(set(message.content) == {RECORD} for message in nodes.received)
