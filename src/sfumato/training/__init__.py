@@ -11,7 +11,7 @@ from sfumato.training.adapters.make_private import (
 )
 from sfumato.training.description import Charge, Evaluation, Optimization, Privacy, Storage
 from sfumato.training.distributed import OtherRankError
-from sfumato.training.engine.contributions import Contributor
+from sfumato.training.engine.contributions import Contributor, NoisySummer
 from sfumato.training.engine.gradients import PrivateGradients
 from sfumato.training.engine.losses import cross_entropy
 from sfumato.training.engine.step.settings import Engines, PassSettings
@@ -21,7 +21,7 @@ from sfumato.training.models.transfer import cached_features
 from sfumato.training.privacy.clipping import AdaptiveClip, Clipping, CoordinateClipping, Scaling
 from sfumato.training.privacy.correlated_noise import BandedNoise, CorrelatedNoise
 from sfumato.training.privacy.dp_sgd import DpSgd, NoisyStep
-from sfumato.training.privacy.noise import IndependentNoise, NoiseSource
+from sfumato.training.privacy.noise import IndependentNoise, NoiseSource, Summation
 from sfumato.training.privacy.sampling import (
     CyclicBatches,
     FixedSizeSampling,
@@ -56,6 +56,7 @@ __all__ = [
     "Metrics",
     "NoiseSource",
     "NoisyStep",
+    "NoisySummer",
     "Optimization",
     "OtherRankError",
     "PassSettings",
@@ -69,6 +70,7 @@ __all__ = [
     "ShuffledBatches",
     "SpentPrivacy",
     "Storage",
+    "Summation",
     "Trainer",
     "TrainingRun",
     "TruncatedPoissonSampling",

@@ -21,12 +21,12 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from sfumato.accounting import events
 from sfumato.errors import InvalidParameterError, SfumatoError
-from sfumato.mechanisms.random import Generator, resolve
+from sfumato.mechanisms.random import Generator, resolve, study_note
 from sfumato.training import distributed
 from sfumato.training.data import tree
 from sfumato.training.data.units import Batch, Units, moved
 from sfumato.training.engine import parameter_values
-from sfumato.training.engine.contributions import Contributor
+from sfumato.training.engine.contributions import Contributor, NoisySummer, summation_of
 from sfumato.training.engine.gradients import PrivateGradients
 from sfumato.training.engine.losses import Loss
 from sfumato.training.privacy.clipping import Clipper
@@ -102,10 +102,10 @@ class TrainingLoop:
         return self._earlier + time.monotonic() - self._started
 
     @property
-    def contributor(self) -> Contributor | None:
-        """What gives contributions in place of gradients; None if nothing does."""
+    def contributor(self) -> Contributor | NoisySummer | None:
+        """What gives contributions or noisy sums in place of gradients; None if nothing does."""
         engine = self._runtime.engine
-        return engine if isinstance(engine, Contributor) else None
+        return engine if isinstance(engine, (Contributor, NoisySummer)) else None
 
     @property
     def learning_rate(self) -> float:
@@ -338,6 +338,15 @@ def private_gradients(
 ) -> PrivateGradients:
     """Return the clipped, noisy gradients of a run, with room for the canaries of its audit."""
     step, correlation = mechanism.step, mechanism.correlation
+    if step.summation != summation_of(runtime.engine):
+        raise InvalidParameterError(
+            "the noisy sums of the engine are not those of the mechanism. Pass the same summation to "
+            "NoisyStep(summation=...) and to what computes the sums, Runtime(engine=...)."
+        )
+    if step.summation is not None:
+        for noise_multiplier, _ in mechanism.noise:
+            step.summation.scaled(noise_multiplier)  # what cannot be summed is refused before it is paid for
+    _require_marked(runtime.engine, generator)
     return PrivateGradients(
         model if audited is None else audited.host(model),
         loss if audited is None else audited.loss(loss),
@@ -351,3 +360,12 @@ def private_gradients(
         noise=None if correlation is None else CorrelatedNoise(correlation, generator),
         trials=audited is not None,
     )
+
+
+def _require_marked(engine: object, generator: Generator | None) -> None:
+    """Refuse sums whose noise is for study only in a run that would not say so."""
+    if isinstance(engine, NoisySummer) and study_note(engine.generator) and not study_note(generator):
+        raise InvalidParameterError(
+            "the noise of the sums does not come from a secure generator. Pass the run such a generator too, "
+            "so that it is marked as one for study only, or leave both out."
+        )

@@ -6,7 +6,7 @@ Everything here is public: the model by the run's guarantee, the rest because it
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -14,21 +14,12 @@ from typing import Any
 from torch import Tensor, nn
 
 from sfumato.accounting import events
-from sfumato.accounting.guarantee import Guarantee, round_up
+from sfumato.accounting.guarantee import Guarantee
 from sfumato.accounting.price import Price
 from sfumato.errors import UnsupportedUseError
 from sfumato.report import TrainingFacts, training_report, write_report
-from sfumato.training.privacy.clipping import Clipping, CoordinateClipping
 from sfumato.training.privacy.dp_sgd import DpSgd
-from sfumato.training.privacy.sampling import (
-    CyclicBatches,
-    FixedSizeSampling,
-    PoissonSampling,
-    Sampling,
-    ShuffledBatches,
-    TruncatedPoissonSampling,
-)
-from sfumato.training.record import fingerprints
+from sfumato.training.record import fingerprints, mechanism_words
 from sfumato.training.record.mechanism_json import mechanism_from, plain_mechanism
 from sfumato.training.record.metrics import Metrics
 from sfumato.training.record.run_folder import CheckpointError, RunFolder
@@ -185,15 +176,11 @@ class TrainingRun:
         return " ".join(sentence for sentence in self._sentences() if sentence)
 
     def _sentences(self) -> Sequence[str | None]:
-        step, unit = self.mechanism.step, self.privacy_unit
         return (
             f"The model was trained by DP-SGD in {self.mechanism.steps} noisy steps.",
-            f"{_batches(self.mechanism.sampling, unit)} {_clipped(step.clipping, unit)}",
-            _groups(step.group_size),
-            _projected(step.projections),
-            f"Gaussian noise of {_noise(self.mechanism.noise)} times the bound on one contribution was "
-            f"added to each sum, which was divided by {self.expected_batch_size:g}, a public number.",
-            _correlated(self.mechanism),
+            *mechanism_words.told(
+                self.mechanism, unit=self.privacy_unit, divided_by=self.expected_batch_size
+            ),
             self.denoised,
             f"All weights together, intermediate ones included, satisfy {self.guarantee}.",
             f"Epsilon is an upper bound, by {self.price.theorem}.",
@@ -302,96 +289,3 @@ def sentence(note: str | None) -> str | None:
     'For study only: the noise was seeded.'
     """
     return f"{note[0].upper()}{note[1:]}." if note else None
-
-
-def _poisson(sampling: PoissonSampling, unit: str) -> str:
-    rate = f"{sampling.sampling_rate:.6g}"
-    return f"Each step took each {unit} with probability {rate}, independently (Poisson sampling)"
-
-
-def _truncated(sampling: TruncatedPoissonSampling, unit: str) -> str:
-    return (
-        f"Each step took each {unit} with probability {sampling.sampling_rate:.6g}, independently, of at "
-        f"most {sampling.public_size}, and kept a random {sampling.batch_size} where there were more "
-        "(truncated Poisson sampling)"
-    )
-
-
-def _fixed(sampling: FixedSizeSampling, unit: str) -> str:
-    return (
-        f"Each step took a fresh random {sampling.batch_size} of {sampling.public_size} units ({unit}) "
-        "without replacement"
-    )
-
-
-def _shuffled(sampling: ShuffledBatches, unit: str) -> str:
-    return (
-        f"Each step took the next {sampling.batch_size} of {sampling.public_size} units ({unit}) in an order "
-        "shuffled each epoch, for which no amplification is claimed"
-    )
-
-
-def _cyclic(sampling: CyclicBatches, unit: str) -> str:
-    return (
-        f"Each step took the next {sampling.batch_size} of {sampling.public_size} units ({unit}) in a fixed "
-        "order, for which no amplification is claimed"
-    )
-
-
-_SAMPLING: dict[type, Callable[[Any, str], str]] = {
-    PoissonSampling: _poisson,
-    TruncatedPoissonSampling: _truncated,
-    FixedSizeSampling: _fixed,
-    ShuffledBatches: _shuffled,
-    CyclicBatches: _cyclic,
-}
-
-
-def _batches(sampling: Sampling, unit: str) -> str:
-    told = _SAMPLING.get(type(sampling))
-    return f"Batches were formed by {sampling!r}" if told is None else told(sampling, unit)
-
-
-def _clipped(clipping: Clipping | CoordinateClipping, unit: str) -> str:
-    if isinstance(clipping, CoordinateClipping):
-        return f"and clipped each coordinate of a unit's gradient to at most {clipping.coordinate_bound:g}."
-    norm = (
-        "thresholds of its layers" if clipping.clip_norm is None else f"an L2 norm of {clipping.clip_norm:g}"
-    )
-    where = ", layer by layer" if clipping.per_layer or clipping.layer_norms else ""
-    follow = (
-        ", a threshold that then followed a quantile released with noise of its own"
-        if clipping.adaptive
-        else ""
-    )
-    return f"and clipped its gradient to {norm}{where} ({clipping.scaling.value} clipping){follow}."
-
-
-def _groups(group_size: int) -> str | None:
-    if group_size == 1:
-        return None
-    return (
-        f"Averages of groups of about {group_size} were clipped, so one unit moves a sum by twice the norm."
-    )
-
-
-def _projected(projections: int | None) -> str | None:
-    if projections is None:
-        return None
-    return f"Norms were estimated by {projections} random projections; the cost accounts for their error."
-
-
-def _correlated(mechanism: DpSgd) -> str | None:
-    bands = None if mechanism.correlation is None else mechanism.correlation.bands
-    return f"A part of it was taken back in the next {bands - 1} steps (DP-FTRL)." if bands else None
-
-
-def _noise(noise: Sequence[tuple[float, int]]) -> str:
-    told = [
-        f"{-round_up(-multiplier, 6):g}" for multiplier, _ in noise
-    ]  # rounded down: noise is not overstated
-    if len(told) == 1:
-        return f"standard deviation {told[0]}"
-    return (
-        f"standard deviation {' then '.join(told)} (for {', '.join(str(count) for _, count in noise)} steps)"
-    )

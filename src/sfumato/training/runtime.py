@@ -16,7 +16,7 @@ from torch import nn
 from sfumato import _check
 from sfumato.errors import InvalidParameterError
 from sfumato.training import distributed
-from sfumato.training.engine.contributions import Contributor
+from sfumato.training.engine.contributions import Contributor, NoisySummer
 from sfumato.training.engine.step.settings import Engines, PassSettings
 
 __all__ = ["Runtime"]
@@ -28,7 +28,8 @@ class Runtime:
 
     Args:
         engine: How clipped sums are computed. Default: the fastest one that the model allows. A `Contributor`
-            gives something else than gradients, such as the updates of clients.
+            gives something else than gradients, such as the updates of clients; a `NoisySummer` gives sums
+            with noise, which `NoisyStep(summation=...)` must describe.
         microbatch_size: How many units are held in memory at once. Default: all of a batch, and fewer if they
             do not fit.
         device: Where to train. Default: where the model is. "cuda" under torchrun: one GPU for each process.
@@ -46,7 +47,7 @@ class Runtime:
     <Engines.FUNCTIONAL: 'functional'>
     """
 
-    engine: Engines | Contributor | str = Engines.AUTO
+    engine: Engines | Contributor | NoisySummer | str = Engines.AUTO
     microbatch_size: int | None = None
     device: torch.device | str | None = None
     autocast: torch.dtype | None = None

@@ -162,6 +162,9 @@ class Noisy:
     def summation(self):
         return "the summation"
 
+    def statement(self):
+        return "A noisy sum."
+
     def noisy_sum(self, model, batch, *, step, noise_multiplier):
         self.asked.append((step, noise_multiplier, [row.tolist() for row in batch]))
         return {"weight": self.vectors[batch[0]].sum(0).reshape(self.shape)} if batch else None

@@ -81,6 +81,17 @@ class GridSums:
         """None: the clients draw the noise, with secure generators of their own."""
         return
 
+    def statement(self) -> str:
+        """Return what is summed, in a sentence.
+
+        Returns:
+            The sentence.
+        """
+        return (
+            "A step is a round, and what is called the gradient of a client is its update. The server saw "
+            "the sum of a round alone."
+        )
+
     def noisy_sum(
         self, model: nn.Module, batch: Sequence[Any], *, step: int, noise_multiplier: float
     ) -> dict[str, Tensor] | None:

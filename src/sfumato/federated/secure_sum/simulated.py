@@ -112,6 +112,14 @@ class SimulatedSums:
         """Where the noise comes from; None: the secure generator."""
         return self._generator
 
+    def statement(self) -> str:
+        """Return what is summed, in a sentence.
+
+        Returns:
+            The sentence.
+        """
+        return self._contributor.statement()
+
     def noisy_sum(
         self, model: nn.Module, batch: Sequence[Any], *, step: int, noise_multiplier: float
     ) -> dict[str, Tensor] | None:

@@ -91,6 +91,14 @@ class NoisySummer(Protocol):
         """
         ...
 
+    def statement(self) -> str:
+        """Return what is summed, in a sentence for the statement of the run.
+
+        Returns:
+            The sentence. It holds nothing private.
+        """
+        ...
+
 
 def summation_of(engine: object) -> Summation | None:
     """Return what an engine sums by, if its sums have noise already.
@@ -151,6 +159,10 @@ class _CalledPasses:
 
     def try_zeros(self, batch: Sequence[Any]) -> None:
         """Do nothing: units are not asked twice."""
+
+    def noisy_sum(self, noise_multiplier: float) -> Mapping[str, Tensor] | None:
+        """Return None: noise must be added to the sums."""
+        return None
 
     def _require_shapes(self, given: Mapping[str, Tensor], leading: tuple[int, ...]) -> None:
         wanted = {name: (*leading, *p.shape) for name, p in self._parameters.items()}

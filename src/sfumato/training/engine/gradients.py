@@ -36,7 +36,7 @@ from sfumato.training.engine.step.accumulator import Sums
 from sfumato.training.engine.step.clip_adaptation import ClipAdaptation
 from sfumato.training.engine.step.failure_guard import guarded
 from sfumato.training.engine.step.random_groups import RandomGroups
-from sfumato.training.engine.step.settings import PassSettings, check_settings, check_units
+from sfumato.training.engine.step.settings import PassSettings, check_settings, check_units, noisy_step
 from sfumato.training.engine.step.step_record import History, StepRecord
 from sfumato.training.engine.step.trials import Trials
 from sfumato.training.privacy.clipping import ClippedSums, Clipper, Clipping, CoordinateClipping, one_clipping
@@ -105,8 +105,7 @@ class PrivateGradients:
             generator=generator,
             noise=noise,
         )
-        clipping = one_clipping(clip_norm, clipping)
-        self._step = step = NoisyStep(clipping=clipping, group_size=group_size, projections=projections)
+        self._step = step = noisy_step(one_clipping(clip_norm, clipping), group_size, projections, passes)
         self.noise_multiplier, self.expected_batch_size = noise_multiplier, expected_batch_size
         self.parameters = dict(parameter_values.find(model).parameters)
         self._clipper = Clipper(step.clipping, self.parameters)
@@ -227,10 +226,7 @@ class PrivateGradients:
             recorded: A pass over these rows that was made already. It replaces the first pass here.
 
         Raises:
-            InvalidParameterError: If the batch has another shape than these arguments state.
-            UnsupportedModelError: If the model's gradients cannot be computed for each row.
-            NotPrivateError: If the model keeps something of the rows.
-            QueryFailedError: If the model or the loss fails on these rows. No row is quoted.
+            SfumatoError: As for `backward`.
         """
         check_units(count := rows.count(batch), rows_per_unit)
         if not count:
@@ -279,9 +275,11 @@ class PrivateGradients:
             self.forget()
 
     def _noised(self, noise_multiplier: float) -> None:
-        """Add noise to the sums, and divide."""
+        """Add noise to the sums, unless they have it already, and divide."""
+        given = self._passes.noisy_sum(noise_multiplier)
+        self._sums.add_(given or {})
         sums = self._sums.flat()
-        if distributed.is_first():  # before shares are added up: noise is added once, and is the same for all
+        if given is None and distributed.is_first():  # before shares are added up: noise is added once
             self._noise.add_(sums, stddev=noise_multiplier * self.bound, step=self.steps)
         distributed.add_up_(sums)
         for total in sums:

@@ -24,7 +24,12 @@ from sfumato.mechanisms.random import Generator
 from sfumato.training.data import rows
 from sfumato.training.engine import parameter_values
 from sfumato.training.engine.book_keeping import BookKeeping
-from sfumato.training.engine.contributions import ContributionPasses, Contributor
+from sfumato.training.engine.contributions import (
+    ContributionPasses,
+    Contributor,
+    NoisySummer,
+    NoisySumPasses,
+)
 from sfumato.training.engine.functional import Functional
 from sfumato.training.engine.losses import Loss
 from sfumato.training.engine.microbatches import rows_that_fit
@@ -111,6 +116,10 @@ class Passes:
                 begin += size
             except (torch.OutOfMemoryError, MemoryError) as error:
                 self._halve(size, error)
+
+    def noisy_sum(self, noise_multiplier: float) -> None:
+        """Return None: noise must be added to the sums."""
+        return None
 
     def again(self, add: Callable[[ClippedSums], None]) -> None:
         """Compute the sums since `clear` anew, without recordings: a unit's gradient is not finite."""
@@ -300,8 +309,10 @@ def open_passes(
     generator: Generator,
     expected_batch_size: float,
     step: Callable[[], int],
-) -> Passes | ContributionPasses:
-    """Return the passes of a model, or those of a contributor that takes its place."""
+) -> Passes | ContributionPasses | NoisySumPasses:
+    """Return the passes of a model, or those of what takes its place: a contributor or a noisy sum."""
+    if isinstance(settings.engine, NoisySummer):
+        return NoisySumPasses(model, settings.engine, step=step)
     if isinstance(settings.engine, Contributor):
         return ContributionPasses(
             model, clipper, settings.engine, microbatch_size=settings.microbatch_size, step=step

@@ -11,10 +11,12 @@ from enum import Enum
 from sfumato import _check
 from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms.random import Generator
-from sfumato.training.engine.contributions import Contributor
+from sfumato.training.engine.contributions import Contributor, NoisySummer, summation_of
+from sfumato.training.privacy.clipping import Clipping, CoordinateClipping
+from sfumato.training.privacy.dp_sgd import NoisyStep
 from sfumato.training.privacy.noise import NoiseSource
 
-__all__ = ["Engines", "PassSettings", "check_settings", "check_units"]
+__all__ = ["Engines", "PassSettings", "check_settings", "check_units", "noisy_step"]
 
 
 class Engines(Enum):
@@ -31,7 +33,8 @@ class PassSettings:
 
     Args:
         engine: How gradients are computed: "auto", "book-keeping" or "functional". A `Contributor` gives
-            something else in their place, such as the updates of clients.
+            something else in their place, such as the updates of clients. A `NoisySummer` gives sums that
+            have their noise already.
         microbatch_size: How many units are run at once; None finds out how many fit in memory.
         cuda_graphs: Replay passes as CUDA graphs, which makes steps faster after the first ones.
         compile: Compile passes, which makes steps faster after the first ones.
@@ -44,7 +47,7 @@ class PassSettings:
     <Engines.FUNCTIONAL: 'functional'>
     """
 
-    engine: Engines | Contributor | str = Engines.AUTO
+    engine: Engines | Contributor | NoisySummer | str = Engines.AUTO
     microbatch_size: int | None = None
     cuda_graphs: bool = False
     compile: bool = False
@@ -61,8 +64,8 @@ class PassSettings:
         return self.cuda_graphs or self.compile
 
 
-def _engine(engine: Engines | Contributor | str) -> Engines | Contributor:
-    if isinstance(engine, Contributor):
+def _engine(engine: Engines | Contributor | NoisySummer | str) -> Engines | Contributor | NoisySummer:
+    if isinstance(engine, (Contributor, NoisySummer)):
         return engine
     names = [kind.value for kind in Engines]
     if not (isinstance(engine, Engines) or engine in names):
@@ -85,7 +88,8 @@ def check_settings(
         raise InvalidParameterError(
             f"passes is of type {type(passes).__name__}. Pass sfumato.training.PassSettings(...)."
         )
-    if isinstance(passes.engine, Contributor) and (passes.recorded or projections is not None):
+    called = isinstance(passes.engine, (Contributor, NoisySummer))
+    if called and (passes.recorded or projections is not None):
         raise InvalidParameterError(
             "contributions that are computed elsewhere can neither be recorded nor projected. Leave "
             "cuda_graphs, compile and projections out."
@@ -97,6 +101,18 @@ def check_settings(
         )
     if noise is not None and generator is not None:
         raise InvalidParameterError("a noise source has a generator of its own: leave one of the two out.")
+
+
+def noisy_step(
+    clipping: Clipping | CoordinateClipping, group_size: int, projections: int | None, passes: PassSettings
+) -> NoisyStep:
+    """Return the privacy settings of one step, whose sums may have noise of their own."""
+    return NoisyStep(
+        clipping=clipping,
+        group_size=group_size,
+        projections=projections,
+        summation=summation_of(passes.engine),
+    )
 
 
 def check_units(count: int, rows_per_unit: int) -> None:

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the statement of a run says of its mechanism: batches, clipping and noise, in sentences."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sfumato.accounting.guarantee import round_up
+from sfumato.training.privacy.clipping import Clipping, CoordinateClipping
+from sfumato.training.privacy.dp_sgd import DpSgd
+from sfumato.training.privacy.sampling import (
+    CyclicBatches,
+    FixedSizeSampling,
+    PoissonSampling,
+    Sampling,
+    ShuffledBatches,
+    TruncatedPoissonSampling,
+)
+
+__all__ = ["told"]
+
+
+def told(mechanism: DpSgd, *, unit: str, divided_by: float) -> list[str]:
+    """Return the sentences about a mechanism; `divided_by` is the public number that sums were divided by.
+
+    >>> from sfumato.training.privacy.dp_sgd import NoisyStep
+    >>> run = DpSgd(step=NoisyStep(clipping=Clipping(clip_norm=1.0)), noise=[(2.0, 3)], relation="add-remove",
+    ...             sampling=PoissonSampling(sampling_rate=0.1))
+    >>> told(run, unit="patient", divided_by=12.0)[0]
+    'Each step took each patient with probability 0.1, independently (Poisson sampling) and clipped its ...
+    """
+    step = mechanism.step
+    sentences = (
+        f"{_batches(mechanism.sampling, unit)} {_clipped(step.clipping, unit)}",
+        _groups(step.group_size),
+        _projected(step.projections),
+        f"{_noise_added(mechanism)} added to each sum, which was divided by {divided_by:g}, a public number.",
+        _correlated(mechanism),
+    )
+    return [sentence for sentence in sentences if sentence is not None]
+
+
+def _poisson(sampling: PoissonSampling, unit: str) -> str:
+    rate = f"{sampling.sampling_rate:.6g}"
+    return f"Each step took each {unit} with probability {rate}, independently (Poisson sampling)"
+
+
+def _truncated(sampling: TruncatedPoissonSampling, unit: str) -> str:
+    return (
+        f"Each step took each {unit} with probability {sampling.sampling_rate:.6g}, independently, of at "
+        f"most {sampling.public_size}, and kept a random {sampling.batch_size} where there were more "
+        "(truncated Poisson sampling)"
+    )
+
+
+def _fixed(sampling: FixedSizeSampling, unit: str) -> str:
+    return (
+        f"Each step took a fresh random {sampling.batch_size} of {sampling.public_size} units ({unit}) "
+        "without replacement"
+    )
+
+
+def _shuffled(sampling: ShuffledBatches, unit: str) -> str:
+    return (
+        f"Each step took the next {sampling.batch_size} of {sampling.public_size} units ({unit}) in an order "
+        "shuffled each epoch, for which no amplification is claimed"
+    )
+
+
+def _cyclic(sampling: CyclicBatches, unit: str) -> str:
+    return (
+        f"Each step took the next {sampling.batch_size} of {sampling.public_size} units ({unit}) in a fixed "
+        "order, for which no amplification is claimed"
+    )
+
+
+_SAMPLING: dict[type, Callable[[Any, str], str]] = {
+    PoissonSampling: _poisson,
+    TruncatedPoissonSampling: _truncated,
+    FixedSizeSampling: _fixed,
+    ShuffledBatches: _shuffled,
+    CyclicBatches: _cyclic,
+}
+
+
+def _batches(sampling: Sampling, unit: str) -> str:
+    told = _SAMPLING.get(type(sampling))
+    return f"Batches were formed by {sampling!r}" if told is None else told(sampling, unit)
+
+
+def _clipped(clipping: Clipping | CoordinateClipping, unit: str) -> str:
+    if isinstance(clipping, CoordinateClipping):
+        return f"and clipped each coordinate of a unit's gradient to at most {clipping.coordinate_bound:g}."
+    norm = (
+        "thresholds of its layers" if clipping.clip_norm is None else f"an L2 norm of {clipping.clip_norm:g}"
+    )
+    where = ", layer by layer" if clipping.per_layer or clipping.layer_norms else ""
+    follow = (
+        ", a threshold that then followed a quantile released with noise of its own"
+        if clipping.adaptive
+        else ""
+    )
+    return f"and clipped its gradient to {norm}{where} ({clipping.scaling.value} clipping){follow}."
+
+
+def _groups(group_size: int) -> str | None:
+    if group_size == 1:
+        return None
+    return (
+        f"Averages of groups of about {group_size} were clipped, so one unit moves a sum by twice the norm."
+    )
+
+
+def _projected(projections: int | None) -> str | None:
+    if projections is None:
+        return None
+    return f"Norms were estimated by {projections} random projections; the cost accounts for their error."
+
+
+def _correlated(mechanism: DpSgd) -> str | None:
+    bands = None if mechanism.correlation is None else mechanism.correlation.bands
+    return f"A part of it was taken back in the next {bands - 1} steps (DP-FTRL)." if bands else None
+
+
+def _noise_added(mechanism: DpSgd) -> str:
+    """Return what noise was added; the sentence goes on with what it was added to."""
+    summation = mechanism.step.summation
+    if summation is not None:
+        return summation.statement(min(multiplier for multiplier, _ in mechanism.noise))
+    return f"Gaussian noise of {_noise(mechanism.noise)} times the bound on one contribution was"
+
+
+def _noise(noise: Sequence[tuple[float, int]]) -> str:
+    told = [
+        f"{-round_up(-multiplier, 6):g}" for multiplier, _ in noise
+    ]  # rounded down: noise is not overstated
+    if len(told) == 1:
+        return f"standard deviation {told[0]}"
+    return (
+        f"standard deviation {' then '.join(told)} (for {', '.join(str(count) for _, count in noise)} steps)"
+    )
