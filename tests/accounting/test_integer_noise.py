@@ -92,7 +92,7 @@ def test_the_quantiles_of_summed_discrete_gaussians_are_as_steep_as_the_shift_sa
 
 @pytest.mark.parametrize("bend", [1e-3, 0.1, 0.7, 1.3])
 def test_normal_cells_as_wide_as_the_shift_bend_at_least_as_much_as_the_noise(bend: float):
-    """Step (1) of the proof, at cells in the center and in the tails."""
+    """Step 1 of the proof, at cells in the center and in the tails."""
     width = math.sqrt(-math.log(2 * math.exp(-bend / 2) - 1))
     left = np.linspace(-30, 5, 2000)
     upper, lower = log_ndtr(left + width), log_ndtr(left)

@@ -96,6 +96,7 @@ class Price:
         delta: The delta.
         relation: Which data sets are neighbors.
         accountant: Which accountant gave the upper end.
+        lemma: What the cost rests on beside the accountant's theorem; empty if nothing.
     """
 
     lower: float
@@ -103,6 +104,7 @@ class Price:
     delta: float
     relation: Relation
     accountant: Accountant
+    lemma: str = ""
 
     @property
     def epsilon(self) -> float:
@@ -112,7 +114,7 @@ class Price:
     @property
     def theorem(self) -> str:
         """The theorem that the cost rests on."""
-        return self.accountant.theorem
+        return f"{self.accountant.theorem}; {self.lemma}" if self.lemma else self.accountant.theorem
 
     def guarantee(self, privacy_unit: str = "example") -> Guarantee:
         """Return the guarantee at this price.
@@ -165,7 +167,14 @@ def price(
         lower, upper = _PRICERS[accountant](event, delta, relation)
     else:
         lower, upper, accountant = _tightest(event, delta, relation, pld.interval)
-    return Price(lower=lower, upper=upper, delta=delta, relation=relation, accountant=accountant)
+    return Price(
+        lower=lower, upper=upper, delta=delta, relation=relation, accountant=accountant, lemma=_lemma(event)
+    )
+
+
+def _lemma(event: DpEvent) -> str:
+    """Return the lemma by which integer noise is priced as Gaussian noise, if there is such noise."""
+    return integer_noise.LEMMA if any(isinstance(e, integer_noise.KINDS) for e in events.walk(event)) else ""
 
 
 @in_floats

@@ -283,6 +283,7 @@ def _(event: dp.PoissonSampledDpEvent, relation: Relation, orders: Array) -> Rdp
     if not _all_gaussian(inner):
         return _amplified(event, relation, orders)
     if any(isinstance(part, events.DiscreteGaussianDpEvent) for part in inner):
+        # Integer noise beside it has no larger moments, and is as symmetric.
         divergence = (
             renyi.sampled_discrete_gaussian_replaced if relation.replaces else renyi.sampled_discrete_gaussian
         )

@@ -176,10 +176,11 @@ def sampled_dominated_replaced(orders: Array, mu: float, sampling_rate: float) -
 
 
 def fixed_size_gaussian(orders: Array, mu: float, sampling_rate: float) -> Array:
-    """Gaussian (or discrete Gaussian) on a sample of fixed size without replacement, one unit replaced.
+    """Gaussian noise, or any of no larger divergences, on a sample of fixed size, one unit replaced.
 
-    Wang, Balle and Kasiviswanathan 2019, arXiv:1808.00087, Theorem 9, with epsilon(infinity) infinite and
-    the base mechanism under replace-one: shift 2 mu. Between whole orders by their Corollary 10.
+    Without replacement: Wang, Balle and Kasiviswanathan 2019, arXiv:1808.00087, Theorem 9, with
+    epsilon(infinity) infinite and the base mechanism under replace-one: shift 2 mu. Between whole orders by
+    their Corollary 10.
     """
     square = 4 * mu * mu
 
