@@ -112,8 +112,8 @@ class VectorizedClients:
         self._rehearsed = model
         if not self._vectorized:
             warnings.warn(
-                "torch.func.vmap cannot train this model for many clients at once; they are trained one after "
-                "another, slowly. Leave out dropout and layers that mix the rows of a batch.",
+                "torch.func.vmap cannot train this model for many clients at once; they are trained one "
+                "after another, slowly. Leave out dropout and layers that mix the rows of a batch.",
                 stacklevel=2,
             )
 
@@ -125,7 +125,7 @@ class VectorizedClients:
                 return stacked_updates(model, held, self._training, clients=clients, step=step)
             except torch.OutOfMemoryError:
                 raise
-            except Exception:  # noqa: S110
+            except Exception:
                 pass  # a client may be the reason; outside the handler, because the message may quote a row
         each = [self._alone(model, rows, client, step) for client, rows in zip(clients, held, strict=True)]
         return {name: torch.stack([update[name] for update in each]) for name in each[0]}
@@ -165,7 +165,7 @@ def _alike(rows: Sequence[Any], like: Sequence[Any]) -> bool:
 def _can_be_stacked(model: nn.Module, like: Sequence[Any], training: LocalTraining) -> bool:
     """Whether stacked clients get the updates of the reference, on made-up rows."""
     gentle = replace(training, epochs=1, learning_rate=_SAME, momentum=0.0, proximal=0.0)
-    sizes = (training.batch_size + 1, 1, 3)  # some batches must be filled
+    sizes = (training.batch_size + 2, 2, 3)  # some batches must be filled; none is of a single row
     held = [_made_up(like, size, seed, _device(model)) for seed, size in enumerate(sizes)]
     wanted = [local_update(model, rows, gentle, client=c, step=0) for c, rows in enumerate(held)]
     if needs_autograd(model.modules()):
