@@ -81,7 +81,7 @@ def test_updates_of_an_lstm_are_those_of_one_client_after_another(training, no_r
         loss=networks.next_token_cross_entropy,
     )
     model, rows = networks.lstm(11), texts(SIZES)
-    clients = VectorizedClients(rows, training)
+    clients = VectorizedClients(rows, training, vectorize=True)
     clients.rehearse(model)
     no_reference()
     assert_close(
@@ -216,6 +216,17 @@ def test_the_number_of_rows_of_one_client_changes_others_by_rounding_alone():
 
 
 # --- models that cannot be stacked -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("vectorize", [None, False])
+def test_an_lstm_is_trained_client_by_client_on_a_cpu_unless_told_otherwise(vectorize, monkeypatch):
+    training = LocalTraining(batch_size=4, loss=networks.next_token_cross_entropy)
+    model, rows = networks.lstm(11), texts(SIZES)
+    clients = VectorizedClients(rows, training, vectorize=vectorize)
+    clients.rehearse(model)
+    monkeypatch.setattr(vectorized, "stacked_updates", None)
+    found = clients.contributions(model, (COHORT,), step=0)
+    assert_close(found, one_by_one(model, rows, training, COHORT.tolist(), 0))
 
 
 class ByValue(nn.Linear):

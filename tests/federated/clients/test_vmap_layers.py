@@ -107,3 +107,21 @@ def test_a_lookup_in_range_has_the_gradients_of_torch():
     assert torch.allclose(
         found, torch.stack([grad(total)(*each) for each in zip(tables, indices, strict=True)])
     )
+
+
+@pytest.mark.parametrize("options", [{}, {"stride": 1}, {"padding": 1}, {"return_indices": True}])
+@pytest.mark.parametrize("channels", [3, 8])
+def test_pooling_takes_the_maxima_of_torch(channels, options):
+    x = torch.randint(0, 3, (2, 4, channels, 6, 5)).float()  # many are equal: the first one has the gradient
+
+    def pooled(x):
+        found = F.max_pool2d(x, 2, **options)
+        return found[0] if options.get("return_indices") else found
+
+    def total(x):
+        return pooled(x).sin().sum()
+
+    with ClientLayers():
+        found, gradients = vmap(pooled)(x), vmap(grad(total))(x)
+    assert torch.equal(found, pooled(x.flatten(0, 1)).unflatten(0, (2, 4)))
+    assert torch.equal(gradients, torch.stack([grad(total)(each) for each in x]))
