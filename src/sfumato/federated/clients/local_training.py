@@ -18,7 +18,7 @@ Source     McMahan et al. 2017, arXiv:1602.05629 (federated averaging); Li et al
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -31,8 +31,6 @@ from sfumato.training.engine.losses import Loss, cross_entropy
 from sfumato.training.random_state import same_draws
 
 __all__ = ["LocalTraining", "WithValues", "batch_order", "local_update"]
-
-_UNUSED: Final = {"allow_unused": True, "materialize_grads": True}  # a parameter without a part in the loss
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,7 +128,9 @@ def local_update(
         for chosen in batch_order(row_trees.count(rows), training, client=client, step=step):
             with torch.enable_grad():
                 losses = training.loss(called, *row_trees.take(rows, chosen))
-                gradients = torch.autograd.grad(losses.mean(), list(own.values()), **_UNUSED)
+                gradients = torch.autograd.grad(
+                    losses.mean(), list(own.values()), allow_unused=True, materialize_grads=True
+                )
             with torch.no_grad():
                 for (name, value), gradient in zip(own.items(), gradients, strict=True):
                     pull = training.proximal * (value - given[name])

@@ -11,7 +11,7 @@ Failure    What vmap cannot run raises, mostly `RuntimeError`, and so does a row
 Not here   Layers that mix the rows of a batch: copies would count. `vectorized` finds them out.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,11 +20,11 @@ from torch.func import grad, vmap
 from torch.nn.utils.rnn import pad_sequence
 
 from sfumato.federated.clients.local_training import LocalTraining, WithValues, batch_order
+from sfumato.federated.clients.vmap_layers import ClientLayers
 from sfumato.training.data import rows as row_trees
 from sfumato.training.data import tree
 from sfumato.training.engine import parameter_values
 from sfumato.training.engine.losses import checked
-from sfumato.training.isolation.isolated_rows import Discreet
 
 __all__ = ["stacked_updates"]
 
@@ -121,7 +121,7 @@ class _Stack:
             return (losses * weights.to(losses.dtype)).sum()
 
         parts = tuple(row_trees.tensors(rows))  # flat: vmap does not know all containers
-        with parameter_values.as_written(), Discreet() as mode:
+        with parameter_values.as_written(), ClientLayers() as mode:
             found = vmap(grad(mean_loss), randomness="error")(own, parts, weights.to(parts[0].device))
         mode.refuse_routes()
         return found

@@ -12,7 +12,8 @@ Guarantee  An update is computed from the rows of its own client alone: the mode
            update that is not finite, and clipping leaves it out.
 Edge cases If vmap cannot run a model (dropout, values that decide what is computed), or the rows of a batch
            are mixed (batch normalization), clients are trained one after another, with one warning. This is
-           found out with made-up rows.
+           found out with made-up rows. Models with an LSTM on a CPU are trained so, too, without a warning:
+           oneDNN's kernel for one client is faster than products for all of them.
            On a GPU, an index out of range stops the process, whoever has it.
 Not here   Clipping and noise: `training.engine.contributions`.
 """
@@ -50,6 +51,7 @@ class VectorizedClients:
         rows: What clients hold.
         training: How clients learn.
         clients_at_once: How many clients are in memory at once. It changes speed and rounding only.
+        vectorize: Whether to train these clients at once, or one after another. Default: what is faster.
 
     Raises:
         InvalidParameterError: If `clients_at_once` is no positive whole number.
@@ -62,11 +64,18 @@ class VectorizedClients:
     {'weight': [2, 2, 2], 'bias': [2, 2]}
     """
 
-    def __init__(self, rows: ClientRows, training: LocalTraining, *, clients_at_once: int = _AT_ONCE) -> None:
+    def __init__(
+        self,
+        rows: ClientRows,
+        training: LocalTraining,
+        *,
+        clients_at_once: int = _AT_ONCE,
+        vectorize: bool | None = None,
+    ) -> None:
         _check.count(clients_at_once=clients_at_once)
         self._rows, self._training, self._size = rows, training, clients_at_once
+        self._wanted, self._vectorized = vectorize, False
         self._rehearsed: nn.Module | None = None
-        self._vectorized = False
 
     def __repr__(self) -> str:
         loss = getattr(self._training.loss, "__qualname__", type(self._training.loss).__qualname__)
@@ -116,12 +125,13 @@ class VectorizedClients:
         """
         if self._rehearsed is model:
             return
-        self._vectorized = _can_be_stacked(model, self._rows.like, self._training)
-        self._rehearsed = model
-        if not self._vectorized:
+        can = _can_be_stacked(model, self._rows.like, self._training)
+        wanted = self._wanted if self._wanted is not None else not _is_faster_alone(model)
+        self._vectorized, self._rehearsed = can and wanted, model
+        if wanted and not can:
             warnings.warn(
-                "torch.func.vmap cannot train this model for many clients at once; they are trained one after "
-                "another, slowly. Leave out dropout and layers that mix the rows of a batch.",
+                "torch.func.vmap cannot train this model for many clients at once; they are trained one "
+                "after another, slowly. Leave out dropout and layers that mix the rows of a batch.",
                 stacklevel=2,
             )
 
@@ -133,7 +143,7 @@ class VectorizedClients:
                 return stacked_updates(model, held, self._training, clients=clients, step=step)
             except torch.OutOfMemoryError:
                 raise
-            except Exception:  # noqa: S110
+            except Exception:
                 pass  # a client may be the reason; outside the handler, because the message may quote a row
         each = [self._alone(model, rows, client, step) for client, rows in zip(clients, held, strict=True)]
         return {name: torch.stack([update[name] for update in each]) for name in each[0]}
@@ -161,6 +171,12 @@ def _device(model: nn.Module) -> torch.device:
     return next(iter(parameter_values.find(model).parameters.values())).device
 
 
+def _is_faster_alone(model: nn.Module) -> bool:
+    """Whether one client after another is faster: torch has a kernel for a whole LSTM on a CPU."""
+    fused = _device(model).type == "cpu" and torch.backends.mkldnn.is_available()
+    return fused and any(isinstance(module, nn.LSTM) and not module.proj_size for module in model.modules())
+
+
 def _alike(rows: Sequence[Any], like: Sequence[Any]) -> bool:
     """Whether rows are nested, shaped and typed as declared."""
     if tree.structure(rows) != tree.structure(like):
@@ -173,7 +189,7 @@ def _alike(rows: Sequence[Any], like: Sequence[Any]) -> bool:
 def _can_be_stacked(model: nn.Module, like: Sequence[Any], training: LocalTraining) -> bool:
     """Whether stacked clients get the updates of the reference, on made-up rows."""
     gentle = replace(training, epochs=1, learning_rate=_SAME, momentum=0.0, proximal=0.0)
-    sizes = (training.batch_size + 1, 1, 3)  # some batches must be filled
+    sizes = (training.batch_size + 2, 2, 3)  # some batches must be filled; none is of a single row
     held = [_made_up(like, size, seed, _device(model)) for seed, size in enumerate(sizes)]
     wanted = [local_update(model, rows, gentle, client=c, step=0) for c, rows in enumerate(held)]
     if needs_autograd(model.modules()):
