@@ -14,10 +14,7 @@ Source     Lian et al. 2017, arXiv:1705.09056 (decentralized SGD); Cyffers and B
            (what neighbors see; we claim no amplification by the distance in the graph).
 """
 
-from collections.abc import Generator as Yields
 from collections.abc import Sequence
-from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -30,8 +27,8 @@ from sfumato.federated.gossip.gossip_run import GossipRun, Observer
 from sfumato.federated.gossip.graph import Graph
 from sfumato.federated.gossip.processes import Federation, Report, node_generator, play
 from sfumato.federated.gossip.protection import Protection, state_of
+from sfumato.federated.messages.charges import all_charged, first_record_note, require_purpose
 from sfumato.ledger.account import Account
-from sfumato.ledger.recorded import record_note
 from sfumato.mechanisms.random import study_note
 
 __all__ = ["gossip"]
@@ -106,7 +103,9 @@ def gossip(
     note = study_note(node_generator(seed, 0))
     state_of(model)  # refuses what cannot be sent, before anything is spent
     protection.rehearse(model, clients)
-    with _charged(accounts, protection, rounds, purpose, seeded=note is not None):
+    paid = protection.event(rounds), protection.relation
+    charges = [(account, *paid) for account in accounts or ()]
+    with all_charged(charges, purpose=purpose, seeded=note is not None):
         if simulate:
             _simulate(federation, clients, observer.report)
         else:
@@ -120,7 +119,7 @@ def gossip(
         history=observer.history(),
         study_note=note,
         accounts=None if accounts is None else tuple(account.name for account in accounts),
-        record_note=next(filter(None, map(record_note, accounts or [None])), None),
+        record_note=first_record_note(accounts or [None]),
     )
 
 
@@ -131,38 +130,11 @@ def _same_number(
         raise InvalidParameterError(
             f"the graph has {graph.nodes} nodes, but there are {len(clients)} clients. Use one for each node."
         )
-    if (accounts is None) != (purpose is None):
-        raise InvalidParameterError("accounts and a purpose belong together: pass both, or neither.")
+    require_purpose(accounts or (), purpose)
     if accounts is not None and len(accounts) != graph.nodes:
         raise InvalidParameterError(
             f"there are {len(accounts)} accounts for {graph.nodes} nodes. Pass one account for each node."
         )
-
-
-@contextmanager
-def _charged(
-    accounts: Sequence[Account] | None,
-    protection: Protection,
-    rounds: int,
-    purpose: str | None,
-    *,
-    seeded: bool,
-) -> Yields[None]:
-    """Charge every node before a row is read, or none of them."""
-    reserved: list[Any] = []
-    try:
-        for account in accounts or ():
-            event, relation = protection.event(rounds), protection.relation
-            reserved.append(account.reserve(event, purpose=str(purpose), relation=relation, seeded=seeded))
-    except BaseException:
-        for reservation in reserved:
-            reservation.refund()
-        raise
-    for reservation in reserved:
-        reservation.begin()
-    yield
-    for reservation in reserved:
-        reservation.commit()
 
 
 def _simulate(federation: Federation, clients: ClientRows, report: Report) -> None:

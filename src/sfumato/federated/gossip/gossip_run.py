@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A finished gossip run: the models of all nodes, their guarantee, and how it went.
 
-Guarantee  Everything in it is public: states of nodes by the guarantee, the rest because it was public before.
+Guarantee  Everything in it is public: states by the guarantee, the rest because it was public before.
 """
 
 import copy
@@ -83,11 +83,11 @@ class GossipRun:
         """
         lost = sum(model is None for model in self.models)
         said = (
-            f"{self.graph.nodes} nodes trained their models together in {self.rounds} rounds, without a server.",
+            f"{self.graph.nodes} nodes trained models together in {self.rounds} rounds, without a server.",
             self.protection.statement(),
-            f"Each node sent the same message to all of its neighbors ({len(self.graph.edges)} connections in "
-            "all), replaced its state by the weighted average of the messages of the round, and kept nothing "
-            "else.",
+            "Each node sent the same message to all of its neighbors, replaced its state by the weighted "
+            f"average of the messages of the round, and kept nothing else ({len(self.graph.edges)} "
+            "connections).",
             f"{lost} node(s) did not finish, and were left out of averages." if lost else None,
             f"For each node on its own, all messages of all nodes together satisfy {self.guarantee}.",
             f"Epsilon is an upper bound, by {self.price.theorem}.",

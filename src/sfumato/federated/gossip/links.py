@@ -10,7 +10,7 @@ Guarantee  Only what is passed to `send` leaves. What is received is kept by rou
 Failure    A neighbor whose connection is closed, or that did not send the message of a round in time, is left
            out from then on. A frame of another length than expected counts as no message. A stranger without
            the token is disconnected.
-Not here   Other machines: nothing is encrypted. All nodes know the token, so one node can claim to be another.
+Not here   Other machines: nothing is encrypted. All nodes know the token: one can claim to be another.
 """
 
 import hmac
@@ -20,6 +20,7 @@ import struct
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 import numpy as np
@@ -51,11 +52,12 @@ class Links:
     ) -> None:
         self._number, self._bytes, self._token, self._timeout = number, 4 * size, token, timeout
         self._queues: dict[int, queue.Queue[bytes | None]] = {n: queue.Queue() for n in neighbors}
-        self._taken: set[int] = set()  # neighbors that are connected, or were
+        self._taken: set[int] = set()  # neighbors that have connected here
         self._open = set(neighbors)  # neighbors that messages are awaited from
         self._inbox: dict[tuple[int, int], bytes | None] = {}  # by round and sender
         self._round, self._changed = 0, threading.Condition()
-        self._senders: list[threading.Thread] = []
+        self._threads: list[threading.Thread] = []  # of connections to neighbors
+        self._connections: list[socket.socket] = []
         self._server = socket.create_server((LOOPBACK, 0))
         self.port: int = self._server.getsockname()[1]
         self._start(self._accept)
@@ -103,13 +105,18 @@ class Links:
         return {n: _tensor(frame) for n, frame in found.items() if frame is not None}
 
     def close(self) -> None:
-        """Send what waits, for at most the timeout, and close all connections."""
+        """Send what waits, wait until neighbors have done so, for at most the timeout, and close all."""
         for waiting in self._queues.values():
             waiting.put(None)
         deadline = time.monotonic() + self._timeout
-        for sender in self._senders:
-            sender.join(max(0.0, deadline - time.monotonic()))
-        self._server.close()
+        with self._changed:
+            threads, connections = list(self._threads), list(self._connections)
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        for connection in (*connections, self._server):
+            with suppress(OSError):  # its other end may be closed already
+                connection.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads from it
+            connection.close()
 
     # --- threads -----------------------------------------------------------------------------------------
 
@@ -133,9 +140,11 @@ class Links:
         token, number = (b"", -1) if hello is None else _HELLO.unpack(hello)
         with self._changed:
             known = hmac.compare_digest(token, self._token) and number in self._queues
-            if not known or number in self._taken or number < self._number:
-                connection.close()
-                return
+            welcome = known and number not in self._taken and number > self._number
+            self._taken |= {number} if welcome else set()
+        if not welcome:
+            connection.close()
+            return
         self._serve(number, connection)
 
     def _reach(self, neighbor: int, port: int) -> None:
@@ -156,8 +165,9 @@ class Links:
     def _serve(self, neighbor: int, connection: socket.socket) -> None:
         """Receive from a neighbor until it is gone; another thread sends."""
         with self._changed:
-            self._taken.add(neighbor)
-            self._senders.append(self._start(self._send_all, connection, self._queues[neighbor]))
+            self._connections.append(connection)
+            sender = self._start(self._send_all, connection, self._queues[neighbor])
+            self._threads += [sender, threading.current_thread()]
         while (head := _read(connection, _HEAD.size)) is not None:
             step, count = _HEAD.unpack(head)
             payload = _read(connection, count, keep=count == self._bytes)

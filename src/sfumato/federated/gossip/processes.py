@@ -53,9 +53,7 @@ class Federation:
         peers = (number, *self.graph.neighbors(number))
         own = copy.deepcopy(self.model)
         rows = LazyRows(read, clients=self.graph.nodes, like=self.like)
-        speak = self.protection.open(
-            own, rows, node=number, generator=node_generator(self.seed, number)
-        )
+        speak = self.protection.open(own, rows, node=number, generator=node_generator(self.seed, number))
         return Node(number, {n: float(weights[n]) for n in peers}, state_of(self.model), speak)
 
 
@@ -128,15 +126,16 @@ def _introduce(started: dict[int, Started]) -> None:
 
 def _listen(started: dict[int, Started], report: Report) -> None:
     """Pass on what nodes report, until all have ended."""
-    numbers = {node.pipe: number for number, node in started.items()}
-    while numbers:
-        for pipe in wait(list(numbers)):
+    pipes: dict[int, Any] = {number: node.pipe for number, node in started.items()}
+    while pipes:
+        ready = wait(list(pipes.values()))
+        for number in [n for n, pipe in pipes.items() if pipe in ready]:
             try:
-                step, state = pipe.recv()  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]
+                step, state = pipes[number].recv()
             except (EOFError, OSError):
-                del numbers[pipe]  # pyright: ignore[reportArgumentType]
+                del pipes[number]
                 continue
-            report(numbers[pipe], step, torch.from_numpy(state))  # pyright: ignore[reportArgumentType, reportUnknownArgumentType]
+            report(number, step, torch.from_numpy(state))
 
 
 def _work(

@@ -180,8 +180,8 @@ class ClippedUpdates:
         """
         passes = "pass" if self.local.epochs == 1 else "passes"
         return (
-            f"In each round a client took {self.local.epochs} {passes} of SGD over its own rows. Its update was "
-            f"{self.noise.statement()}."
+            f"In each round a client took {self.local.epochs} {passes} of SGD over its own rows. Its update "
+            f"was {self.noise.statement()}."
         )
 
 
@@ -281,14 +281,13 @@ class NoisySteps:
         held = tuple(clients.rows(node))
         private = self._gradients(model, generator)
         sampler = PoissonSampling(sampling_rate=self.sampling_rate).sampler(row_trees.count(held), generator)
+        optimizer = torch.optim.SGD(private.parameters.values(), lr=self.learning_rate)  # without momentum
 
         def speak(state: Tensor, step: int) -> Tensor:
             load_state_(model, state)
             for number in range(step * self.steps, (step + 1) * self.steps):
                 private.backward(*row_trees.take(held, sampler.batch(number)))
-                with torch.no_grad():
-                    for parameter in private.parameters.values():
-                        parameter.sub_(self.learning_rate * parameter.grad)
+                optimizer.step()
             private.drop()
             return state_of(model)
 
@@ -334,8 +333,8 @@ def state_of(model: nn.Module) -> Tensor:
     for name, value in parameters.items():
         if value.dtype != torch.float32 or not value.is_cpu:
             raise InvalidParameterError(
-                f"parameter {name!r} is {value.dtype} on {value.device}. Nodes exchange float32 numbers on the "
-                "CPU: use model.float().cpu()."
+                f"parameter {name!r} is {value.dtype} on {value.device}. Nodes exchange float32 numbers on "
+                "the CPU: use model.float().cpu()."
             )
     return torch.cat([value.detach().flatten() for value in parameters.values()])
 
