@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+import multiprocessing
+import os
+
+import pytest
+import torch
+from torch import nn
+
+from sfumato.federated.clients.partitions import iid
+from sfumato.federated.gossip.gossip import gossip
+from sfumato.federated.gossip.graph import Graph
+from sfumato.federated.gossip.processes import Federation, node_generator, play
+from sfumato.federated.gossip.protection import ClippedUpdates, NoisySteps
+from sfumato.federated.messages.clipped_noise import ClippedNoise
+
+ROUNDS = 3
+UPDATES = ClippedUpdates(noise=ClippedNoise(noise_multiplier=1.0))
+STEPS = NoisySteps(noise_multiplier=1.0, public_size=10, expected_batch_size=5)
+
+
+class Deadly:
+    """Ends the process that it is sent to."""
+
+    def __reduce__(self):
+        return os._exit, (1,)
+
+
+def clients(nodes):
+    features = torch.randn(30, 3, generator=torch.Generator().manual_seed(1))
+    return iid((features, torch.arange(30) % 2), clients=nodes)
+
+
+def federation(graph, **changes):
+    torch.manual_seed(0)
+    settings = {"protection": UPDATES, "rounds": ROUNDS, "seed": 3, "timeout": 60.0}
+    like = clients(graph.nodes).like
+    threads = torch.get_num_threads()
+    return Federation(model=nn.Linear(3, 2), graph=graph, like=like, threads=threads, **settings | changes)
+
+
+def test_processes_compute_what_a_simulation_computes_bit_by_bit():
+    model, evaluation = nn.Linear(3, 2), clients(1).rows(0)
+    settings = {"graph": Graph.ring(3), "protection": UPDATES, "rounds": ROUNDS, "delta": 1e-5, "seed": 3}
+    simulated, real = (
+        gossip(model, clients(3), simulate=simulate, evaluation=evaluation, **settings)
+        for simulate in (True, False)
+    )
+    assert simulated.history == real.history
+    for a, b in zip(simulated.models, real.models, strict=True):
+        assert torch.equal(a.weight, b.weight) and torch.equal(a.bias, b.bias)
+
+
+@pytest.mark.slow
+def test_noisy_steps_in_processes_are_those_of_a_simulation():
+    settings = {"graph": Graph.complete(3), "protection": STEPS, "rounds": ROUNDS, "delta": 1e-5, "seed": 3}
+    model = nn.Linear(3, 2)
+    simulated, real = (gossip(model, clients(3), simulate=simulate, **settings) for simulate in (True, False))
+    assert all(torch.equal(a.weight, b.weight) for a, b in zip(simulated.models, real.models, strict=True))
+
+
+@pytest.mark.slow
+def test_others_go_on_when_a_node_dies_at_the_start():
+    shared, found = federation(Graph.complete(3)), {}
+    rows = [clients(3).rows(n) for n in range(2)] + [Deadly()]
+    play(shared, rows, lambda node, step, state: found.update({(node, step): state}))
+    assert sorted(found) == [(node, step) for node in range(2) for step in range(ROUNDS)]
+    assert all(state.isfinite().all() for state in found.values())
+
+
+@pytest.mark.slow
+def test_others_go_on_when_a_node_is_killed_in_the_middle():
+    shared, found = federation(Graph.complete(3), rounds=300), set()
+
+    def report(node, step, state):
+        found.add((node, step))
+        if (node, step) == (2, 0):
+            [process] = [p for p in multiprocessing.active_children() if p.name == "gossip node 2"]
+            process.kill()
+
+    play(shared, [clients(3).rows(n) for n in range(3)], report)
+    assert {(0, 299), (1, 299)} <= found and (2, 299) not in found
+
+
+def test_each_node_has_noise_of_its_own():
+    from sfumato.mechanisms.random import words
+
+    drawn = {int(words(1, node_generator(3, number))[0]) for number in range(4)}
+    assert len(drawn) == 4 and int(words(1, node_generator(4, 0))[0]) not in drawn
+    assert node_generator(None, 0).secure

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from sfumato.accounting import events
+from sfumato.accounting.guarantee import Relation
+from sfumato.errors import InvalidParameterError
+from sfumato.federated.clients.client_rows import LazyRows
+from sfumato.federated.clients.local_training import LocalTraining
+from sfumato.federated.gossip.protection import ClippedUpdates, NoisySteps, load_state_, state_of
+from sfumato.federated.messages.clipped_noise import ClippedNoise
+from sfumato.testing import seeded
+
+CLIP = 0.25
+UPDATES = ClippedUpdates(noise=ClippedNoise(noise_multiplier=1.0, clip_norm=CLIP))
+STEPS = NoisySteps(noise_multiplier=2.0, public_size=20, expected_batch_size=5, steps=3)
+
+
+def clients(features=None, labels=None):
+    features = (
+        torch.randn(20, 3, generator=torch.Generator().manual_seed(1)) if features is None else features
+    )
+    labels = torch.arange(len(features)) % 2 if labels is None else labels
+    return LazyRows(lambda _: (features, labels), clients=2, like=(torch.zeros(0, 3), torch.zeros(0).long()))
+
+
+def speak(protection, held, node=0, seed=0):
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2)
+    return protection.open(model, held, node=node, generator=seeded(seed)), state_of(model)
+
+
+@settings(max_examples=25)
+@given(st.lists(st.floats(width=32), min_size=6, max_size=6))
+def test_whatever_rows_a_node_has_its_message_moves_by_two_clip_norms_at_most(values):
+    spoken, start = speak(UPDATES, clients(torch.tensor(values).view(2, 3)))
+    other, _ = speak(UPDATES, clients())
+    assert (spoken(start, 0) - other(start, 0)).norm() <= 2 * CLIP * (1 + 1e-5)
+
+
+@pytest.mark.parametrize(
+    "bad", [(torch.zeros(2, 5), torch.zeros(2).long()), (torch.zeros(2, 3), torch.tensor([9, -7]))]
+)
+def test_rows_that_make_the_model_fail_count_as_no_update(bad):
+    spoken, start = speak(UPDATES, clients(*bad))
+    empty, _ = speak(UPDATES, clients(torch.zeros(0, 3)))
+    assert torch.equal(spoken(start, 1), empty(start, 1))
+
+
+@pytest.mark.parametrize("protection", [UPDATES, STEPS])
+def test_noise_of_two_rounds_and_two_nodes_differs(protection):
+    empty = clients(torch.zeros(0, 3))
+    spoken, start = speak(protection, empty)
+    other, _ = speak(protection, empty, node=1, seed=1)
+    first, second, third = spoken(start, 0) - start, spoken(start, 1) - start, other(start, 0) - start
+    assert len({tuple(value.tolist()) for value in (first, second, third)}) == 3
+    assert min(first.norm(), second.norm(), third.norm()) > 0
+
+
+def test_noise_from_one_stream_for_all_rounds_is_caught():
+    """A planted bug: every round draws from the beginning of the same stream."""
+
+    class Same:
+        secure, seeded = False, True
+
+        def fork(self, label, index):
+            return seeded(5)
+
+    protection = UPDATES
+    model = nn.Linear(3, 2)
+    spoken = protection.open(model, clients(torch.zeros(0, 3)), node=0, generator=Same())
+    start = state_of(model)
+    assert torch.equal(spoken(start, 0), spoken(start, 1))
+
+
+def test_nothing_is_remembered_from_one_round_to_the_next():
+    spoken, start = speak(UPDATES, clients())
+    fresh, _ = speak(UPDATES, clients())
+    spoken(start + 1, 0)
+    assert torch.equal(spoken(start, 1), fresh(start, 1))
+
+
+def test_the_event_of_updates_is_one_release_a_round_and_that_of_steps_is_dp_sgd():
+    assert UPDATES.event(4) == events.dp_sgd(noise_multiplier=1.0, sampling_rate=1.0, steps=4)
+    assert STEPS.event(4) == events.dp_sgd(noise_multiplier=2.0, sampling_rate=0.25, steps=12)
+    assert UPDATES.relation is Relation.REPLACE_ONE and UPDATES.privacy_unit == "client"
+    assert STEPS.relation is Relation.ADD_REMOVE and STEPS.privacy_unit == "example"
+
+
+def test_one_example_moves_a_noisy_step_by_at_most_its_share():
+    once = NoisySteps(
+        noise_multiplier=1.0, public_size=20, expected_batch_size=20, steps=1, learning_rate=1.0
+    )
+    features = torch.randn(20, 3, generator=torch.Generator().manual_seed(1))
+    changed = features.clone()
+    changed[3] = math.inf
+    spoken, start = speak(once, clients(features))
+    other, _ = speak(once, clients(changed))
+    assert 0 < (spoken(start, 0) - other(start, 0)).norm() <= (1 + 1e-4) / 20
+
+
+def test_a_rehearsal_reads_no_row_and_changes_nothing():
+    def read(_):
+        raise AssertionError("a row was read")
+
+    held = LazyRows(read, clients=2, like=clients().like)
+    model = nn.Linear(3, 2)
+    before = state_of(model)
+    for protection in (UPDATES, STEPS):
+        protection.rehearse(model, held)
+        with pytest.raises(Exception):  # noqa: B017 - whatever torch says of shapes
+            protection.rehearse(nn.Linear(4, 2), held)
+    assert torch.equal(state_of(model), before) and model.weight.grad is None
+
+
+def test_states_are_copies():
+    model = nn.Linear(3, 2)
+    state = state_of(model)
+    load_state_(model, state + 1)
+    with torch.no_grad():
+        model.weight.zero_()
+    assert (state != 0).any() and torch.equal(state_of(model)[6:], state[6:] + 1)
+
+
+def test_other_types_than_float32_are_refused():
+    with pytest.raises(InvalidParameterError, match="float32"):
+        state_of(nn.Linear(3, 2).double())
+
+
+@pytest.mark.parametrize("wrong", [{"expected_batch_size": 30}, {"steps": 0}, {"noise_multiplier": 0.0}])
+def test_settings_out_of_range_are_refused(wrong):
+    with pytest.raises(InvalidParameterError):
+        NoisySteps(**{"noise_multiplier": 1.0, "public_size": 20, "expected_batch_size": 5} | wrong)
+
+
+def test_statements_name_the_bound_and_the_noise():
+    assert "norm of 0.25" in UPDATES.statement() and "1 pass of" in UPDATES.statement()
+    assert "2 passes" in ClippedUpdates(noise=UPDATES.noise, local=LocalTraining(epochs=2)).statement()
+    assert "probability 0.25" in STEPS.statement()
