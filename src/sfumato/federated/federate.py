@@ -15,6 +15,7 @@ Source     McMahan et al. 2018, arXiv:1710.06963 (DP-FedAvg); Andrew et al. 2021
 Not here   A federation of real machines: `federated.flower`.
 """
 
+import math
 from dataclasses import replace
 from typing import Any, Unpack
 
@@ -35,6 +36,7 @@ from sfumato.training.train import train
 __all__ = ["federate", "round_keywords"]
 
 _LOCAL = LocalTraining()
+_MOST_AT_ONCE = 32  # clients; more take memory and are hardly faster
 
 
 def federate(
@@ -82,8 +84,10 @@ def federate(
     given = round_keywords(
         dict(keywords), clients=len(clients), rounds=rounds, expected_cohort_size=expected_cohort_size
     )
-    engine = VectorizedClients(clients, local)
+    engine = VectorizedClients(clients, local, clients_at_once=_at_once(expected_cohort_size))
     runtime = runtime if runtime is not None else Runtime()
+    if not model.training:
+        model.train()  # as the run will: what can be trained at once depends on it
     engine.rehearse(model.to(runtime.device_for(model)))
     return train(
         model,
@@ -132,6 +136,11 @@ def round_keywords(
     if keywords.get("sampling") is None:
         defaults["expected_batch_size"] = expected_cohort_size
     return {**defaults, **keywords, "steps": rounds, "public_size": clients}
+
+
+def _at_once(expected_cohort_size: float) -> int:
+    """Return how many clients are computed at once: a public number, as empty places take time too."""
+    return min(_MOST_AT_ONCE, 1 << max(1, math.ceil(math.log2(max(expected_cohort_size, 2.0)))))
 
 
 def _average(parameters: Any) -> torch.optim.Optimizer:

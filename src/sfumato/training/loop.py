@@ -26,7 +26,12 @@ from sfumato.training import distributed
 from sfumato.training.data import tree
 from sfumato.training.data.units import Batch, Units, moved
 from sfumato.training.engine import parameter_values
-from sfumato.training.engine.contributions import Contributor, NoisySummer, summation_of
+from sfumato.training.engine.contributions import (
+    Contributor,
+    NoisySummer,
+    refuse_other_units,
+    summation_of,
+)
 from sfumato.training.engine.gradients import PrivateGradients
 from sfumato.training.engine.losses import Loss
 from sfumato.training.privacy.clipping import Clipper
@@ -92,6 +97,8 @@ class TrainingLoop:
         self._numbers: list[Tensor] = []  # of the rows in the batch at hand, where a denoiser needs them
         self._generator = resolve(generator)
         self._runtime, self._device = runtime, device
+        if self.contributor is not None:  # before anything is charged
+            refuse_other_units(several_rows=not units.plain)
         self._sampler = self._new_sampler()
         self._earlier = 0.0  # seconds, of processes before this one
         self._started = time.monotonic()
@@ -338,6 +345,11 @@ def private_gradients(
 ) -> PrivateGradients:
     """Return the clipped, noisy gradients of a run, with room for the canaries of its audit."""
     step, correlation = mechanism.step, mechanism.correlation
+    if audited is not None and isinstance(runtime.engine, (Contributor, NoisySummer)):
+        raise InvalidParameterError(
+            "canaries are rows with gradients of their own, and a contributor would take them for units. "
+            "Train without audit=..., or without a contributor."
+        )
     if step.summation != summation_of(runtime.engine):
         raise InvalidParameterError(
             "the noisy sums of the engine are not those of the mechanism. Pass the same summation to "

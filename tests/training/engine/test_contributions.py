@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
+import math
+
 import pytest
 import torch
 from torch import nn
 
-from sfumato.errors import InvalidParameterError, SfumatoError, UnsupportedUseError
+from sfumato.audit import Canaries
+from sfumato.errors import InvalidParameterError, NotPrivateError, SfumatoError, UnsupportedUseError
 from sfumato.testing import seeded
 from sfumato.training import (
     AdaptiveClip,
@@ -22,8 +25,8 @@ TINY_NOISE = 1e-9
 class Fixed:
     """Gives unit i the vector of its number."""
 
-    def __init__(self, vectors):
-        self.vectors = torch.as_tensor(vectors, dtype=torch.float32)
+    def __init__(self, vectors, dtype=torch.float32):
+        self.vectors = torch.as_tensor(vectors, dtype=dtype)
         self.steps = []
 
     def __repr__(self):
@@ -187,7 +190,7 @@ def test_noisy_sums_of_other_shapes_or_of_units_with_several_rows_are_refused():
     passes.run((None, torch.tensor([0])), 1, lambda sums: None)
     with pytest.raises(SfumatoError, match="one entry for each trainable parameter"):
         passes.noisy_sum(1.0)
-    with pytest.raises(UnsupportedUseError, match="one row"):
+    with pytest.raises(InvalidParameterError, match="one unit a row"):
         passes.run((None, torch.tensor([0, 0])), 2, lambda sums: None)
 
 
@@ -195,3 +198,91 @@ def test_only_a_noisy_summer_has_a_summation():
     summer = Noisy([[0.0, 0.0]])
     assert isinstance(summer, NoisySummer) and not isinstance(summer, Contributor)
     assert summation_of(summer) == "the summation" and summation_of(Fixed([[0.0, 0.0]])) is None
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64, torch.int32])
+def test_contributions_of_any_type_stay_within_the_bound(dtype):
+    draws = torch.Generator().manual_seed(0)
+    vectors = (torch.randn(50, 2, generator=draws) * 20).to(dtype)
+    for unit in range(len(vectors)):
+        model, private = gradients_of(Fixed(vectors, dtype))
+        private.backward(torch.tensor([unit]))
+        norm = min(1.0, math.hypot(*vectors[unit].tolist()))
+        assert model.weight.grad.norm().item() == pytest.approx(norm, abs=1e-5)  # bfloat16 was off by 4e-3
+
+
+class Keeping(Fixed):
+    """Leaves something of a unit in the model."""
+
+    def __init__(self, vectors, keep):
+        super().__init__(vectors)
+        self.keep = keep
+
+    def contributions(self, model, batch, *, step):
+        found = super().contributions(model, batch, step=step)
+        self.keep(model, found["weight"][0])
+        return found
+
+
+@pytest.mark.parametrize(
+    "keep",
+    [
+        lambda model, own: setattr(model, "seen", own),
+        lambda model, own: model.weight.data.add_(own),
+        lambda model, own: setattr(model.weight, "grad", own),
+    ],
+)
+def test_a_contributor_that_changes_the_model_is_refused(keep):
+    model, private = gradients_of(Keeping([[3.0, 4.0]], keep))
+    before = model.weight.detach().clone()
+    with pytest.raises(NotPrivateError):
+        private.backward(torch.tensor([0]))
+    assert model.weight.grad is None and not hasattr(model, "seen") and torch.equal(model.weight, before)
+
+
+def test_units_of_several_rows_and_padding_are_refused():
+    """A contributor does not see weights of rows: a row of zeros would be the first unit."""
+    _, private = gradients_of(Fixed([[1.0, 2.0]] * 4))
+    with pytest.raises(InvalidParameterError, match="one unit a row"):
+        private.backward(torch.tensor([0, 1]), rows_per_unit=2)
+    with pytest.raises(InvalidParameterError, match="one unit a row"):
+        private.backward(torch.tensor([0, 1]), row_weights=torch.tensor([1.0, 0.0]))
+    with pytest.raises(InvalidParameterError, match="one unit a row"):
+        PrivateGradients(
+            nn.Linear(2, 1, bias=False),
+            noise_multiplier=1.0,
+            expected_batch_size=16.0,
+            clip_norm=1.0,
+            group_size=2,
+            passes=PassSettings(engine=Fixed([[1.0, 2.0]])),
+        )
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"owners": torch.arange(8) // 2, "contribution_bound": 2},
+        {"augment": lambda rows, generator: rows, "views": 2},
+        {"audit": Canaries(count=100)},
+    ],
+)
+def test_runs_whose_units_a_contributor_cannot_see_are_refused(tmp_path, wrong):
+    asked = Fixed(torch.zeros(8, 2))
+    with pytest.raises(InvalidParameterError, match="contributor"):
+        trained(asked, tmp_path / "run", **wrong)
+    assert not asked.steps
+
+
+class KeepingSum(Noisy):
+    def noisy_sum(self, model, batch, *, step, noise_multiplier):
+        model.seen = batch
+        return super().noisy_sum(model, batch, step=step, noise_multiplier=noise_multiplier)
+
+
+def test_what_sums_with_noise_may_leave_nothing_in_the_model_either():
+    model = nn.Linear(2, 1, bias=False)
+    passes = NoisySumPasses(model, KeepingSum([[1.0, 2.0]]), step=lambda: 0)
+    passes.run((None, torch.tensor([0])), 1, lambda sums: None)
+    with pytest.raises(NotPrivateError):
+        passes.noisy_sum(1.0)
+    assert not hasattr(model, "seen")

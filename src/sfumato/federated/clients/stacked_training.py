@@ -3,21 +3,24 @@
 
 Guarantee  The steps of each client are those of `local_training.local_update`, up to rounding. vmap hides the
            axis that counts clients: the model and the loss see the rows of one client.
-Edge cases A batch with fewer rows than others is filled with copies of its own first row, of weight 0: they
-           are finite where that row is. A client that has taken its last step rests. A client without rows
-           has an update of zeros. What a client changes in buffers is dropped.
+           All shapes are public: there are always `slots` clients with equally many rows. Kernels round by
+           shape, and many local steps can amplify a rounding to the size of an update: if shapes depended on
+           who else takes part, one client would move the updates of all others.
+Edge cases A batch with fewer rows is filled with copies of its own first row, of weight 0: they are finite
+           where that row is. A client that has taken its last step, has no rows or is not there has the
+           `idle` row, and does not move. What a client changes in buffers is dropped.
 Failure    What vmap cannot run raises, mostly `RuntimeError`, and so does a row that makes the model fail.
            The message may quote a row: catch it, and do not pass it on.
 Not here   Layers that mix the rows of a batch: copies would count. `vectorized` finds them out.
 """
 
+import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
-from torch.nn.utils.rnn import pad_sequence
 
 from sfumato.federated.clients.local_training import LocalTraining, WithValues, batch_order
 from sfumato.federated.clients.vmap_layers import ClientLayers
@@ -28,6 +31,8 @@ from sfumato.training.engine.losses import checked
 
 __all__ = ["stacked_updates"]
 
+_VECTORS: Final = 64  # numbers: two vectors of 16 at a time, on each of two threads
+
 
 def stacked_updates(
     model: nn.Module,
@@ -36,6 +41,8 @@ def stacked_updates(
     *,
     clients: Sequence[int],
     step: int,
+    slots: int | None = None,
+    idle: Sequence[Any] | None = None,
 ) -> dict[str, Tensor]:
     """Return the updates of some clients, as `local_update` does for one.
 
@@ -45,6 +52,8 @@ def stacked_updates(
         training: How clients learn.
         clients: The numbers of the clients, in the same order.
         step: The number of the round, from 0 on.
+        slots: How many clients are computed, the last ones of them empty; None: no more than there are.
+        idle: One row that is nobody's, for places that rest; None: zeros.
 
     Returns:
         For each trainable parameter, by name, one update for each client: [clients, *shape].
@@ -58,22 +67,22 @@ def stacked_updates(
     torch.Size([2, 2])
     """
     batches = _batches(held, training, clients, step)
-    order = sorted(range(len(batches)), key=lambda place: -len(batches[place]))  # who rests first is last
-    stack = _Stack(model, training, len(clients))
-    joined = tree.zipped(held, torch.cat)
-    for number in range(len(batches[order[0]])):
-        taken = [batches[place][number] for place in order if number < len(batches[place])]
-        index, weights = _aligned(taken)
+    stack = _Stack(model, training, len(clients) if slots is None else slots)
+    idle = row_trees.padded(row_trees.take(held[0], slice(0, 0)), 1) if idle is None else idle
+    joined = tree.zipped([idle, *held], torch.cat)
+    for number in range(max(map(len, batches))):
+        taken = [own[number] if number < len(own) else None for own in batches]
+        index, weights = _aligned(taken, stack.slots, _width(training.batch_size, stack.slots))
         stack.take_step(row_trees.take(joined, index), weights)
-    return stack.updates(torch.tensor(order).argsort())
+    return stack.updates(len(clients))
 
 
 def _batches(
     held: Sequence[Sequence[Any]], training: LocalTraining, clients: Sequence[int], step: int
 ) -> list[list[Tensor]]:
-    """Return for each client its batches, as places among the rows of all these clients."""
+    """Return for each client its batches, as places among the idle row and the rows of all clients."""
     found: list[list[Tensor]] = []
-    begin = 0
+    begin = 1
     for client, rows in zip(clients, held, strict=True):
         count = row_trees.count(rows)
         order = batch_order(count, training, client=client, step=step)
@@ -82,34 +91,52 @@ def _batches(
     return found
 
 
-def _aligned(batches: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Return a batch of each client as [clients, width], and what each row weighs in its client's mean."""
-    index = pad_sequence(batches, batch_first=True, padding_value=-1)
-    real = index >= 0
-    return torch.where(real, index, index[:, :1]), real / real.sum(1, keepdim=True)
+def _width(batch_size: int, slots: int) -> int:
+    """Return how many rows each client has in a step, such that no vector of a processor is cut off.
+
+    Torch rounds the last few numbers of a long row, of which `slots * width` is a factor, in another way.
+
+    >>> _width(10, 8), _width(16, 32)
+    (16, 16)
+    """
+    least = _VECTORS // math.gcd(slots, _VECTORS)
+    return -(-batch_size // least) * least
+
+
+def _aligned(batches: Sequence[Tensor | None], slots: int, width: int) -> tuple[Tensor, Tensor]:
+    """Return a batch of each client as [slots, width], and what each row weighs in its client's mean."""
+    index, weights = torch.zeros(slots, width, dtype=torch.int64), torch.zeros(slots, width)
+    for place, chosen in enumerate(batches):
+        if chosen is not None:
+            index[place] = chosen[0]
+            index[place, : len(chosen)] = chosen
+            weights[place, : len(chosen)] = 1 / len(chosen)
+    return index, weights
 
 
 class _Stack:
-    """The parameters of several clients, those who rest first last."""
+    """The parameters of several clients."""
 
-    def __init__(self, model: nn.Module, training: LocalTraining, clients: int) -> None:
-        self._model, self._training = model, training
+    def __init__(self, model: nn.Module, training: LocalTraining, slots: int) -> None:
+        self._model, self._training, self.slots = model, training, slots
         self._given = {name: p.detach() for name, p in parameter_values.find(model).parameters.items()}
-        self._own = {name: p.expand(clients, *p.shape).clone() for name, p in self._given.items()}
+        self._own = {name: p.expand(slots, *p.shape).clone() for name, p in self._given.items()}
         moving = self._own if training.momentum else {}
         self._speed = {name: torch.zeros_like(value) for name, value in moving.items()}
 
     @torch.no_grad()
     def take_step(self, rows: Sequence[Any], weights: Tensor) -> None:
-        """Take a step of as many clients as there are rows for, [clients, width, ...]."""
-        count, rate = len(weights), self._training.learning_rate
-        own = {name: value[:count] for name, value in self._own.items()}
-        for name, gradient in self._gradients(own, rows, weights).items():
+        """Take a step of all clients whose rows have a weight; rows are [slots, width, ...]."""
+        for name, gradient in self._gradients(self._own, rows, weights).items():
+            own = self._own[name]
+            rests = ~weights.any(1).to(own.device).view(-1, *[1] * (own.dim() - 1))
             if self._training.proximal:
-                gradient.add_(own[name] - self._given[name], alpha=self._training.proximal)
+                gradient.add_(own - self._given[name], alpha=self._training.proximal)
+            gradient.masked_fill_(rests, 0.0)  # it may be NaN, as the idle row may be no input
             if self._training.momentum:
-                gradient = self._speed[name][:count].mul_(self._training.momentum).add_(gradient)
-            own[name].sub_(gradient, alpha=rate)
+                speed = self._speed[name].mul_(self._training.momentum).add_(gradient)
+                gradient = speed.masked_fill(rests, 0.0)
+            own.sub_(gradient, alpha=self._training.learning_rate)
 
     def _gradients(self, own: dict[str, Tensor], rows: Sequence[Any], weights: Tensor) -> dict[str, Tensor]:
         """Return the gradient of each client's mean loss."""
@@ -126,10 +153,6 @@ class _Stack:
         mode.refuse_routes()
         return found
 
-    def updates(self, order: Tensor) -> dict[str, Tensor]:
-        """Return the parameters that were given minus those of each client, in another order of clients."""
-        for name, value in self._own.items():
-            value.neg_().add_(self._given[name])
-        if order.equal(torch.arange(len(order))):
-            return self._own
-        return {name: value[order] for name, value in self._own.items()}
+    def updates(self, clients: int) -> dict[str, Tensor]:
+        """Return the parameters that were given minus those of each of the first clients."""
+        return {name: (self._given[name] - own)[:clients] for name, own in self._own.items()}

@@ -5,15 +5,19 @@ The parameters of clients are stacked, [clients, ...], and `torch.func.vmap` tak
 them. The results are those of a loop over `local_training.local_update`, up to rounding.
 
 Guarantee  An update is computed from the rows of its own client alone: the model and the loss see one client.
-           Of other clients, only the sizes of their batches can have an effect, through the shapes of the
-           kernels, and that effect is rounding. torch's random state is not moved.
+           Shapes are public too, and who fails is tried again apart from the others, in the same shapes. So
+           other clients do not even change how an update is rounded, which chaotic local training (high
+           rates, many steps) would amplify. What is left is a client's place among those that are computed
+           at once: on a CPU with more than two threads, torch may round functions such as tanh differently
+           where threads meet. torch's random state is not moved.
            No client can stop a round. One whose rows cannot be read, are not nested, shaped and typed like
            `like`, or make the model fail, has an update of zeros. One whose numbers are not finite has an
            update that is not finite, and clipping leaves it out.
 Edge cases If vmap cannot run a model (dropout, values that decide what is computed), or the rows of a batch
            are mixed (batch normalization), clients are trained one after another, with one warning. This is
-           found out with made-up rows. Models with an LSTM on a CPU are trained so, too, without a warning:
-           oneDNN's kernel for one client is faster than products for all of them.
+           found out with made-up rows, in the mode (training or evaluation) that the model has. Models with
+           an LSTM on a CPU are trained so, too, without a warning: oneDNN's kernel for one client is faster
+           than products for all of them.
            On a GPU, an index out of range stops the process, whoever has it.
 Not here   Clipping and noise: `training.engine.contributions`.
 """
@@ -39,6 +43,7 @@ from sfumato.training.engine.functional import needs_autograd
 __all__ = ["VectorizedClients"]
 
 _AT_ONCE: Final = 32  # clients; more take memory and are hardly faster
+_IDLE: Final = 1000  # the seed of the row of places without a client
 _SAME: Final = 1e-3  # how far two ways to compute an update may be apart, as a share of its norm
 
 
@@ -50,7 +55,8 @@ class VectorizedClients:
     Args:
         rows: What clients hold.
         training: How clients learn.
-        clients_at_once: How many clients are in memory at once. It changes speed and rounding only.
+        clients_at_once: How many clients are computed at once, empty places included. It changes speed and
+            rounding only.
         vectorize: Whether to train these clients at once, or one after another. Default: what is faster.
 
     Raises:
@@ -75,7 +81,7 @@ class VectorizedClients:
         _check.count(clients_at_once=clients_at_once)
         self._rows, self._training, self._size = rows, training, clients_at_once
         self._wanted, self._vectorized = vectorize, False
-        self._rehearsed: nn.Module | None = None
+        self._rehearsed: tuple[nn.Module, list[bool]] | None = None  # with the modes of its parts
 
     def __repr__(self) -> str:
         loss = getattr(self._training.loss, "__qualname__", type(self._training.loss).__qualname__)
@@ -123,11 +129,12 @@ class VectorizedClients:
         Raises:
             Exception: Whatever the model or the loss raises on rows of these shapes.
         """
-        if self._rehearsed is model:
+        modes = [module.training for module in model.modules()]
+        if self._rehearsed is not None and self._rehearsed[0] is model and self._rehearsed[1] == modes:
             return
-        can = _can_be_stacked(model, self._rows.like, self._training)
+        can = _can_be_stacked(model, self._rows.like, self._training, slots=self._size)
         wanted = self._wanted if self._wanted is not None else not _is_faster_alone(model)
-        self._vectorized, self._rehearsed = can and wanted, model
+        self._vectorized, self._rehearsed = can and wanted, (model, modes)
         if wanted and not can:
             warnings.warn(
                 "torch.func.vmap cannot train this model for many clients at once; they are trained one "
@@ -138,23 +145,43 @@ class VectorizedClients:
     def _part(self, model: nn.Module, clients: Sequence[int], step: int) -> dict[str, Tensor]:
         """Return the updates of some clients."""
         held = [self._held(client, _device(model)) for client in clients]
-        if self._vectorized:
-            try:
-                return stacked_updates(model, held, self._training, clients=clients, step=step)
-            except torch.OutOfMemoryError:
-                raise
-            except Exception:
-                pass  # a client may be the reason; outside the handler, because the message may quote a row
-        each = [self._alone(model, rows, client, step) for client, rows in zip(clients, held, strict=True)]
-        return {name: torch.stack([update[name] for update in each]) for name in each[0]}
+        places = parameter_values.find(model).parameters
+        updates = {name: p.detach().new_empty((len(clients), *p.shape)) for name, p in places.items()}
+        waiting = (
+            [range(len(clients))] if self._vectorized else [range(i, i + 1) for i in range(len(clients))]
+        )
+        while waiting:
+            part = waiting.pop()
+            found = self._together(model, held, part, clients, step) if self._vectorized else None
+            if found is None and len(part) > 1:
+                waiting += [part[: len(part) // 2], part[len(part) // 2 :]]
+                continue
+            if found is None:
+                found = self._alone(model, held[part[0]], clients[part[0]], step)
+            for name, update in found.items():
+                updates[name][part.start : part.stop] = update
+        return updates
+
+    def _together(
+        self, model: nn.Module, held: Sequence[Any], part: range, clients: Sequence[int], step: int
+    ) -> dict[str, Tensor] | None:
+        """Return the updates of a part of the clients, with empty places around it; None if one fails."""
+        none = row_trees.take(held[0], slice(0, 0))
+        idle = _made_up(self._rows.like, 1, _IDLE, _device(model))
+        rows = [own if place in part else none for place, own in enumerate(held)]
+        try:
+            found = stacked_updates(
+                model, rows, self._training, clients=clients, step=step, slots=self._size, idle=idle
+            )
+        except Exception:  # a client is the reason: made-up rows were no problem. The message may quote a row
+            return None
+        return {name: update[part.start : part.stop] for name, update in found.items()}
 
     def _alone(self, model: nn.Module, rows: Sequence[Any], client: int, step: int) -> dict[str, Tensor]:
         """Return the update of one client by the reference, and zeros if its rows make the model fail."""
         try:
             return local_update(model, rows, self._training, client=client, step=step)
-        except torch.OutOfMemoryError:
-            raise
-        except Exception:  # rehearsed on made-up rows, so these rows are the reason
+        except Exception:  # rehearsed on made-up rows, so these rows, or how many there are, are the reason
             return {name: torch.zeros_like(p) for name, p in parameter_values.find(model).parameters.items()}
 
     def _held(self, client: int, device: torch.device) -> Sequence[Any]:
@@ -162,9 +189,9 @@ class VectorizedClients:
         try:
             rows = self._rows.rows(client)
             rows = rows if _alike(rows, self._rows.like) else self._rows.like
-        except Exception:  # this client does not answer
-            rows = self._rows.like
-        return row_trees.mapped(rows, lambda t: t.to(device))
+            return row_trees.mapped(rows, lambda t: t.to(device))
+        except Exception:  # this client does not answer, or has more rows than fit
+            return row_trees.mapped(self._rows.like, lambda t: t.to(device))
 
 
 def _device(model: nn.Module) -> torch.device:
@@ -186,16 +213,19 @@ def _alike(rows: Sequence[Any], like: Sequence[Any]) -> bool:
     return all(a.shape[1:] == b.shape[1:] and a.dtype == b.dtype for a, b in pairs)
 
 
-def _can_be_stacked(model: nn.Module, like: Sequence[Any], training: LocalTraining) -> bool:
+def _can_be_stacked(model: nn.Module, like: Sequence[Any], training: LocalTraining, *, slots: int) -> bool:
     """Whether stacked clients get the updates of the reference, on made-up rows."""
     gentle = replace(training, epochs=1, learning_rate=_SAME, momentum=0.0, proximal=0.0)
     sizes = (training.batch_size + 2, 2, 3)  # some batches must be filled; none is of a single row
     held = [_made_up(like, size, seed, _device(model)) for seed, size in enumerate(sizes)]
+    idle = _made_up(like, 1, _IDLE, _device(model))
     wanted = [local_update(model, rows, gentle, client=c, step=0) for c, rows in enumerate(held)]
     if needs_autograd(model.modules()):
         return False
     try:
-        found = stacked_updates(model, held, gentle, clients=range(len(held)), step=0)
+        found = stacked_updates(
+            model, held, gentle, clients=range(len(held)), step=0, slots=max(slots, len(held)), idle=idle
+        )
     except (torch.OutOfMemoryError, InvalidParameterError):
         raise
     except Exception:  # vmap cannot run it: the reference did

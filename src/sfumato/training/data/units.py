@@ -224,6 +224,11 @@ class Units:
         return self._owned is not None
 
     @property
+    def plain(self) -> bool:
+        """Whether a unit is one row, as the data has it: no owner of several, and no changed copies."""
+        return self._owned is None and self._augment is None
+
+    @property
     def computes_rows(self) -> bool:
         """Whether rows are computed when they are read, instead of being held in tensors."""
         return isinstance(self._source, _DatasetRows)

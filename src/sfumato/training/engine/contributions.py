@@ -8,7 +8,10 @@ run.
 Guarantee  Whatever a contribution is (zero, huge, infinite, NaN), it moves the clipped sum by at most the
            bound (`privacy.clipping`). A contribution that is not finite counts as none. A `NoisySummer` gives
            sums that have their noise already. It is asked once in each step, also for a batch without units:
-           then the sum is noise alone. No noise is added to such a sum here.
+           then the sum is noise alone. No noise is added to such a sum here. The model leaves whatever is
+           called as it came: otherwise the step is refused (`integrity.release_barrier`).
+Unit       One row is one unit, as the data set has it. Copies, padding and weights of rows are refused: what
+           is called could not tell padding from the first unit.
 Failure    A contributor must not fail because of one unit: it gives zeros for a unit that does not answer or
            answers nonsense. Contributions of another shape than the parameters are refused, because then
            nothing says whose they are.
@@ -22,17 +25,26 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from sfumato.errors import SfumatoError, UnsupportedUseError
+from sfumato.errors import InvalidParameterError, SfumatoError, UnsupportedUseError
 from sfumato.mechanisms.random import Generator
 from sfumato.training import distributed
 from sfumato.training.data import rows
 from sfumato.training.engine import parameter_values
 from sfumato.training.engine.functional import FunctionalPass
+from sfumato.training.engine.tape.operation import norm_dtype
+from sfumato.training.integrity.release_barrier import Barrier
 from sfumato.training.privacy.clipping import ClippedSums, Clipper
 from sfumato.training.privacy.gradient_pass import GradientPass
 from sfumato.training.privacy.noise import Summation
 
-__all__ = ["ContributionPasses", "Contributor", "NoisySumPasses", "NoisySummer", "summation_of"]
+__all__ = [
+    "ContributionPasses",
+    "Contributor",
+    "NoisySumPasses",
+    "NoisySummer",
+    "refuse_other_units",
+    "summation_of",
+]
 
 
 @runtime_checkable
@@ -48,7 +60,8 @@ class Contributor(Protocol):
             step: The number of the step, from 0 on.
 
         Returns:
-            For each trainable parameter, by name, one contribution for each unit: [units, *shape].
+            For each trainable parameter, by name, one contribution for each unit: [units, *shape]. Coarse
+            types are converted to float32 before they are clipped.
         """
         ...
 
@@ -120,6 +133,7 @@ class _CalledPasses:
     def __init__(self, model: nn.Module, engine: object, step: Callable[[], int]) -> None:
         self._model, self._called, self._step = model, engine, step
         self._parameters = dict(parameter_values.find(model).parameters)
+        self._barrier = Barrier(model)
 
     @property
     def engine(self) -> str:
@@ -191,27 +205,31 @@ class ContributionPasses(_CalledPasses):
 
     def run(self, batch: Sequence[Any], per_unit: int, add: Callable[[ClippedSums], None]) -> None:
         """Clip the contributions of a batch in pieces of `microbatch_size` units; `add` the sums of each."""
-        units = rows.count(batch) // per_unit
+        refuse_other_units(several_rows=per_unit > 1, weights=batch[0] is not None)
+        units = rows.count(batch)
         size = self.microbatch_size or max(units, 1)
         for begin in range(0, units, size):
-            part = slice(begin * per_unit, min(begin + size, units) * per_unit)
-            add(self._clipped(rows.take(batch, part), per_unit))
+            add(self._clipped(rows.take(batch, slice(begin, begin + size))))
 
-    def _clipped(self, batch: Sequence[Any], per_unit: int) -> ClippedSums:
-        units = rows.count(batch) // per_unit
-        _, *own = batch  # without the weights of rows
-        with torch.no_grad():
-            given = self._contributor.contributions(self._model, own, step=self._step())
-            self._require_shapes(given, (units,))
-            found = self._clipper.sums(FunctionalPass(given))
-            if not isinstance(found, Tensor):
-                return found
-            finite = int(found.sum())
-            if not finite:
+    @torch.no_grad()
+    def _clipped(self, batch: Sequence[Any]) -> ClippedSums:
+        left = units = rows.count(batch)
+        _, *own = batch  # without weights of rows, of which there are none
+        given = self._given(own, units)
+        found = self._clipper.sums(FunctionalPass(given))
+        while isinstance(found, Tensor):  # which units are finite; a norm may round to infinity later
+            given, left = {name: value[found] for name, value in given.items()}, int(found.sum())
+            if not left:
                 return ClippedSums({}, torch.full((len(self._clipper.groups),), -0.5 * units))
-            kept = self._clipper.sums(FunctionalPass({name: v[found] for name, v in given.items()}))
-        assert isinstance(kept, ClippedSums)  # all of them are finite
-        return kept.without(units - finite)
+            found = self._clipper.sums(FunctionalPass(given))
+        return found.without(units - left)
+
+    def _given(self, batch: Sequence[Any], units: int) -> dict[str, Tensor]:
+        """Return contributions as they are clipped: where the parameters are, and in float32 at least."""
+        with self._barrier.guarding():
+            given = self._contributor.contributions(self._model, batch, step=self._step())
+        self._require_shapes(given, (units,))
+        return {name: given[name].to(p.device, norm_dtype(p)) for name, p in self._parameters.items()}
 
 
 class NoisySumPasses(_CalledPasses):
@@ -232,8 +250,7 @@ class NoisySumPasses(_CalledPasses):
 
     def run(self, batch: Sequence[Any], per_unit: int, add: Callable[[ClippedSums], None]) -> None:
         """Collect the units of a batch; nothing is asked yet."""
-        if per_unit != 1:
-            raise UnsupportedUseError("a unit of a noisy sum is one row: the number of its owner.")
+        refuse_other_units(several_rows=per_unit > 1, weights=batch[0] is not None)
         _, *own = batch  # without the weights of rows
         self._collected.append(own)
 
@@ -241,11 +258,25 @@ class NoisySumPasses(_CalledPasses):
         """Return the noisy sum over the collected units: zeros if the step has none."""
         pieces = list(zip(*self._collected, strict=True))
         batch = [torch.cat(column) for column in pieces]
-        with torch.no_grad():
+        with torch.no_grad(), self._barrier.guarding():
             found = self._summer.noisy_sum(
                 self._model, batch, step=self._step(), noise_multiplier=noise_multiplier
             )
-            if found is None:
-                return {name: torch.zeros_like(p) for name, p in self._parameters.items()}
+        if found is None:
+            return {name: torch.zeros_like(p) for name, p in self._parameters.items()}
         self._require_shapes(found, ())
         return found
+
+
+def refuse_other_units(*, several_rows: bool = False, weights: bool = False, groups: bool = False) -> None:
+    """Raise if units would be made of something else than one row each, which a contributor cannot see.
+
+    >>> refuse_other_units(groups=True)
+    Traceback (most recent call last):
+    sfumato.errors.InvalidParameterError: a contributor answers for one unit a row, ...
+    """
+    if several_rows or weights or groups:
+        raise InvalidParameterError(
+            "a contributor answers for one unit a row, as the data has it. Leave out owners, augment, views, "
+            "group_size and row_weights: it would take padding for the first unit."
+        )

@@ -97,15 +97,15 @@ class PrivateGradients:
         noise: NoiseSource | None = None,
         trials: bool = False,
     ) -> None:
+        self._step = step = noisy_step(one_clipping(clip_norm, clipping), group_size, projections, passes)
         check_settings(
             noise_multiplier=noise_multiplier,
             expected_batch_size=expected_batch_size,
             passes=passes,
-            projections=projections,
+            step=step,
             generator=generator,
             noise=noise,
         )
-        self._step = step = noisy_step(one_clipping(clip_norm, clipping), group_size, projections, passes)
         self.noise_multiplier, self.expected_batch_size = noise_multiplier, expected_batch_size
         self.parameters = dict(parameter_values.find(model).parameters)
         self._clipper = Clipper(step.clipping, self.parameters)

@@ -44,7 +44,7 @@ class BandedNoise:
 
     Args:
         bands: Over how many steps noise is correlated, this one included. One band is independent noise. Each
-            band but the first keeps a copy of the model's parameters in memory.
+            band keeps a copy of the model's parameters in memory.
 
     Raises:
         InvalidParameterError: If there is no band.
@@ -111,7 +111,7 @@ class CorrelatedNoise:
         self.generator = resolve(generator)
         self.correlation = correlation
         self._coefficients = correlation.coefficients().tolist()
-        self._earlier: list[list[Tensor]] = []  # noise of the last steps, in multiples of its deviation
+        self._earlier: list[list[Tensor]] = []  # noise of this step and the last ones, in multiples of stddev
         self._step = -1  # the last one
 
     def add_(self, sums: Sequence[Tensor], *, stddev: float, step: int) -> None:
@@ -126,14 +126,16 @@ class CorrelatedNoise:
             del self._earlier[:1]
         elif step != self._step + 1:
             self._earlier.clear()
+        # Only now: a step that is computed again, which a row decides, must take back as much as any other.
+        self._earlier = self._earlier[: len(self._coefficients) - 1]
         noise = [torch.zeros_like(total) for total in sums]
         tensors.add_gaussian_many_(noise, stddev=1.0, generator=self.generator.fork("noise", step))
-        for coefficient, past in zip(self._coefficients[1:], self._earlier, strict=False):
+        for coefficient, past in zip(self._coefficients[1:], self._earlier, strict=False):  # fewer at first
             for own, before in zip(noise, past, strict=True):
                 own.sub_(before, alpha=coefficient)
         for total, own in zip(sums, noise, strict=True):
             total.add_(own, alpha=stddev)
-        self._earlier = [noise, *self._earlier][: len(self._coefficients) - 1]
+        self._earlier = [noise, *self._earlier]
         self._step = step
 
     def forked(self, label: str, index: int) -> "CorrelatedNoise":

@@ -5,21 +5,23 @@ import pytest
 
 from sfumato.errors import InvalidParameterError
 from sfumato.testing import seeded
-from sfumato.training import IndependentNoise, PassSettings
+from sfumato.training import Clipping, IndependentNoise, NoisyStep, PassSettings
 from sfumato.training.engine.step.settings import Engines, check_settings, check_units
 
+STEP = NoisyStep(clipping=Clipping(clip_norm=1.0))
+PROJECTED = NoisyStep(clipping=Clipping(clip_norm=1.0), projections=3)
 GOOD = {
     "noise_multiplier": 1.0,
     "expected_batch_size": 8.0,
     "passes": PassSettings(),
-    "projections": None,
+    "step": STEP,
     "generator": None,
     "noise": None,
 }
 RECORDED = PassSettings(compile=True)
 
 
-@pytest.mark.parametrize("options", [{}, {"passes": RECORDED}, {"projections": 3}, {"generator": seeded(0)}])
+@pytest.mark.parametrize("options", [{}, {"passes": RECORDED}, {"step": PROJECTED}, {"generator": seeded(0)}])
 def test_settings_that_fit_together_pass(options):
     check_settings(**(GOOD | options))
 
@@ -30,7 +32,7 @@ def test_settings_that_fit_together_pass(options):
         ({"noise_multiplier": math.nan}, "noise_multiplier"),
         ({"expected_batch_size": 0.0}, "expected_batch_size"),
         ({"passes": {"engine": "auto"}}, "passes is of type dict"),
-        ({"passes": RECORDED, "projections": 3}, "cannot be recorded"),
+        ({"passes": RECORDED, "step": PROJECTED}, "cannot be recorded"),
         ({"generator": seeded(0), "noise": IndependentNoise(seeded(0))}, "leave one of the two out"),
     ],
 )

@@ -11,7 +11,12 @@ from enum import Enum
 from sfumato import _check
 from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms.random import Generator
-from sfumato.training.engine.contributions import Contributor, NoisySummer, summation_of
+from sfumato.training.engine.contributions import (
+    Contributor,
+    NoisySummer,
+    refuse_other_units,
+    summation_of,
+)
 from sfumato.training.privacy.clipping import Clipping, CoordinateClipping
 from sfumato.training.privacy.dp_sgd import NoisyStep
 from sfumato.training.privacy.noise import NoiseSource
@@ -78,7 +83,7 @@ def check_settings(
     noise_multiplier: float,
     expected_batch_size: float,
     passes: PassSettings,
-    projections: int | None,
+    step: NoisyStep,
     generator: Generator | None,
     noise: NoiseSource | None,
 ) -> None:
@@ -89,12 +94,13 @@ def check_settings(
             f"passes is of type {type(passes).__name__}. Pass sfumato.training.PassSettings(...)."
         )
     called = isinstance(passes.engine, (Contributor, NoisySummer))
-    if called and (passes.recorded or projections is not None):
+    refuse_other_units(groups=called and step.group_size > 1)
+    if called and (passes.recorded or step.projections is not None):
         raise InvalidParameterError(
             "contributions that are computed elsewhere can neither be recorded nor projected. Leave "
             "cuda_graphs, compile and projections out."
         )
-    if passes.recorded and projections is not None:
+    if passes.recorded and step.projections is not None:
         raise InvalidParameterError(
             "projections are drawn anew at each step, so passes cannot be recorded. Leave cuda_graphs and "
             "compile out."
@@ -111,7 +117,9 @@ def noisy_step(
         clipping=clipping,
         group_size=group_size,
         projections=projections,
-        summation=summation_of(passes.engine),
+        summation=summation_of(
+            getattr(passes, "engine", None)
+        ),  # another type is refused by `check_settings`
     )
 
 
