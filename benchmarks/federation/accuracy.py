@@ -19,6 +19,10 @@ from sfumato.training import Clipping, Runtime
 from sfumato.training.models.networks import model_for
 
 EPSILON, DELTA = 8.0, 1e-3
+SHARED, NEAR = (
+    "discrete-gaussian",
+    0.005,
+)  # noise of the clients, and how near to noise of the server it must be
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +49,7 @@ def accuracy(name: str, options: argparse.Namespace) -> Iterator[Row]:
         began = time.perf_counter()
         with_noise.append(trained(data, case.alpha, seed, options, epsilon=EPSILON))
         seconds.append(time.perf_counter() - began)
+    shared = [trained(data, case.alpha, s, options, epsilon=EPSILON, noise=SHARED) for s in options.seeds]
     without = trained(data, case.alpha, options.seeds[0], options, noise_multiplier=1e-6)
     division = "IID" if case.alpha is None else f"Dirichlet {case.alpha:g}"
     subject = f"{data.name}, {_recipe(options, data).clients} clients, {division}"
@@ -55,6 +60,14 @@ def accuracy(name: str, options: argparse.Namespace) -> Iterator[Row]:
         bar=None if options.quick else case.bar,
         at_least=True,
         note=", ".join(f"{value:.4f}" for value in with_noise),
+    )
+    yield Row(
+        subject=subject,
+        name="accuracy with discrete Gaussian noise of the clients, 16 bits",
+        value=statistics.mean(shared),
+        bar=None if options.quick else statistics.mean(with_noise) - NEAR,
+        at_least=True,
+        note=", ".join(f"{value:.4f}" for value in shared),
     )
     yield Row(subject=subject, name="accuracy of the same run without noise", value=without)
     yield Row(subject=subject, name="seconds a run", value=statistics.mean(seconds))

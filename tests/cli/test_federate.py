@@ -43,6 +43,7 @@ def test_a_federation_is_simulated_with_a_page(says):
         "--server momentum --server-learning-rate 0.3",
         "--server adam --proximal 0.1",
         "--bands 2",
+        "--noise skellam",
     ],
 )
 def test_each_way_to_federate_is_told(says, flags):
@@ -90,6 +91,8 @@ def test_a_finished_folder_is_refused_and_an_unfinished_one_needs_a_run(says):
         ("federate digits --epsilon 1 --model lstm", "no model"),
         ("federate digits --epsilon 1 --local-epochs 0", "epochs must be"),
         ("federate digits --epsilon 1 --proximal -1", "proximal must"),
+        ("federate digits --epsilon 1 --noise laplace", "unknown noise"),
+        ("federate digits --epsilon 1 --noise skellam --bands 2", "has no meaning"),
         ("federate digits --epsilon 1 --device moon", "unknown device"),
         ("federate digits --epsilon 1 --bands 0", "bands must be"),
         ("federate digits --epsilon 1 --ledger ledger.db", "both --ledger and --account"),

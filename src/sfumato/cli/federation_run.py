@@ -22,6 +22,7 @@ from sfumato.federated.clients.local_training import LocalTraining
 from sfumato.federated.clients.partitions import by_user, dirichlet, iid
 from sfumato.federated.federate import federate
 from sfumato.federated.recipes import FederationRecipe, federation_recipe
+from sfumato.federated.secure_sum.secure_sum import IntegerNoise
 from sfumato.ledger import Account
 from sfumato.testing import seeded
 from sfumato.training import (
@@ -106,6 +107,7 @@ def _trained(
         rounds=_or(settings.rounds, recipe.rounds),
         expected_cohort_size=cohort,
         local=_local(settings, recipe, data),
+        noise=_noise(settings),
         evaluation=Evaluation(data=data.test, score=score_for(data)),
         runtime=_runtime(settings),
         generator=None if settings.seed is None else seeded(settings.seed),
@@ -139,6 +141,13 @@ def _local(settings: FederationSettings, recipe: FederationRecipe, data: Dataset
         proximal=_or(settings.proximal, local.proximal),
         loss=loss_for(data),
     )
+
+
+def _noise(settings: FederationSettings) -> str | None:
+    names = ("server", *(kind.value for kind in IntegerNoise))
+    if settings.noise is not None and settings.noise not in names:
+        raise InvalidParameterError(f"unknown noise {settings.noise!r}. Use one of: {', '.join(names)}.")
+    return None if settings.noise == "server" else settings.noise
 
 
 def _clipping(settings: FederationSettings, recipe: FederationRecipe) -> Clipping:

@@ -21,6 +21,9 @@ class FederationSettings:
     epsilon: float | None = flag("The epsilon for one client.")
     delta: float | None = flag("The delta of the guarantee; the largest power of ten below 1 / clients.")
     noise_multiplier: float | None = flag("Noise stddev over clip norm, in place of or beside --epsilon.")
+    noise: str | None = flag(
+        "Who adds noise: server (the default); or discrete-gaussian or skellam, by clients."
+    )
     rounds: int | None = flag("How many rounds.")
     cohort: float | None = flag("How many clients a round asks on average.")
     clip_norm: float | None = flag("L2 bound on one client's update.")

@@ -27,6 +27,9 @@ from sfumato.errors import InvalidParameterError
 from sfumato.federated.clients.client_rows import ClientRows
 from sfumato.federated.clients.local_training import LocalTraining
 from sfumato.federated.clients.vectorized import VectorizedClients
+from sfumato.federated.distributed_run import CLAIMED, distributed_run
+from sfumato.federated.secure_sum.secure_sum import IntegerNoise, SecureSum
+from sfumato.federated.secure_sum.simulated import SimulatedSums
 from sfumato.mechanisms.random import Generator
 from sfumato.training.description import RunKeywords
 from sfumato.training.run import TrainingRun
@@ -46,6 +49,7 @@ def federate(
     rounds: int,
     expected_cohort_size: float,
     local: LocalTraining = _LOCAL,
+    noise: IntegerNoise | str | None = None,
     evaluation: Any = None,
     runtime: Runtime | None = None,
     generator: Generator | None = None,
@@ -60,6 +64,8 @@ def federate(
         rounds: How many rounds, at most: with `epsilon` and `noise_multiplier` the budget may end them.
         expected_cohort_size: How many clients a round asks on average. Updates are divided by it.
         local: How a client learns between two rounds.
+        noise: "discrete-gaussian" or "skellam" simulates distributed noise: clients add shares of it to
+            integers of 16 bits, as under secure aggregation. Default: the server adds Gaussian noise.
         evaluation: Rows that are NOT protected, or an `Evaluation`.
         runtime: Device and memory.
         generator: The source of cohorts and noise. Default: secure. A seeded one protects nobody.
@@ -81,7 +87,7 @@ def federate(
     >>> print(run.guarantee)
     (7.999, 0.001)-differential privacy for one client, add-remove neighbors
     """
-    given = round_keywords(
+    given: dict[str, Any] = round_keywords(
         dict(keywords), clients=len(clients), rounds=rounds, expected_cohort_size=expected_cohort_size
     )
     engine = VectorizedClients(clients, local, clients_at_once=_at_once(expected_cohort_size))
@@ -89,11 +95,18 @@ def federate(
     if not model.training:
         model.train()  # as the run will: what can be trained at once depends on it
     engine.rehearse(model.to(runtime.device_for(model)))
+    summed: SimulatedSums | None = None
+    if noise is not None:
+        run = distributed_run(model, IntegerNoise(noise), given)
+        assert isinstance(run.step.summation, SecureSum)
+        summed = SimulatedSums(engine, run.step.summation, generator=generator)
+        given = {name: given[name] for name in given if name not in CLAIMED}
+        given["mechanism"] = run
     return train(
         model,
         (torch.arange(len(clients)),),
         evaluation=evaluation,
-        runtime=replace(runtime, engine=engine),
+        runtime=replace(runtime, engine=engine if summed is None else summed),
         generator=generator,
         resume=resume,
         loss=local.loss,
