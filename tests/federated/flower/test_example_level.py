@@ -120,3 +120,29 @@ def test_a_statement_has_the_guarantee():
 def test_settings_that_do_not_fit_are_refused(options, match):
     with pytest.raises(InvalidParameterError, match=match):
         client(**options)
+
+
+@pytest.mark.parametrize("count", [0, 1, 40])
+@pytest.mark.parametrize("weight", [float("nan"), float("inf"), 3e38])
+def test_no_model_of_a_server_tells_whether_a_batch_has_rows(count, weight):
+    def few(_context):
+        return torch.ones(count, 3), torch.zeros(count, dtype=torch.int64)
+
+    model = nn.Linear(3, 2)
+    with torch.no_grad():
+        model.weight.fill_(weight)
+    for _ in range(3):  # an example is in some batch of a round with probability 0.94
+        answering = client(few, expected_batch_size=30)
+        assert not answering(message_of(model, **{"server-round": 1}), context()).has_error()
+
+
+def test_an_engine_is_compared_with_the_reference_on_rows_of_zeros(monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        "sfumato.training.engine.passes.self_check", lambda *given: bool(seen.append(given[3])) or True
+    )
+    client()(asked(), context())
+    (weights, features, labels) = seen[0]
+    assert weights is None or torch.equal(weights, torch.ones_like(weights))
+    assert not features.any() and not labels.any()
+    assert len(seen) == 1

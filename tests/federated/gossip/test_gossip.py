@@ -136,3 +136,18 @@ def test_if_one_node_cannot_pay_none_is_charged_and_no_row_is_read():
             purpose="study",
         )
     assert [account.spent().epsilon for account in paying] == [0.0] * 4
+
+
+def test_rows_that_cannot_be_read_do_not_stop_other_processes(monkeypatch):
+    def read(number):
+        if number == 1:
+            raise ValueError("row 7 is not a number")
+        return torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64)
+
+    seen = []
+    monkeypatch.setattr("sfumato.federated.gossip.gossip.play", lambda _f, rows, _r: seen.extend(rows))
+    like = torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64)
+    updates = ClippedUpdates(noise=ClippedNoise(noise_multiplier=1.0))
+    settings = {"graph": Graph.ring(3), "protection": updates, "rounds": 1, "delta": 1e-5}
+    gossip(nn.Linear(3, 2), LazyRows(read, clients=3, like=like), simulate=False, **settings)
+    assert [rows is None for rows in seen] == [False, True, False]

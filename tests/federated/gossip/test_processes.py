@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from sfumato.federated.clients.partitions import iid
+from sfumato.federated.gossip import processes
 from sfumato.federated.gossip.gossip import gossip
 from sfumato.federated.gossip.graph import Graph
 from sfumato.federated.gossip.processes import Federation, node_generator, play
@@ -48,6 +49,13 @@ def test_processes_compute_what_a_simulation_computes_bit_by_bit():
     assert simulated.history == real.history
     for a, b in zip(simulated.models, real.models, strict=True):
         assert torch.equal(a.weight, b.weight) and torch.equal(a.bias, b.bias)
+
+
+def test_a_node_without_readable_rows_says_noise():
+    shared = federation(Graph.complete(3))
+    node = shared.node(1, lambda _: processes._held(None))
+    said = node.message(0)
+    assert said.isfinite().all() and not torch.equal(said, node.state)
 
 
 @pytest.mark.slow

@@ -118,6 +118,21 @@ def test_a_rehearsal_reads_no_row_and_changes_nothing():
     assert torch.equal(state_of(model), before) and model.weight.grad is None
 
 
+@pytest.mark.parametrize("count", [0, 1, 9])
+def test_no_state_tells_whether_a_batch_has_rows(count):
+    held = LazyRows(
+        lambda _: (torch.ones(count, 3), torch.zeros(count, dtype=torch.int64)),
+        clients=1,
+        like=(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64)),
+    )
+    steps = NoisySteps(noise_multiplier=1.0, public_size=10, expected_batch_size=9)
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))
+    said = steps.open(model, held, node=0, generator=seeded(0))
+    state = torch.full_like(state_of(model), 3e38)  # finite, but no row has a finite gradient
+    for step in range(3):
+        assert said(state, step).shape == state.shape
+
+
 def test_states_are_copies():
     model = nn.Linear(3, 2)
     state = state_of(model)

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
+from sfumato.errors import InvalidParameterError
 from sfumato.federated.secure_sum.flower_mod import (
     RECORD,
     mechanism_from_text,
@@ -12,7 +13,7 @@ from sfumato.federated.secure_sum.flower_mod import (
     secure_sum_mod,
 )
 from sfumato.federated.secure_sum.flower_round import secure_round
-from sfumato.federated.secure_sum.masking_client import ProtocolError
+from sfumato.federated.secure_sum.masking_client import MaskingClient, ProtocolError
 from sfumato.federated.secure_sum.secure_sum import SecureSum
 from sfumato.federated.secure_sum.simulated import simulated_sum
 from sfumato.testing import seeded
@@ -106,10 +107,36 @@ def test_a_message_outside_of_a_session_is_refused(grid):
             mod(Message(content, 7, "train"), context, called)
 
 
-def test_messages_that_are_not_for_training_pass_through(grid):
+@pytest.mark.parametrize("kind", ["train.default", "train.other", "evaluate", "query", "evaluate.default"])
+def test_no_kind_of_message_reaches_the_app_in_the_clear(grid, model, kind):
     grid({})
-    message = Message(RecordDict(), 7, "evaluate")
-    assert secure_sum_mod()(message, Context(1, 7, {}, RecordDict(), {}), lambda m, c: m) is message
+    with pytest.raises(ProtocolError):
+        secure_sum_mod()(Message(model(8), 7, kind), Context(1, 7, {}, RecordDict(), {}), lambda m, c: m)
+
+
+@pytest.mark.parametrize(("neighbors", "told"), [(None, 2), (2, 2), (1, 1)])
+def test_a_client_refuses_fewer_neighbors_than_it_accepts(grid, neighbors, told):
+    grid({})
+    mod, context = secure_sum_mod(neighbors=neighbors), Context(1, 7, {}, RecordDict(), {})
+
+    def asked(**question):
+        content = RecordDict({RECORD: ConfigRecord({"session": b"x", **question})})
+        return mod(Message(content, 7, "train"), context, AssertionError).content[RECORD]
+
+    own = asked(stage="keys", mechanism=mechanism_text(MECHANISM))["keys"]
+    others = [
+        key
+        for _ in range(told - 1)
+        for key in MaskingClient(number=8, session="", least_active=0).public_keys()
+    ]
+    with pytest.raises(ProtocolError, match="fewer neighbors"):
+        asked(stage="shares", numbers=[7, 8][:told], keys=[*own, *others], threshold=told)
+
+
+@pytest.mark.parametrize("name", ["neighbors", "rounds"])
+def test_numbers_below_one_are_refused(name):
+    with pytest.raises(InvalidParameterError, match=name):
+        secure_sum_mod(**{name: 0})
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def test_without_masks_the_vectors_are_told_apart_at_once(grid, model, monkeypat
 
 
 @pytest.mark.parametrize("stage", ["keys", "shares", "vector", "reveal"])
-@pytest.mark.parametrize("what", ["empty", "nonsense", "twice"])
+@pytest.mark.parametrize("what", ["empty", "nonsense", "words", "twice"])
 def test_answers_that_are_nonsense_or_come_twice_do_not_stop_a_round(grid, model, stage, what):
     given = updates()
     bad = next(iter(given))
@@ -107,7 +107,9 @@ def test_answers_that_are_nonsense_or_come_twice_do_not_stop_a_round(grid, model
         if what == "twice":
             return [reply, reply]
         nonsense = {"keys": ["a", "b"], "numbers": [1.5], "sealed": [b""], "commitment": 3, "vector": b"x"}
-        content = RecordDict({RECORD: ConfigRecord(nonsense)} if what == "nonsense" else {})
+        nonsense["numbers"] = ["one"] if what == "words" else [1.5]
+        nonsense["shares"], nonsense["commitment"] = [b""], b"x" if what == "words" else 3
+        content = RecordDict({} if what == "empty" else {RECORD: ConfigRecord(nonsense)})
         changed = Message(content, reply_to=reply)
         changed.metadata.__dict__["_src_node_id"] = bad
         return [changed]

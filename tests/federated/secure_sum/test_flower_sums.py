@@ -78,3 +78,8 @@ def test_fewer_nodes_than_the_cohort_are_refused(grid):
     for nodes in ([1, 2, 3], [1, 1, 2, 3, 4]):
         with pytest.raises(InvalidParameterError, match="cohort=4"):
             GridSums(grid({}), nodes, mechanism())
+
+
+def test_the_statement_tells_what_the_server_knows():
+    mechanism = SecureSum(dimension=2, clip_norm=1.0, noise_multiplier=1.0, cohort=2, least_survivors=2)
+    assert "not against the server" in GridSums(None, [1, 2], mechanism).statement()

@@ -78,7 +78,7 @@ def test_each_party_has_its_own_guarantee_and_a_person_that_of_all():
     assert run.parties["bank"] == alone.parties["bank"] == alone.person
     assert run.person.epsilon > run.parties["shop"].epsilon
     assert run.labels is None and not run.top_may_leave
-    assert "must stay there" in run.statement() and "seeded" in run.statement()
+    assert "must stay with the label party" in run.statement() and "seeded" in run.statement()
 
 
 def test_at_little_noise_the_top_network_learns_what_the_bottoms_keep():

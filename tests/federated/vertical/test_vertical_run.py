@@ -21,7 +21,9 @@ def run_of(**changes):
 def test_a_statement_names_each_party_and_who_must_keep_the_top_network():
     said = run_of().statement()
     assert "party 'bank': (1, 1e-05)" in said and "(2.5, 1e-05)" in said
-    assert "must stay there" in said and "send new embeddings" in said
+    assert (
+        "must stay with the label party" in said and "its accuracy" in said and "send new embeddings" in said
+    )
 
 
 def test_a_statement_names_labels_study_and_records():
@@ -29,7 +31,7 @@ def test_a_statement_names_labels_study_and_records():
     said = run_of(
         labels=labels, top_may_leave=True, study_note="for study only", record_note="not kept"
     ).statement()
-    assert "(3, 1e-05)" in said and "must stay there" not in said
+    assert "(3, 1e-05)" in said and "must stay" not in said
     assert "This run is for study only." in said and "It is not kept." in said
 
 

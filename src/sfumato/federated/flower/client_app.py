@@ -3,9 +3,12 @@
 
 Guarantee  None: the reply is private until the server has clipped it and added noise (`PrivateStrategy`), or
            until a mod of the client did (`LocalNoise`). The reply has the model alone, and no metrics.
+Failure    An error while learning is replied with a fixed text: its own may quote a row. The client's log
+           names its kind.
 """
 
 import copy
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,9 +20,12 @@ from torch import nn
 from sfumato.errors import InvalidParameterError
 from sfumato.federated.clients.local_training import LocalTraining, local_update
 from sfumato.federated.flower.grid_clients import ROUND
+from sfumato.federated.flower.planned_rounds import refusal
 from sfumato.mechanisms.random import Generator
 
 __all__ = ["client_app", "client_number", "loaded", "own_stream", "record_in", "round_number"]
+
+_log = logging.getLogger(__name__)
 
 
 def client_app(
@@ -55,8 +61,12 @@ def client_app(
     @app.train(mods=list(mods))
     def learn(message: Message, context: Context) -> Message:
         own = loaded(model, message)
-        step = round_number(message) - 1
-        update = local_update(own, rows(context), how, client=client_number(context), step=step)
+        step, client = round_number(message) - 1, client_number(context)
+        try:
+            update = local_update(own, rows(context), how, client=client, step=step)
+        except Exception as failure:  # on private data: Flower would send its text
+            _log.warning("learning failed with %s.", type(failure).__name__)
+            return refusal(message, "The client could not learn in this round.")
         state = own.state_dict()
         state.update({name: state[name] - value for name, value in update.items()})
         return Message(RecordDict({"arrays": ArrayRecord(state)}), reply_to=message)

@@ -11,15 +11,18 @@ Neighbors  Add-remove by default: one example of the client more or less. What a
            in common is not protected: use `LocalNoise` or `PrivateStrategy` for that.
 Edge cases Batches are drawn anew in each round, so sampling without memory is needed, such as Poisson.
 Failure    A client that has answered `rounds` rounds replies with an error. An error while learning is
-           replied with a fixed text.
+           replied with a fixed text. Whether there is one does not depend on the model of the server: passes
+           are compared on rows of zeros, from the client's own weights, and a model without a finite gradient
+           learns nothing. Model and loss must not fail because of a row, as for `training.train`.
 """
 
+import copy
 from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any, Unpack
 
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
-from torch import nn
+from torch import Tensor, nn
 
 from sfumato import _check
 from sfumato.accounting.guarantee import Guarantee
@@ -41,7 +44,9 @@ from sfumato.training import (
     train,
 )
 from sfumato.training.budget import delta_for, dp_sgd_for
+from sfumato.training.data import rows as row_trees
 from sfumato.training.description import RunKeywords, describe
+from sfumato.training.engine.gradients import PrivateGradients
 from sfumato.training.run import sentence
 
 __all__ = ["ExampleLevel"]
@@ -64,7 +69,8 @@ class ExampleLevel:
         optimization: How the client learns.
         account_of: Returns the account of the client from Flower's context. It keeps the count of rounds,
             too. Without it the count is kept for one run of Flower, and nothing is recorded.
-        runtime: Device, engine and memory.
+        runtime: Device, engine and memory. If it has `check`, the engine is compared with the reference on
+            rows of zeros, and never on private ones, if rows are tensors.
         generator: The source of randomness. Default: secure. A seeded one protects nobody.
         **keywords: Fields of `Privacy` and `Optimization`, such as `epsilon`, `delta`, `public_size` (of the
             client's examples), `expected_batch_size`, `clip_norm`, `learning_rate`; and `purpose`, which the
@@ -112,7 +118,8 @@ class ExampleLevel:
         self._mechanism = dp_sgd_for(self._privacy)
         self._delta = delta_for(self._privacy, self._privacy.public_size, None)
         self._one_round = _round_of(self._mechanism, local_steps, rounds)
-        self._optimization, self._runtime, self._generator = described.optimization, runtime, generator
+        self._optimization, self._generator = described.optimization, generator
+        self._runtime = Runtime() if runtime is None else runtime
         self._price = self._mechanism.price(delta=self._delta)
         self._rounds = PlannedRounds(
             self._mechanism,
@@ -170,9 +177,11 @@ class ExampleLevel:
         return Message(content, reply_to=message)
 
     def _learn(self, own: nn.Module, context: Context, generator: Generator | None) -> None:
+        rows = self._rows(context)
+        self._try_out(rows)
         train(
             own,
-            self._rows(context),
+            rows,
             privacy=Privacy(
                 mechanism=self._one_round,
                 public_size=self._privacy.public_size,
@@ -182,10 +191,25 @@ class ExampleLevel:
                 contribution_bound=self._privacy.contribution_bound,
             ),
             optimization=self._optimization,
-            runtime=self._runtime,
+            # The server chose the weights: checks on private rows would tell it which batches are empty.
+            runtime=replace(self._runtime, check=False),
             generator=generator,
             progress=False,
         )
+
+    def _try_out(self, rows: Any) -> None:
+        """Compare the engine with the reference on rows of zeros, with the client's own weights."""
+        tensors = isinstance(rows, tuple | list) and all(isinstance(each, Tensor) for each in rows)
+        if not self._runtime.check or not tensors:
+            return
+        PrivateGradients(
+            copy.deepcopy(self._model),
+            self._optimization.loss,
+            noise_multiplier=1.0,
+            clip_norm=1.0,
+            expected_batch_size=1.0,
+            passes=self._runtime.passes,
+        ).accumulate(*row_trees.padded(row_trees.take(tuple(rows), slice(0, 0)), 2))
 
 
 def _of_all_rounds(privacy: Privacy, steps: int) -> Privacy:

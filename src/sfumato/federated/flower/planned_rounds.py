@@ -8,8 +8,10 @@ epsilon is known before the first reply, and no server can ask for more.
 Guarantee  `take` returns True at most `rounds` times for a purpose: over all processes, restarts and runs of
            Flower if there is an account, within one run of Flower if there is none (the count is in the
            context of the client then, which ends with the run).
-Failure    A crash after `take` leaves the round counted. Two processes of one client that take the same round
-           at once: one of them is refused.
+Failure    With an account a crash after `take` leaves the round counted. Without one it may not: Flower sends
+           a reply first and keeps the context of the client afterwards, so a process that dies in between
+           answers one round more. Two processes of one client with an account that take the same round at
+           once: one of them is refused.
 """
 
 from collections.abc import Callable

@@ -15,6 +15,7 @@ Source     Lian et al. 2017, arXiv:1705.09056 (decentralized SGD); Cyffers and B
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -109,7 +110,7 @@ def gossip(
         if simulate:
             _simulate(federation, clients, observer.report)
         else:
-            play(federation, [clients.rows(number) for number in range(graph.nodes)], observer.report)
+            play(federation, [_read(clients, number) for number in range(graph.nodes)], observer.report)
     return GossipRun(
         models=observer.models(),
         protection=protection,
@@ -135,6 +136,14 @@ def _same_number(
         raise InvalidParameterError(
             f"there are {len(accounts)} accounts for {graph.nodes} nodes. Pass one account for each node."
         )
+
+
+def _read(clients: ClientRows, number: int) -> Sequence[Any] | None:
+    """Return the rows of a node; None if they cannot be read, which must not stop the others."""
+    try:
+        return clients.rows(number)
+    except Exception:  # its text may quote a row
+        return None
 
 
 def _simulate(federation: Federation, clients: ClientRows, report: Report) -> None:

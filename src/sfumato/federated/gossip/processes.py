@@ -20,6 +20,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
+from sfumato.errors import SfumatoError
 from sfumato.federated.clients.client_rows import LazyRows
 from sfumato.federated.gossip.graph import Graph
 from sfumato.federated.gossip.links import Links
@@ -79,7 +80,7 @@ def play(federation: Federation, rows: Sequence[Any], report: Report) -> None:
 
     Args:
         federation: What all nodes know.
-        rows: The rows of each node.
+        rows: The rows of each node; None if they could not be read.
         report: Called with the number of a node, the number of a round and the state after it. A node that
             died reports no more.
     """
@@ -138,12 +139,22 @@ def _listen(started: dict[int, Started], report: Report) -> None:
             report(number, step, torch.from_numpy(state))
 
 
+def _held(rows: Sequence[Any] | None) -> Sequence[Any]:
+    if rows is None:
+        raise SfumatoError("the rows of this node could not be read.")
+    return rows
+
+
 def _work(
-    federation: Federation, number: int, rows: Sequence[Any], token: bytes, pipe: "Connection[Any, Any]"
+    federation: Federation,
+    number: int,
+    rows: Sequence[Any] | None,
+    token: bytes,
+    pipe: "Connection[Any, Any]",
 ) -> None:
     """Run one node. This is the whole life of its process."""
     torch.set_num_threads(federation.threads)  # sums depend on it in the last bits
-    node = federation.node(number, lambda _: rows)
+    node = federation.node(number, lambda _: _held(rows))
     links = Links(
         number,
         federation.graph.neighbors(number),

@@ -40,6 +40,7 @@ from sfumato.training.data import rows as row_trees
 from sfumato.training.engine import parameter_values
 from sfumato.training.engine.gradients import PrivateGradients
 from sfumato.training.engine.losses import Loss, cross_entropy
+from sfumato.training.engine.step.settings import PassSettings
 from sfumato.training.privacy.sampling import PoissonSampling
 
 __all__ = ["ClippedUpdates", "NoisySteps", "Protection", "Speak", "load_state_", "state_of"]
@@ -279,7 +280,8 @@ class NoisySteps:
             A function of the state and the number of the round.
         """
         held = tuple(clients.rows(node))
-        private = self._gradients(model, generator)
+        # Neighbors decide the state: checks on private rows would tell them whether a batch is empty.
+        private = self._gradients(model, generator, check=False)
         sampler = PoissonSampling(sampling_rate=self.sampling_rate).sampler(row_trees.count(held), generator)
         optimizer = torch.optim.SGD(private.parameters.values(), lr=self.learning_rate)  # without momentum
 
@@ -293,13 +295,16 @@ class NoisySteps:
 
         return speak
 
-    def _gradients(self, model: nn.Module, generator: Generator | None) -> PrivateGradients:
+    def _gradients(
+        self, model: nn.Module, generator: Generator | None, *, check: bool = True
+    ) -> PrivateGradients:
         return PrivateGradients(
             model,
             self.loss,
             noise_multiplier=self.noise_multiplier,
             expected_batch_size=self.expected_batch_size,
             clip_norm=self.clip_norm,
+            passes=PassSettings(check=check),
             generator=generator,
         )
 

@@ -11,6 +11,7 @@ Edge cases An app that fails, or answers with NaN, other shapes or nothing, send
            client with nothing to say: a row must not decide who drops out. Its log tells the kind of error.
            A client that is asked for noise alone does not call its app.
 Failure    If the server states another mechanism than the client was given, the client does not take part.
+           Messages other than training are refused, whose replies have neither noise nor masks.
 """
 
 import dataclasses
@@ -23,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 
+from sfumato import _check
 from sfumato.errors import SfumatoError
 from sfumato.federated.secure_sum.encoding import client_generator, encode
 from sfumato.federated.secure_sum.masking_client import MaskingClient, ProtocolError
@@ -56,23 +58,32 @@ def secure_sum_mod(
         mechanism: The only mechanism that the client takes part in, with this noise or more. None trusts the
             server's choice, which protects against a server that follows the protocol and not against one
             that asks for less noise.
-        neighbors: How many neighbors the server may choose for each client; None: all others. Only then does
-            the client itself see that enough clients are in the sum; otherwise the server must be trusted
-            to skip rounds with fewer.
-        rounds: The most vectors that the client sends; None: as many as it is asked for. The client counts
-            them itself, so that no server can take more of its privacy than so many rounds cost.
+        neighbors: How many neighbors the server chooses for each client, at least; None: all others. Only
+            then does the client itself see that enough clients are in the sum; otherwise the server must be
+            trusted to skip rounds with fewer.
+        rounds: The most vectors that the client sends in a run of Flower; None: as many as it is asked for.
+            The client counts them itself, in Flower's context. The count ends with the run, and with the
+            SuperNode: a server that starts another run gets as many again.
         generator: Source of noise. None uses the secure generator; any other kind is for study only.
 
     Returns:
         The mod, for `ClientApp(mods=[...])`.
 
+    Raises:
+        InvalidParameterError: If a number is below 1: without neighbors no mask would hide a vector.
+
     >>> from flwr.clientapp import ClientApp
     >>> app = ClientApp(mods=[secure_sum_mod()])
     """
 
+    for name, number in (("neighbors", neighbors), ("rounds", rounds)):
+        if number is not None:
+            _check.count(**{name: number})
+
     def mod(message: Message, context: Context, call_next: Call) -> Message:
-        if message.metadata.message_type != MessageType.TRAIN:
-            return call_next(message, context)
+        kind = message.metadata.message_type.partition(".")[0]  # "train.default" calls the same function
+        if kind != MessageType.TRAIN:
+            raise ProtocolError("this client answers messages of training only: no noise protects others.")
         if RECORD not in message.content.config_records:
             raise ProtocolError("this client trains in secure sums only; the message is not part of one.")
         given = message.content.config_records[RECORD]
@@ -101,6 +112,11 @@ class _Terms:
         if stated != dataclasses.replace(accepted, noise_multiplier=noise):
             raise ProtocolError("the server states another mechanism than this client accepts.")
 
+    def least_holders(self, mechanism: SecureSum) -> int:
+        """Return among how many clients, this one included, secrets must be split at least."""
+        others = mechanism.least_survivors - 1  # a round with fewer is skipped
+        return 1 + (others if self.neighbors is None else min(self.neighbors, others))
+
 
 class _Session:
     """One message of a session, and the state that the client keeps between messages."""
@@ -114,7 +130,7 @@ class _Session:
             return self._keys()
         mechanism, client = self._stored()
         if stage == "shares":
-            found = self._shares(client)
+            found = self._shares(client, mechanism)
         elif stage == "vector":
             found = self._vector(client, mechanism, call_next)
         elif stage == "reveal":
@@ -137,8 +153,10 @@ class _Session:
         self._store(mechanism, client)
         return {"keys": keys}
 
-    def _shares(self, client: MaskingClient) -> dict[str, Any]:
+    def _shares(self, client: MaskingClient, mechanism: SecureSum) -> dict[str, Any]:
         numbers, keys = cast(list[int], self._given["numbers"]), cast(list[bytes], self._given["keys"])
+        if len(set(numbers)) < self._terms.least_holders(mechanism):
+            raise ProtocolError("the server chose fewer neighbors than this client accepts.")
         public = {number: keys[2 * i : 2 * i + 2] for i, number in enumerate(numbers)}
         sealed, commitment = client.shares(public, threshold=cast(int, self._given["threshold"]))
         return {**_listed("sealed", sealed), "commitment": commitment}

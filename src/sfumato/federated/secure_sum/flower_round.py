@@ -185,7 +185,9 @@ def _pairs(answer: ConfigRecord, name: str) -> dict[int, bytes]:
     values = _bytes_list(answer, name)
     if not isinstance(numbers, list) or len(numbers) != len(values):
         return {}
-    return {int(number): value for number, value in zip(numbers, values, strict=True)}
+    if not all(isinstance(number, int) for number in numbers):
+        return {}
+    return dict(zip(cast(list[int], numbers), values, strict=True))
 
 
 def _sealed(answers: Mapping[int, ConfigRecord]) -> tuple[dict[int, dict[int, bytes]], dict[int, bytes]]:

@@ -89,7 +89,8 @@ class GridSums:
         """
         return (
             "A step is a round, and what is called the gradient of a client is its update. The server saw "
-            "the sum of a round alone."
+            "the sum of a round alone, and knows whom it asked: where the guarantee counts on sampling, it "
+            "is one against those who see models, and not against the server."
         )
 
     def noisy_sum(

@@ -59,7 +59,8 @@ def learn_top(
             None: labels are used as they are, and the top network must stay with the label party.
         learner: How the top network learns, unless the method has settings of its own.
         evaluation: Columns of each party and labels that are NOT protected. Noise is added to their
-            embeddings as well, because predictions of other people will need it.
+            embeddings as well, because predictions of other people will need it. Without `method` the
+            accuracy depends on labels as they are, and must stay with the label party too.
         purpose: What the run is for, in one line, if parties have accounts.
         generator: The source of all noise. Default: secure. A seeded one protects nobody.
 

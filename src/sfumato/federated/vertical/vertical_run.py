@@ -29,9 +29,9 @@ class VerticalRun:
     Attributes:
         parties: For each feature party the guarantee for one person's columns there.
         person: The guarantee for one person's columns at all feature parties together.
-        labels: The guarantee for one label; None if nothing about labels left the label party.
-        top_may_leave: Whether the top network is covered by `labels`. Otherwise it must stay, and so must its
-            predictions for people whom others know.
+        labels: The guarantee for one label; None if labels were used as they are, and there is none.
+        top_may_leave: Whether the top network is covered by `labels`. Otherwise it must stay with the label
+            party, and so must all that is computed from it: predictions, and `accuracies` as well.
         told: What was done, in sentences.
         accuracies: The accuracy on evaluation data, which is not protected, after each epoch or at the end.
         study_note: Why the noise protects nobody, if it was seeded.
@@ -63,7 +63,8 @@ class VerticalRun:
             self.told,
             f"For the columns of one person, against everybody else, all other parties included: {each}.",
             f"For the columns at all parties together: {self.person}.",
-            "Nothing about labels left the label party: the top network must stay there."
+            "Labels were used as they are: the top network must stay with the label party, and so must "
+            "its predictions and its accuracy."
             if self.labels is None
             else f"For labels, against all feature parties: {self.labels}. The top network is covered.",
             "People who are predicted later send new embeddings, which this run does not cover.",
