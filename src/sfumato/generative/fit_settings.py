@@ -183,17 +183,21 @@ class FitSettings:
     def released(self, made: ImageGenerator) -> ImageGenerator:
         """Return a generator with signs of collapse in its draws; write it into the folder if there is one.
 
+        It is written before anything is drawn, too: it is paid for, and a draw may fail.
+
         Args:
             made: The generator.
 
         Returns:
             The generator, whose statement names what was found.
         """
+        if self.folder is not None:
+            made.save(self.folder)
         images, labels = made.sample(_JUDGED, seed=0)
         judged = find_collapse(labeled_rows(images.numpy(), labels.numpy(), classes=made.classes))
         signs = (f"Warning: {finding}" for finding in judged.findings)
         made = replace(made, findings=(*made.findings, *signs))
-        if self.folder is not None:
+        if self.folder is not None and judged.findings:
             made.save(self.folder)
         return made
 
