@@ -32,8 +32,8 @@ def resumed(said: SynthesisSettings, *, default: str) -> SynthesisSettings:
     if said.is_table or (Path(said.out).suffix in (".csv", ".parquet") and not Path(said.out).is_dir()):
         raise InvalidParameterError(
             "a generator of rows cannot be resumed: what an interrupted run was charged is spent. Draw in "
-            "Python from the file NAME.generator.npz, if it is beside --out. Else leave --resume out to begin "
-            "again, which is charged anew."
+            "Python from the file NAME.generator.npz, if it is beside --out; or leave --resume out to "
+            "begin again, which is charged anew."
         )
     before = kept(said.out, SynthesisSettings)
     _require_same(said, before)

@@ -237,12 +237,24 @@ class FitSettings:
                 generator=self.generator,
             ).refund()
 
+    def purpose_of(self, part: str | None) -> str | None:
+        """Return the purpose of a part of the fit, which tells its row in the ledger from others.
+
+        Args:
+            part: The part, in a word; None for all of it.
+
+        Returns:
+            The purpose, if there is an account.
+        """
+        return self.purpose if part is None or self.purpose is None else f"{self.purpose}, {part}"
+
     @contextmanager
-    def paid(self, event: DpEvent) -> Yields[None]:
+    def paid(self, event: DpEvent, *, part: str | None = None) -> Yields[None]:
         """Charge an event before the block runs, and commit it at its end. A failure leaves it spent.
 
         Args:
             event: What the block releases.
+            part: What is charged, in a word, if the fit is charged in parts.
 
         Yields:
             Nothing.
@@ -254,7 +266,7 @@ class FitSettings:
             yield
             return
         with self.account.spend(
-            event, purpose=self.purpose or "", relation=Relation.ADD_REMOVE, generator=self.generator
+            event, purpose=self.purpose_of(part) or "", relation=Relation.ADD_REMOVE, generator=self.generator
         ):
             yield
 
