@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The checks of `sfumato train` before a run is charged.
 
-Settings, files and folders are checked here, and the page is started: a run whose result could not be shown
+Settings, files and folders are checked here, and the page is tried: a run whose result could not be shown
 would be spent for nothing. A folder is inspected before anything is written. A folder that holds a finished
 run, or that another process trains in, is refused unchanged. An existing page is replaced only by a complete
 one.
 """
 
 from contextlib import nullcontext
+from pathlib import Path
 
 from sfumato.accounting.default_delta import default_delta
 from sfumato.cli.own_data import OwnData
-from sfumato.cli.places import account_at, begin_page
+from sfumato.cli.places import account_at, begin_page, require_apart
 from sfumato.cli.settings import TrainSettings, keep, kept, read_config
 from sfumato.datasets import Dataset
 from sfumato.errors import InvalidParameterError
@@ -19,7 +20,7 @@ from sfumato.ledger import Account
 from sfumato.training import distributed
 from sfumato.training.record.run_folder import RunFolder
 
-__all__ = ["account_of", "begin", "merged", "with_delta"]
+__all__ = ["account_of", "begin", "merged", "run_writes", "with_delta"]
 
 
 def merged(said: TrainSettings, *, config: str | None, resume: bool) -> TrainSettings:
@@ -34,7 +35,7 @@ def merged(said: TrainSettings, *, config: str | None, resume: bool) -> TrainSet
 
 def account_of(settings: TrainSettings) -> Account | None:
     """Return the account to charge, if one is named."""
-    return account_at(settings.ledger, settings.account)
+    return account_at(settings.ledger, settings.account, purpose=settings.purpose)
 
 
 def with_delta(settings: TrainSettings, data: Dataset | OwnData, account: Account | None) -> TrainSettings:
@@ -52,12 +53,30 @@ def begin(settings: TrainSettings, *, resume: bool) -> None:
     """
     if distributed.global_rank() != 0:
         return
+    require_apart(
+        run_writes(settings.folder, settings.report),
+        {
+            "the private data": settings.data if settings.is_own else None,
+            "the data of --evaluation": settings.evaluation,
+            "the ledger": settings.ledger,
+        },
+    )
     folder = None if settings.folder is None else RunFolder(settings.folder)
     with nullcontext() if folder is None else folder.taken(resume=resume):
         if settings.report is not None:
             begin_page(settings.report)
         if folder is not None and not resume:
             _keep(settings, folder)
+
+
+def run_writes(folder: str | None, report: str | None) -> list[tuple[str, str | Path | None]]:
+    """Return what a run with a folder and a page writes, with the option that asks for it."""
+    written: list[tuple[str, str | Path | None]] = [("--report", report), ("--folder", folder)]
+    if folder is None:
+        return written
+    run = RunFolder(folder)
+    files = (run.checkpoint, run.next, run.claim, run.metrics, run.weights, run.report, run.settings)
+    return [*written, *(("--folder", file) for file in files)]
 
 
 def _keep(settings: TrainSettings, folder: RunFolder) -> None:

@@ -12,8 +12,10 @@ from torch import nn
 
 from sfumato import _check
 from sfumato.accounting.default_delta import delta_note
+from sfumato.cli.before_run import run_writes
+from sfumato.cli.devices import device_named
 from sfumato.cli.federation_settings import FederationSettings
-from sfumato.cli.places import account_at, begin_page
+from sfumato.cli.places import account_at, begin_page, require_apart
 from sfumato.cli.show import show_facts, show_text, waiting
 from sfumato.datasets import Dataset, load
 from sfumato.errors import InvalidParameterError
@@ -49,7 +51,7 @@ def run(settings: FederationSettings, *, resume: bool, as_json: bool) -> None:
     if settings.data is None:
         raise InvalidParameterError("pass what to learn from: `sfumato federate digits --epsilon 8`.")
     recipe = federation_recipe(settings.data)
-    account = account_at(settings.ledger, settings.account)
+    account = account_at(settings.ledger, settings.account, purpose=settings.purpose)
     if settings.epsilon is None and settings.noise_multiplier is None and account is None:
         raise InvalidParameterError(
             "pass how private the run must be: --epsilon, or --noise-multiplier, or --ledger and --account "
@@ -58,6 +60,7 @@ def run(settings: FederationSettings, *, resume: bool, as_json: bool) -> None:
     with waiting("Loading"):
         data = load(settings.data)
         clients = _clients(settings, recipe, data)
+    require_apart(run_writes(settings.folder, settings.report), {"the ledger": settings.ledger})
     if settings.report is not None:
         begin_page(settings.report)
     done = _trained(settings, recipe, data, clients, account, resume=resume)
@@ -109,7 +112,7 @@ def _trained(
         local=_local(settings, recipe, data),
         noise=_noise(settings),
         evaluation=Evaluation(data=data.test, score=score_for(data)),
-        runtime=_runtime(settings),
+        runtime=Runtime(device=device_named(settings.device)),
         generator=None if settings.seed is None else seeded(settings.seed),
         resume=resume,
         epsilon=settings.epsilon,
@@ -185,16 +188,6 @@ def _cycles(settings: FederationSettings, cohort: float, clients: int) -> dict[s
         "correlation": BandedNoise(bands=settings.bands),
         "relation": "zero-out",
     }
-
-
-def _runtime(settings: FederationSettings) -> Runtime:
-    try:
-        device = None if settings.device is None else torch.device(settings.device)
-    except RuntimeError:
-        raise InvalidParameterError(f"unknown device {settings.device!r}. Use cpu or cuda.") from None
-    if device is not None and device.type == "cuda" and not torch.cuda.is_available():
-        raise InvalidParameterError("there is no CUDA device here. Leave --device out to train on the CPU.")
-    return Runtime(device=device)
 
 
 def _show(

@@ -32,7 +32,7 @@ def run(settings: PateSettings, *, as_json: bool) -> None:
     _require(settings)
     with waiting("Loading"):
         data = own_data(settings) if settings.is_own else named_data(settings)
-    account = account_at(settings.ledger, settings.account)
+    account = account_at(settings.ledger, settings.account, purpose=settings.purpose)
     _require_unit(settings, data, account)
     terms = _terms(settings, data, account)
     _require_places(settings)

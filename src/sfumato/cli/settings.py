@@ -3,7 +3,7 @@
 
 `TrainSettings` is the one list: the flags of the command, the keys of the file and the settings that a run
 folder keeps are its fields. Flags override the file, and the file overrides the defaults. A run with a folder
-keeps its settings there, so that `--resume` needs nothing else.
+keeps its settings there, so that `--resume` needs nothing else; `sfumato synthesize` keeps its own alike.
 
 Failure    An unknown key is an error that names the nearest known one; so is a value of the wrong kind. A
            misspelled privacy setting is never ignored.
@@ -15,7 +15,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol, TypeVar, overload
 
 from sfumato import _files
 from sfumato.cli.flags import flag
@@ -125,7 +125,7 @@ class TrainSettings:
 
 
 _ADAM_RATE = 0.01  # the recipes' rates are for SGD
-_ANNOTATIONS = {each.name: str(each.type).removesuffix(" | None") for each in fields(TrainSettings)}
+Kind = TypeVar("Kind", bound="_Settings")
 _KINDS: Mapping[str, tuple[tuple[type, ...], str]] = {
     "str": ((str,), "text in quotes"),
     "int": ((int,), "a whole number"),
@@ -133,6 +133,14 @@ _KINDS: Mapping[str, tuple[tuple[type, ...], str]] = {
     "bool": ((bool,), "true or false"),
     "list[str]": ((list,), "a list of texts"),
 }
+
+
+class _Settings(Protocol):
+    """The settings of a command: a dataclass whose fields may all be None."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    def given(self) -> dict[str, Any]: ...
 
 
 def read_config(path: str | Path) -> TrainSettings:
@@ -143,27 +151,28 @@ def read_config(path: str | Path) -> TrainSettings:
         raise InvalidParameterError(f"the file {str(path)!r} cannot be read: {error}.") from error
     except tomllib.TOMLDecodeError as error:
         raise InvalidParameterError(f"the file {str(path)!r} is not TOML: {error}.") from error
-    return _checked(found, str(path))
+    return _checked(found, str(path), TrainSettings)
 
 
-def _checked(found: object, where: str) -> TrainSettings:
+def _checked(found: object, where: str, kind: type[Kind]) -> Kind:
+    known = {each.name: str(each.type).removesuffix(" | None") for each in fields(kind)}
     if not isinstance(found, Mapping):
         raise InvalidParameterError(f"the file {where!r} must hold settings by name, and holds none.")
     for key, value in found.items():
-        if key not in _ANNOTATIONS:
-            raise InvalidParameterError(f"unknown key {key!r} in {where!r}. {_nearest(key)}")
-        kinds, told = _KINDS[_ANNOTATIONS[key]]
+        if key not in known:
+            raise InvalidParameterError(f"unknown key {key!r} in {where!r}. {_nearest(key, list(known))}")
+        kinds, told = _KINDS[known[key]]
         wrong = isinstance(value, list) and not all(isinstance(each, str) for each in value)  # pyright: ignore[reportUnknownVariableType]
         if wrong or not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
             raise InvalidParameterError(f"{key} in {where!r} must be {told}, but {value!r} was given.")
-    return TrainSettings(**found)
+    return kind(**found)
 
 
-def _nearest(key: str) -> str:
-    close = difflib.get_close_matches(key.lower().replace("-", "_"), _ANNOTATIONS, n=1, cutoff=0.5)
+def _nearest(key: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(key.lower().replace("-", "_"), known, n=1, cutoff=0.5)
     if close:
         return f"Did you mean {close[0]!r}?"
-    return f"Known are: {', '.join(_ANNOTATIONS)}."
+    return f"Known are: {', '.join(known)}."
 
 
 def _place(folder: str | Path) -> Path:
@@ -172,20 +181,24 @@ def _place(folder: str | Path) -> Path:
     return RunFolder(folder).settings
 
 
-def keep(settings: TrainSettings, folder: str | Path) -> None:
+def keep(settings: _Settings, folder: str | Path) -> None:
     """Write the settings of a run into its folder."""
     place = _place(folder)
     place.parent.mkdir(parents=True, exist_ok=True)
     _files.write_whole(place, (json.dumps(settings.given(), indent=2) + "\n").encode())
 
 
-def kept(folder: str | Path) -> TrainSettings:
+@overload
+def kept(folder: str | Path) -> TrainSettings: ...
+@overload
+def kept(folder: str | Path, kind: type[Kind]) -> Kind: ...
+def kept(folder: str | Path, kind: type[Any] = TrainSettings) -> Any:
     """Return the settings that a run in a folder was started with; none if it kept none."""
     place = _place(folder)
     try:
         found = json.loads(place.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return TrainSettings()
+        return kind()
     except (OSError, ValueError, RecursionError) as error:
         raise InvalidParameterError(f"the file {str(place)!r} cannot be read: {error}.") from error
-    return _checked(found, str(place))
+    return _checked(found, str(place), kind)

@@ -2,7 +2,9 @@
 """The command `sfumato synthesize`: from settings to a generator, its images, their page and its statement.
 
 Failure    Settings, files, the account and the places that are written to are checked before the charge. A
-           folder that holds a generator is refused unchanged: it was paid for.
+           folder that holds a generator is refused unchanged: it was paid for. The generator is saved before
+           anything is drawn; what fails afterwards says where it is (`paid_generator`). An interrupted run
+           can be continued (`interrupted_synthesis`).
 """
 
 from collections.abc import Callable
@@ -14,14 +16,17 @@ import numpy as np
 
 from sfumato import _check, _files
 from sfumato.accounting.default_delta import delta_note
+from sfumato.cli.devices import device_named
+from sfumato.cli.interrupted_synthesis import IMAGES, require_unused, resumed
 from sfumato.cli.own_data import OwnData, open_own, read_images
-from sfumato.cli.places import account_at, begin_page
-from sfumato.cli.settings import TrainSettings
+from sfumato.cli.paid_generator import after_payment, require_count
+from sfumato.cli.places import account_at, begin_page, require_apart
+from sfumato.cli.settings import TrainSettings, keep
 from sfumato.cli.show import show_facts, show_text, waiting
 from sfumato.cli.synthesis_settings import SynthesisSettings
 from sfumato.errors import InvalidParameterError, QueryFailedError
 from sfumato.generative.fit_settings import FitKeywords, FitSettings
-from sfumato.generative.generator import ImageGenerator
+from sfumato.generative.generator import GENERATOR, ImageGenerator
 from sfumato.generative.images.image_rows import ImageRows, holdout_images
 from sfumato.generative.recipes import METHODS, image_method
 from sfumato.ledger import Account
@@ -33,6 +38,8 @@ __all__ = ["run"]
 
 NAMED = ("digits", "mnist", "fashion-mnist", "cifar10")
 _METHOD, _COUNT, _SHOWN = "dp-cgan", 10_000, 10
+_GRID = "grid.svg"
+_WRITTEN = (GENERATOR, "generator.pt", IMAGES, _GRID, "settings.json", "progress", "training")
 Read = TypeVar("Read")
 
 
@@ -47,25 +54,24 @@ class _Images:
     public_size: int
 
 
-def run(settings: SynthesisSettings, *, as_json: bool) -> None:
+def run(said: SynthesisSettings, *, resume: bool, as_json: bool) -> None:
     """Learn a generator, draw from it, evaluate what was drawn, and show the result."""
+    settings = resumed(said, default=_METHOD) if resume else said
     _require(settings)
     with waiting("Loading"):
         data = _own(settings) if settings.is_own else _named(settings)
-    account = account_at(settings.ledger, settings.account)
-    terms = _terms(settings, data, account)
-    checked = FitSettings.of(terms)
-    method = image_method(
-        settings.method or _METHOD, public_size=data.public_size, gpu=checked.where().type == "cuda"
-    )
-    _require_places(settings)
-    made = method.fit(data.rows, **terms)
-    images, labels = made.sample(settings.count or _COUNT, seed=settings.seed)
-    _write_images(settings, images, labels, made)
-    measured = None
-    if data.holdout is not None and made.classes > 1:
-        with waiting("Evaluating"):
-            measured = _evaluated(settings, data, made, (images, labels), account)
+    account = account_at(settings.ledger, settings.account, purpose=settings.purpose)
+    folder = Path(str(settings.out))
+    fit = _fit_of(settings, data, account, resume=resume)
+    _require_places(settings, resume=resume)
+    with after_payment(folder / GENERATOR, f"sfumato.generative.ImageGenerator.load({settings.out!r})"):
+        made = fit()
+        images, labels = made.sample(settings.count or _COUNT, seed=settings.seed)
+        _write_images(folder, images, labels, made)
+        measured = None
+        if data.holdout is not None and made.classes > 1:
+            with waiting("Evaluating"):
+                measured = _evaluated(settings, data, made, (images, labels), account)
     _show(settings, data, made, measured, as_json=as_json)
 
 
@@ -83,7 +89,9 @@ def _require(settings: SynthesisSettings) -> None:
         if getattr(settings, name) is not None:
             flag = f"--{name.replace('_', '-')}"
             raise InvalidParameterError(f"{flag} is for a CSV or Parquet file: leave it out.")
-    for name in ("count", "audit", "classes", "public_size", "image_size"):
+    require_count(settings.count)
+    device_named(settings.device)
+    for name in ("audit", "classes", "public_size", "image_size"):
         if getattr(settings, name) is not None:
             _check.count(**{name: getattr(settings, name)})
     if settings.method is not None and settings.method not in METHODS:
@@ -152,7 +160,22 @@ def _holdout(public: tuple[Any, Any], own: OwnData) -> tuple[Any, Any]:
     return known.images, known.labels
 
 
-def _terms(settings: SynthesisSettings, data: _Images, account: Account | None) -> FitKeywords:
+def _fit_of(
+    settings: SynthesisSettings, data: _Images, account: Account | None, *, resume: bool
+) -> Callable[[], ImageGenerator]:
+    """Return what makes the generator; of a run that was interrupted after that, what it saved."""
+    if resume and (Path(str(settings.out)) / GENERATOR).exists():
+        made = ImageGenerator.load(str(settings.out))
+        return lambda: made
+    terms = _terms(settings, data, account, resume=resume)
+    gpu = FitSettings.of(terms).where().type == "cuda"
+    method = image_method(settings.method or _METHOD, public_size=data.public_size, gpu=gpu)
+    return lambda: method.fit(data.rows, **terms)
+
+
+def _terms(
+    settings: SynthesisSettings, data: _Images, account: Account | None, *, resume: bool
+) -> FitKeywords:
     found: FitKeywords = {
         "epsilon": settings.epsilon,
         "delta": settings.delta,
@@ -162,6 +185,7 @@ def _terms(settings: SynthesisSettings, data: _Images, account: Account | None) 
         "purpose": None if account is None else settings.purpose or f"synthetic images of {data.name}",
         "folder": settings.out,
         "preview": Path(str(settings.out)) / "progress",
+        "resume": resume,
         "device": settings.device,
         "generator": None if settings.seed is None else seeded(settings.seed),
     }
@@ -172,16 +196,24 @@ def _terms(settings: SynthesisSettings, data: _Images, account: Account | None) 
     return found
 
 
-def _require_places(settings: SynthesisSettings) -> None:
+def _require_places(settings: SynthesisSettings, *, resume: bool) -> None:
     folder = Path(str(settings.out))
-    if (folder / "generator.json").exists() or (folder / "training").exists():
-        raise InvalidParameterError(
-            f"the folder {settings.out!r} holds another generator, which was paid for. Give another --out."
-        )
+    if not resume:
+        require_unused(folder)
+    require_apart(
+        [("--out", folder), *(("--out", folder / name) for name in _WRITTEN), ("--report", settings.report)],
+        {
+            "the private data": settings.data if settings.is_own else None,
+            "the data of --evaluation": settings.evaluation,
+            "the ledger": settings.ledger,
+        },
+    )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / ".tried").touch()
         (folder / ".tried").unlink()
+        if not resume:
+            keep(settings, folder)
     except OSError as error:
         raise InvalidParameterError(
             f"nothing can be written to {settings.out!r}: {error.strerror}. Give another --out."
@@ -193,14 +225,13 @@ def _require_places(settings: SynthesisSettings) -> None:
 # --- after the run ----------------------------------------------------------------------------------------
 
 
-def _write_images(settings: SynthesisSettings, images: Any, labels: Any, made: ImageGenerator) -> None:
-    folder = Path(str(settings.out))
+def _write_images(folder: Path, images: Any, labels: Any, made: ImageGenerator) -> None:
     arrays = {"x": images.numpy(), "y": labels.numpy()}
-    _files.write_whole(folder / "images.npz", lambda file: np.savez_compressed(file, **arrays))
+    _files.write_whole(folder / IMAGES, lambda file: np.savez_compressed(file, **arrays))
     if images.shape[1] in (1, 3):
         rows = {f"{k}": images[labels == k][:_SHOWN].numpy() for k in range(made.classes)}
         grid = picture_grid(rows, title="Generated images")
-        _files.write_whole(folder / "grid.svg", grid.encode())
+        _files.write_whole(folder / _GRID, grid.encode())
 
 
 def _evaluated(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The settings of `sfumato synthesize`: one list, of which the flags of the command are made."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,10 @@ class SynthesisSettings:
     purpose: str | None = flag("What the generator is for; the account keeps it.")
     report: str | None = flag("Write a page with the evaluation here.")
     seed: int | None = flag("For study only: noise from a seed protects nobody.")
+
+    def over(self, below: "SynthesisSettings") -> "SynthesisSettings":
+        """Return these settings, and those of `below` for what is not set here."""
+        return replace(below, **self.given())
 
     def given(self) -> dict[str, Any]:
         """Return what is set, by name."""

@@ -4,7 +4,9 @@
 What they do is in `synthesis_run`, which is imported when the command runs.
 """
 
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from sfumato.cli.flags import give_flags
 from sfumato.cli.options import Json
@@ -23,16 +25,29 @@ def command(**given: Any) -> None:
 
     Options that you leave out use the defaults for that data set.
     """
-    as_json = given.pop("as_json")
+    resume, as_json = given.pop("resume"), given.pop("as_json")
     settings = SynthesisSettings(**given)
-    if settings.is_table:
+    if settings.is_table and not resume:
         from sfumato.cli import table_synthesis
 
         table_synthesis.run(settings, as_json=as_json)
     else:
         from sfumato.cli import synthesis_run
 
-        synthesis_run.run(settings, as_json=as_json)
+        synthesis_run.run(settings, resume=resume, as_json=as_json)
 
 
-give_flags(command, SynthesisSettings, data=DATA, more={"as_json": (Json, False)})
+give_flags(
+    command,
+    SynthesisSettings,
+    data=DATA,
+    more={
+        "resume": (
+            Annotated[
+                bool, typer.Option("--resume", help="Of images: continue the interrupted run in --out.")
+            ],
+            False,
+        ),
+        "as_json": (Json, False),
+    },
+)

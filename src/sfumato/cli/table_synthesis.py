@@ -15,7 +15,8 @@ Columns are declared in a TOML file, or their values are bought with a share of 
 
 Guarantee  The evaluation reads synthetic rows, and those of the holdout, which are not protected.
 Failure    Settings, files, the account and the places that are written to are checked before the charge. A
-           holdout in which classifiers find nothing to predict leaves the other figures.
+           holdout in which classifiers find nothing to predict leaves the other figures. The generator is
+           saved before anything is drawn; what fails afterwards says where it is (`paid_generator`).
 """
 
 import tomllib
@@ -25,7 +26,8 @@ from typing import Any
 from sfumato import _check, _files
 from sfumato.accounting.default_delta import delta_note
 from sfumato.cli.column_types import column_types
-from sfumato.cli.places import account_at, begin_page
+from sfumato.cli.paid_generator import AfterPaymentError, after_payment, require_count
+from sfumato.cli.places import account_at, begin_page, require_apart
 from sfumato.cli.show import show_facts, show_text, waiting
 from sfumato.cli.synthesis_settings import SynthesisSettings
 from sfumato.errors import InvalidParameterError
@@ -61,24 +63,40 @@ def run(settings: SynthesisSettings, *, as_json: bool) -> None:
     )
     columns = bought_columns(table) if settings.domain is None else _declared(settings.domain)
     holdout = None if settings.evaluation is None else _public(settings, tuple(columns))
-    account = account_at(settings.ledger, settings.account)
+    account = account_at(settings.ledger, settings.account, purpose=settings.purpose)
     if settings.report is not None:
         begin_page(settings.report)
     made = _fitted(settings, table, columns, account)
-    rows = made.sample(settings.count, seed=settings.seed)
-    place = Path(str(settings.out))
+    saved = _saved(settings, made)
+    with after_payment(saved, f"sfumato.generative.TableGenerator.load({str(saved)!r})"):
+        rows = made.sample(settings.count, seed=settings.seed)
+        _write_rows(Path(str(settings.out)), rows)
+        found = None
+        if holdout is not None or settings.report is not None:
+            with waiting("Evaluating"):
+                found = _evaluated(settings, made, rows, holdout)
+        if found is not None and settings.report is not None:
+            write_report(settings.report, _page(settings, made, found, account))
+    _show(settings, made, len(rows), account, found, as_json=as_json)
+
+
+def _saved(settings: SynthesisSettings, made: TableGenerator) -> Path:
+    """Save the generator before anything is drawn; return where it is."""
+    place = _generator_place(Path(str(settings.out)))
+    try:
+        made.save(place)
+    except OSError as error:
+        raise AfterPaymentError(
+            f"the generator is paid for, but cannot be written to {str(place)!r}: {error.strerror}."
+        ) from error
+    return place
+
+
+def _write_rows(place: Path, rows: Any) -> None:
     if place.suffix == ".parquet":
         _files.write_whole(place, lambda file: rows.to_parquet(file, index=False))
     else:
         _files.write_whole(place, rows.to_csv(index=False).encode())
-    made.save(_generator_place(place))
-    found = None
-    if holdout is not None or settings.report is not None:
-        with waiting("Evaluating"):
-            found = _evaluated(settings, made, rows, holdout)
-    if found is not None and settings.report is not None:
-        write_report(settings.report, _page(settings, made, found, account))
-    _show(settings, made, len(rows), account, found, as_json=as_json)
 
 
 def _generator_place(place: Path) -> Path:
@@ -94,9 +112,9 @@ def _require(settings: SynthesisSettings) -> None:
     if settings.epsilon is None:
         raise InvalidParameterError("pass how private everything that is generated must be: --epsilon.")
     _check.positive(epsilon=settings.epsilon)
-    for name in ("count", "contribution_bound"):
-        if getattr(settings, name) is not None:
-            _check.count(**{name: getattr(settings, name)})
+    require_count(settings.count)
+    if settings.contribution_bound is not None:
+        _check.count(contribution_bound=settings.contribution_bound)
     if settings.contribution_bound is not None and settings.privacy_unit is None:
         raise InvalidParameterError("--contribution-bound is for a table with --privacy-unit.")
     _require_place(settings)
@@ -109,6 +127,15 @@ def _require_place(settings: SynthesisSettings) -> None:
     for each in (place, _generator_place(place)):
         if each.exists():
             raise InvalidParameterError(f"the file {str(each)!r} exists. Give another --out.")
+    require_apart(
+        [("--out", place), ("--out", _generator_place(place)), ("--report", settings.report)],
+        {
+            "the private data": settings.data,
+            "the rows of --evaluation": settings.evaluation,
+            "the file of --domain": settings.domain,
+            "the ledger": settings.ledger,
+        },
+    )
     try:
         _files.part_of(place).touch()
         _files.part_of(place).unlink()

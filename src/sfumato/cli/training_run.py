@@ -17,6 +17,7 @@ from sfumato.audit.runs.canaries import Canaries
 from sfumato.cli import label_run
 from sfumato.cli.after_run import Outcome, show, write_page
 from sfumato.cli.before_run import account_of, begin, merged, with_delta
+from sfumato.cli.devices import device_named
 from sfumato.cli.own_data import OwnData, open_own, refuse_own
 from sfumato.cli.settings import TrainSettings
 from sfumato.cli.show import waiting
@@ -174,14 +175,8 @@ def _optimizer(settings: TrainSettings) -> Any:
 
 
 def _runtime(settings: TrainSettings) -> Runtime:
-    try:
-        device = None if settings.device is None else torch.device(settings.device)
-    except RuntimeError:
-        raise InvalidParameterError(f"unknown device {settings.device!r}. Use cpu or cuda.") from None
-    if device is not None and device.type == "cuda" and not torch.cuda.is_available():
-        raise InvalidParameterError("there is no CUDA device here. Leave --device out to train on the CPU.")
     engine: dict[str, Any] = {} if settings.engine is None else {"engine": settings.engine}
-    return Runtime(device=device, microbatch_size=settings.microbatch_size, **engine)
+    return Runtime(device=device_named(settings.device), microbatch_size=settings.microbatch_size, **engine)
 
 
 def _chosen_delta(delta: float, data: Dataset | OwnData) -> str:

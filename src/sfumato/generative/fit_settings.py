@@ -183,17 +183,21 @@ class FitSettings:
     def released(self, made: ImageGenerator) -> ImageGenerator:
         """Return a generator with signs of collapse in its draws; write it into the folder if there is one.
 
+        It is written before anything is drawn, too: it is paid for, and a draw may fail.
+
         Args:
             made: The generator.
 
         Returns:
             The generator, whose statement names what was found.
         """
+        if self.folder is not None:
+            made.save(self.folder)
         images, labels = made.sample(_JUDGED, seed=0)
         judged = find_collapse(labeled_rows(images.numpy(), labels.numpy(), classes=made.classes))
         signs = (f"Warning: {finding}" for finding in judged.findings)
         made = replace(made, findings=(*made.findings, *signs))
-        if self.folder is not None:
+        if self.folder is not None and judged.findings:
             made.save(self.folder)
         return made
 
@@ -233,12 +237,24 @@ class FitSettings:
                 generator=self.generator,
             ).refund()
 
+    def purpose_of(self, part: str | None) -> str | None:
+        """Return the purpose of a part of the fit, which tells its row in the ledger from others.
+
+        Args:
+            part: The part, in a word; None for all of it.
+
+        Returns:
+            The purpose, if there is an account.
+        """
+        return self.purpose if part is None or self.purpose is None else f"{self.purpose}, {part}"
+
     @contextmanager
-    def paid(self, event: DpEvent) -> Yields[None]:
+    def paid(self, event: DpEvent, *, part: str | None = None) -> Yields[None]:
         """Charge an event before the block runs, and commit it at its end. A failure leaves it spent.
 
         Args:
             event: What the block releases.
+            part: What is charged, in a word, if the fit is charged in parts.
 
         Yields:
             Nothing.
@@ -250,7 +266,7 @@ class FitSettings:
             yield
             return
         with self.account.spend(
-            event, purpose=self.purpose or "", relation=Relation.ADD_REMOVE, generator=self.generator
+            event, purpose=self.purpose_of(part) or "", relation=Relation.ADD_REMOVE, generator=self.generator
         ):
             yield
 

@@ -214,7 +214,7 @@ class _Fit:
         mixtures = self._how.start
         if mixtures is None:
             return None
-        with self._settings.paid(mixtures.event(self._noise)):
+        with self._settings.paid(mixtures.event(self._noise), part="mixtures"):
             sampler = mixtures.fitted(
                 self._rows, noise_multiplier=self._noise, generator=self._settings.generator
             )
@@ -272,7 +272,7 @@ class _Fit:
             delta=self._delta,
             privacy_unit=settings.privacy_unit,
             account=settings.account,
-            purpose=settings.purpose,
+            purpose=settings.purpose if math.isinf(self._noise) else settings.purpose_of("DP-SGD"),
             loss=denoising_loss,
             augment=Levels(),
             views=how.views,
