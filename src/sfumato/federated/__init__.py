@@ -12,10 +12,10 @@ from sfumato.federated.clients.local_training import LocalTraining, local_update
 from sfumato.federated.clients.partitions import by_user, dirichlet, iid
 from sfumato.federated.clients.vectorized import VectorizedClients
 from sfumato.federated.federate import federate
-from sfumato.federated.gossip.gossip import gossip
-from sfumato.federated.gossip.gossip_run import GossipRun
-from sfumato.federated.gossip.graph import Graph
-from sfumato.federated.gossip.protection import ClippedUpdates, NoisySteps
+from sfumato.federated.decentralized.gossip import gossip
+from sfumato.federated.decentralized.gossip_run import GossipRun
+from sfumato.federated.decentralized.graph import Graph
+from sfumato.federated.decentralized.protection import ClippedUpdates, NoisySteps
 from sfumato.federated.messages.clipped_noise import ClippedNoise
 from sfumato.federated.secure_sum.secure_sum import IntegerNoise, SecureSum
 from sfumato.federated.secure_sum.simulated import SimulatedSums

@@ -8,10 +8,10 @@ from torch import nn
 
 from sfumato.federated.clients.partitions import iid
 from sfumato.federated.gossip import processes
-from sfumato.federated.gossip.gossip import gossip
-from sfumato.federated.gossip.graph import Graph
-from sfumato.federated.gossip.processes import Federation, node_generator, play
-from sfumato.federated.gossip.protection import ClippedUpdates, NoisySteps
+from sfumato.federated.decentralized.gossip import gossip
+from sfumato.federated.decentralized.graph import Graph
+from sfumato.federated.decentralized.processes import Federation, node_generator, play
+from sfumato.federated.decentralized.protection import ClippedUpdates, NoisySteps
 from sfumato.federated.messages.clipped_noise import ClippedNoise
 
 ROUNDS = 3

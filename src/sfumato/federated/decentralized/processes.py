@@ -22,10 +22,10 @@ from torch import Tensor, nn
 
 from sfumato.errors import SfumatoError
 from sfumato.federated.clients.client_rows import LazyRows
-from sfumato.federated.gossip.graph import Graph
-from sfumato.federated.gossip.links import Links
-from sfumato.federated.gossip.node import Node
-from sfumato.federated.gossip.protection import Protection, state_of
+from sfumato.federated.decentralized.graph import Graph
+from sfumato.federated.decentralized.links import Links
+from sfumato.federated.decentralized.node import Node
+from sfumato.federated.decentralized.protection import Protection, state_of
 from sfumato.mechanisms.random import Generator, SeededGenerator, resolve
 
 __all__ = ["Federation", "Report", "Started", "node_generator", "play"]

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sfumato.errors import InvalidParameterError
-from sfumato.federated.gossip.graph import Graph
+from sfumato.federated.decentralized.graph import Graph
 
 graphs = st.one_of(
     st.builds(Graph.ring, st.integers(2, 9)),

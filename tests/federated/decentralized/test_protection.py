@@ -12,7 +12,7 @@ from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError
 from sfumato.federated.clients.client_rows import LazyRows
 from sfumato.federated.clients.local_training import LocalTraining
-from sfumato.federated.gossip.protection import ClippedUpdates, NoisySteps, load_state_, state_of
+from sfumato.federated.decentralized.protection import ClippedUpdates, NoisySteps, load_state_, state_of
 from sfumato.federated.messages.clipped_noise import ClippedNoise
 from sfumato.testing import seeded
 

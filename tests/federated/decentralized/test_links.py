@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch
 
-from sfumato.federated.gossip.links import LOOPBACK, Links
+from sfumato.federated.decentralized.links import LOOPBACK, Links
 
 TOKEN = bytes(range(32))
 PATIENT = 20.0

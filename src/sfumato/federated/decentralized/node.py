@@ -27,7 +27,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from sfumato.federated.gossip.protection import Speak
+from sfumato.federated.decentralized.protection import Speak
 
 __all__ = ["Node"]
 

@@ -7,10 +7,10 @@ from torch import nn
 
 from sfumato.federated.clients.client_rows import LazyRows
 from sfumato.federated.clients.local_training import LocalTraining
-from sfumato.federated.gossip.graph import Graph
-from sfumato.federated.gossip.node import Node
-from sfumato.federated.gossip.processes import node_generator
-from sfumato.federated.gossip.protection import ClippedUpdates, state_of
+from sfumato.federated.decentralized.graph import Graph
+from sfumato.federated.decentralized.node import Node
+from sfumato.federated.decentralized.processes import node_generator
+from sfumato.federated.decentralized.protection import ClippedUpdates, state_of
 from sfumato.federated.messages.clipped_noise import ClippedNoise
 from sfumato.mechanisms.tensors import gaussian
 

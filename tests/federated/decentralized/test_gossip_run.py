@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 from sfumato.accounting.price import price
-from sfumato.federated.gossip.gossip_run import GossipRun, Observer
-from sfumato.federated.gossip.graph import Graph
-from sfumato.federated.gossip.protection import ClippedUpdates
+from sfumato.federated.decentralized.gossip_run import GossipRun, Observer
+from sfumato.federated.decentralized.graph import Graph
+from sfumato.federated.decentralized.protection import ClippedUpdates
 from sfumato.federated.messages.clipped_noise import ClippedNoise
 
 PROTECTION = ClippedUpdates(noise=ClippedNoise(noise_multiplier=10.0))

@@ -8,9 +8,9 @@ from sfumato.datasets.embedded import digits
 from sfumato.errors import BudgetExceededError, InvalidParameterError
 from sfumato.federated.clients.client_rows import LazyRows
 from sfumato.federated.clients.partitions import iid
-from sfumato.federated.gossip.gossip import gossip
-from sfumato.federated.gossip.graph import Graph
-from sfumato.federated.gossip.protection import ClippedUpdates, NoisySteps
+from sfumato.federated.decentralized.gossip import gossip
+from sfumato.federated.decentralized.graph import Graph
+from sfumato.federated.decentralized.protection import ClippedUpdates, NoisySteps
 from sfumato.federated.messages.clipped_noise import ClippedNoise
 from sfumato.ledger import Budget, Ledger
 
@@ -145,7 +145,7 @@ def test_rows_that_cannot_be_read_do_not_stop_other_processes(monkeypatch):
         return torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64)
 
     seen = []
-    monkeypatch.setattr("sfumato.federated.gossip.gossip.play", lambda _f, rows, _r: seen.extend(rows))
+    monkeypatch.setattr("sfumato.federated.decentralized.gossip.play", lambda _f, rows, _r: seen.extend(rows))
     like = torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64)
     updates = ClippedUpdates(noise=ClippedNoise(noise_multiplier=1.0))
     settings = {"graph": Graph.ring(3), "protection": updates, "rounds": 1, "delta": 1e-5}

@@ -24,10 +24,10 @@ from sfumato import _check
 from sfumato.accounting.price import price
 from sfumato.errors import InvalidParameterError
 from sfumato.federated.clients.client_rows import ClientRows
-from sfumato.federated.gossip.gossip_run import GossipRun, Observer
-from sfumato.federated.gossip.graph import Graph
-from sfumato.federated.gossip.processes import Federation, Report, node_generator, play
-from sfumato.federated.gossip.protection import Protection, state_of
+from sfumato.federated.decentralized.gossip_run import GossipRun, Observer
+from sfumato.federated.decentralized.graph import Graph
+from sfumato.federated.decentralized.processes import Federation, Report, node_generator, play
+from sfumato.federated.decentralized.protection import Protection, state_of
 from sfumato.federated.messages.charges import all_charged, first_record_note, require_purpose
 from sfumato.ledger.account import Account
 from sfumato.mechanisms.random import study_note
@@ -76,7 +76,7 @@ def gossip(
         BudgetExceededError: If an account cannot pay. Nothing is spent.
 
     >>> from sfumato.federated.clients.partitions import iid
-    >>> from sfumato.federated.gossip.protection import ClippedUpdates
+    >>> from sfumato.federated.decentralized.protection import ClippedUpdates
     >>> from sfumato.federated.messages.clipped_noise import ClippedNoise
     >>> clients = iid((torch.zeros(40, 2), torch.zeros(40, dtype=torch.int64)), clients=4)
     >>> noise = ClippedNoise.calibrated(epsilon=8, delta=1e-5, releases=3)

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from sfumato.accounting.guarantee import Guarantee
 from sfumato.accounting.price import Price
-from sfumato.federated.gossip.graph import Graph
-from sfumato.federated.gossip.protection import Protection, load_state_
+from sfumato.federated.decentralized.graph import Graph
+from sfumato.federated.decentralized.protection import Protection, load_state_
 from sfumato.training.engine.evaluation_mode import evaluating
 from sfumato.training.record.metrics import correct_rows
 
