@@ -11,11 +11,11 @@ from sfumato.federated.clients.client_rows import AssignedRows, ClientRows, Lazy
 from sfumato.federated.clients.local_training import LocalTraining, local_update
 from sfumato.federated.clients.partitions import by_user, dirichlet, iid
 from sfumato.federated.clients.vectorized import VectorizedClients
-from sfumato.federated.federate import federate
 from sfumato.federated.decentralized.gossip import gossip
 from sfumato.federated.decentralized.gossip_run import GossipRun
 from sfumato.federated.decentralized.graph import Graph
 from sfumato.federated.decentralized.protection import ClippedUpdates, NoisySteps
+from sfumato.federated.federate import federate
 from sfumato.federated.messages.clipped_noise import ClippedNoise
 from sfumato.federated.secure_sum.secure_sum import IntegerNoise, SecureSum
 from sfumato.federated.secure_sum.simulated import SimulatedSums

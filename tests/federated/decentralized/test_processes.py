@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from sfumato.federated.clients.partitions import iid
-from sfumato.federated.gossip import processes
+from sfumato.federated.decentralized import processes
 from sfumato.federated.decentralized.gossip import gossip
 from sfumato.federated.decentralized.graph import Graph
 from sfumato.federated.decentralized.processes import Federation, node_generator, play
