@@ -13,7 +13,7 @@ from sfumato import _check, pate
 from sfumato.accounting.default_delta import default_delta, delta_note
 from sfumato.cli.aggregator_flags import aggregator_of
 from sfumato.cli.pate_settings import PateSettings
-from sfumato.cli.places import account_at, begin_page
+from sfumato.cli.places import account_at, begin_page, require_apart
 from sfumato.cli.show import show_facts, show_text, waiting
 from sfumato.cli.voting_data import VotingData, named_data, own_data
 from sfumato.errors import InvalidParameterError
@@ -139,6 +139,19 @@ def _require_places(settings: PateSettings) -> None:
             f"the folder {settings.folder!r} holds the answers of another job, which were paid for. Give "
             "another --folder."
         )
+    require_apart(
+        [
+            ("--report", settings.report),
+            ("--folder", folder),
+            ("--folder", None if folder is None else folder / "answers.npy"),
+        ],
+        {
+            "the private data": settings.data if settings.is_own else None,
+            "the data of --public": settings.public,
+            "the data of --evaluation": settings.evaluation,
+            "the ledger": settings.ledger,
+        },
+    )
     try:
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
