@@ -125,10 +125,15 @@ def _in_words(field: Field) -> tuple[str, ...]:
     if isinstance(field, Category):
         known = [str(value) for value in field.values]
     else:
-        last = 1 if field.whole else 0
-        bins = [(low, high - last) for low, high in pairwise(field.edges)]
+        # the largest number of a bin of whole numbers, or of a bin of one number alone
+        ends = [high - 1 if field.whole else _end(low, high) for low, high in pairwise(field.edges)]
+        bins = zip(field.edges, ends, strict=False)
         known = [f"{low:g}" if low == high else f"{low:g} to {high:g}" for low, high in bins]
     return (*known, "missing or other") if field.missing else tuple(known)
+
+
+def _end(low: float, high: float) -> float:
+    return low if high == np.nextafter(low, np.inf) else high
 
 
 def marginal_errors(synthetic: Any, holdout: Any, columns: Columns, *, seed: int = 0) -> MarginalErrors:

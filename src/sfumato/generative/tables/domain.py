@@ -120,7 +120,7 @@ class Number:
         lower: The smallest number, public. Smaller ones count as it.
         upper: The largest number, public. Larger ones count as it.
         bins: The number of bins, or their edges from `lower` to `upper`. A bin holds its lower edge; the last
-            one also its upper edge.
+            one also its upper edge. If it holds one whole number alone, both of its edges are that number.
         whole: Whether the numbers are whole. There is at most one bin for each.
         missing: Whether there is one more code, for missing values.
 
@@ -149,7 +149,8 @@ class Number:
             self._check_edges(self.bins)
 
     def _check_edges(self, edges: tuple[float, ...]) -> None:
-        rises = all(one < two for one, two in pairwise(edges))
+        alone = self.whole and len(edges) > 2 and edges[-2] == edges[-1]  # the last bin is one whole number
+        rises = all(one < two for one, two in pairwise(edges[:-1] if alone else edges))
         whole = not self.whole or all(edge.is_integer() for edge in edges)
         if not (len(edges) >= 2 and rises and whole and (edges[0], edges[-1]) == (self.lower, self.upper)):
             raise InvalidParameterError(
