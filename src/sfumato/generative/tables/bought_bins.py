@@ -209,7 +209,8 @@ class _Cells:
         Width counts twice: in public cells, for quantiles, and in numbers, for the mean.
         """
         edges, rows, widths = self.edges, self.rows, self.widths
-        unit = float(np.sum(rows * np.diff(edges))) / max(float(np.sum(rows * widths)), 1.0) or 1.0
+        unit = float(np.sum(rows * np.diff(edges))) / max(float(np.sum(rows * widths)), 1.0)
+        unit = max(unit, 1e-12 * float(edges[-1] - edges[0]))  # zero alone has next to no width
         while rows.size > bins:
             cost = _blur(rows, widths) + _blur(rows, np.diff(edges)) / unit
             # equal costs, as those of empty cells, are kept alike in width
