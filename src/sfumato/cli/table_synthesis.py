@@ -203,7 +203,7 @@ def _fitted(
         )
     assert settings.epsilon is not None
     return NoisyMarginals(target=settings.target).fit(
-        synthetic_rows(table, tuple(columns)),
+        synthetic_rows(table, columns),
         domain=columns,
         epsilon=settings.epsilon,
         delta=delta,
