@@ -44,6 +44,7 @@ def test_rows_are_right_at_a_large_epsilon_and_missing_cells_stay(tmp_path):
     assert rome.dropna().between(20, 30).mean() > 0.95 and oslo.dropna().between(60, 70).mean() > 0.95
     assert abs(rome.isna().mean() - 1 / 6) < 0.05
     assert len(data.account.releases()) == 1 and made.guarantee.privacy_unit == "person"
+    assert "One person has at most 2 rows; further rows were left out." in made.statement()
 
 
 def test_all_columns_but_the_unit_are_bought_by_default(tmp_path):

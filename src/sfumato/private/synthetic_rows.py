@@ -172,7 +172,12 @@ def synthetic_rows(table: PrivateTable, columns: Mapping[str, Any]) -> "Deferred
     for name in [name for name in kinds if name not in by_values]:
         _require_fit(name, kinds[name], columns[name])
     kinds = {name: "any" if name in by_values and kind == "text" else kind for name, kind in kinds.items()}
-    return DeferredTable(columns=tuple(columns), read=lambda: _read(table, kinds), by_unit=False)
+    return DeferredTable(
+        columns=tuple(columns),
+        read=lambda: _read(table, kinds),
+        by_unit=False,
+        bounded=table.owned.unit is not None,
+    )
 
 
 def _read(table: PrivateTable, kinds: Mapping[str, str]) -> Any:

@@ -174,6 +174,11 @@ class Number:
         """The number of codes."""
         return len(self.edges) - 1 + self.missing
 
+    @property
+    def exact(self) -> bool:
+        """Whether float64, and so a whole number of 64 bits, holds every whole number between the bounds."""
+        return max(abs(self.lower), abs(self.upper)) <= 2.0**53
+
     def encode(self, cells: Cells) -> Codes:
         """Return the code of each cell.
 
@@ -306,7 +311,7 @@ class Domain:
             seed: Where in its bin each number lies. None draws anew.
 
         Returns:
-            A pandas DataFrame.
+            A pandas DataFrame. Whole numbers are int64, or Int64 where one may be missing.
 
         Raises:
             InvalidParameterError: If a code does not exist, or the shape is another.
@@ -318,12 +323,14 @@ class Domain:
         if not inside or (known < 0).any() or (known >= np.array(self.sizes)).any():
             raise InvalidParameterError("codes must be whole numbers, [rows, columns], below the sizes.")
         randomness = np.random.default_rng(seed)
-        return pd.DataFrame(
-            {
-                name: declared.decode(known[:, place].astype(np.int64), randomness)
-                for place, (name, declared) in enumerate(self.columns.items())
-            }
-        )
+        made = {
+            name: declared.decode(known[:, place].astype(np.int64), randomness)
+            for place, (name, declared) in enumerate(self.columns.items())
+        }
+        for name, declared in self.columns.items():
+            if isinstance(declared, Number) and declared.whole and declared.missing and declared.exact:
+                made[name] = pd.array(made[name], dtype="Int64")  # pyright: ignore[reportArgumentType] - NaN is missing
+        return pd.DataFrame(made)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the declarations as plain values.
