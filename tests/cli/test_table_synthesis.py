@@ -68,7 +68,7 @@ def test_a_unit_is_charged_once_and_is_not_synthesized(says):
         ("--method dp-cgan", "is for images"),
         ("--contribution-bound 2", "--privacy-unit"),
         ("--domain none.toml", "cannot be read"),
-        ("--domain wrong.toml", "column 'age'"),
+        ("--domain wrong.toml", "column 'age' has no setting 'lowest'"),
         ("--domain odd.toml", "unknown must be"),
         ("--target town", "town"),
         ("--out made", ".parquet or .csv"),

@@ -7,10 +7,11 @@ import pytest
 
 import sfumato as sf
 from sfumato.errors import BudgetExceededError, InvalidParameterError, QueryFailedError
-from sfumato.generative import Category, NoisyMarginals, Number
+from sfumato.generative import Category, NoisyMarginals, Number, UnknownNumber
 from sfumato.private import synthetic_rows
 
 QUICK = NoisyMarginals(rounds=2, iterations=20)
+TYPES = {"city": "text", "age": "number", "smokes": "boolean"}
 DECLARED = {"city": Category(values=("Rome", "Oslo")), "age": Number(lower=0, upper=80, bins=8, whole=True)}
 
 
@@ -43,10 +44,11 @@ def test_rows_are_right_at_a_large_epsilon_and_missing_cells_stay(tmp_path):
     assert rome.dropna().between(20, 30).mean() > 0.95 and oslo.dropna().between(60, 70).mean() > 0.95
     assert abs(rome.isna().mean() - 1 / 6) < 0.05
     assert len(data.account.releases()) == 1 and made.guarantee.privacy_unit == "person"
+    assert "One person has at most 2 rows; further rows were left out." in made.statement()
 
 
 def test_all_columns_but_the_unit_are_bought_by_default(tmp_path):
-    made = opened(tmp_path).synthesize(epsilon=300.0, method=QUICK, progress=False)
+    made = opened(tmp_path, types=TYPES).synthesize(epsilon=300.0, method=QUICK, progress=False)
     assert list(made.sample(3).columns) == ["city", "age", "smokes"]
     shares = made.sample(2000, seed=0)["smokes"].astype(str).value_counts(normalize=True)
     assert abs(shares["True"] - 0.25) < 0.05
@@ -80,9 +82,11 @@ def test_what_cannot_be_paid_or_synthesized_costs_nothing(tmp_path):
         pd.DataFrame({"day": pd.to_datetime(["2026-01-01", "2026-01-02"])}),
         budget=sf.Budget(epsilon=1.0, delta=1e-5),
         ledger=tmp_path / "other.db",
+        types={"day": "timestamp"},
     )
-    with pytest.raises(InvalidParameterError, match="cannot be synthesized"):
-        dates.synthesize(epsilon=0.5, progress=False)
+    for domain in (None, {"day": Category(values=("2026-01-01",))}):
+        with pytest.raises(InvalidParameterError, match="cannot be synthesized"):
+            dates.synthesize(domain, epsilon=0.5, progress=False)
     assert data.account.releases() == dates.account.releases() == []
 
 
@@ -93,7 +97,8 @@ def test_what_cannot_be_paid_or_synthesized_costs_nothing(tmp_path):
 )
 def test_no_text_stops_a_release(tmp_path, cell):
     frame = pd.DataFrame({"tea": [*["green"] * 30, cell], "size": [*[1.5] * 30, np.inf]})
-    data = sf.open("t", frame, budget=sf.Budget(epsilon=9.0, delta=1e-5), ledger=tmp_path / "l.db")
+    budget, types = sf.Budget(epsilon=9.0, delta=1e-5), {"tea": "text", "size": "number"}
+    data = sf.open("t", frame, budget=budget, ledger=tmp_path / "l.db", types=types)
     for domain in ({"tea": Category(values=("green",)), "size": Number(lower=0, upper=2, bins=2)}, None):
         made = data.synthesize(domain, epsilon=1.0, method=QUICK, progress=False)
         assert list(made.sample(2).columns) == ["tea", "size"]
@@ -101,7 +106,8 @@ def test_no_text_stops_a_release(tmp_path, cell):
 
 def test_an_empty_table_has_a_generator(tmp_path):
     frame = pd.DataFrame({"tea": pd.Series([], dtype=str), "size": pd.Series([], dtype=float)})
-    data = sf.open("t", frame, budget=sf.Budget(epsilon=9.0, delta=1e-5), ledger=tmp_path / "l.db")
+    budget, types = sf.Budget(epsilon=9.0, delta=1e-5), {"tea": "text", "size": "number"}
+    data = sf.open("t", frame, budget=budget, ledger=tmp_path / "l.db", types=types)
     for domain in ({"tea": Category(values=("green",)), "size": Number(lower=0, upper=2, bins=2)}, None):
         made = data.synthesize(domain, epsilon=1.0, method=QUICK, progress=False)
         assert len(made.sample(3)) == 3
@@ -136,7 +142,52 @@ def test_a_failing_read_stays_spent_and_quotes_nothing(tmp_path, monkeypatch):
         ("7", "integer", 7.0),
         ("", "number", None),
         ("x", "number", None),
+        ("7.0", "any", 7.0),
+        ("true", "any", True),
+        ("tea", "any", "tea"),
     ],
 )
 def test_cells_have_the_type_of_their_column(text, kind, cell):
     assert synthetic_rows._cell(text, kind) == cell
+
+
+@pytest.mark.parametrize("cell", [40, "unknown", None, 10**400, True])
+def test_one_value_of_a_frame_does_not_decide_what_is_released(tmp_path, cell):
+    """The types of pandas depend on it, so the frame is refused whatever it is; with types it is not."""
+    frame = pd.DataFrame({"age": [*range(20, 60), cell], "size": pd.array([*range(41)], dtype="Int64")})
+    terms = {"budget": sf.Budget(epsilon=9.0, delta=1e-5)}
+    data = sf.open("t", frame, ledger=tmp_path / "l.db", **terms)
+    with pytest.raises(InvalidParameterError, match=r"'age' was chosen by pandas.*types="):
+        data.synthesize(epsilon=1.0, method=QUICK, progress=False)
+    assert data.account.releases() == []
+    typed = sf.open("u", frame, ledger=tmp_path / "m.db", types={"age": "number"}, **terms)
+    made = typed.synthesize(epsilon=1.0, method=QUICK, progress=False)
+    assert [type(field) for field in made.domain.columns.values()] == [Number, Number]
+
+
+@pytest.mark.parametrize("column", [[7.0, 8.5], [7, 8], [True, False]])
+def test_a_word_in_a_declared_column_of_a_frame_changes_no_other_cell(tmp_path, column):
+    """Pandas makes all of them text; they are the same categories as before."""
+    for place, cells in enumerate((column * 50, [*column * 50, "word"])):
+        frame = pd.DataFrame({"code": cells})
+        budget = sf.Budget(epsilon=900.0, delta=1e-5)
+        data = sf.open(f"t{place}", frame, budget=budget, ledger=tmp_path / f"{place}.db")
+        domain = {"code": Category(values=tuple(column))}
+        made = data.synthesize(domain, epsilon=800.0, method=QUICK, progress=False)
+        assert made.marginal("code")[:2] == pytest.approx([0.5, 0.5], abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "declared"),
+    [
+        ("age", Category(values=("18", "19"))),
+        ("smokes", Category(values=("yes", "no"))),
+        ("city", Number(lower=0, upper=9)),
+        ("city", UnknownNumber()),
+    ],
+)
+def test_a_declaration_that_does_not_fit_the_type_is_refused_before_the_charge(tmp_path, name, declared):
+    data = opened(tmp_path, types=TYPES)
+    with pytest.raises(InvalidParameterError, match=f"column '{name}' is "):
+        data.synthesize({name: declared}, epsilon=1.0, progress=False)
+    assert data.account.releases() == []

@@ -163,6 +163,12 @@ def _column(name: str, settings: Any) -> Column:
     if unknown is not None and unknown not in kinds:
         raise InvalidParameterError(f"column {name!r}: unknown must be 'number' or 'category'.")
     kind: Any = kinds[unknown] if unknown is not None else Category if "values" in known else Number
+    takes: tuple[str, ...] = tuple(kind.__dataclass_fields__)
+    odd = [key for key in known if key not in takes]
+    if odd:
+        raise InvalidParameterError(
+            f"column {name!r} has no setting {odd[0]!r}. Here it takes: {', '.join(takes)}."
+        )
     try:
         return kind(**known)
     except TypeError:
@@ -230,7 +236,7 @@ def _fitted(
         )
     assert settings.epsilon is not None
     return NoisyMarginals(target=settings.target).fit(
-        synthetic_rows(table, tuple(columns)),
+        synthetic_rows(table, columns),
         domain=columns,
         epsilon=settings.epsilon,
         delta=delta,

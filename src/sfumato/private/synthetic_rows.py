@@ -4,7 +4,9 @@
 Unit       At most `contribution_bound` rows of each unit count, as for every release of this data; the
            synthesizer is charged for that many.
 Edge cases Cells leave the engine as text, and a missing one as an empty text, so that no row is left out for
-           a missing value. A column of text cannot tell an empty cell from a missing one.
+           a missing value. A column of text cannot tell an empty cell from a missing one. The type that
+           pandas gave a column depends on single values, so nothing is bought by it: such columns must be
+           declared, and text of a number or of true or false in them counts as that, whatever the type is.
 Failure    An error while rows are read quotes nothing that was read. The charge stays spent.
 """
 
@@ -46,7 +48,8 @@ def synthesize(
     Args:
         domain: The declaration of each column to synthesize: `Category`, `Number`, or `UnknownCategory` and
             `UnknownNumber`, whose values are bought with a share of epsilon. Default: all columns are bought,
-            by their types, but the one of the unit.
+            by their types, but the one of the unit. For a pandas frame these types must be declared when it
+            is opened: one value may change those of pandas.
         epsilon: The privacy budget of the generator.
         delta: The delta of the guarantee. Default: that of the account.
         method: The settings of the synthesizer. Default: `NoisyMarginals()`.
@@ -58,8 +61,9 @@ def synthesize(
         The generator, with its guarantee.
 
     Raises:
-        InvalidParameterError: If a column is missing or has a type that cannot be synthesized, or a setting
-            is out of range. Nothing is spent.
+        InvalidParameterError: If a column is missing, has a type that cannot be synthesized or that does not
+            fit its declaration, or has neither a type nor a declaration; or if a setting is out of range.
+            Nothing is spent.
         BudgetExceededError: If the budget does not cover it. Nothing is spent.
         QueryFailedError: If the rows cannot be read. What was charged stays spent.
     """
@@ -67,9 +71,9 @@ def synthesize(
     from sfumato.generative.tables.noisy_marginals import NoisyMarginals
 
     known = bought_columns(self.table) if domain is None else domain
-    names = tuple(known.columns if isinstance(known, Domain) else known)
+    known = known.columns if isinstance(known, Domain) else known
     return (NoisyMarginals() if method is None else method).fit(
-        synthetic_rows(self.table, names),
+        synthetic_rows(self.table, known),
         domain=known,
         epsilon=epsilon,
         delta=self.account.budget.delta if delta is None else delta,
@@ -92,10 +96,18 @@ def bought_columns(table: PrivateTable) -> dict[str, Any]:
         The declarations, by column.
 
     Raises:
-        InvalidParameterError: If a column has a type that cannot be synthesized.
+        InvalidParameterError: If a column has a type that cannot be synthesized, or one that a single value
+            may change.
     """
     from sfumato.generative.tables.bought_domain import UnknownCategory, UnknownNumber
 
+    untyped = [name for name in table.schema if name in table.owned.typed_by_values - {table.owned.unit}]
+    if untyped:
+        raise InvalidParameterError(
+            f"the type of {', '.join(map(repr, untyped))} was chosen by pandas, and one value may change it, "
+            "so it must not decide what is released. Declare it when you open the data, types="
+            f"{{{untyped[0]!r}: 'number'}} or 'text', or declare each column: synthesize({{...}})."
+        )
     found: dict[str, Any] = {}
     for name in table.schema:
         if name == table.owned.unit:
@@ -118,27 +130,54 @@ def _type_of(table: PrivateTable, name: str) -> str:
     return kind
 
 
-def synthetic_rows(table: PrivateTable, names: tuple[str, ...]) -> "DeferredTable":
+def _require_fit(name: str, kind: str, declared: Any) -> None:
+    """Refuse a declaration that does not fit the type of its column. No value of the data is read."""
+    from sfumato.generative.tables.bought_domain import UnknownNumber
+    from sfumato.generative.tables.domain import Category, Number
+
+    problem = None
+    if kind == "text" and isinstance(declared, Number | UnknownNumber):
+        problem = "is text, but is declared as numbers"
+    if kind != "text" and isinstance(declared, Category) and any(isinstance(v, str) for v in declared.values):
+        problem = f"is of type {kind}, but is declared with values that are texts"
+    if problem is not None:
+        raise InvalidParameterError(
+            f"column {name!r} {problem}. Change the declaration, or declare the type when you open the data: "
+            f"types={{{name!r}: {'text' if kind != 'text' else 'number'!r}}}."
+        )
+
+
+def synthetic_rows(table: PrivateTable, columns: Mapping[str, Any]) -> "DeferredTable":
     """Return columns of a table as a synthesizer takes them, once it is paid for.
 
     Args:
         table: The private table.
-        names: The columns.
+        columns: The declaration of each column.
 
     Returns:
         The deferred table. At most `contribution_bound` rows of each unit are in it.
 
     Raises:
-        InvalidParameterError: If a column is missing, is the unit, or has a type that cannot be synthesized.
+        InvalidParameterError: If a column is missing, is the unit, has a type that cannot be synthesized, or
+            one that does not fit its declaration.
     """
     from sfumato.generative.tables.private_table import DeferredTable
 
-    kinds = {name: _type_of(table, name) for name in names}
+    kinds = {name: _type_of(table, name) for name in columns}
     if table.owned.unit in kinds:
         raise InvalidParameterError(
             f"column {table.owned.unit!r} names the privacy unit: its values must not be synthesized."
         )
-    return DeferredTable(columns=names, read=lambda: _read(table, kinds), by_unit=False)
+    by_values = table.owned.typed_by_values
+    for name in [name for name in kinds if name not in by_values]:
+        _require_fit(name, kinds[name], columns[name])
+    kinds = {name: "any" if name in by_values and kind == "text" else kind for name, kind in kinds.items()}
+    return DeferredTable(
+        columns=tuple(columns),
+        read=lambda: _read(table, kinds),
+        by_unit=False,
+        bounded=table.owned.unit is not None,
+    )
 
 
 def _read(table: PrivateTable, kinds: Mapping[str, str]) -> Any:
@@ -163,8 +202,10 @@ def _read(table: PrivateTable, kinds: Mapping[str, str]) -> Any:
 
 def _cell(text: str, kind: str) -> Any:
     """Return a cell by the type of its column; numbers and booleans that are no text of one are missing."""
-    if kind == "text":
-        return text
+    from sfumato.generative.tables.cells import as_read
+
+    if kind in ("text", "any"):
+        return text if kind == "text" else as_read(text)
     if kind == "boolean":
         return {"true": True, "false": False, "1": True, "0": False}.get(text.lower())
     try:

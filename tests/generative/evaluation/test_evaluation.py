@@ -115,6 +115,19 @@ def test_a_table_without_a_target_has_no_scores():
     assert found.scores == () and found.frechet.distance < 0.1 and "Total-variation" in str(found)
 
 
+def test_a_column_that_is_cut_off_is_a_finding():
+    draws = np.random.default_rng(0)
+    columns = {"age": Number(lower=0, upper=64)}
+    holdout = {"age": draws.uniform(0, 90, 200)}
+    synthetic = {"age": np.minimum(draws.uniform(0, 90, 200), 64)}
+    quick = EvaluationSettings(t_sne=False, map_rows=0)
+    found = evaluate(synthetic, holdout, columns=columns, settings=quick)
+    assert found.collapse.findings[-1].sign.value == "column cut off" and "'age' is cut off" in str(found)
+    assert found.to_dict()["collapse"][-1]["sign"] == "column cut off"
+    wide = evaluate(synthetic, holdout, columns={"age": Number(lower=0, upper=90)}, settings=quick)
+    assert "cut off" not in str(wide)
+
+
 def test_a_table_without_a_holdout_has_shares_and_says_what_is_missing():
     found = evaluate(people(0), columns=Domain(COLUMNS), target="sick", settings=FAST)
     assert found.holdout_rows == 0 and not found.collapse.collapsed

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from sfumato.errors import InvalidParameterError
-from sfumato.generative.evaluation.marginals import column_shares, marginal_errors
+from sfumato.generative.evaluation.marginals import column_shares, cut_off, marginal_errors
 from sfumato.generative.tables.domain import Category, Number
 
 COLUMNS = {
@@ -38,7 +38,7 @@ def test_shares_are_those_computed_by_hand_and_named_by_value():
     made = {"a": [0, 0, 1, None], "b": [0] * 4, "c": [0.1, 0.9, 7, "?"], "n": [0, 1, 2, 3]}
     found = column_shares(made, columns, holdout={name: values[:2] for name, values in made.items()})
     assert found["a"].values == ("0", "1", "missing or other") and found["a"].synthetic == (0.5, 0.25, 0.25)
-    assert found["a"].holdout == (1.0, 0.0, 0.0) and found["c"].synthetic == (0.25, 0.5, 0.25)
+    assert found["a"].holdout == (1.0, 0.0, 0.0) and found["c"].synthetic == (0.25,) * 4
     assert found["n"].values == ("0", "1 to 3") and found["n"].synthetic == (0.25, 0.75)
 
 
@@ -87,3 +87,20 @@ def test_wrong_tables_are_refused(synthetic, holdout, match):
 def test_shares_of_an_empty_table_are_refused():
     with pytest.raises(InvalidParameterError, match="at least one row"):
         column_shares({"a": []}, {"a": COLUMNS["a"]})
+
+
+def test_a_column_that_was_cut_off_is_in_error_by_what_is_beyond():
+    columns = {"age": Number(lower=0, upper=64, bins=8, whole=True)}
+    holdout = {"age": [*[60] * 60, *[80] * 30, *[-3] * 10]}
+    synthetic = {"age": [*[60] * 90, *[2] * 10]}  # what clipping makes of the holdout
+    assert marginal_errors(synthetic, holdout, columns).one_way["age"] == pytest.approx(0.4)
+    assert cut_off(holdout, columns) == {"age": pytest.approx(0.4)}
+    shares = column_shares(synthetic, columns, holdout=holdout)["age"]
+    assert shares.values[-3:] == ("missing or other", "below 0", "above 64")
+    assert shares.holdout is not None and shares.holdout[-2:] == (0.1, 0.3)
+
+
+def test_a_number_alone_in_its_bin_is_named_by_itself():
+    bins = (0.0, 5e-324, 1.0, 2.0)
+    found = column_shares({"a": [0.0]}, {"a": Number(lower=0, upper=2, bins=bins, missing=False)})
+    assert found["a"].values == ("0", "4.94066e-324 to 1", "1 to 2")

@@ -3,6 +3,7 @@
 
 import math
 import warnings
+from dataclasses import replace
 from datetime import date
 from decimal import Decimal
 from fractions import Fraction
@@ -195,3 +196,21 @@ def test_wrong_declarations_are_refused(make):
 
 def test_a_domain_comes_back_from_plain_values():
     assert Domain.from_dict(DOMAIN.to_dict()) == DOMAIN
+
+
+def test_whole_numbers_are_whole_in_a_table_also_where_one_is_missing():
+    field = Number(lower=0, upper=9, bins=2, whole=True)
+    made = Domain({"a": field, "b": replace(field, missing=False)}).decode(np.array([[0, 0], [2, 1]]), seed=0)
+    assert made.dtypes.astype(str).tolist() == ["Int64", "int64"] and made["a"].isna().tolist() == [
+        False,
+        True,
+    ]
+
+
+def test_the_last_bin_may_be_one_whole_number():
+    field = Number(lower=0, upper=5, bins=(0, 3, 5, 5), whole=True, missing=False)
+    assert field.edges == (0, 3, 5, 6)
+    assert field.encode([0, 2, 3, 4, 5, 9]).tolist() == [0, 0, 1, 1, 2, 2]
+    assert field.decode(np.array([2]), np.random.default_rng(0)).tolist() == [5]
+    with pytest.raises(InvalidParameterError):
+        Number(lower=0.0, upper=5.0, bins=(0, 3, 5, 5))

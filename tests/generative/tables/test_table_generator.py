@@ -82,6 +82,12 @@ def test_a_wrong_number_of_rows_is_refused(n):
         made().sample(n)
 
 
+@pytest.mark.parametrize("wrong", [{"given": ["kind"]}, {"seed": -1}, {"seed": "a"}, {"seed": 1.5}])
+def test_wrong_settings_of_a_sample_are_refused(wrong):
+    with pytest.raises(InvalidParameterError, match=next(iter(wrong))):
+        made().sample(3, **wrong)
+
+
 def test_marginals_are_those_of_the_model():
     generator = made()
     found = generator.marginal(["age", "kind"])

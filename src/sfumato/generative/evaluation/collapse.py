@@ -18,8 +18,8 @@ Not here   Low quality that is no collapse (`fidelity`, `train_on_synthetic`). T
 """
 
 import enum
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
@@ -52,6 +52,7 @@ _NEAR_BESIDE = 0.5  # of the median distance of the nearest rows
 _NEAR_BEYOND = 0.1
 _CONSTANT_BEYOND = 0.5
 _SAME_BEYOND = 0.15
+_MOST_CUT_OFF = 0.01  # of the public values of a column
 
 
 class CollapseSign(enum.Enum):
@@ -65,6 +66,7 @@ class CollapseSign(enum.Enum):
     CLASS_COLLAPSED = "class without variety"
     CLASS_MISSING = "class missing"
     SAME_CLASSES = "classes alike"
+    CUT_OFF = "column cut off"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,6 +109,28 @@ class CollapseFindings:
     def collapsed(self) -> bool:
         """Whether there is a finding."""
         return bool(self.findings)
+
+    def with_cut_off(self, shares: Mapping[str, float]) -> "CollapseFindings":
+        """Return the findings, and one for each column of which too many public numbers are out of reach.
+
+        Args:
+            shares: The share of public numbers beyond the bounds of each column, by its name.
+
+        Returns:
+            The findings.
+        """
+        more = tuple(
+            Finding(
+                sign=CollapseSign.CUT_OFF,
+                message=f"Column {name!r} is cut off: {share:.1%} of its public values lie beyond its "
+                "bounds, where no synthetic value is.",
+                value=share,
+                limit=_MOST_CUT_OFF,
+            )
+            for name, share in shares.items()
+            if share > _MOST_CUT_OFF
+        )
+        return replace(self, findings=self.findings + more)
 
     def __str__(self) -> str:
         if self.findings:

@@ -30,6 +30,7 @@ from sfumato.generative.evaluation.marginals import (
     ColumnShares,
     MarginalErrors,
     column_shares,
+    cut_off,
     marginal_errors,
 )
 from sfumato.generative.evaluation.memorization import NearCopies
@@ -217,7 +218,8 @@ def evaluate(
         )
         errors = None if holdout is None else marginal_errors(synthetic, holdout, columns, seed=chosen.seed)
         shares = column_shares(synthetic, columns, holdout=holdout)
-        return replace(found, marginals=errors, shares=shares, memorization=memorization)
+        signs = found.collapse.with_cut_off({} if holdout is None else cut_off(holdout, columns))
+        return replace(found, collapse=signs, marginals=errors, shares=shares, memorization=memorization)
     if classes is None or target is not None:
         raise InvalidParameterError("pass classes=... for images, or columns=... for tables.")
     public = None if holdout is None else _image_rows(holdout, classes)

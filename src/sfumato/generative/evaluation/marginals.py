@@ -6,7 +6,8 @@ and in the holdout: half the sum of absolute differences, from 0 to 1. `floor` i
 halves of the holdout, which chance alone causes.
 
 Guarantee  Private rows are not read. `holdout` must be public. Bins are declared, not read from a table.
-Edge cases Numbers beyond the bounds count in the first or the last bin, as in the synthesizer. With a single
+Edge cases Numbers beyond the bounds are apart from all bins: below or above. So a column that was cut off,
+           whose synthetic numbers can never be there, is in error by that share of the holdout. With a single
            column there is no pair, and these errors are empty.
 Failure    A missing column and an empty table are refused by name.
 """
@@ -20,10 +21,10 @@ import numpy as np
 
 from sfumato.errors import InvalidParameterError
 from sfumato.generative.evaluation.rows import Floats, Integers
-from sfumato.generative.evaluation.table_columns import Columns, codes_of, declared
+from sfumato.generative.evaluation.table_columns import Columns, declared, seen_codes, seen_sizes
 from sfumato.generative.tables.domain import Category, Field
 
-__all__ = ["ColumnShares", "MarginalErrors", "column_shares", "marginal_errors"]
+__all__ = ["ColumnShares", "MarginalErrors", "column_shares", "cut_off", "marginal_errors"]
 
 _Errors = dict[tuple[str, ...], float]
 
@@ -79,7 +80,8 @@ class ColumnShares:
     """How often each value of a column occurs.
 
     Attributes:
-        values: The categories or bins, in words; the last is "missing or other" if it may occur.
+        values: The categories or bins, in words; then "missing or other" if it may occur, and what lies below
+            and above the bins of numbers if a row does.
         synthetic: The share of each in synthetic rows.
         holdout: The share of each in public rows; None without a holdout.
     """
@@ -108,27 +110,64 @@ def column_shares(synthetic: Any, columns: Columns, *, holdout: Any = None) -> d
     {'a': ColumnShares(values=('0 to 4', '5 to 9'), synthetic=(0.333..., 0.666...), holdout=None)}
     """
     domain = declared(columns)
-    tables = [codes_of(table, domain) for table in (synthetic, holdout) if table is not None]
+    tables = [seen_codes(table, domain) for table in (synthetic, holdout) if table is not None]
     if not all(len(codes) for codes in tables):
         raise InvalidParameterError("shares of values need at least one row.")
     found: dict[str, ColumnShares] = {}
     for place, (name, field) in enumerate(domain.columns.items()):
-        shares = [_shares(codes[:, [place]], [field.size]) for codes in tables]
-        each = [tuple(share.tolist()) for share in shares]
+        words = (*_in_words(field), *_beyond_in_words(field))
+        shares = np.stack([_shares(codes[:, [place]], [len(words)]) for codes in tables])
+        kept = (np.arange(len(words)) < field.size) | shares.any(axis=0)
+        each = [tuple(share[kept].tolist()) for share in shares]
         found[name] = ColumnShares(
-            values=_in_words(field), synthetic=each[0], holdout=each[1] if len(each) > 1 else None
+            values=tuple(word for word, keep in zip(words, kept, strict=True) if keep),
+            synthetic=each[0],
+            holdout=each[1] if len(each) > 1 else None,
         )
     return found
+
+
+def cut_off(holdout: Any, columns: Columns) -> dict[str, float]:
+    """Return the share of public numbers that lie beyond the bounds, which no synthetic number does.
+
+    Args:
+        holdout: A real table that is public.
+        columns: The declared columns, by name: `Number` or `Category`; or `generator.domain`.
+
+    Returns:
+        The share of each column of numbers, by its name.
+
+    Raises:
+        InvalidParameterError: If a column is missing.
+
+    >>> from sfumato.generative.tables.domain import Number
+    >>> cut_off({"age": [20, 40, 90, 95]}, {"age": Number(lower=0, upper=64)})
+    {'age': 0.5}
+    """
+    domain = declared(columns)
+    beyond = seen_codes(holdout, domain) >= np.array(domain.sizes)
+    shares = beyond.mean(axis=0).tolist() if len(beyond) else [0.0] * len(domain.sizes)
+    named = zip(domain.columns.items(), shares, strict=True)
+    return {name: share for (name, field), share in named if not isinstance(field, Category)}
+
+
+def _beyond_in_words(field: Field) -> tuple[str, ...]:
+    return () if isinstance(field, Category) else (f"below {field.lower:g}", f"above {field.upper:g}")
 
 
 def _in_words(field: Field) -> tuple[str, ...]:
     if isinstance(field, Category):
         known = [str(value) for value in field.values]
     else:
-        last = 1 if field.whole else 0
-        bins = [(low, high - last) for low, high in pairwise(field.edges)]
+        # the largest number of a bin of whole numbers, or of a bin of one number alone
+        ends = [high - 1 if field.whole else _end(low, high) for low, high in pairwise(field.edges)]
+        bins = zip(field.edges, ends, strict=False)
         known = [f"{low:g}" if low == high else f"{low:g} to {high:g}" for low, high in bins]
     return (*known, "missing or other") if field.missing else tuple(known)
+
+
+def _end(low: float, high: float) -> float:
+    return low if high == np.nextafter(low, np.inf) else high
 
 
 def marginal_errors(synthetic: Any, holdout: Any, columns: Columns, *, seed: int = 0) -> MarginalErrors:
@@ -151,11 +190,11 @@ def marginal_errors(synthetic: Any, holdout: Any, columns: Columns, *, seed: int
     {'a': 0.5}
     """
     domain = declared(columns)
-    ours, theirs = codes_of(synthetic, domain), codes_of(holdout, domain)
+    ours, theirs = seen_codes(synthetic, domain), seen_codes(holdout, domain)
     if len(ours) == 0 or len(theirs) < 2:
         raise InvalidParameterError("marginals need a synthetic row, and at least two holdout rows.")
     order = np.random.default_rng(seed).permutation(len(theirs))
-    names, sizes = list(domain.names), list(domain.sizes)
+    names, sizes = list(domain.names), list(seen_sizes(domain))
     found = [_errors(ours, theirs, names, sizes, ways) for ways in (1, 2)]
     floors = [_errors(theirs[order[::2]], theirs[order[1::2]], names, sizes, ways) for ways in (1, 2)]
     return MarginalErrors(

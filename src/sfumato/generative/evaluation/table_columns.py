@@ -7,7 +7,8 @@ are left out. A declaration is `Number` or `Category`; that of a generator is `g
 Guarantee  Nothing is read from a table but its cells: codes and features of a row depend on that row and on
            the declaration alone.
 Edge cases Codes are those of `tables.domain`: a number outside the bounds counts in the first or the last
-           bin, and what is missing or not listed has the last code, or a listed one if `missing=False`. As
+           bin, and what is missing or not listed has the last code, or a listed one if `missing=False`.
+           `seen_codes` has two more codes for a number, below and above the bounds, for comparisons. As
            features, numbers are cut at the bounds, and what is missing is a mark in a column of its own. No
            value of a cell raises an error.
 """
@@ -21,9 +22,18 @@ from sfumato.errors import InvalidParameterError
 from sfumato.generative.evaluation.rows import Floats, Integers, LabeledRows, without_torch
 from sfumato.generative.tables.cells import cells_of
 from sfumato.generative.tables.cells import numbers_of as column_numbers
-from sfumato.generative.tables.domain import Category, Domain, Field, UnknownDomainError
+from sfumato.generative.tables.domain import Category, Domain, Field, Number, UnknownDomainError
 
-__all__ = ["Columns", "codes_of", "declared", "features_of", "labeled_table", "numbers_of"]
+__all__ = [
+    "Columns",
+    "codes_of",
+    "declared",
+    "features_of",
+    "labeled_table",
+    "numbers_of",
+    "seen_codes",
+    "seen_sizes",
+]
 
 Columns = Domain | Mapping[str, Field]
 
@@ -66,6 +76,46 @@ def codes_of(table: Any, columns: Columns) -> Integers:
     """
     domain = declared(columns)
     return domain.encode(_taken(table, domain))
+
+
+def seen_codes(table: Any, columns: Columns) -> Integers:
+    """Return the code of each cell; for numbers beyond the bounds, one of two more codes.
+
+    Args:
+        table: The table.
+        columns: The declared columns, by name, or a domain.
+
+    Returns:
+        [rows, columns]. Below the bounds the code is the size of the column, above them it is one more.
+
+    Raises:
+        InvalidParameterError: If a column is missing, or no column is declared.
+
+    >>> from sfumato.generative.tables.domain import Number
+    >>> seen_codes({"a": [-1, 0, 5, 7, None]}, {"a": Number(lower=0, upper=6, bins=2)}).ravel()
+    array([3, 0, 1, 4, 2])
+    """
+    domain = declared(columns)
+    codes = codes_of(table, domain)
+    for place, (name, field) in enumerate(domain.columns.items()):
+        if isinstance(field, Number):
+            numbers = column_numbers(cells_of(table[name]))  # NaN is neither below nor above
+            codes[numbers < field.lower, place] = field.size
+            codes[numbers > field.upper, place] = field.size + 1
+    return codes
+
+
+def seen_sizes(columns: Columns) -> tuple[int, ...]:
+    """Return the number of codes of each column that `seen_codes` knows.
+
+    Args:
+        columns: The declared columns, by name, or a domain.
+
+    Returns:
+        The numbers.
+    """
+    fields = declared(columns).columns.values()
+    return tuple(field.size + 2 * isinstance(field, Number) for field in fields)
 
 
 def features_of(table: Any, columns: Columns) -> Floats:

@@ -2,15 +2,15 @@
 """Columns whose values nobody declared: they are bought with a share of the budget of the same release.
 
 Categories are found by the thresholded key discovery of `sfumato.statistics`: a category is listed if enough
-units have it. Bounds of numbers are those of its noisy histogram with bins that grow by factors.
+units have it. Bins of numbers follow a noisy histogram whose cells grow with the size (`bought_bins`).
 
 Guarantee  Everything is charged by events that were fixed before a row was read: `(epsilon, delta)` for all
-           bought columns together, divided evenly. Categories and bounds are outputs of these mechanisms, and
+           bought columns together, divided evenly. Categories and bins are outputs of these mechanisms, and
            what is not listed counts as missing.
 Neighbors  Add-or-remove; a unit has at most `rows_per_unit` rows, so at most as many categories.
-Edge cases If no category is listed, every cell is missing. If there are too few rows for bounds, they are
-           minus and plus `largest`. A category is known by its text, so that 1 and "1" are one.
-Source     `statistics.groups.key_discovery`, `statistics.unbounded.bounds`.
+Edge cases If no category is listed, every cell is missing. If there are too few rows for bins, these cover
+           all sizes up to `largest`. A category is known by its text, so that 1 and "1" are one.
+Source     `statistics.groups.key_discovery`, `bought_bins`.
 """
 
 from collections import Counter
@@ -21,14 +21,12 @@ import numpy as np
 
 from sfumato import _check
 from sfumato.accounting.events import DpEvent, compose
-from sfumato.errors import InvalidParameterError
+from sfumato.generative.tables.bought_bins import BinsQuestion
 from sfumato.generative.tables.cells import Cells, numbers_of, text_of
 from sfumato.generative.tables.domain import Category, Domain, Field, Number
 from sfumato.generative.tables.private_table import PrivateColumns
 from sfumato.mechanisms.random import Generator
-from sfumato.statistics.columns.columns import ArrayColumn
 from sfumato.statistics.groups.key_discovery import KeyDiscovery
-from sfumato.statistics.unbounded.bounds import AutomaticBounds
 
 __all__ = ["DomainPurchase", "UnknownCategory", "UnknownNumber"]
 
@@ -52,13 +50,13 @@ class UnknownCategory:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UnknownNumber:
-    """A column of numbers whose bounds the release must find.
+    """A column of numbers whose bins the release must find: narrow where the rows are, and zero by itself.
 
     Args:
-        bins: The number of bins between the bounds.
+        bins: The most bins.
         whole: Whether the numbers are whole.
-        smallest: The smallest size that is distinguished from zero, public.
-        largest: The largest size of a number, public.
+        smallest: The smallest size that is distinguished from zero, public; of whole numbers at least 1.
+        largest: The largest size of a number, public. Larger ones count in the outermost bins.
 
     Raises:
         InvalidParameterError: If a parameter is out of range.
@@ -66,18 +64,34 @@ class UnknownNumber:
 
     bins: int = 32
     whole: bool = False
-    smallest: float = 1.0
+    smallest: float = 2.0**-20
     largest: float = 2.0**40
 
     def __post_init__(self) -> None:
-        _check.count(bins=self.bins)
-        _check.positive(smallest=self.smallest, largest=self.largest)
-        if self.whole and not float(self.largest).is_integer():
-            raise InvalidParameterError("the largest of whole numbers must be whole.")
+        self.question(epsilon=1.0)  # checks all of them
+
+    def question(self, *, epsilon: float, rows_per_unit: int = 1) -> BinsQuestion:
+        """Return what is asked about the column.
+
+        Args:
+            epsilon: The epsilon of the question.
+            rows_per_unit: The most rows of one unit.
+
+        Returns:
+            The question.
+        """
+        return BinsQuestion(
+            epsilon=epsilon,
+            bins=self.bins,
+            whole=self.whole,
+            smallest=self.smallest,
+            largest=self.largest,
+            rows_per_unit=rows_per_unit,
+        )
 
 
 Column = Field | UnknownCategory | UnknownNumber
-Question = KeyDiscovery | AutomaticBounds
+Question = KeyDiscovery | BinsQuestion
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,13 +152,7 @@ class DomainPurchase:
                 contribution_bound=self.rows_per_unit,
             )
         assert isinstance(column, UnknownNumber)
-        return AutomaticBounds(
-            epsilon=share,
-            smallest=column.smallest,
-            largest=column.largest,
-            contribution_bound=self.rows_per_unit,
-            column=name,
-        )
+        return column.question(epsilon=share, rows_per_unit=self.rows_per_unit)
 
     def event(self) -> DpEvent:
         """Return the event of all purchases.
@@ -172,7 +180,7 @@ class DomainPurchase:
             if isinstance(question, KeyDiscovery):
                 found[name] = self._categories(name, question, cells, generator)
             else:
-                found[name] = self._bounds(name, question, cells, generator)
+                found[name] = question.buy(numbers_of(cells), generator=generator)
         return Domain({name: found[name] for name in self.columns})
 
     def _categories(
@@ -188,15 +196,3 @@ class DomainPurchase:
         column = self.columns[name]
         most = column.most if isinstance(column, UnknownCategory) else 0
         return Category(values=tuple(key for key, keep in zip(keys, kept, strict=True) if keep)[:most])
-
-    def _bounds(
-        self, name: str, question: AutomaticBounds, cells: Cells, generator: Generator | None
-    ) -> Number:
-        column = self.columns[name]
-        assert isinstance(column, UnknownNumber)
-        values = numbers_of(cells)
-        data = ArrayColumn(values[~np.isnan(values)], name, "row", self.rows_per_unit)
-        lower, upper = question.answer(data, generator=generator).value or (-column.largest, column.largest)
-        if column.whole:
-            lower, upper = float(np.floor(lower)), float(np.ceil(upper))
-        return Number(lower=lower, upper=upper, bins=column.bins, whole=column.whole)

@@ -120,7 +120,7 @@ class Number:
         lower: The smallest number, public. Smaller ones count as it.
         upper: The largest number, public. Larger ones count as it.
         bins: The number of bins, or their edges from `lower` to `upper`. A bin holds its lower edge; the last
-            one also its upper edge.
+            one also its upper edge. If it holds one whole number alone, both of its edges are that number.
         whole: Whether the numbers are whole. There is at most one bin for each.
         missing: Whether there is one more code, for missing values.
 
@@ -149,7 +149,8 @@ class Number:
             self._check_edges(self.bins)
 
     def _check_edges(self, edges: tuple[float, ...]) -> None:
-        rises = all(one < two for one, two in pairwise(edges))
+        alone = self.whole and len(edges) > 2 and edges[-2] == edges[-1]  # the last bin is one whole number
+        rises = all(one < two for one, two in pairwise(edges[:-1] if alone else edges))
         whole = not self.whole or all(edge.is_integer() for edge in edges)
         if not (len(edges) >= 2 and rises and whole and (edges[0], edges[-1]) == (self.lower, self.upper)):
             raise InvalidParameterError(
@@ -172,6 +173,11 @@ class Number:
     def size(self) -> int:
         """The number of codes."""
         return len(self.edges) - 1 + self.missing
+
+    @property
+    def exact(self) -> bool:
+        """Whether float64, and so a whole number of 64 bits, holds every whole number between the bounds."""
+        return max(abs(self.lower), abs(self.upper)) <= 2.0**53
 
     def encode(self, cells: Cells) -> Codes:
         """Return the code of each cell.
@@ -305,7 +311,7 @@ class Domain:
             seed: Where in its bin each number lies. None draws anew.
 
         Returns:
-            A pandas DataFrame.
+            A pandas DataFrame. Whole numbers are int64, or Int64 where one may be missing.
 
         Raises:
             InvalidParameterError: If a code does not exist, or the shape is another.
@@ -317,12 +323,14 @@ class Domain:
         if not inside or (known < 0).any() or (known >= np.array(self.sizes)).any():
             raise InvalidParameterError("codes must be whole numbers, [rows, columns], below the sizes.")
         randomness = np.random.default_rng(seed)
-        return pd.DataFrame(
-            {
-                name: declared.decode(known[:, place].astype(np.int64), randomness)
-                for place, (name, declared) in enumerate(self.columns.items())
-            }
-        )
+        made = {
+            name: declared.decode(known[:, place].astype(np.int64), randomness)
+            for place, (name, declared) in enumerate(self.columns.items())
+        }
+        for name, declared in self.columns.items():
+            if isinstance(declared, Number) and declared.whole and declared.missing and declared.exact:
+                made[name] = pd.array(made[name], dtype="Int64")  # pyright: ignore[reportArgumentType] - NaN is missing
+        return pd.DataFrame(made)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the declarations as plain values.

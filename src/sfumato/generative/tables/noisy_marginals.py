@@ -35,7 +35,7 @@ from sfumato.generative.tables.bought_domain import Column, DomainPurchase
 from sfumato.generative.tables.count_noise import NoiseBudget
 from sfumato.generative.tables.domain import Domain
 from sfumato.generative.tables.model.junction_tree import Clique
-from sfumato.generative.tables.private_table import PrivateColumns, private_rows
+from sfumato.generative.tables.private_table import DeferredTable, PrivateColumns, private_rows
 from sfumato.generative.tables.progress_bar import rounds_bar
 from sfumato.generative.tables.table_generator import TableGenerator
 from sfumato.generative.tables.workload import all_marginals, candidates, target_marginals
@@ -235,7 +235,7 @@ class NoisyMarginals:
                 "measured": len(model.potentials) - len(names),
                 "bought": len(purchase.unknown),
                 "rows_per_unit": rows_per_unit,
-                "bounded": rows.by_unit,
+                "bounded": rows.by_unit or (isinstance(rows, DeferredTable) and rows.bounded),
             },
             account=None if account is None else account.name,
             notes=tuple(note for note in (record_note(account), study_note(generator)) if note),

@@ -74,6 +74,7 @@ class DeferredTable:
         read: Returns `PrivateRows`. Its errors must not quote what was read. A failure leaves the release
             spent.
         by_unit: Whether the rows that `read` returns have units.
+        bounded: Whether `read` itself leaves out the further rows of a unit that has too many.
 
     Raises:
         InvalidParameterError: If there is no column.
@@ -86,6 +87,7 @@ class DeferredTable:
     columns: tuple[str, ...]
     read: Callable[[], PrivateRows] = field(repr=False)
     by_unit: bool = False
+    bounded: bool = False
 
     def __post_init__(self) -> None:
         if not self.columns:

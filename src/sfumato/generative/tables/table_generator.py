@@ -68,11 +68,12 @@ class TableGenerator:
             A pandas DataFrame.
 
         Raises:
-            InvalidParameterError: If a column or value does not exist, or `n` is not a whole number.
+            InvalidParameterError: If a column or value does not exist, or `n` or `seed` is no whole number.
             ImpossibleError: If no row of the model meets the condition.
         """
         wanted = self.rows if n is None else n
         _check.count(n=wanted)
+        _require_settings(given, seed)
         fixed = {} if given is None else self._codes(given)
         model = self.model
         if fixed:
@@ -208,6 +209,13 @@ class TableGenerator:
                 return _read({name: file[name] for name in file.files})
         except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
             raise InvalidParameterError(f"{path} is not a file of a table generator.") from error
+
+
+def _require_settings(given: Any, seed: Any) -> None:
+    if given is not None and not isinstance(given, Mapping):
+        raise InvalidParameterError("given must map columns to values: given={'city': 'Rome'}.")
+    if seed is not None and not (isinstance(seed, int | np.integer) and seed >= 0):
+        raise InvalidParameterError(f"seed must be None or a whole number of at least 0, but is {seed!r}.")
 
 
 _NOT_FACTS = ("format", "domain", "guarantee", "account", "notes", "statement", "code_version")

@@ -50,6 +50,7 @@ class OwnedRows:
     contribution_bound: int
     lines_left_out: bool = False  # in a CSV file, lines that are not rows are left out
     floats_may_be_whole: bool = False  # in a pandas frame, one missing value makes whole numbers floats
+    typed_by_values: frozenset[str] = frozenset()  # columns whose types pandas chose by looking at the values
 
     @property
     def privacy_unit(self) -> str:

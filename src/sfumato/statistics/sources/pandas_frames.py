@@ -31,8 +31,9 @@ from sfumato.mechanisms import inputs
 from sfumato.statistics.columns.input_values import is_missing, quietly
 from sfumato.statistics.sources.schema import TYPES
 
-__all__ = ["is_pandas", "read_alike"]
+__all__ = ["is_pandas", "read_alike", "typed_by_values"]
 
+_TYPED = ("Int", "UInt", "Float", "boolean", "string", "category")  # types in pandas that somebody chose
 _NUMBERS = ("integer", "mixed-integer-float")  # names in pandas
 _INT64 = range(-(2**63), 2**63)
 _WHOLE = range(-(2**63), 2**64)
@@ -42,6 +43,24 @@ _LARGEST = int(sys.float_info.max)
 def is_pandas(source: Any) -> bool:
     """Return whether a source is a pandas frame, without importing pandas."""
     return type(source).__module__.split(".")[0] == "pandas" and hasattr(source, "columns")
+
+
+def typed_by_values(source: Any, *, types: Mapping[str, str] | None = None) -> frozenset[str]:
+    """Return the columns of a pandas frame whose types one value may change: neither declared nor nullable.
+
+    >>> import pandas as pd
+    >>> frame = pd.DataFrame({"age": [40, 50], "size": pd.array([1, 2], dtype="Int64"), "city": ["a", "b"]})
+    >>> sorted(typed_by_values(frame, types={"city": "text"}))
+    ['age']
+    """
+    if not is_pandas(source):
+        return frozenset()
+    kinds = {str(name): str(source.dtypes.iloc[place]) for place, name in enumerate(source.columns)}
+    return frozenset(
+        name
+        for name, kind in kinds.items()
+        if name not in (types or {}) and not kind.startswith(_TYPED) and not kind.endswith("[pyarrow]")
+    )
 
 
 def read_alike(source: Any, *, unit: str | None = None, types: Mapping[str, str] | None = None) -> Any:
