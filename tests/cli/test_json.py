@@ -28,6 +28,7 @@ COMMANDS = {
     "train": f"{RUN.removeprefix('train ')} --audit 100 --folder run",
     "pate": "breast-cancer --teachers 20 --epsilon 8 --noise 6",
     "synthesize": "digits --method mixtures --epsilon 8 --out made --count 200",
+    "federate": "digits --clients 20 --cohort 10 --rounds 2 --epsilon 8",
     "audit": "run",
     "ledger show": "people",
     "ledger grant": "people --epsilon 1 --reason why",
@@ -41,7 +42,7 @@ MORE = [
     f"synthesize people.csv {TYPED} --epsilon 3 --delta 1e-5 --out made.csv",
     "ledger show",
 ]
-SPEND = ("stats people", "fit", "train", "pate", "synthesize")
+SPEND = ("stats people", "fit", "train", "pate", "synthesize", "federate")
 # A number, alone or with a unit, or the ends of an interval.
 LIKE_A_NUMBER = re.compile(r"[-+]?[\d.,]+(e-?\d+)?\s*%?( to .*)?", re.IGNORECASE)
 
