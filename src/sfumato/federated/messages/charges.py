@@ -54,7 +54,9 @@ def all_charged(charges: Sequence[PartyCharge], *, purpose: str | None, seeded: 
         for account, event, relation in charges:
             if account is not None:
                 reserved.append(
-                    account.reserve(event, purpose=str(purpose), relation=relation, seeded=seeded)
+                    account.reserve(  # the generators are with the participants
+                        event, purpose=str(purpose), relation=relation, generator=None, seeded=seeded
+                    )
                 )
     except BaseException:
         for reservation in reserved:

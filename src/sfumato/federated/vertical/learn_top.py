@@ -176,7 +176,7 @@ def _require_admitted(labels: LabelParty, method: Method | None, purpose: str | 
     """Raise if the labels cannot be paid for, before embeddings are spent."""
     account = labels.account
     if method is not None and account is not None and not account.admits(method):
-        account.reserve(method, purpose=str(purpose)).refund()  # raises, and says how much is left
+        account.reserve(method, purpose=str(purpose), generator=None).refund()  # raises: too little is left
 
 
 def _learn(

@@ -84,7 +84,7 @@ class BandedNoise:
             InvalidParameterError: If batches do not come in cycles.
 
         >>> cycles = CyclicBatches(batch_size=10, public_size=40)
-        >>> BandedNoise(bands=1).sensitivity(cycles, steps=16)  # four cycles
+        >>> round(BandedNoise(bands=1).sensitivity(cycles, steps=16), 6)  # four cycles
         2.0
         """
         if not isinstance(sampling, CyclicBatches):
