@@ -37,7 +37,7 @@ CLIENTS: Final = 1000
 COHORT: Final = 100
 LEAST_RATIO: Final = 3.0  # times the throughput of Flower's simulation
 MOST_DIFFERENCE: Final = 100.0  # millionths, of a parameter after a round: float32
-CPUS: Final = 2
+BACKEND: Final[Any] = {"client_resources": {"num_cpus": 1}, "init_args": {"num_cpus": 2}}
 ROUNDS: Final = 3  # of a simulation, after the first one
 
 Weights = dict[str, Tensor]
@@ -208,9 +208,9 @@ def flower_rounds(name: str, training: LocalTraining, *, rounds: int) -> FlowerR
     begun, watch = time.perf_counter(), _Watch()
     run_simulation(
         _server(name, rounds + 1, watch),
-        _client(name, training),
+        flower_client(name, training),
         num_supernodes=COHORT,
-        backend_config={"client_resources": {"num_cpus": 1}, "init_args": {"num_cpus": CPUS}},
+        backend_config=BACKEND,
     )
     return FlowerRun(watch.first_end - begun, watch.costs[1:], watch.first)
 
@@ -254,7 +254,8 @@ def _server(name: str, rounds: int, watch: _Watch) -> Any:
     return app
 
 
-def _client(name: str, training: LocalTraining) -> Any:
+def flower_client(name: str, training: LocalTraining) -> Any:
+    """Return a ClientApp that trains in plain torch and replies with its model."""
     from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
     from flwr.clientapp import ClientApp
 

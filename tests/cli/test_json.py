@@ -28,6 +28,7 @@ COMMANDS = {
     "train": f"{RUN.removeprefix('train ')} --audit 100 --folder run",
     "pate": "breast-cancer --teachers 20 --epsilon 8 --noise 6",
     "synthesize": "digits --method mixtures --epsilon 8 --out made --count 200",
+    "reproduce": "r2-composition --quick --processes 1 --out made",
     "federate": "digits --clients 20 --cohort 10 --rounds 2 --epsilon 8",
     "audit": "run",
     "ledger show": "people",

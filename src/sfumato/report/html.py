@@ -15,7 +15,9 @@ from sfumato import _files
 
 __all__ = ["cards_list", "escape", "facts_table", "page", "rows_table", "section", "write_report"]
 
-_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+_POLICY: Final = (
+    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+)
 
 _STYLE: Final = """
 :root { color-scheme: light dark; --ink: #1d2129; --soft: #5a6270; --paper: #fbfaf7; --card: #ffffff;

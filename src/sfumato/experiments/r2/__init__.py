@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Report R2. Composition, regression, statistics. One module for each table or figure."""
