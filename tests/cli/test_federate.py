@@ -2,11 +2,18 @@
 """The command `sfumato federate`: simulated clients, one charge, a page, resuming, and plain errors."""
 
 import json
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from sfumato import Budget, Ledger, cli
+from sfumato.cli.federation_settings import FederationSettings
+from sfumato.cli.settings import keep
+from sfumato.training.loop import TrainingLoop
 
 LINE = "federate digits --clients 20 --cohort 10 --rounds 3 --local-epochs 1 --epsilon 8"
 
@@ -71,6 +78,110 @@ def test_a_finished_folder_is_refused_and_an_unfinished_one_needs_a_run(says):
     assert code != 0 and "finished" in err
     code, _, err = says(f"{LINE} --folder none --seed 1 --resume")
     assert code != 0 and "no run" in err
+
+
+class Killed(BaseException):
+    """Nobody catches it."""
+
+
+@pytest.fixture
+def account(says):
+    budget = Budget(epsilon=20, delta=1e-2)
+    return Ledger("ledger.db").open("people", privacy_unit="client", budget=budget)
+
+
+PAID = f"{LINE} --delta 1e-2 --ledger ledger.db --account people --folder run"
+
+
+def rows_of(folder="run"):
+    """Return the figures of rounds that a folder shows, without their times."""
+    rows = [json.loads(line) for line in Path(folder, "metrics.jsonl").read_text().splitlines()]
+    return [{name: row[name] for name in ("step", "loss", "accuracy")} for row in rows]
+
+
+@pytest.mark.parametrize("more", ["--seed 3", "--seed 3 --noise skellam", ""])
+def test_a_run_that_died_goes_on_with_the_settings_that_its_folder_keeps(says, account, monkeypatch, more):
+    take_step = TrainingLoop.take_step
+
+    def dies(loop):
+        if loop.step == 2:
+            raise Killed
+        take_step(loop)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingLoop, "take_step", dies)
+        patch.setattr("sys.argv", ["sfumato", *PAID.split(), *more.split()])
+        with pytest.raises(Killed):
+            cli.main()
+    shown = rows_of()
+    code, out, err = says("federate --resume --folder run --json")
+    assert code == 0, err
+    assert len(account.releases()) == 1  # charged once
+    assert len(shown) == 2 and rows_of()[:2] == shown and len(rows_of()) == 3  # nothing is drawn again
+    told = json.loads(out)
+    assert told["settings"]["clients"] == 20 and told["account"] == "people"
+    if more:
+        assert says(f"{LINE} --delta 1e-2 --folder whole {more}")[0] == 0
+        assert rows_of() == rows_of("whole")
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--epsilon 3", "another value of --epsilon"),
+        ("mnist", "another value of the data"),
+        ("--clients 30", "another value of --clients"),
+        ("--noise skellam", "another value of --noise"),
+        ("--local-epochs 2", "another value of --local-epochs"),
+        ("--seed 4", "another value of --seed"),
+    ],
+)
+def test_flags_that_contradict_the_run_are_refused_by_name(says, flags, said):
+    keep(FederationSettings(data="digits", epsilon=8.0, clients=20, local_epochs=1, seed=1), "run")
+    code, _, err = says(f"federate {flags} --resume --folder run")
+    assert code == 2 and said in " ".join(err.split())
+
+
+def test_there_is_nothing_to_resume_without_a_folder_or_a_run(says):
+    code, _, err = says("federate --resume")
+    assert code == 2 and "without --folder" in err
+    code, _, err = says(f"{LINE} --resume --folder none")
+    assert code == 2 and "no run in" in err and not Path("none").exists()
+
+
+HANGS = """
+import signal
+from pathlib import Path
+from sfumato.cli import main
+from sfumato.training.loop import TrainingLoop
+
+take_step = TrainingLoop.take_step
+
+def hangs(loop):
+    if loop.step == 2:
+        Path("hangs").touch()
+        signal.pause()
+    take_step(loop)
+
+TrainingLoop.take_step = hangs
+main()
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_in_a_round_is_resumed_and_charged_once(says, account):
+    process = subprocess.Popen([sys.executable, "-c", HANGS, *PAID.split()])
+    try:
+        while not Path("hangs").exists() and process.poll() is None:
+            time.sleep(0.05)
+    finally:
+        process.kill()  # SIGKILL
+        assert process.wait() == -signal.SIGKILL
+    shown = rows_of()
+    again = "from sfumato.cli import main; main()"
+    code = subprocess.run([sys.executable, "-c", again, "federate", "--resume", "--folder", "run"]).returncode
+    assert code == 0 and len(account.releases()) == 1
+    assert len(shown) == 2 and rows_of()[:2] == shown and len(rows_of()) == 3
 
 
 @pytest.mark.parametrize(

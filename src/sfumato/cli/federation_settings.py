@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The settings of `sfumato federate`: one list, of which the flags of the command are made."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sfumato.cli.flags import flag
@@ -35,6 +35,7 @@ class FederationSettings:
     server: str | None = flag("The server's optimizer: average (the default), momentum or adam.")
     server_learning_rate: float | None = flag("Its rate; 1, or 0.01 for adam.")
     bands: int | None = flag("Ask clients in cycles, with noise that is correlated over so many rounds.")
+    evaluate_every: int | None = flag("After how many rounds to measure on test rows; each one if not said.")
     device: str | None = flag("Where to compute: cpu or cuda.")
     ledger: str | None = flag("Charge the run to an account of this ledger.")
     account: str | None = flag("The account in that ledger.")
@@ -42,6 +43,10 @@ class FederationSettings:
     folder: str | None = flag("Where checkpoints, metrics and weights go.")
     report: str | None = flag("Write a page with the curves here.")
     seed: int | None = flag("For study only: noise from a seed protects nobody.")
+
+    def over(self, below: "FederationSettings") -> "FederationSettings":
+        """Return these settings, and those of `below` for what is not set here."""
+        return replace(below, **self.given())
 
     def given(self) -> dict[str, Any]:
         """Return what is set, by name."""
