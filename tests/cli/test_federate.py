@@ -13,6 +13,7 @@ import pytest
 from sfumato import Budget, Ledger, cli
 from sfumato.cli.federation_settings import FederationSettings
 from sfumato.cli.settings import keep
+from sfumato.datasets import DataNotFoundError, load
 from sfumato.training.loop import TrainingLoop
 
 LINE = "federate digits --clients 20 --cohort 10 --rounds 3 --local-epochs 1 --epsilon 8"
@@ -39,7 +40,8 @@ def test_a_federation_is_simulated_with_a_page(says):
     assert code == 0, err
     for part in ("clients", "20", "accuracy", "0.01)-differential privacy for one client", "update"):
         assert part in out
-    assert "differential privacy for one client" in Path("page.html").read_text()
+    page = Path("page.html").read_text()
+    assert "differential privacy for one client" in page and page.count("<svg") >= 2  # the curves
 
 
 @pytest.mark.parametrize(
@@ -51,6 +53,8 @@ def test_a_federation_is_simulated_with_a_page(says):
         "--server adam --proximal 0.1",
         "--bands 2",
         "--noise skellam",
+        "--model mlp --full-weight-rows 60 --evaluate-every 3",
+        "--model cnn",
     ],
 )
 def test_each_way_to_federate_is_told(says, flags):
@@ -60,6 +64,9 @@ def test_each_way_to_federate_is_told(says, flags):
     assert told["clients"] == 20 and told["privacy_unit"] == "client"
     assert 0.0 <= told["accuracy"] <= 1.0 and told["epsilon"] <= 8.0
     assert ("taken back" in told["statement"]) == ("bands" in flags)
+    assert ("divided by 60, at most 1" in told["statement"]) == ("full-weight" in flags)
+    assert [row["step"] for row in told["history"]] == ([3] if "every" in flags else [1, 2, 3])
+    assert all(0 < row["epsilon"] <= 8 and row["accuracy"] is not None for row in told["history"])
 
 
 def test_a_run_is_charged_once_and_refused_beyond_the_budget(says):
@@ -78,6 +85,18 @@ def test_a_finished_folder_is_refused_and_an_unfinished_one_needs_a_run(says):
     assert code != 0 and "finished" in err
     code, _, err = says(f"{LINE} --folder none --seed 1 --resume")
     assert code != 0 and "no run" in err
+
+
+@pytest.mark.slow
+def test_roles_of_plays_are_clients_of_an_lstm(says):
+    try:
+        load("shakespeare")
+    except DataNotFoundError:
+        pytest.skip("the plays are not here: set SFUMATO_DATA to a folder that holds them")
+    code, out, err = says("federate shakespeare --rounds 1 --cohort 5 --epsilon 8 --local-epochs 1 --json")
+    assert code == 0, err
+    told = json.loads(out)
+    assert told["clients"] > 100 and 0 < told["accuracy"] < 1 and told["privacy_unit"] == "client"
 
 
 class Killed(BaseException):

@@ -159,6 +159,7 @@ def _local(settings: FederationSettings, recipe: FederationRecipe, data: Dataset
         batch_size=_or(settings.local_batch_size, local.batch_size),
         learning_rate=_or(settings.local_learning_rate, local.learning_rate),
         proximal=_or(settings.proximal, local.proximal),
+        full_weight_rows=_or(settings.full_weight_rows, local.full_weight_rows),
         loss=loss_for(data),
     )
 

@@ -32,6 +32,7 @@ class FederationSettings:
     local_batch_size: int | None = flag("Rows of a client's step.")
     local_learning_rate: float | None = flag("The rate of a client's SGD.")
     proximal: float | None = flag("The weight of FedProx's term.")
+    full_weight_rows: int | None = flag("Clients with fewer rows count less; those with more as one of them.")
     server: str | None = flag("The server's optimizer: average (the default), momentum or adam.")
     server_learning_rate: float | None = flag("Its rate; 1, or 0.01 for adam.")
     bands: int | None = flag("Ask clients in cycles, with noise that is correlated over so many rounds.")

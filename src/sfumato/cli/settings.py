@@ -3,7 +3,7 @@
 
 `TrainSettings` is the one list: the flags of the command, the keys of the file and the settings that a run
 folder keeps are its fields. Flags override the file, and the file overrides the defaults. A run with a folder
-keeps its settings there, so that `--resume` needs nothing else; `sfumato synthesize` and `sfumato federate` keep
+keeps its settings there, so that `--resume` needs nothing else; `synthesize` and `federate` keep
 their own alike.
 
 Failure    An unknown key is an error that names the nearest known one; so is a value of the wrong kind. A

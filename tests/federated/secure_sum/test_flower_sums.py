@@ -41,6 +41,8 @@ def moving(by, *, step=None):
         assert step is None or message.content["config"]["server-round"] == step + 1
         if isinstance(by, Exception):
             raise by
+        if by == "shape":
+            return Message(RecordDict({"arrays": ArrayRecord([np.ones(9)])}), reply_to=message)
         state = message.content["arrays"].to_torch_state_dict()
         moved = {name: value - by for name, value in state.items()}
         return Message(RecordDict({"arrays": ArrayRecord(moved)}), reply_to=message)
@@ -111,7 +113,7 @@ def account(tmp_path):
     return Ledger(tmp_path / "ledger.db").open("people", privacy_unit="client", budget=budget)
 
 
-def run_of(nodes, sampling, account, **options):
+def run_of(nodes, sampling, account, *, folder=None, resume=False, **options):
     """Train for three rounds on a grid."""
     found = mechanism(**{"dimension": 2, "clip_norm": 1.0, "noise_multiplier": 2.0} | options)
     run = DpSgd(
@@ -121,7 +123,8 @@ def run_of(nodes, sampling, account, **options):
         relation="add-remove",
     )
     settings = {"public_size": 5, "delta": 1e-2, "progress": False, "privacy_unit": "client"}
-    settings |= {"account": account, "purpose": "a run"}
+    settings |= {"account": account, "purpose": "a run", "folder": folder, "resume": resume}
+    settings |= {} if folder is None else {"checkpoint_every": 1}
     model = nn.Linear(2, 1, bias=False)
     nn.init.zeros_(model.weight)
     engine = GridSums(nodes, NODES, found)
@@ -159,7 +162,24 @@ def test_rounds_that_are_skipped_are_charged_and_move_nothing(grid, account):
     assert release.event == run.mechanism.event()
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e30, 0.0, RuntimeError("a row"), "late"])
+def test_a_server_that_died_goes_on_in_new_sessions_and_is_charged_once(grid, account, tmp_path):
+    nodes = grid_of(grid, MOVES)
+    ask, folder = nodes.send_and_receive, tmp_path / "run"
+
+    def dies(messages, *, timeout=None):
+        if any(m.content["config"]["server-round"] == 2 for m in messages if "config" in m.content):
+            raise KeyboardInterrupt
+        return ask(messages, timeout=timeout)
+
+    nodes.send_and_receive = dies
+    with pytest.raises(KeyboardInterrupt):
+        run_of(nodes, CUT, account, folder=folder)
+    nodes.send_and_receive = ask
+    run = run_of(nodes, CUT, account, folder=folder, resume=True)
+    assert run.mechanism.steps == 3 and len(account.releases()) == 1
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e30, 0.0, RuntimeError("a row"), "late", "shape"])
 def test_one_client_moves_the_sum_by_at_most_the_clip_norm_whatever_it_sends(grid, bad, caplog):
     def summed(by):
         nodes = grid_of(grid, MOVES | {NODES[1]: 0.0 if by == "late" else by})
