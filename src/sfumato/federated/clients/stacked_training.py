@@ -154,7 +154,7 @@ class _Stack:
         return found
 
     def updates(self, weights: Sequence[float]) -> dict[str, Tensor]:
-        """Return the parameters that were given minus those of each of the first clients, times its weight."""
+        """Return the parameters that were given minus those of the first clients, times their weights."""
         count = len(weights)
         return {
             name: (self._given[name] - own)[:count] * own.new_tensor(weights).view(-1, *[1] * (own.dim() - 1))
