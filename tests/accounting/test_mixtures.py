@@ -11,7 +11,7 @@ from dp_accounting.pld import PLDAccountant
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.special import ndtr
-from scipy.stats import binom, chi2, kstest, norm
+from scipy.stats import binom, chi2, kstest, norm, skellam
 
 from sfumato.accounting import events, pld, price, rdp
 from sfumato.accounting.dominating import dominating
@@ -88,16 +88,19 @@ def test_edges_cover_all_pairs_but_improbable_ones():
 # --- truncated Poisson sampling --------------------------------------------------------------------------
 
 
-def output(units, rate, most, x):
-    """The density on the grid x of a truncated Poisson sum with unit noise: all samples, all subsets."""
-    density = np.zeros_like(x)
+def output(units, rate, most, x, law=norm.pdf):
+    """The density on the grid x of a truncated Poisson sum with noise of a law: all samples, all subsets."""
+    density = np.zeros(len(x))
     for coins in itertools.product([0, 1], repeat=len(units)):
         taken = [u for u, coin in zip(units, coins, strict=True) if coin]
         chance = math.prod(rate if coin else 1 - rate for coin in coins)
         kept = list(itertools.combinations(taken, most)) if len(taken) > most else [tuple(taken)]
         for subset in kept:
-            density += chance / len(kept) * norm.pdf(x, sum(subset))
+            density += chance / len(kept) * law(x, sum(subset))
     return density
+
+
+REALS = np.linspace(-12, 12, 1601)
 
 
 def neighbors(others, mu, relation):
@@ -110,14 +113,13 @@ def neighbors(others, mu, relation):
             yield [*others, unit], [*others, -unit]
 
 
-def worst_excess(pairs, mu, rate, most, public_size, relation):
+def worst_excess(pairs, mu, rate, most, public_size, relation, *, law=norm.pdf, x=REALS):
     """Search small data sets for one whose outputs diverge by more than the pairs claim."""
-    x = np.linspace(-12, 12, 1601)
     found = -math.inf
     for size in range(public_size):
         for others in itertools.combinations_with_replacement([-mu, 0.0, mu], size):
             for first, second in neighbors(others, mu, relation):
-                p, q = output(first, rate, most, x), output(second, rate, most, x)
+                p, q = output(first, rate, most, x, law), output(second, rate, most, x, law)
                 for ratio in (0.6, 1.0, 1.5, 3.0, 30.0):
                     step = x[1] - x[0]
                     there = np.maximum(p - ratio * q, 0).sum() * step - divergence(pairs[0], ratio)
@@ -135,6 +137,37 @@ def test_every_small_data_set_up_to_the_public_size_is_dominated(relation, rate,
     if rate < 1:  # what Poisson sampling would claim is too little: the search has power
         poisson = dominating(dp.PoissonSampledDpEvent(rate, dp.GaussianDpEvent(1 / mu)), relation)
         assert worst_excess(poisson, mu, rate, most, size, relation) > 1e-5
+
+
+def skellam_of(variance, most=200):
+    table = skellam.pmf(np.arange(-most, most + 1), variance / 2, variance / 2)
+    return lambda x, moved: table[x - int(moved) + most]
+
+
+@pytest.mark.parametrize(("rate", "most"), [(0.5, 1), (0.7, 2), (1.0, 2)])
+def test_integer_noise_on_truncated_samples_is_dominated_for_add_remove_neighbors(rate, most):
+    size, contribution, variance = 4, 3, 6.0
+    noise = events.SkellamDpEvent(variance, float(contribution))
+    search = {"law": skellam_of(variance), "x": np.arange(-60, 61)}
+    pairs = dominating(Truncated(rate, most, size, noise), ADD_REMOVE)
+    assert worst_excess(pairs, contribution, rate, most, size, ADD_REMOVE, **search) <= 1e-9
+    if rate < 1:  # what Poisson sampling would claim is too little: the search has power
+        poisson = dominating(dp.PoissonSampledDpEvent(rate, noise), ADD_REMOVE)
+        assert worst_excess(poisson, contribution, rate, most, size, ADD_REMOVE, **search) > 1e-5
+
+
+def test_integer_noise_on_truncated_samples_costs_what_its_gaussian_does():
+    noises = [events.SkellamDpEvent(1e4, 50.0), events.SummedDiscreteGaussianDpEvent(20.0, 50.0, 25)]
+    wanted = price(Truncated(0.3, 40, 100, dp.GaussianDpEvent(2.0)), delta=DELTA, relation=ADD_REMOVE)
+    for noise in noises:
+        found = price(Truncated(0.3, 40, 100, noise), delta=DELTA, relation=ADD_REMOVE)
+        assert wanted.epsilon <= found.epsilon <= 1.001 * wanted.epsilon and "integer noise" in found.theorem
+        for relation in (ZERO_OUT, REPLACE_ONE):
+            with pytest.raises(UnsupportedEventError):
+                price(Truncated(0.3, 40, 100, noise), delta=DELTA, relation=relation)
+    small = events.SkellamDpEvent(1.0, 50.0)  # too little noise for any claim
+    remove, add = dominating(Truncated(0.3, 40, 100, small), ADD_REMOVE)
+    assert min(divergence(remove, 1e9), divergence(add, 0.1)) > 0.29
 
 
 def test_the_chance_of_a_full_batch_is_that_of_the_other_units():

@@ -2,11 +2,19 @@
 """The command `sfumato federate`: simulated clients, one charge, a page, resuming, and plain errors."""
 
 import json
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from sfumato import Budget, Ledger, cli
+from sfumato.cli.federation_settings import FederationSettings
+from sfumato.cli.settings import keep
+from sfumato.datasets import DataNotFoundError, load
+from sfumato.training.loop import TrainingLoop
 
 LINE = "federate digits --clients 20 --cohort 10 --rounds 3 --local-epochs 1 --epsilon 8"
 
@@ -32,7 +40,8 @@ def test_a_federation_is_simulated_with_a_page(says):
     assert code == 0, err
     for part in ("clients", "20", "accuracy", "0.01)-differential privacy for one client", "update"):
         assert part in out
-    assert "differential privacy for one client" in Path("page.html").read_text()
+    page = Path("page.html").read_text()
+    assert "differential privacy for one client" in page and page.count("<svg") >= 2  # the curves
 
 
 @pytest.mark.parametrize(
@@ -44,6 +53,8 @@ def test_a_federation_is_simulated_with_a_page(says):
         "--server adam --proximal 0.1",
         "--bands 2",
         "--noise skellam",
+        "--model mlp --full-weight-rows 60 --evaluate-every 3",
+        "--model cnn",
     ],
 )
 def test_each_way_to_federate_is_told(says, flags):
@@ -53,6 +64,9 @@ def test_each_way_to_federate_is_told(says, flags):
     assert told["clients"] == 20 and told["privacy_unit"] == "client"
     assert 0.0 <= told["accuracy"] <= 1.0 and told["epsilon"] <= 8.0
     assert ("taken back" in told["statement"]) == ("bands" in flags)
+    assert ("divided by 60, at most 1" in told["statement"]) == ("full-weight" in flags)
+    assert [row["step"] for row in told["history"]] == ([3] if "every" in flags else [1, 2, 3])
+    assert all(0 < row["epsilon"] <= 8 and row["accuracy"] is not None for row in told["history"])
 
 
 def test_a_run_is_charged_once_and_refused_beyond_the_budget(says):
@@ -71,6 +85,122 @@ def test_a_finished_folder_is_refused_and_an_unfinished_one_needs_a_run(says):
     assert code != 0 and "finished" in err
     code, _, err = says(f"{LINE} --folder none --seed 1 --resume")
     assert code != 0 and "no run" in err
+
+
+@pytest.mark.slow
+def test_roles_of_plays_are_clients_of_an_lstm(says):
+    try:
+        load("shakespeare")
+    except DataNotFoundError:
+        pytest.skip("the plays are not here: set SFUMATO_DATA to a folder that holds them")
+    code, out, err = says("federate shakespeare --rounds 1 --cohort 5 --epsilon 8 --local-epochs 1 --json")
+    assert code == 0, err
+    told = json.loads(out)
+    assert told["clients"] > 100 and 0 < told["accuracy"] < 1 and told["privacy_unit"] == "client"
+
+
+class Killed(BaseException):
+    """Nobody catches it."""
+
+
+@pytest.fixture
+def account(says):
+    budget = Budget(epsilon=20, delta=1e-2)
+    return Ledger("ledger.db").open("people", privacy_unit="client", budget=budget)
+
+
+PAID = f"{LINE} --delta 1e-2 --ledger ledger.db --account people --folder run"
+
+
+def rows_of(folder="run"):
+    """Return the figures of rounds that a folder shows, without their times."""
+    rows = [json.loads(line) for line in Path(folder, "metrics.jsonl").read_text().splitlines()]
+    return [{name: row[name] for name in ("step", "loss", "accuracy")} for row in rows]
+
+
+@pytest.mark.parametrize("more", ["--seed 3", "--seed 3 --noise skellam", ""])
+def test_a_run_that_died_goes_on_with_the_settings_that_its_folder_keeps(says, account, monkeypatch, more):
+    take_step = TrainingLoop.take_step
+
+    def dies(loop):
+        if loop.step == 2:
+            raise Killed
+        take_step(loop)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingLoop, "take_step", dies)
+        patch.setattr("sys.argv", ["sfumato", *PAID.split(), *more.split()])
+        with pytest.raises(Killed):
+            cli.main()
+    shown = rows_of()
+    code, out, err = says("federate --resume --folder run --json")
+    assert code == 0, err
+    assert len(account.releases()) == 1  # charged once
+    assert len(shown) == 2 and rows_of()[:2] == shown and len(rows_of()) == 3  # nothing is drawn again
+    told = json.loads(out)
+    assert told["settings"]["clients"] == 20 and told["account"] == "people"
+    if more:
+        assert says(f"{LINE} --delta 1e-2 --folder whole {more}")[0] == 0
+        assert rows_of() == rows_of("whole")
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--epsilon 3", "another value of --epsilon"),
+        ("mnist", "another value of the data"),
+        ("--clients 30", "another value of --clients"),
+        ("--noise skellam", "another value of --noise"),
+        ("--local-epochs 2", "another value of --local-epochs"),
+        ("--seed 4", "another value of --seed"),
+    ],
+)
+def test_flags_that_contradict_the_run_are_refused_by_name(says, flags, said):
+    keep(FederationSettings(data="digits", epsilon=8.0, clients=20, local_epochs=1, seed=1), "run")
+    code, _, err = says(f"federate {flags} --resume --folder run")
+    assert code == 2 and said in " ".join(err.split())
+
+
+def test_there_is_nothing_to_resume_without_a_folder_or_a_run(says):
+    code, _, err = says("federate --resume")
+    assert code == 2 and "without --folder" in err
+    code, _, err = says(f"{LINE} --resume --folder none")
+    assert code == 2 and "no run in" in err and not Path("none").exists()
+
+
+HANGS = """
+import signal
+from pathlib import Path
+from sfumato.cli import main
+from sfumato.training.loop import TrainingLoop
+
+take_step = TrainingLoop.take_step
+
+def hangs(loop):
+    if loop.step == 2:
+        Path("hangs").touch()
+        signal.pause()
+    take_step(loop)
+
+TrainingLoop.take_step = hangs
+main()
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_in_a_round_is_resumed_and_charged_once(says, account):
+    process = subprocess.Popen([sys.executable, "-c", HANGS, *PAID.split()])
+    try:
+        while not Path("hangs").exists() and process.poll() is None:
+            time.sleep(0.05)
+    finally:
+        process.kill()  # SIGKILL
+        assert process.wait() == -signal.SIGKILL
+    shown = rows_of()
+    again = "from sfumato.cli import main; main()"
+    code = subprocess.run([sys.executable, "-c", again, "federate", "--resume", "--folder", "run"]).returncode
+    assert code == 0 and len(account.releases()) == 1
+    assert len(shown) == 2 and rows_of()[:2] == shown and len(rows_of()) == 3
 
 
 @pytest.mark.parametrize(

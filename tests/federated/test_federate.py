@@ -6,14 +6,15 @@ import torch
 from torch import nn
 
 from sfumato import Budget, Ledger
-from sfumato.datasets import load
+from sfumato.datasets import Examples, load
 from sfumato.errors import BudgetExceededError, InvalidParameterError
 from sfumato.federated.clients.client_rows import AssignedRows, LazyRows
 from sfumato.federated.clients.local_training import LocalTraining, local_update
-from sfumato.federated.clients.partitions import iid
+from sfumato.federated.clients.partitions import by_user, iid
 from sfumato.federated.federate import federate
 from sfumato.testing import seeded
 from sfumato.training import AdaptiveClip, BandedNoise, Clipping, CyclicBatches
+from sfumato.training.models import networks
 
 LOCAL = LocalTraining(epochs=1, batch_size=4, learning_rate=0.2)
 
@@ -59,6 +60,71 @@ def test_one_client_moves_the_model_by_at_most_the_clip_norm(poison):
     without = federated(AssignedRows((x, y), owner.where(owner != 3, -1), clients=10), **once)
     moved = [a - b for a, b in zip(with_client.model.parameters(), without.model.parameters(), strict=True)]
     assert torch.cat([part.flatten() for part in moved]).norm() <= 0.1 / 10 * (1 + 1e-3)
+
+
+@pytest.mark.parametrize("count", [0, 1, 30, 3000])
+def test_a_client_of_any_size_moves_the_model_by_at_most_the_clip_norm_if_rows_are_weights(count):
+    x, y = rows()
+    owner = torch.arange(60) % 10
+    others = owner != 3
+    large = torch.full((count, 3), 50.0), torch.zeros(count, dtype=torch.int64)
+    data = torch.cat([x[others], large[0]]), torch.cat([y[others], large[1]])
+    owners = torch.cat([owner[others], torch.full((count,), 3)])
+    once = {"rounds": 1, "noise_multiplier": 1e-9, "clip_norm": 0.1}
+    weighted = LocalTraining(epochs=1, batch_size=32, learning_rate=0.2, full_weight_rows=30)
+    with_client = federated(AssignedRows(data, owners, clients=10), local=weighted, **once)
+    plain = AssignedRows((x, y), owner.where(others, -1), clients=10)
+    without = federated(plain, local=weighted, **once)
+    moved = [a - b for a, b in zip(with_client.model.parameters(), without.model.parameters(), strict=True)]
+    assert torch.cat([part.flatten() for part in moved]).norm() <= 0.1 / 10 * (1 + 1e-3)
+    assert "divided by 30, at most 1" in without.statement()
+
+
+def unreadable():
+    raise OSError("secret path")
+
+
+BAD = {
+    "nothing": lambda: rows(0),
+    "zeros": lambda: (torch.zeros(6, 3), torch.zeros(6, dtype=torch.int64)),
+    "enormous": lambda: (torch.full((6, 3), 3e38), torch.ones(6, dtype=torch.int64)),
+    "not a number": lambda: (torch.full((6, 3), torch.nan), torch.zeros(6, dtype=torch.int64)),
+    "no class": lambda: (torch.ones(6, 3), torch.full((6,), 99)),
+    "another shape": lambda: (torch.ones(6, 5), torch.zeros(6, dtype=torch.int64)),
+    "another type": lambda: (torch.ones(6, 3).double(), torch.zeros(6, dtype=torch.int64)),
+    "unreadable": unreadable,
+}
+
+
+@pytest.mark.parametrize("noise", [None, "skellam"])
+@pytest.mark.parametrize("kind", BAD)
+def test_a_bad_client_moves_the_model_by_at_most_the_clip_norm_and_is_not_logged(kind, noise, caplog, capfd):
+    def run(read):
+        held = LazyRows(lambda client: read() if client == 3 else rows(6), clients=10, like=rows(0))
+        quiet = {"noise_multiplier": 1e-9 if noise is None else 1e-3, "noise": noise}
+        return federated(held, rounds=1, clip_norm=0.1, **quiet)
+
+    with caplog.at_level("DEBUG", logger="sfumato"):
+        bad, without = run(BAD[kind]), run(lambda: rows(0))
+    moved = [a - b for a, b in zip(bad.model.parameters(), without.model.parameters(), strict=True)]
+    rounding = 1e-3 if noise is None else 0.05  # to integers
+    assert torch.cat([part.flatten() for part in moved]).norm() <= 0.1 / 10 * (1 + rounding)
+    assert bad.price.epsilon == without.price.epsilon
+    assert "secret" not in caplog.text + "".join(capfd.readouterr())
+
+
+def test_a_round_without_clients_is_noise_alone_and_counts():
+    read = []
+
+    def reading(client):
+        read.append(client)
+        return rows(6)
+
+    before = network()
+    run = federated(LazyRows(reading, clients=10, like=rows(0)), expected_cohort_size=1e-9)
+    assert not read and run.mechanism.steps == 3
+    moved = [a - b for a, b in zip(run.model.parameters(), before.parameters(), strict=True)]
+    assert all(part.any() for part in moved)
 
 
 def test_a_client_that_cannot_be_read_stops_nothing():
@@ -117,6 +183,23 @@ def test_every_way_to_run_a_federation_takes_its_rounds(options):
     run = federated(iid(rows(), clients=10), model=model, **options)
     assert run.mechanism.steps == 3
     assert any(not torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("kind", ["mlp", "cnn", "lstm"])
+def test_networks_of_users_are_trained(kind):
+    draws = torch.Generator().manual_seed(0)
+    if kind == "lstm":
+        text = torch.randint(0, 11, (60, 7), generator=draws)
+        model, pair, loss = networks.lstm(11), (text[:, :-1], text[:, 1:]), networks.next_token_cross_entropy
+    else:
+        model = networks.for_shape((1, 8, 8), 10, kind)
+        pair = torch.randn(60, 1, 8, 8, generator=draws), torch.randint(0, 10, (60,), generator=draws)
+        loss = LOCAL.loss
+    before = copy.deepcopy(model.state_dict())
+    clients = by_user(Examples(*pair, user_ids=torch.arange(60) % 10))
+    run = federated(clients, model=model, local=LocalTraining(batch_size=4, loss=loss), rounds=2)
+    assert run.mechanism.steps == 2 and run.guarantee.privacy_unit == "client"
+    assert all(not torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
 @pytest.mark.parametrize(

@@ -221,14 +221,19 @@ def _replaced(event: dp.PoissonSampledDpEvent, relation: Relation) -> Pair:
 @_dominating.register
 def _(event: events.TruncatedPoissonSampledDpEvent, relation: Relation) -> tuple[Pair, Pair]:
     scale = events.gaussian_scale(event.event)
-    if scale is None:
-        raise _unsupported(event, relation, "Only Gaussian noise is known there; use Poisson sampling.")
-    rate = event.sampling_probability
-    not_full = _dominating(dp.PoissonSampledDpEvent(rate, dp.GaussianDpEvent(scale)), relation)
+    mu = 1 / scale if scale is not None else integer_noise.joint_shift(events.leaves(event.event))
+    if mu is None or (scale is None and relation is not Relation.ADD_REMOVE):
+        raise _unsupported(
+            event,
+            relation,
+            "Known there: Gaussian noise; integer noise for add-remove neighbors. Else use Poisson sampling.",
+        )
+    rate, inside = event.sampling_probability, event.event if scale is None else dp.GaussianDpEvent(scale)
+    not_full = _dominating(dp.PoissonSampledDpEvent(rate, inside), relation)
     chance = truncation_chance(rate, event.batch_size, event.public_size)
-    if chance == 0:
+    if chance == 0 or mu == math.inf:  # outcomes that are told apart in any case do not depend on the rest
         return not_full
-    full = _displaced(2 / scale, rate, relation)
+    full = _displaced(2 * mu, rate, relation)
     remove, add = (Mixture(pairs, (1 - chance, chance)) for pairs in zip(not_full, full, strict=True))
     return (
         (remove, remove) if not_full[0] is not_full[1] and full[0] is full[1] else (remove, add)
@@ -236,14 +241,15 @@ def _(event: events.TruncatedPoissonSampledDpEvent, relation: Relation) -> tuple
 
 
 def _displaced(mu: float, rate: float, relation: Relation) -> tuple[Pair, Pair]:
-    """Return the pairs of a unit that, where it is sampled, takes the place of another one: shift `mu`."""
-    absent = relation is Relation.ADD_REMOVE  # then the neighbor's batch is the one without the unit
-    if rate == 1:
-        pair = Gaussian(mu if absent else 2 * mu, attained=False)
-        return pair, pair
-    if absent:
-        return PoissonRemove(Gaussian(mu), rate), PoissonAdd(Gaussian(mu), rate)
-    pair = PoissonReplace(mu, rate)
+    """Return the pairs of a unit that, where it is sampled, takes the place of another one: shift `mu`.
+
+    Two integer contributions differ by an integer vector, to which the lemma of `integer_noise` applies as it
+    is: its shift grows with the norm, and sampling a unit that is absent otherwise keeps the order (step 5).
+    """
+    if relation is Relation.ADD_REMOVE:  # then the neighbor's batch is the one without the unit
+        pair = _bounding(mu, relation)
+        return (pair, pair) if rate == 1 else (PoissonRemove(pair, rate), PoissonAdd(pair, rate))
+    pair = Gaussian(2 * mu, attained=False) if rate == 1 else PoissonReplace(mu, rate)
     return pair, pair
 
 

@@ -188,7 +188,8 @@ class TruncatedPoissonSampledDpEvent(DpEvent):
     """A mechanism on a Poisson sample that is cut to a uniformly random `batch_size` of it if it is larger.
 
     The cost is monotone in `public_size`, so the price holds for every smaller data set. Only noise on sums
-    of bounded contributions is priced inside: Gaussians, of which several may share one sample.
+    of bounded contributions is priced inside: Gaussians, of which several may share one sample; for
+    add-remove neighbors integer noise of many parties, too.
 
     Args:
         sampling_probability: The chance that a unit is drawn, before the sample is cut.

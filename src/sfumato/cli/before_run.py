@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checks of `sfumato train` before a run is charged.
+"""The checks of `sfumato train` and `sfumato federate` before a run is charged.
 
 Settings, files and folders are checked here, and the page is tried: a run whose result could not be shown
 would be spent for nothing. A folder is inspected before anything is written. A folder that holds a finished
@@ -7,10 +7,12 @@ run, or that another process trains in, is refused unchanged. An existing page i
 one.
 """
 
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 
 from sfumato.accounting.default_delta import default_delta
+from sfumato.cli.federation_settings import FederationSettings
 from sfumato.cli.own_data import OwnData
 from sfumato.cli.places import account_at, begin_page, require_apart
 from sfumato.cli.settings import TrainSettings, keep, kept, read_config
@@ -20,7 +22,7 @@ from sfumato.ledger import Account
 from sfumato.training import distributed
 from sfumato.training.record.run_folder import RunFolder
 
-__all__ = ["account_of", "begin", "merged", "run_writes", "with_delta"]
+__all__ = ["account_of", "begin", "merged", "run_writes", "take_places", "with_delta"]
 
 
 def merged(said: TrainSettings, *, config: str | None, resume: bool) -> TrainSettings:
@@ -53,14 +55,25 @@ def begin(settings: TrainSettings, *, resume: bool) -> None:
     """
     if distributed.global_rank() != 0:
         return
-    require_apart(
-        run_writes(settings.folder, settings.report),
-        {
-            "the private data": settings.data if settings.is_own else None,
-            "the data of --evaluation": settings.evaluation,
-            "the ledger": settings.ledger,
-        },
-    )
+    read = {
+        "the private data": settings.data if settings.is_own else None,
+        "the data of --evaluation": settings.evaluation,
+        "the ledger": settings.ledger,
+    }
+    take_places(settings, read, resume=resume)
+
+
+def take_places(
+    settings: TrainSettings | FederationSettings, read: Mapping[str, str | None], *, resume: bool
+) -> None:
+    """Try a folder and a page, and keep the settings of a new run in the folder.
+
+    Args:
+        settings: The settings, with the folder and the page, if there are any.
+        read: Files and folders that are read, by what the command calls them.
+        resume: Whether the run in the folder goes on.
+    """
+    require_apart(run_writes(settings.folder, settings.report), read)
     folder = None if settings.folder is None else RunFolder(settings.folder)
     with nullcontext() if folder is None else folder.taken(resume=resume):
         if settings.report is not None:
@@ -79,7 +92,7 @@ def run_writes(folder: str | None, report: str | None) -> list[tuple[str, str | 
     return [*written, *(("--folder", file) for file in files)]
 
 
-def _keep(settings: TrainSettings, folder: RunFolder) -> None:
+def _keep(settings: TrainSettings | FederationSettings, folder: RunFolder) -> None:
     try:
         keep(settings, folder.path)
     except OSError as error:

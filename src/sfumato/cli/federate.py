@@ -34,7 +34,9 @@ give_flags(
     data="digits, mnist, fashion-mnist or shakespeare.",
     more={
         "resume": (
-            Annotated[bool, typer.Option("--resume", help="Continue the run in --folder; repeat its flags.")],
+            Annotated[
+                bool, typer.Option("--resume", help="Continue the run in --folder, which keeps its settings.")
+            ],
             False,
         ),
         "as_json": (Json, False),

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command `sfumato federate`: from settings to a model that was learned from simulated clients.
 
-Failure    Settings, the account and the page are checked before the charge.
+Failure    Settings, the account, the folder and the page are checked before the charge. The folder keeps the
+           settings, so that an interrupted run goes on with `--resume --folder FOLDER`: it is not charged
+           again, and flags that contradict the settings are refused.
 """
 
 import json
@@ -12,10 +14,11 @@ from torch import nn
 
 from sfumato import _check
 from sfumato.accounting.default_delta import delta_note
-from sfumato.cli.before_run import run_writes
+from sfumato.cli.before_run import take_places
 from sfumato.cli.devices import device_named
 from sfumato.cli.federation_settings import FederationSettings
-from sfumato.cli.places import account_at, begin_page, require_apart
+from sfumato.cli.places import account_at
+from sfumato.cli.settings import kept, require_same
 from sfumato.cli.show import show_facts, show_text, waiting
 from sfumato.datasets import Dataset, load
 from sfumato.errors import InvalidParameterError
@@ -41,13 +44,15 @@ from sfumato.training.random_state import same_draws
 
 __all__ = ["run"]
 
+_FREE: Final = ("folder", "device", "ledger", "report")  # may be others when a run is resumed
 _ALPHA: Final = 0.3
 _COUNT_NOISE: Final = 10.0  # of the noisy count that an adaptive clip norm follows
 _ADAM_RATE: Final = 0.01
 
 
-def run(settings: FederationSettings, *, resume: bool, as_json: bool) -> None:
+def run(said: FederationSettings, *, resume: bool, as_json: bool) -> None:
     """Train as the flags and the defaults of the data set say, and show the result."""
+    settings = _resumed(said) if resume else said
     if settings.data is None:
         raise InvalidParameterError("pass what to learn from: `sfumato federate digits --epsilon 8`.")
     recipe = federation_recipe(settings.data)
@@ -60,13 +65,22 @@ def run(settings: FederationSettings, *, resume: bool, as_json: bool) -> None:
     with waiting("Loading"):
         data = load(settings.data)
         clients = _clients(settings, recipe, data)
-    require_apart(run_writes(settings.folder, settings.report), {"the ledger": settings.ledger})
-    if settings.report is not None:
-        begin_page(settings.report)
-    done = _trained(settings, recipe, data, clients, account, resume=resume)
+    model = _model(settings, recipe, data)
+    take_places(settings, {"the ledger": settings.ledger}, resume=resume)
+    done = _trained(settings, recipe, data, model, clients, account, resume=resume)
     if settings.report is not None:
         done.report(settings.report, title=f"{data.name}, learned from {len(clients)} clients")
     _show(settings, done, data, clients, as_json=as_json)
+
+
+def _resumed(said: FederationSettings) -> FederationSettings:
+    """Return the settings of the run in a folder, with flags that may change."""
+    if said.folder is None:
+        raise InvalidParameterError("there is nothing to resume without --folder.")
+    before = kept(said.folder, FederationSettings)
+    if before.given():  # else it was not started from here: the run itself refuses other settings
+        require_same(said, before, folder=said.folder, free=_FREE)
+    return said.over(before)
 
 
 def _clients(settings: FederationSettings, recipe: FederationRecipe, data: Dataset) -> ClientRows:
@@ -97,6 +111,7 @@ def _trained(
     settings: FederationSettings,
     recipe: FederationRecipe,
     data: Dataset,
+    model: nn.Module,
     clients: ClientRows,
     account: Account | None,
     *,
@@ -105,13 +120,15 @@ def _trained(
     cohort = _or(settings.cohort, max(1.0, recipe.cohort_share * len(clients)))
     purpose = settings.purpose or f"federated training on {settings.data}"
     return federate(
-        _model(settings, recipe, data),
+        model,
         clients,
         rounds=_or(settings.rounds, recipe.rounds),
         expected_cohort_size=cohort,
         local=_local(settings, recipe, data),
         noise=_noise(settings),
-        evaluation=Evaluation(data=data.test, score=score_for(data)),
+        evaluation=Evaluation(
+            data=data.test, score=score_for(data), evaluate_every=_or(settings.evaluate_every, 1)
+        ),
         runtime=Runtime(device=device_named(settings.device)),
         generator=None if settings.seed is None else seeded(settings.seed),
         resume=resume,
@@ -142,6 +159,7 @@ def _local(settings: FederationSettings, recipe: FederationRecipe, data: Dataset
         batch_size=_or(settings.local_batch_size, local.batch_size),
         learning_rate=_or(settings.local_learning_rate, local.learning_rate),
         proximal=_or(settings.proximal, local.proximal),
+        full_weight_rows=_or(settings.full_weight_rows, local.full_weight_rows),
         loss=loss_for(data),
     )
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The settings of `sfumato federate`: one list, of which the flags of the command are made."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sfumato.cli.flags import flag
@@ -32,9 +32,11 @@ class FederationSettings:
     local_batch_size: int | None = flag("Rows of a client's step.")
     local_learning_rate: float | None = flag("The rate of a client's SGD.")
     proximal: float | None = flag("The weight of FedProx's term.")
+    full_weight_rows: int | None = flag("Clients with fewer rows count less; those with more as one of them.")
     server: str | None = flag("The server's optimizer: average (the default), momentum or adam.")
     server_learning_rate: float | None = flag("Its rate; 1, or 0.01 for adam.")
     bands: int | None = flag("Ask clients in cycles, with noise that is correlated over so many rounds.")
+    evaluate_every: int | None = flag("After how many rounds to measure on test rows; each one if not said.")
     device: str | None = flag("Where to compute: cpu or cuda.")
     ledger: str | None = flag("Charge the run to an account of this ledger.")
     account: str | None = flag("The account in that ledger.")
@@ -42,6 +44,10 @@ class FederationSettings:
     folder: str | None = flag("Where checkpoints, metrics and weights go.")
     report: str | None = flag("Write a page with the curves here.")
     seed: int | None = flag("For study only: noise from a seed protects nobody.")
+
+    def over(self, below: "FederationSettings") -> "FederationSettings":
+        """Return these settings, and those of `below` for what is not set here."""
+        return replace(below, **self.given())
 
     def given(self) -> dict[str, Any]:
         """Return what is set, by name."""

@@ -8,7 +8,7 @@ drawn from, by whatever method it was made. Nothing is charged again.
 from pathlib import Path
 from typing import Final
 
-from sfumato.cli.settings import kept
+from sfumato.cli.settings import kept, require_same
 from sfumato.cli.synthesis_settings import SynthesisSettings
 from sfumato.errors import InvalidParameterError
 from sfumato.generative.generator import GENERATOR
@@ -36,21 +36,11 @@ def resumed(said: SynthesisSettings, *, default: str) -> SynthesisSettings:
             "begin again, which is charged anew."
         )
     before = kept(said.out, SynthesisSettings)
-    _require_same(said, before)
-    _require_unfinished(Path(said.out), before.method or default)
-    return said.over(before)
-
-
-def _require_same(said: SynthesisSettings, before: SynthesisSettings) -> None:
     if not before.given():
         raise InvalidParameterError(f"there is no run in {said.out!r} to resume. Leave --resume out.")
-    for name, value in said.given().items():
-        if name not in _FREE and value != getattr(before, name):
-            called = "the data" if name == "data" else f"--{name.replace('_', '-')}"
-            raise InvalidParameterError(
-                f"the run in {said.out!r} was started with another value of {called}. Leave it out: the "
-                "folder keeps its settings."
-            )
+    require_same(said, before, folder=said.out, free=_FREE)
+    _require_unfinished(Path(said.out), before.method or default)
+    return said.over(before)
 
 
 def _require_unfinished(folder: Path, method: str) -> None:

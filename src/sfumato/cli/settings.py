@@ -3,7 +3,8 @@
 
 `TrainSettings` is the one list: the flags of the command, the keys of the file and the settings that a run
 folder keeps are its fields. Flags override the file, and the file overrides the defaults. A run with a folder
-keeps its settings there, so that `--resume` needs nothing else; `sfumato synthesize` keeps its own alike.
+keeps its settings there, so that `--resume` needs nothing else; `synthesize` and `federate` keep
+their own alike.
 
 Failure    An unknown key is an error that names the nearest known one; so is a value of the wrong kind. A
            misspelled privacy setting is never ignored.
@@ -12,7 +13,7 @@ Failure    An unknown key is an error that names the nearest known one; so is a 
 import difflib
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar, overload
@@ -21,7 +22,7 @@ from sfumato import _files
 from sfumato.cli.flags import flag
 from sfumato.errors import InvalidParameterError
 
-__all__ = ["PUBLIC_SETS", "TrainSettings", "keep", "kept", "read_config"]
+__all__ = ["PUBLIC_SETS", "TrainSettings", "keep", "kept", "read_config", "require_same"]
 
 PUBLIC_SETS = (
     "digits",
@@ -186,6 +187,24 @@ def keep(settings: _Settings, folder: str | Path) -> None:
     place = _place(folder)
     place.parent.mkdir(parents=True, exist_ok=True)
     _files.write_whole(place, (json.dumps(settings.given(), indent=2) + "\n").encode())
+
+
+def require_same(said: _Settings, before: _Settings, *, folder: str, free: Collection[str]) -> None:
+    """Raise if flags contradict the settings that a run was started with.
+
+    Args:
+        said: The flags.
+        before: The settings that the folder keeps.
+        folder: The folder of the run.
+        free: The names of settings that may change.
+    """
+    for name, value in said.given().items():
+        if name not in free and value != getattr(before, name):
+            called = "the data" if name == "data" else f"--{name.replace('_', '-')}"
+            raise InvalidParameterError(
+                f"the run in {folder!r} was started with another value of {called}. Leave it out: the "
+                "folder keeps its settings."
+            )
 
 
 @overload

@@ -30,6 +30,7 @@ from sfumato.training.engine.contributions import (
     Contributor,
     NoisySummer,
     refuse_other_units,
+    require_room,
     summation_of,
 )
 from sfumato.training.engine.gradients import PrivateGradients
@@ -358,6 +359,7 @@ def private_gradients(
     if step.summation is not None:
         for noise_multiplier, _ in mechanism.noise:
             step.summation.scaled(noise_multiplier)  # what cannot be summed is refused before it is paid for
+    require_room(runtime.engine, mechanism.sampling)
     _require_marked(runtime.engine, generator)
     return PrivateGradients(
         model if audited is None else audited.host(model),

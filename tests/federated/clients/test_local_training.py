@@ -48,6 +48,31 @@ def test_an_update_is_that_of_torch_s_optimizer(training):
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
+@pytest.mark.parametrize(("full", "weight"), [(None, 1.0), (7, 1.0), (3, 1.0), (14, 0.5), (70, 0.1)])
+def test_a_client_with_fewer_rows_counts_less_and_none_counts_more(full, weight):
+    model = nn.Linear(3, 2)
+    plain = local_update(model, ROWS, LocalTraining(), client=3, step=5)
+    found = local_update(model, ROWS, LocalTraining(full_weight_rows=full), client=3, step=5)
+    assert all(torch.allclose(found[name], weight * plain[name], atol=1e-9) for name in plain)
+    said = LocalTraining(full_weight_rows=full).statement()
+    assert ("at most 1" in said) == (full is not None)
+
+
+def test_a_recurrent_model_is_left_as_it_was():
+    model = nn.LSTM(3, 4)
+    flat, refs = model._flat_weights, model._flat_weight_refs
+    weights, seen = list(flat), list(refs)
+
+    def loss(called, x):
+        return called(x[:, None])[0].sum((1, 2))
+
+    training = LocalTraining(loss=loss, batch_size=2, epochs=2)
+    update = local_update(model, (ROWS[0],), training, client=0, step=0)
+    assert all(value.any() for value in update.values())
+    assert model._flat_weights is flat and model._flat_weight_refs is refs
+    assert all(a is b for a, b in zip(flat + refs, weights + seen, strict=True))
+
+
 def test_a_client_without_rows_has_an_update_of_zeros():
     none = torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64)
     found = local_update(nn.Linear(3, 2), none, LocalTraining(), client=0, step=0)
@@ -71,7 +96,14 @@ def test_frozen_parameters_have_no_update():
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"epochs": 0}, {"batch_size": 0}, {"learning_rate": 0.0}, {"proximal": -1.0}, {"momentum": -1.0}],
+    [
+        {"epochs": 0},
+        {"batch_size": 0},
+        {"learning_rate": 0.0},
+        {"proximal": -1.0},
+        {"momentum": -1.0},
+        {"full_weight_rows": 0},
+    ],
 )
 def test_settings_out_of_range_are_refused(wrong):
     with pytest.raises(InvalidParameterError):

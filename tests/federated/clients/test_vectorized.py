@@ -20,7 +20,7 @@ SIZES = [7, 0, 3, 16, 1, 5]
 SETTINGS = [
     LocalTraining(batch_size=4),
     LocalTraining(epochs=2, batch_size=3, momentum=0.9, learning_rate=0.05),
-    LocalTraining(epochs=2, batch_size=5, proximal=0.5),
+    LocalTraining(epochs=2, batch_size=5, proximal=0.5, full_weight_rows=6),
 ]
 COHORT = torch.tensor([4, 0, 1, 3, 5, 2])
 
@@ -320,7 +320,7 @@ def test_it_is_a_contributor_whose_description_says_how_clients_learn():
     assert isinstance(clients, Contributor)
     assert repr(clients) == (
         "VectorizedClients(clients=6, epochs=2, batch_size=3, learning_rate=0.05, momentum=0.9, "
-        "proximal=0.0, loss=cross_entropy)"
+        "proximal=0.0, full_weight_rows=None, loss=cross_entropy)"
     )
 
 

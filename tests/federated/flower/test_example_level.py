@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
+import logging
+
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 from sfumato import Budget, Ledger
@@ -64,6 +68,58 @@ def test_a_round_is_dp_sgd_from_the_model_of_the_server():
     )
     assert torch.equal(reply.content["arrays"].to_torch_state_dict()["weight"], model.weight)
     assert dict(reply.content["metrics"]) == {"num-examples": 1}
+
+
+any_float = st.floats(width=32)
+
+
+@settings(max_examples=15)
+@given(st.tuples(any_float, any_float, any_float), st.integers(-3, 9))
+def test_one_example_moves_a_step_by_at_most_the_clip_norm_whatever_it_is(values, label):
+    """One step over all examples, with the noise repeated: what is left is the move of the clipped sum."""
+
+    def replied(keep, changed=None):
+        def rows(_context):
+            x, y = (part.clone() for part in rows_of(_context))
+            if changed is not None:
+                x[0], y[0] = torch.tensor(changed[0]), changed[1]
+            return (x, y) if keep else (x[1:], y[1:])
+
+        whole = {"rounds": 1, "local_steps": 1, "expected_batch_size": 40, "clip_norm": 0.5}
+        reply = client(rows, generator=seeded(2), learning_rate=1.0, **whole)(asked(), context(partition=0))
+        assert not reply.has_error()
+        state = reply.content["arrays"].to_torch_state_dict()
+        return torch.cat([value.flatten() for value in state.values()])
+
+    moved = (replied(True, (values, label)) - replied(False)).norm()
+    assert moved <= 0.5 / 40 * (1 + 1e-3)
+
+
+def test_a_client_that_is_killed_while_it_learns_has_answered_the_round(tmp_path):
+    class Killed(BaseException):
+        pass
+
+    def killed(_context):
+        raise Killed
+
+    def account(_context):
+        budget = Budget(epsilon=20, delta=1e-5)
+        return Ledger(tmp_path / "own.db").open("my rows", privacy_unit="example", budget=budget)
+
+    with pytest.raises(Killed):
+        client(killed, account_of=account)(asked(1), context())
+    replies = [client(account_of=account)(asked(number), context()) for number in range(1, 4)]
+    assert [reply.has_error() for reply in replies] == [False, False, True]  # three were planned
+    assert len(account(None).releases()) == 1
+
+
+def test_nothing_of_a_row_is_logged(caplog, capfd):
+    def rows(_context):
+        raise ValueError("a private value")
+
+    with caplog.at_level(logging.DEBUG):
+        client(rows)(asked(), context())
+    assert "private value" not in caplog.text + "".join(capfd.readouterr())
 
 
 def test_no_more_rounds_than_planned_are_answered_and_the_charge_is_one(tmp_path):

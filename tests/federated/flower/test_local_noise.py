@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
+import logging
 import math
 
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy.stats import kstest, norm
 
 from sfumato.accounting.guarantee import Relation
@@ -72,6 +75,47 @@ def test_an_app_that_fails_replies_with_noise_alone(app):
     assert replied(app) == pytest.approx([1.0, 2.0], abs=1e-4)
     clear = noise(noise_multiplier=1.0)
     assert not np.allclose(replied(app, clear), [1.0, 2.0], atol=1e-4)
+
+
+any_float = st.floats(width=32)
+
+
+@settings(max_examples=40)
+@given(st.tuples(any_float, any_float))
+def test_one_reply_moves_by_at_most_the_clip_norm_whatever_was_learned(values):
+    moved = np.asarray(replied(learned(values)), dtype=np.float64) - [1.0, 2.0]
+    assert np.linalg.norm(moved) <= 2.0 * (1 + 1e-4)
+
+
+def test_a_message_that_comes_twice_is_two_rounds(tmp_path):
+    """Each answer has fresh noise: a server that asks again, or was restarted, gets another release."""
+    mod = noise(rounds=2, account_of=account_in(tmp_path, epsilon=8.0))
+    asked = message_of([1.0, 2.0])
+    first, second, third = (mod(asked, context(), learned([1.0, 2.0])) for _ in range(3))
+    assert not np.array_equal(*(r.content["arrays"]["weight"].numpy() for r in (first, second)))
+    assert third.has_error()
+
+
+def test_a_client_that_is_killed_while_it_learns_has_answered_the_round(tmp_path):
+    class Killed(BaseException):
+        pass
+
+    def killed(message, _context):
+        raise Killed
+
+    mod = noise(rounds=2, account_of=account_in(tmp_path, epsilon=8.0))
+    with pytest.raises(Killed):
+        mod(message_of([1.0, 2.0]), context(), killed)
+    replies = [mod(message_of([1.0, 2.0]), context(), learned([1.0, 2.0])) for _ in range(2)]
+    assert [reply.has_error() for reply in replies] == [False, True]
+
+
+@pytest.mark.parametrize("app", [raising, learned([np.nan, 7.25]), learned([7.25, 2.0, 3.0])])
+def test_nothing_that_was_learned_is_logged(app, caplog, capfd):
+    with caplog.at_level(logging.DEBUG):
+        replied(app)
+    said = caplog.text + "".join(capfd.readouterr())
+    assert "private" not in said and "7.25" not in said
 
 
 def test_an_app_that_changes_its_message_moves_no_more_than_the_norm():

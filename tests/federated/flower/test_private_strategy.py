@@ -81,9 +81,20 @@ def test_a_rate_or_an_optimizer_of_the_server_is_used():
     assert torch.allclose(adam.model.weight, before + 0.01, atol=1e-3)
 
 
-@pytest.mark.parametrize("kind", HOSTILE)
-def test_hostile_clients_do_not_stop_a_run_and_it_is_accounted_as_any_other(kind):
-    hostile = started(LocalGrid(dict.fromkeys((1, 2, 3, 4), HOSTILE[kind])), rounds=2, timeout=0.01)
+ALSO = {
+    "nan": moved(float("nan")),
+    "infinite": moved(float("inf")),
+    "enormous": moved(1e38),
+    "twice": lambda message: moved(1.0)(message) + moved(5.0)(message),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE | ALSO)
+def test_hostile_clients_do_not_stop_a_run_and_it_is_accounted_as_any_other(kind, caplog, capfd):
+    node = (HOSTILE | ALSO)[kind]
+    hostile = started(LocalGrid(dict.fromkeys((1, 2, 3, 4), node)), rounds=2, timeout=0.01)
+    said = caplog.text + "".join(capfd.readouterr())
+    assert "what a client says" not in said and "no message" not in said
     assert hostile.run.price.epsilon == started(rounds=2).run.price.epsilon
     assert all(value.isfinite().all() for value in hostile.arrays.to_torch_state_dict().values())
 

@@ -2,14 +2,26 @@
 import numpy as np
 import pytest
 import torch
-from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from torch import nn
 
+from sfumato import Budget, Ledger
+from sfumato.accounting import events
+from sfumato.accounting.events import TruncatedPoissonSampledDpEvent
 from sfumato.errors import InvalidParameterError
 from sfumato.federated.secure_sum.flower_mod import RECORD, secure_sum_mod
 from sfumato.federated.secure_sum.flower_sums import GridSums
 from sfumato.federated.secure_sum.secure_sum import SecureSum
+from sfumato.training import (
+    Clipping,
+    DpSgd,
+    NoisyStep,
+    PoissonSampling,
+    Runtime,
+    TruncatedPoissonSampling,
+    train,
+)
 from sfumato.training.engine.contributions import NoisySummer
 
 NODES = [100, 200, 300, 400, 500]
@@ -20,12 +32,17 @@ def mechanism(**options):
     return SecureSum(**{**facts, **options})
 
 
-def moving(by):
+def moving(by, *, step=None):
+    """Return an app that moves the model; what is no number is raised."""
     app = ClientApp(mods=[secure_sum_mod()])
 
     @app.train()
     def train(message, context):
-        assert message.content["config"]["server-round"] == 3
+        assert step is None or message.content["config"]["server-round"] == step + 1
+        if isinstance(by, Exception):
+            raise by
+        if by == "shape":
+            return Message(RecordDict({"arrays": ArrayRecord([np.ones(9)])}), reply_to=message)
         state = message.content["arrays"].to_torch_state_dict()
         moved = {name: value - by for name, value in state.items()}
         return Message(RecordDict({"arrays": ArrayRecord(moved)}), reply_to=message)
@@ -41,12 +58,15 @@ class Buffered(nn.Linear):
         self.register_buffer("count", torch.zeros(3))
 
 
-def sums(grid, **options):
+def grid_of(grid, moves, *, step=None):
     nodes = grid({})
-    nodes.apps.update({node: moving(0.1 * i) for i, node in enumerate(NODES)})
-    from flwr.app import Context
+    nodes.apps.update({node: moving(by, step=step) for node, by in moves.items()})
+    nodes.contexts.update({node: Context(1, node, {}, RecordDict(), {}) for node in moves})
+    return nodes
 
-    nodes.contexts.update({node: Context(1, node, {}, RecordDict(), {}) for node in NODES})
+
+def sums(grid, **options):
+    nodes = grid_of(grid, {node: 0.1 * i for i, node in enumerate(NODES)}, step=2)
     return nodes, GridSums(nodes, NODES, mechanism(**options))
 
 
@@ -66,12 +86,115 @@ def test_a_batch_without_clients_is_noise_alone(grid):
     assert total is not None and np.abs(total["bias"].numpy()).max() < 0.2
 
 
-def test_a_batch_larger_than_the_cohort_and_too_many_drop_outs_give_no_sum(grid):
+def test_too_many_drop_outs_give_no_sum(grid):
     nodes, found = sums(grid)
-    assert found.noisy_sum(Buffered(), (torch.arange(5),), step=2, noise_multiplier=1e-3) is None
-    assert not nodes.received  # nobody was asked
     nodes.lost = {"vector": NODES}
     assert found.noisy_sum(Buffered(), (torch.arange(2),), step=2, noise_multiplier=1e-3) is None
+
+
+def test_a_batch_larger_than_the_cohort_is_refused_before_anybody_is_asked(grid):
+    nodes, found = sums(grid)
+    with pytest.raises(InvalidParameterError, match="cohort=4"):
+        found.noisy_sum(Buffered(), (torch.arange(5),), step=2, noise_multiplier=1e-3)
+    assert not nodes.received
+
+
+def test_any_batch_fits_a_cohort_of_all_nodes(grid):
+    assert sums(grid)[1].largest_batch == 4
+    _, found = sums(grid, cohort=5)
+    assert found.largest_batch is None
+    total = found.noisy_sum(Buffered(), (torch.arange(5),), step=2, noise_multiplier=1e-3)
+    assert np.abs(total["bias"].numpy() - 1.0).max() < 0.2
+
+
+@pytest.fixture
+def account(tmp_path):
+    budget = Budget(epsilon=40.0, delta=1e-2)
+    return Ledger(tmp_path / "ledger.db").open("people", privacy_unit="client", budget=budget)
+
+
+def run_of(nodes, sampling, account, *, folder=None, resume=False, **options):
+    """Train for three rounds on a grid."""
+    found = mechanism(**{"dimension": 2, "clip_norm": 1.0, "noise_multiplier": 2.0} | options)
+    run = DpSgd(
+        step=NoisyStep(clipping=Clipping(clip_norm=1.0), summation=found),
+        sampling=sampling,
+        noise=[(2.0, 3)],
+        relation="add-remove",
+    )
+    settings = {"public_size": 5, "delta": 1e-2, "progress": False, "privacy_unit": "client"}
+    settings |= {"account": account, "purpose": "a run", "folder": folder, "resume": resume}
+    settings |= {} if folder is None else {"checkpoint_every": 1}
+    model = nn.Linear(2, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    engine = GridSums(nodes, NODES, found)
+    return train(model, (torch.arange(5),), mechanism=run, runtime=Runtime(engine=engine), **settings)
+
+
+MOVES = {node: 0.1 * i for i, node in enumerate(NODES)}
+CUT = TruncatedPoissonSampling(sampling_rate=0.9, batch_size=4, public_size=5)
+
+
+def test_a_run_whose_batches_may_be_larger_than_the_cohort_is_refused_and_not_charged(grid, account):
+    nodes = grid_of(grid, MOVES)
+    with pytest.raises(InvalidParameterError, match="TruncatedPoissonSampling"):
+        run_of(nodes, PoissonSampling(sampling_rate=0.5), account)
+    assert not account.releases() and not nodes.received
+
+
+def test_batches_that_are_cut_to_the_cohort_are_priced_as_such(grid, account):
+    run = run_of(grid_of(grid, MOVES), CUT, account)
+    whole = run_of(grid_of(grid, MOVES), PoissonSampling(sampling_rate=0.9), account, cohort=5)
+    assert {type(part) for part in events.leaves(run.mechanism.event())} == {TruncatedPoissonSampledDpEvent}
+    assert run.price.epsilon > whole.price.epsilon  # that a batch was cut has a price
+    assert [release.event for release in account.releases()] == [
+        run.mechanism.event(),
+        whole.mechanism.event(),
+    ]
+
+
+def test_rounds_that_are_skipped_are_charged_and_move_nothing(grid, account):
+    nodes = grid_of(grid, MOVES)
+    nodes.lost = {"vector": NODES[:3]}
+    run = run_of(nodes, CUT, account)
+    assert not run.model.weight.any() and run.mechanism.steps == 3
+    (release,) = account.releases()
+    assert release.event == run.mechanism.event()
+
+
+def test_a_server_that_died_goes_on_in_new_sessions_and_is_charged_once(grid, account, tmp_path):
+    nodes = grid_of(grid, MOVES)
+    ask, folder = nodes.send_and_receive, tmp_path / "run"
+
+    def dies(messages, *, timeout=None):
+        if any(m.content["config"]["server-round"] == 2 for m in messages if "config" in m.content):
+            raise KeyboardInterrupt
+        return ask(messages, timeout=timeout)
+
+    nodes.send_and_receive = dies
+    with pytest.raises(KeyboardInterrupt):
+        run_of(nodes, CUT, account, folder=folder)
+    nodes.send_and_receive = ask
+    run = run_of(nodes, CUT, account, folder=folder, resume=True)
+    assert run.mechanism.steps == 3 and len(account.releases()) == 1
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e30, 0.0, RuntimeError("a row"), "late", "shape"])
+def test_one_client_moves_the_sum_by_at_most_the_clip_norm_whatever_it_sends(grid, bad, caplog):
+    def summed(by):
+        nodes = grid_of(grid, MOVES | {NODES[1]: 0.0 if by == "late" else by})
+        nodes.lost = {"vector": [NODES[1]]} if by == "late" else {}
+        quiet = mechanism(dimension=2, clip_norm=1.0, noise_multiplier=1e-6, cohort=5, bits=32)
+        model = nn.Linear(2, 1, bias=False)
+        found = GridSums(nodes, NODES, quiet)
+        with caplog.at_level("DEBUG", logger="sfumato"):
+            total = found.noisy_sum(model, (torch.arange(5),), step=0, noise_multiplier=1e-6)
+        assert not any("a row" in str(message) for message in nodes.received)
+        return total["weight"]
+
+    moved = (summed(bad) - summed(0.0)).norm()
+    assert moved <= 1.0 + 1e-3 and "a row" not in caplog.text
+    assert (moved > 0.9) == (bad == 1e30)  # the one that is usable and long is clipped
 
 
 def test_fewer_nodes_than_the_cohort_are_refused(grid):

@@ -7,7 +7,7 @@ from torch import nn
 
 from sfumato.errors import InvalidParameterError
 from sfumato.federated.messages.clipped_noise import ClippedNoise
-from sfumato.federated.vertical.parties import FeatureParty, LabelParty, check_alignment, each_row
+from sfumato.federated.vertical.parties import FeatureParty, LabelParty, check_alignment
 
 NOISE = ClippedNoise(noise_multiplier=1.0)
 
@@ -57,11 +57,6 @@ def test_a_row_that_makes_the_network_fail_has_zeros_and_others_stay():
     assert torch.equal(
         found, torch.stack([own.bottom.table.weight[1], torch.zeros(2), own.bottom.table.weight[2]])
     )
-
-
-def test_no_rows_have_no_embeddings():
-    found, usable = each_row(lambda row: row, torch.zeros(0, 3), blank=torch.zeros(2))
-    assert found.shape == (0, 2) and usable.shape == (0,)
 
 
 def test_row_gradients_are_those_of_autograd():

@@ -13,11 +13,13 @@ from sfumato.training import (
     Clipping,
     Contributor,
     PassSettings,
+    PoissonSampling,
     PrivateGradients,
     Runtime,
+    TruncatedPoissonSampling,
     train,
 )
-from sfumato.training.engine.contributions import NoisySummer, NoisySumPasses, summation_of
+from sfumato.training.engine.contributions import NoisySummer, NoisySumPasses, require_room, summation_of
 
 TINY_NOISE = 1e-9
 
@@ -159,7 +161,7 @@ class Noisy:
     def __init__(self, vectors, shape=(1, 2)):
         self.vectors, self.shape, self.asked = torch.as_tensor(vectors, dtype=torch.float32), shape, []
 
-    generator = None
+    generator, largest_batch = None, 4
 
     @property
     def summation(self):
@@ -192,6 +194,20 @@ def test_noisy_sums_of_other_shapes_or_of_units_with_several_rows_are_refused():
         passes.noisy_sum(1.0)
     with pytest.raises(InvalidParameterError, match="one unit a row"):
         passes.run((None, torch.tensor([0, 0])), 2, lambda sums: None)
+
+
+def test_batches_that_may_be_larger_than_a_sum_has_room_for_are_refused():
+    summer, anything = Noisy([[1.0, 2.0]]), Noisy([[1.0, 2.0]])
+    anything.largest_batch = None
+    cut = {
+        most: TruncatedPoissonSampling(sampling_rate=0.1, batch_size=most, public_size=9) for most in (4, 5)
+    }
+    require_room(summer, cut[4])
+    for engine in (anything, "auto"):
+        require_room(engine, PoissonSampling(sampling_rate=0.1))
+    for sampling in (PoissonSampling(sampling_rate=0.1), cut[5]):
+        with pytest.raises(InvalidParameterError, match=r"TruncatedPoissonSampling\(batch_size=4"):
+            require_room(summer, sampling)
 
 
 def test_only_a_noisy_summer_has_a_summation():

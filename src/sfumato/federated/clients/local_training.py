@@ -16,7 +16,8 @@ Source     McMahan et al. 2017, arXiv:1602.05629 (federated averaging); Li et al
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +44,9 @@ class LocalTraining:
         learning_rate: The rate of SGD.
         momentum: The momentum of SGD, which begins anew in each round.
         proximal: The weight of FedProx's term, half the squared distance from the model of the server.
+        full_weight_rows: The number of rows from which on a client counts fully. The update of a client with
+            fewer is multiplied by its share of this number. It is clipped afterwards, so that no client
+            counts more than the noise hides. Default: every client counts the same.
         loss: `loss(model, *rows)` returns one number for each row.
 
     Raises:
@@ -57,12 +61,29 @@ class LocalTraining:
     learning_rate: float = 0.1
     momentum: float = 0.0
     proximal: float = 0.0
+    full_weight_rows: int | None = None
     loss: Loss = cross_entropy
 
     def __post_init__(self) -> None:
         _check.count(epochs=self.epochs, batch_size=self.batch_size)
         _check.positive(learning_rate=self.learning_rate)
         _check.non_negative(proximal=self.proximal, momentum=self.momentum)
+        if self.full_weight_rows is not None:
+            _check.count(full_weight_rows=self.full_weight_rows)
+
+    def weight(self, count: int) -> float:
+        """Return what the update of a client is multiplied by, from 0 to 1.
+
+        Args:
+            count: How many rows the client has. It is private, and so is the weight.
+
+        Returns:
+            The weight.
+
+        >>> [LocalTraining(full_weight_rows=20).weight(count) for count in (0, 5, 20, 1000)]
+        [0.0, 0.25, 1.0, 1.0]
+        """
+        return 1.0 if self.full_weight_rows is None else min(1.0, count / self.full_weight_rows)
 
     def statement(self) -> str:
         """Return what a client answers with, in a sentence for statements.
@@ -71,9 +92,14 @@ class LocalTraining:
             The sentence.
         """
         passes = "pass" if self.epochs == 1 else "passes"
+        weighted = (
+            ""
+            if self.full_weight_rows is None
+            else f", times the number of its rows divided by {self.full_weight_rows}, at most 1"
+        )
         return (
             "A step is a round, and what is called the gradient of a client is its update: how far "
-            f"{self.epochs} {passes} of SGD over its own rows moved the model."
+            f"{self.epochs} {passes} of SGD over its own rows moved the model{weighted}."
         )
 
 
@@ -136,7 +162,8 @@ def local_update(
                     pull = training.proximal * (value - given[name])
                     speed[name].mul_(training.momentum).add_(gradient + pull)
                     value.sub_(training.learning_rate * speed[name])
-    return {name: given[name] - own[name].detach() for name in given}
+    weight = training.weight(row_trees.count(rows))
+    return {name: weight * (given[name] - own[name].detach()) for name in given}
 
 
 def _seed(*parts: object) -> int:
@@ -155,6 +182,7 @@ class WithValues(nn.Module):
     def __init__(self, model: nn.Module, values: dict[str, Tensor]) -> None:
         super().__init__()
         self._model, self._values = [model], values  # in a list: its parameters are not this module's
+        self._recurrent = [[module for module in model.modules() if isinstance(module, nn.RNNBase)]]
 
     def forward(self, *inputs: Any) -> Any:
         """Call the model.
@@ -165,4 +193,19 @@ class WithValues(nn.Module):
         Returns:
             What it returns.
         """
-        return functional_call(self._model[0], self._values, inputs)
+        with _flat_weights_kept(self._recurrent[0]):
+            return functional_call(self._model[0], self._values, inputs)
+
+
+@contextmanager
+def _flat_weights_kept(modules: Sequence[nn.RNNBase]) -> Generator[None]:
+    """Put back the lists of weights that recurrent modules make anew when they are called with other ones."""
+    names = ("_flat_weights", "_flat_weight_refs")
+    before = [(m.__dict__, {name: m.__dict__[name] for name in names}) for m in modules]
+    for held, lists in before:
+        held.update({name: list(values) for name, values in lists.items()})
+    try:
+        yield
+    finally:
+        for held, lists in before:
+            held.update(lists)

@@ -74,7 +74,7 @@ def stacked_updates(
         taken = [own[number] if number < len(own) else None for own in batches]
         index, weights = _aligned(taken, stack.slots, _width(training.batch_size, stack.slots))
         stack.take_step(row_trees.take(joined, index), weights)
-    return stack.updates(len(clients))
+    return stack.updates([training.weight(row_trees.count(rows)) for rows in held])
 
 
 def _batches(
@@ -153,6 +153,10 @@ class _Stack:
         mode.refuse_routes()
         return found
 
-    def updates(self, clients: int) -> dict[str, Tensor]:
-        """Return the parameters that were given minus those of each of the first clients."""
-        return {name: (self._given[name] - own)[:clients] for name, own in self._own.items()}
+    def updates(self, weights: Sequence[float]) -> dict[str, Tensor]:
+        """Return the parameters that were given minus those of the first clients, times their weights."""
+        count = len(weights)
+        return {
+            name: (self._given[name] - own)[:count] * own.new_tensor(weights).view(-1, *[1] * (own.dim() - 1))
+            for name, own in self._own.items()
+        }

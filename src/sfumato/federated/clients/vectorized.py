@@ -87,7 +87,7 @@ class VectorizedClients:
         loss = getattr(self._training.loss, "__qualname__", type(self._training.loss).__qualname__)
         settings = ", ".join(
             f"{name}={getattr(self._training, name)!r}"
-            for name in ("epochs", "batch_size", "learning_rate", "momentum", "proximal")
+            for name in ("epochs", "batch_size", "learning_rate", "momentum", "proximal", "full_weight_rows")
         )
         return f"VectorizedClients(clients={len(self._rows)}, {settings}, loss={loss})"
 

@@ -7,10 +7,13 @@ Guarantee  In each round the same number of clients is invited and adds noise: t
            Those who see models alone do not learn the batch, so the sampling of the run amplifies for them.
            The server knows the batch and sees every decoded sum: against the server a round costs
            `SecureSum.event()`, without sampling, each time it is run.
-Edge cases A batch that is larger than the cohort is skipped. Under Poisson sampling let the cohort be all
-           clients, so that this cannot happen; otherwise its probability has to be added to delta.
-Failure    A skipped round gives no sum; the step counts. A run that is resumed repeats the rounds since its
-           last checkpoint, which the server has seen: use `checkpoint_every=1`.
+Edge cases A batch is never larger than the cohort: a run whose sampler may draw a larger one is refused
+           before it is charged (`largest_batch`). Either the cohort is all nodes, which any batch fits, and
+           clients outside of the batch add noise alone; or batches have a largest size, such as those of
+           `TruncatedPoissonSampling`, whose event counts that a larger batch was cut.
+Failure    A round with fewer survivors than `least_survivors` gives no sum; the step counts, and is charged
+           like any other. A run that is resumed repeats the rounds since its last checkpoint, which the
+           server has seen: use `checkpoint_every=1`.
 """
 
 import secrets
@@ -81,6 +84,12 @@ class GridSums:
         """None: the clients draw the noise, with secure generators of their own."""
         return
 
+    @property
+    def largest_batch(self) -> int | None:
+        """The cohort, for which modulus and noise were chosen; None if it has room for all nodes."""
+        cohort = self._mechanism.cohort
+        return None if len(self._nodes) <= cohort else cohort
+
     def statement(self) -> str:
         """Return what is summed, in a sentence.
 
@@ -105,12 +114,18 @@ class GridSums:
             noise_multiplier: The noise of the round.
 
         Returns:
-            For each trainable parameter, by name, the sum; None if the round was skipped.
+            For each trainable parameter, by name, the sum; None if too few clients were left in the round.
+
+        Raises:
+            InvalidParameterError: If there are more contributors than the cohort. Nobody is asked.
         """
         parameters = parameter_values.find(model).parameters
         contributors = [self._nodes[i] for i in (batch[0].tolist() if batch else ())]
         if len(contributors) > self._mechanism.cohort:
-            return None
+            raise InvalidParameterError(
+                f"a batch has more clients than cohort={self._mechanism.cohort}. Draw batches that have a "
+                "largest size, or let the cohort be all nodes."
+            )
         config = ConfigRecord({**self._config, _ROUND: step + 1})
         found = secure_round(
             self._grid,

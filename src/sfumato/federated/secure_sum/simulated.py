@@ -112,6 +112,11 @@ class SimulatedSums:
         """Where the noise comes from; None: the secure generator."""
         return self._generator
 
+    @property
+    def largest_batch(self) -> None:
+        """None: clients beyond the cohort are added without a share of noise."""
+        return
+
     def statement(self) -> str:
         """Return what is summed, in a sentence.
 

@@ -6,13 +6,14 @@ public. Each party has a part of the network. A feature party computes an embedd
 columns (bottom). The label party computes scores from the embeddings of all parties (top).
 
 Guarantee  What is sent about a person is computed from the row of that person alone: networks see one row at
-           a time (`torch.func.vmap`), in evaluation mode. A row that makes a network fail has zeros.
+           a time, in evaluation mode, and other rows do not even change its last bits (`each_row`). A row
+           that makes a network fail has zeros.
 Neighbors  The columns of one person at one party are replaced (replace-one), or the label of one person is
            (replace-label).
 Not here   Private matching of people: which people all parties have is public here.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -21,11 +22,12 @@ from torch import Tensor, nn
 from sfumato import _check
 from sfumato.errors import InvalidParameterError
 from sfumato.federated.messages.clipped_noise import ClippedNoise
+from sfumato.federated.vertical.each_row import each_row
 from sfumato.ledger.account import Account
 from sfumato.training.engine.evaluation_mode import evaluating
 from sfumato.training.engine.losses import Loss, cross_entropy
 
-__all__ = ["FeatureParty", "LabelParty", "check_alignment", "each_row"]
+__all__ = ["FeatureParty", "LabelParty", "check_alignment"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -137,34 +139,6 @@ class LabelParty:
         with evaluating(self.top):
             pairs = [embeddings, labels.to(torch.int64)]
             return each_row(torch.func.grad(loss), *pairs, blank=torch.zeros_like(embeddings[0]))[0].detach()
-
-
-def each_row(compute: Callable[..., Tensor], *values: Tensor, blank: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute something for each row on its own; zeros for a row that cannot be computed.
-
-    Args:
-        compute: A function of one row of each tensor.
-        values: Tensors with one row a person.
-        blank: What the result of one row looks like.
-
-    Returns:
-        The results, [rows, ...], and which rows could be computed, [rows] of bool.
-    """
-    count = len(values[0])
-    if not count:
-        return blank.new_zeros((0, *blank.shape)), torch.zeros(0, dtype=torch.bool)
-    try:
-        return torch.func.vmap(compute)(*values), torch.ones(count, dtype=torch.bool)
-    except Exception:
-        pass  # a row may be the reason; outside the handler, because the message may quote it
-    found, usable = blank.new_zeros((count, *blank.shape)), torch.zeros(count, dtype=torch.bool)
-    for place, row in enumerate(zip(*values, strict=True)):
-        try:
-            found[place] = compute(*row)
-            usable[place] = True
-        except Exception:
-            continue
-    return found, usable
 
 
 def check_alignment(parties: Sequence[FeatureParty], labels: LabelParty) -> int:

@@ -36,6 +36,7 @@ from sfumato.training.integrity.release_barrier import Barrier
 from sfumato.training.privacy.clipping import ClippedSums, Clipper
 from sfumato.training.privacy.gradient_pass import GradientPass
 from sfumato.training.privacy.noise import Summation
+from sfumato.training.privacy.sampling import Sampling
 
 __all__ = [
     "ContributionPasses",
@@ -43,6 +44,7 @@ __all__ = [
     "NoisySumPasses",
     "NoisySummer",
     "refuse_other_units",
+    "require_room",
     "summation_of",
 ]
 
@@ -88,6 +90,11 @@ class NoisySummer(Protocol):
         """Where the noise comes from; None: a secure generator, here or with the clients."""
         ...
 
+    @property
+    def largest_batch(self) -> int | None:
+        """The most units that can be summed in a step; None: as many as are drawn."""
+        ...
+
     def noisy_sum(
         self, model: nn.Module, batch: Sequence[Any], *, step: int, noise_multiplier: float
     ) -> Mapping[str, Tensor] | None:
@@ -123,6 +130,29 @@ def summation_of(engine: object) -> Summation | None:
         The summation; None if noise must be added.
     """
     return engine.summation if isinstance(engine, NoisySummer) else None
+
+
+def require_room(engine: object, sampling: Sampling) -> None:
+    """Raise if batches may be larger than an engine can sum, before a run is charged.
+
+    A step that is left out because its batch is too large tells that it was: no event of a sampler covers
+    that. A sampler of batches that have a largest size has an event that does.
+
+    Args:
+        engine: What computes the sums of a run.
+        sampling: How batches are formed.
+
+    Raises:
+        InvalidParameterError: If a batch may be too large.
+    """
+    most = engine.largest_batch if isinstance(engine, NoisySummer) else None
+    drawn = sampling.static_size
+    if most is not None and (drawn is None or drawn > most):
+        raise InvalidParameterError(
+            f"{type(engine).__name__} can sum at most {most} units in a step, and {type(sampling).__name__} "
+            f"may draw more. Use TruncatedPoissonSampling(batch_size={most}, ...), whose event counts what "
+            "it leaves out, or sums that have room for all units."
+        )
 
 
 class _CalledPasses:
