@@ -354,11 +354,12 @@ def private_gradients(
         for noise_multiplier, _ in mechanism.noise:
             step.summation.scaled(noise_multiplier)  # what cannot be summed is refused before it is paid for
     _require_marked(runtime.engine, generator)
-    passes = runtime.passes
+    passes, host = runtime.passes, model
     if audited is not None:
+        host = audited.host(model)
         passes = replace(passes, engine=audited.engine(passes.engine))
     return PrivateGradients(
-        model if audited is None else audited.host(model),
+        host,
         loss if audited is None else audited.loss(loss),
         noise_multiplier=mechanism.noise_multiplier(0),
         expected_batch_size=expected_batch_size,

@@ -7,9 +7,24 @@ from sfumato.audit import Canaries
 from sfumato.audit.federations.canary_clients import MADE_UP, ClientsWithCanaries, with_canaries
 from sfumato.audit.runs.canary_coordinates import CanaryCoordinates, ModelWithCanaries
 from sfumato.errors import InvalidParameterError, SfumatoError
-from sfumato.federated import AssignedRows, LazyRows, LocalTraining, federate
+from sfumato.federated import (
+    AssignedRows,
+    LazyRows,
+    LocalTraining,
+    SecureSum,
+    SimulatedSums,
+    federate,
+)
 from sfumato.testing import seeded
-from sfumato.training import AdaptiveClip, Clipping
+from sfumato.training import (
+    AdaptiveClip,
+    Clipping,
+    DpSgd,
+    NoisyStep,
+    PoissonSampling,
+    Runtime,
+    train,
+)
 from sfumato.training.engine.step.settings import Engines
 
 torch.set_num_threads(1)
@@ -151,6 +166,25 @@ def test_a_federated_run_that_is_right_is_not_refuted(noise):
     assert "noise of each step" in names and "contributions of canaries" in names and "updates" in names
     assert ("contributions in the model's own tensors" in names) == (noise is None)
     assert "A step is" in found.statement() or "update" in found.statement()
+
+
+def test_sums_without_room_for_canaries_are_refused_before_anything_is_charged():
+    sums = SecureSum(dimension=26, clip_norm=1.0, noise_multiplier=2.0, cohort=20, least_survivors=20)
+    step = NoisyStep(clipping=Clipping(clip_norm=1.0), summation=sums)
+    mechanism = DpSgd(
+        step=step, sampling=PoissonSampling(sampling_rate=1.0), noise=[(2.0, 2)], relation="zero-out"
+    )
+    with pytest.raises(InvalidParameterError, match="dimension=428"):
+        train(
+            network(),
+            (torch.arange(CLIENTS),),
+            mechanism=mechanism,
+            public_size=CLIENTS,
+            delta=1e-5,
+            learning_rate=1.0,
+            runtime=Runtime(engine=SimulatedSums(Numbers(), sums)),
+            audit=Canaries(count=200),
+        )
 
 
 def test_canaries_cost_nothing_and_no_client_sees_them():

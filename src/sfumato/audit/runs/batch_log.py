@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from scipy.special import logsumexp
 from scipy.stats import binom
 
 from sfumato.audit.evidence.results import Finding
@@ -124,10 +125,10 @@ class BatchLog:
         expected, variance = count * self.sampling_rate, count * self.sampling_rate * (1 - self.sampling_rate)
         together = float(((taken.sum(1, dtype=np.int64) - expected) ** 2).sum())
         numbers = np.arange(count + 1)
-        squares, chances = (numbers - expected) ** 2, binom.pmf(numbers, count, self.sampling_rate)
-        rates = _RATES / variance
-        means = (chances * np.exp(-rates[:, None] * squares)).sum(1)
-        p = math.exp(min(0.0, float((steps * np.log(means) + rates * together).min())))
+        squares, rates = (numbers - expected) ** 2, _RATES / variance
+        logs = binom.logpmf(numbers, count, self.sampling_rate)
+        means = logsumexp(logs - rates[:, None] * squares, axis=1)  # of exp(-t square), as logarithms
+        p = math.exp(min(0.0, float((steps * means + rates * together).min())))
         return Finding(
             p_value=p,
             message="batches are not Poisson samples: the variance of their number of canaries is "

@@ -217,10 +217,22 @@ class CanaryRun:
     def engine(self, engine: Any) -> Any:
         """Return the engine of a run, for batches in which some units are canaries."""
         if isinstance(engine, NoisySummer):
+            self._require_room(engine)
             self._trials.leave_out(_SUMMED)
         elif isinstance(engine, Contributor):
             self._trials.use_clients(MADE_UP)
         return with_canaries(engine)
+
+    def _require_room(self, engine: NoisySummer) -> None:
+        """Raise if sums have room for the model alone: before anything is charged."""
+        assert self._model is not None  # it has a host
+        own = sum(p.numel() for p in parameter_values.find(self._model).parameters.values())
+        room, needed = getattr(engine.summation, "dimension", None), own + self._settings.coordinates
+        if room is not None and room != needed:
+            raise InvalidParameterError(
+                f"sums of {room} coordinates have no room for canaries: the model and {self._settings.count} "
+                f"canaries have {needed}. Make the sums for dimension={needed}, or leave audit=... out."
+            )
 
     def real_rows(self, batch: Batch) -> Tensor:
         """Return which rows of a batch are of the run's own units, by number."""
