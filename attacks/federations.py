@@ -13,6 +13,7 @@ Guarantee  All lower bounds together have the stated confidence.
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -78,7 +79,7 @@ def federations(
 
 def _ways() -> dict[str, Attack]:
     adaptive = Clipping(clip_norm=1.0, adaptive=AdaptiveClip(count_noise_multiplier=4.0))
-    momentum: Any = {"optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0.5, momentum=0.9)}
+    momentum: Any = {"optimizer": partial(torch.optim.SGD, lr=0.5, momentum=0.9)}
     outside = {
         "add-remove": _run(),
         "zero-out": _run(relation="zero-out"),

@@ -12,6 +12,7 @@ from torch import nn
 
 from sfumato import _check
 from sfumato.accounting.default_delta import delta_note
+from sfumato.audit.runs.canaries import Canaries
 from sfumato.cli.before_run import run_writes
 from sfumato.cli.devices import device_named
 from sfumato.cli.federation_settings import FederationSettings
@@ -113,6 +114,7 @@ def _trained(
         noise=_noise(settings),
         evaluation=Evaluation(data=data.test, score=score_for(data)),
         runtime=Runtime(device=device_named(settings.device)),
+        audit=None if settings.audit is None else Canaries(count=settings.audit),
         generator=None if settings.seed is None else seeded(settings.seed),
         resume=resume,
         epsilon=settings.epsilon,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bugs that a server, or a neighbor in a graph, sees: secure sums, local noise, gossip, replies of clients."""
+"""Bugs that a server or a neighbor in a graph sees: secure sums, local noise, gossip, replies of clients."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -153,9 +153,7 @@ def two_tensors(seed: int) -> bool:
         updates = {"weight": np.full(4, update), "bias": np.full(2, update)}
         return _told(mod, updates, client=0, step=0).double().numpy()
 
-    return leaks(
-        lambda: check_sensitivity(release, 100.0, -100.0, sensitivity=1.0, generator=seeded(seed))
-    )
+    return leaks(lambda: check_sensitivity(release, 100.0, -100.0, sensitivity=1.0, generator=seeded(seed)))
 
 
 def noise_for_one_of_the_tensors(patch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,9 @@ from sfumato.mechanisms.random import Generator, resolve
 __all__ = ["RoundCanaries", "Send", "TakeSum"]
 
 Floats = npt.NDArray[np.float64]
-Send = Callable[[int, int, Tensor], Tensor]  # client, round and update to all that leaves: [size] or [k, size]
+Send = Callable[
+    [int, int, Tensor], Tensor
+]  # client, round and update to all that leaves: [size] or [k, size]
 
 _LONG = 1e3  # times the clip norm: an update before it is clipped
 _IDLE = 4  # coordinates without a canary that are looked at, for each that has one
@@ -243,15 +245,11 @@ def _observed(auditor: Auditor, take: TakeSum, mechanism: SecureSum, source: Gen
     return decoded
 
 
-def _taken(
-    take: TakeSum, updates: Floats, mechanism: SecureSum, source: Generator
-) -> Floats | None:
+def _taken(take: TakeSum, updates: Floats, mechanism: SecureSum, source: Generator) -> Floats | None:
     return take(updates, mechanism, seed=round_seed(source, 0), generator=source)
 
 
-def _equal_updates(
-    take: TakeSum, mechanism: SecureSum, rounds: int, generator: Generator | None
-) -> Finding:
+def _equal_updates(take: TakeSum, mechanism: SecureSum, rounds: int, generator: Generator | None) -> Finding:
     """Compare sums in which all invited clients have the same update with what they should be."""
     clients, bound = mechanism.cohort, mechanism.bound_at(mechanism.noise_multiplier)
     update = np.zeros(mechanism.dimension)
