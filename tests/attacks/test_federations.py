@@ -13,9 +13,9 @@ from sfumato.testing import seeded
 
 torch.set_num_threads(1)  # the tests run in several processes: threads would only wait for one another
 
-CANARIES = 120
+CANARIES = 80
 WAYS = 10
-SERVER = [name for name in module._ways() if "seen by" in name]
+SERVER = [name for name in module._ways() if "seen by the server" in name]
 
 
 @pytest.fixture

@@ -44,6 +44,7 @@ def test_a_federation_is_simulated_with_a_page(says):
         "--server adam --proximal 0.1",
         "--bands 2",
         "--noise skellam",
+        "--audit 60",
     ],
 )
 def test_each_way_to_federate_is_told(says, flags):
