@@ -48,6 +48,7 @@ from sfumato.training import Runtime, train
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from attacks.catalogue import generators, learners, mechanisms, table, voters
+from attacks.federations import federations
 from attacks.trainers import trainers
 
 DELTA, CONFIDENCE = 1e-5, 0.95
@@ -164,6 +165,7 @@ def claims(quick: bool, device: str) -> Iterator[Row]:
             generators(200 if quick else 4000, canaries=400 if quick else 2000), 3 if quick else None
         ),
         "ways to train": islice(trainers(400 if quick else 2000), 1 if quick else None),
+        "ways to federate": islice(federations(400 if quick else 2000), 1 if quick else None),
     }
     for subject, results in everything.items():
         found: list[AuditResult] = []

@@ -55,6 +55,7 @@ def test_a_federation_is_simulated_with_a_page(says):
         "--noise skellam",
         "--model mlp --full-weight-rows 60 --evaluate-every 3",
         "--model cnn",
+        "--audit 60",
     ],
 )
 def test_each_way_to_federate_is_told(says, flags):

@@ -3,6 +3,7 @@ import pytest
 import torch
 from torch import nn
 
+from sfumato.audit import Canaries
 from sfumato.errors import InvalidParameterError
 from sfumato.federated import LocalTraining, federate, iid
 from sfumato.federated.distributed_run import distributed_run
@@ -85,3 +86,12 @@ def test_a_federation_with_little_noise_is_that_of_a_server(noise):
         assert torch.allclose(found, wanted, atol=0.02)
     assert "noise of the clients" in distributed.statement() and "its update" in distributed.statement()
     assert distributed.guarantee.privacy_unit == "client"
+
+
+def test_sums_of_an_audited_run_have_room_for_canaries():
+    plain = distributed_run(nn.Linear(2, 2), IntegerNoise.SKELLAM, SETTINGS).step.summation
+    audited = distributed_run(
+        nn.Linear(2, 2), IntegerNoise.SKELLAM, SETTINGS, audit=Canaries(count=50)
+    ).step.summation
+    assert audited.dimension == plain.dimension + 2 * 51
+    assert audited.cohort > plain.cohort

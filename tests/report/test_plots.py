@@ -52,8 +52,5 @@ def test_files_are_svg_or_png_and_the_same_each_time(tmp_path):
 def test_a_figure_in_a_page_is_one_element_with_ids_of_its_own():
     one, other = svg_of(lines(), name="one"), svg_of(lines(), name="other")
     assert ElementTree.fromstring(one).tag.endswith("svg")
-    ids = [
-        {e.get("id") for e in ElementTree.fromstring(t).iter() if e.get("id")}
-        for t in (one, other)
-    ]
+    ids = [{e.get("id") for e in ElementTree.fromstring(t).iter() if e.get("id")} for t in (one, other)]
     assert not ids[0] & ids[1]

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attacks on guarantees: lower bounds on epsilon, and estimates of what a model reveals.
 
-`Canaries` audit a training run while it runs, an `Auditor` any mechanism of noisy sums, `attack` a finished
-run, `audit_inputs` a run that cannot be changed, `audit_mechanism` any mechanism, `replay` code that
-computes statistics, and `check_paid_first` the order of charge and data. `Lira` and `Rmia` estimate who was
-in the training data; `train_with_secrets`, `invert` and `infer_attribute` what else a model reveals. All
-names are imported lazily; attacks on runs and models need `sfumato[torch]`.
+`Canaries` audit a training run or a federation while it runs, `RoundCanaries` what its server sees, an
+`Auditor` any mechanism of noisy sums, `attack` a finished run, `audit_inputs` a run that cannot be changed,
+`audit_mechanism` any mechanism, `replay` code that computes statistics, and `check_paid_first` the order of
+charge and data. `Lira` and `Rmia` estimate who was in the training data; `train_with_secrets`, `invert` and
+`infer_attribute` what else a model reveals. All names are imported lazily; attacks on runs
+and models need `sfumato[torch]`.
 """
 
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from sfumato.audit.evidence.one_run import binary_guesses, f_dp, gaussian_scores
     from sfumato.audit.evidence.results import AuditResult, Check, LowerBound
     from sfumato.audit.evidence.roc import Roc
+    from sfumato.audit.federations.round_canaries import RoundCanaries
     from sfumato.audit.mechanisms.exact_discrete import audit_discrete, audit_laws, exact_epsilon
     from sfumato.audit.mechanisms.ledger_records import check_marked, check_one_result, check_stated
     from sfumato.audit.mechanisms.mechanism_attack import (
@@ -56,6 +58,7 @@ __all__ = [
     "LowerBound",
     "Rmia",
     "Roc",
+    "RoundCanaries",
     "SecretFormat",
     "Vectorized",
     "VoteCanaries",
@@ -103,6 +106,7 @@ _HOMES = {
     "LowerBound": "evidence.results",
     "Rmia": "models.membership",
     "Roc": "evidence.roc",
+    "RoundCanaries": "federations.round_canaries",
     "SecretFormat": "models.memorization",
     "Vectorized": "mechanisms.mechanism_attack",
     "VoteCanaries": "mechanisms.vote_canaries",

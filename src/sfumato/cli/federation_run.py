@@ -14,6 +14,7 @@ from torch import nn
 
 from sfumato import _check
 from sfumato.accounting.default_delta import delta_note
+from sfumato.audit.runs.canaries import Canaries
 from sfumato.cli.before_run import take_places
 from sfumato.cli.devices import device_named
 from sfumato.cli.federation_settings import FederationSettings
@@ -130,6 +131,7 @@ def _trained(
             data=data.test, score=score_for(data), evaluate_every=_or(settings.evaluate_every, 1)
         ),
         runtime=Runtime(device=device_named(settings.device)),
+        audit=None if settings.audit is None else Canaries(count=settings.audit),
         generator=None if settings.seed is None else seeded(settings.seed),
         resume=resume,
         epsilon=settings.epsilon,

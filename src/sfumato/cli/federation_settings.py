@@ -37,6 +37,7 @@ class FederationSettings:
     server_learning_rate: float | None = flag("Its rate; 1, or 0.01 for adam.")
     bands: int | None = flag("Ask clients in cycles, with noise that is correlated over so many rounds.")
     evaluate_every: int | None = flag("After how many rounds to measure on test rows; each one if not said.")
+    audit: int | None = flag("Add this many canary clients, and show what they prove beside epsilon.")
     device: str | None = flag("Where to compute: cpu or cuda.")
     ledger: str | None = flag("Charge the run to an account of this ledger.")
     account: str | None = flag("The account in that ledger.")

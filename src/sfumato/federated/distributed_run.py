@@ -22,6 +22,7 @@ from sfumato.training.engine import parameter_values
 from sfumato.training.privacy.clipping import Clipping
 from sfumato.training.privacy.dp_sgd import DpSgd, NoisyStep
 from sfumato.training.privacy.sampling import PoissonSampling
+from sfumato.training.run_audit import RunAudit
 
 __all__ = ["CLAIMED", "distributed_run"]
 
@@ -40,7 +41,9 @@ _BITS: Final = 16
 _DEVIATIONS: Final = 6.0  # by which a cohort is seldom larger than expected
 
 
-def distributed_run(model: nn.Module, noise: IntegerNoise, keywords: Mapping[str, Any]) -> DpSgd:
+def distributed_run(
+    model: nn.Module, noise: IntegerNoise, keywords: Mapping[str, Any], *, audit: RunAudit | None = None
+) -> DpSgd:
     """Return the run of secure sums that keywords of `training.train` ask for; nothing is spent.
 
     Args:
@@ -48,6 +51,7 @@ def distributed_run(model: nn.Module, noise: IntegerNoise, keywords: Mapping[str
         noise: The law of the noise.
         keywords: `epsilon` or `noise_multiplier`, `delta`, `clip_norm`, `steps`, `expected_batch_size` and
             `public_size`.
+        audit: The audit of the run: sums have room for its canaries and their coordinates.
 
     Returns:
         The run.
@@ -68,9 +72,12 @@ def distributed_run(model: nn.Module, noise: IntegerNoise, keywords: Mapping[str
         )
     multiplier, epsilon = keywords.get("noise_multiplier"), keywords.get("epsilon")
     clipping = _clipping(keywords)
-    shares = min(clients, math.ceil(expected + _DEVIATIONS * math.sqrt(expected)))
+    units, beside = (clients, 0) if audit is None else (clients + audit.units, audit.coordinates)
+    asked = expected * units / clients
+    shares = min(units, math.ceil(asked + _DEVIATIONS * math.sqrt(asked)))
+    own = sum(p.numel() for p in parameter_values.find(model).parameters.values())
     summation = SecureSum(
-        dimension=sum(p.numel() for p in parameter_values.find(model).parameters.values()),
+        dimension=own + beside,
         clip_norm=clipping.clip_norm or 1.0,
         noise_multiplier=1.0,
         cohort=shares,

@@ -33,6 +33,7 @@ from sfumato.federated.secure_sum.simulated import SimulatedSums
 from sfumato.mechanisms.random import Generator
 from sfumato.training.description import RunKeywords
 from sfumato.training.run import TrainingRun
+from sfumato.training.run_audit import RunAudit
 from sfumato.training.runtime import Runtime
 from sfumato.training.train import train
 
@@ -52,6 +53,7 @@ def federate(
     noise: IntegerNoise | str | None = None,
     evaluation: Any = None,
     runtime: Runtime | None = None,
+    audit: RunAudit | None = None,
     generator: Generator | None = None,
     resume: bool = False,
     **keywords: Unpack[RunKeywords],
@@ -68,6 +70,7 @@ def federate(
             integers of 16 bits, as under secure aggregation. Default: the server adds Gaussian noise.
         evaluation: Rows that are NOT protected, or an `Evaluation`.
         runtime: Device and memory.
+        audit: `sfumato.audit.Canaries(count=1000)` to audit the run from within, by canary clients.
         generator: The source of cohorts and noise. Default: secure. A seeded one protects nobody.
         resume: Whether to continue the run in the folder.
         **keywords: As for `training.train`: `epsilon` or `noise_multiplier`, `delta`, `clip_norm` or
@@ -97,7 +100,7 @@ def federate(
     engine.rehearse(model.to(runtime.device_for(model)))
     summed: SimulatedSums | None = None
     if noise is not None:
-        run = distributed_run(model, IntegerNoise(noise), given)
+        run = distributed_run(model, IntegerNoise(noise), given, audit=audit)
         assert isinstance(run.step.summation, SecureSum)
         summed = SimulatedSums(engine, run.step.summation, generator=generator)
         given = {name: given[name] for name in given if name not in CLAIMED}
@@ -107,6 +110,7 @@ def federate(
         (torch.arange(len(clients)),),
         evaluation=evaluation,
         runtime=replace(runtime, engine=engine if summed is None else summed),
+        audit=audit,
         generator=generator,
         resume=resume,
         loss=local.loss,

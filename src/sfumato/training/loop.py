@@ -11,7 +11,7 @@ Guarantee  Step t takes the sampler's batch t, whatever its size, adds the noise
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -346,11 +346,6 @@ def private_gradients(
 ) -> PrivateGradients:
     """Return the clipped, noisy gradients of a run, with room for the canaries of its audit."""
     step, correlation = mechanism.step, mechanism.correlation
-    if audited is not None and isinstance(runtime.engine, (Contributor, NoisySummer)):
-        raise InvalidParameterError(
-            "canaries are rows with gradients of their own, and a contributor would take them for units. "
-            "Train without audit=..., or without a contributor."
-        )
     if step.summation != summation_of(runtime.engine):
         raise InvalidParameterError(
             "the noisy sums of the engine are not those of the mechanism. Pass the same summation to "
@@ -361,15 +356,19 @@ def private_gradients(
             step.summation.scaled(noise_multiplier)  # what cannot be summed is refused before it is paid for
     require_room(runtime.engine, mechanism.sampling)
     _require_marked(runtime.engine, generator)
+    passes, host = runtime.passes, model
+    if audited is not None:
+        host = audited.host(model)
+        passes = replace(passes, engine=audited.engine(passes.engine))
     return PrivateGradients(
-        model if audited is None else audited.host(model),
+        host,
         loss if audited is None else audited.loss(loss),
         noise_multiplier=mechanism.noise_multiplier(0),
         expected_batch_size=expected_batch_size,
         clipping=step.clipping,
         group_size=step.group_size,
         projections=step.projections,
-        passes=runtime.passes,
+        passes=passes,
         generator=generator if correlation is None else None,
         noise=None if correlation is None else CorrelatedNoise(correlation, generator),
         trials=audited is not None,

@@ -59,6 +59,10 @@ class AuditedRun(Protocol):
         """Return the loss of rows some of which are canaries, for a host."""
         ...
 
+    def engine(self, engine: Any) -> Any:
+        """Return the engine of a run, for batches in which some units are canaries."""
+        ...
+
     def real_rows(self, batch: Batch) -> Tensor:
         """Return which rows of a batch are of the run's own units, by number."""
         ...
@@ -105,6 +109,16 @@ class AuditedRun(Protocol):
 
 class RunAudit(Protocol):
     """How runs are to be audited: the settings of an audit, which its repr names."""
+
+    @property
+    def units(self) -> int:
+        """The most units that an audit adds to a run."""
+        ...
+
+    @property
+    def coordinates(self) -> int:
+        """How many coordinates it adds to sums over units whose whole contribution is clipped."""
+        ...
 
     def plant(self, units: Units, mechanism: DpSgd, generator: Generator | None) -> AuditedRun:
         """Put canaries among the units of a run."""

@@ -17,6 +17,7 @@ records              results for one charge, marks, and what is stated of charge
 """
 
 from . import (
+    federations,
     fresh,
     generators,
     gradients,
@@ -29,6 +30,7 @@ from . import (
     rows,
     runs,
     selections,
+    server_views,
     statistics,
     steps,
     synthesis,
@@ -57,4 +59,6 @@ CATALOGUE: tuple[Planted, ...] = (
     *models.BUGS,
     *ledger.BUGS,
     *runs.BUGS,
+    *federations.BUGS,
+    *server_views.BUGS,
 )

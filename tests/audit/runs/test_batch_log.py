@@ -22,14 +22,26 @@ def worst(batches, rate=RATE):
 
 
 def test_p_values_of_poisson_samples_are_no_smaller_than_chance_allows():
-    found = np.array([min(1.0, 4 * worst(coins(seed)).p_value) for seed in range(200)])
+    found = np.array([min(1.0, 5 * worst(coins(seed)).p_value) for seed in range(200)])
     for p in (0.02, 0.1, 0.3):
         assert np.mean(found <= p) <= p + 4 * np.sqrt(p / 200)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_few_canaries_are_no_batches_of_one_size(count):
+    draws = np.random.default_rng(0)
+    found = worst(draws.random((STEPS, count)) < 0.5, rate=0.5)
+    assert found.p_value > 1e-3
 
 
 def shuffled():
     order = np.random.default_rng(0).permuted(np.tile(np.arange(10), (2, COUNT // 10)), axis=1)
     return [order[step // 10] == step % 10 for step in range(STEPS)]
+
+
+def fixed():
+    draws = np.random.default_rng(0)
+    return [np.isin(np.arange(COUNT), draws.permutation(COUNT)[: COUNT // 10]) for _ in range(STEPS)]
 
 
 CASES = {
@@ -39,6 +51,7 @@ CASES = {
     "twice each": (np.repeat(coins()[::2], 2, axis=0), "in common"),
     "shuffled": (shuffled(), "not drawn anew"),
     "some always": (coins() | (np.arange(COUNT) % 100 == 0), "not drawn anew"),
+    "of one size": (fixed(), "not Poisson"),
     "neighbors together": (np.repeat(coins()[:, ::2], 2, axis=1), "together"),
 }
 

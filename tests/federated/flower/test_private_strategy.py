@@ -8,6 +8,7 @@ from flwr.serverapp.strategy import Strategy
 from torch import nn
 
 from sfumato import Budget, Ledger
+from sfumato.audit import Canaries
 from sfumato.errors import (
     BudgetExceededError,
     InvalidParameterError,
@@ -69,6 +70,13 @@ def test_federated_averaging_is_the_default_step():
     before = model.weight.detach().clone()
     started(model=model, rounds=3, noise_multiplier=1e-6, cohort=4, clip_norm=10.0, generator=seeded(0))
     assert torch.allclose(model.weight, before + 3 * 0.1, atol=1e-3)
+
+
+def test_an_audit_adds_canaries_of_the_server_and_asks_no_other_node():
+    grid = LocalGrid({n: moved(0.1) for n in (1, 2, 3, 4)})
+    run = started(grid, rounds=3, cohort=4, audit=Canaries(count=100)).run
+    assert not run.audit.refuted and run.audit.blind is None
+    assert sorted(grid.asked) == [(number, node) for number in (1, 2, 3) for node in (1, 2, 3, 4)]
 
 
 def test_a_rate_or_an_optimizer_of_the_server_is_used():

@@ -156,3 +156,9 @@ def test_the_statement_tells_the_noise_and_the_rule():
 def test_scaled_mechanisms_differ_in_noise_alone():
     assert mechanism().scaled(2.0) == mechanism(noise_multiplier=2.0)
     assert np.isclose(mechanism().scaled(2.0).share_stddev, mechanism(noise_multiplier=2.0).share_stddev)
+
+
+def test_the_bound_of_a_rounded_update_is_that_of_its_integers():
+    one = mechanism(noise_multiplier=1.5)
+    assert one.bound_at(1.5) == pytest.approx(one.l2_bound / one.scale)
+    assert one.clip_norm <= one.bound_at(1.5) == mechanism().bound_at(1.5)

@@ -94,3 +94,14 @@ def test_seeds_of_rounds_differ_and_a_sum_is_split_in_order():
     assert round_seed(seeded(1), 0) == round_seed(seeded(1), 0) != round_seed(seeded(1), 1)
     pieces = split_sum(np.arange(6.0), {"a": torch.zeros(2, 2), "b": torch.zeros(2)})
     assert pieces["a"].tolist() == [[0.0, 1.0], [2.0, 3.0]] and pieces["b"].tolist() == [4.0, 5.0]
+
+
+def test_the_same_sums_are_taken_over_another_contributor():
+    sums = SimulatedSums(Fixed(np.zeros((4, 6))), mechanism(), generator=seeded(2))
+    ones = sums.over(lambda inner: Fixed(np.ones((4, 6))))
+    batch = (torch.arange(3),)
+    first, second = (
+        flat(s.noisy_sum(nn.Linear(2, 2), batch, step=1, noise_multiplier=1e-3)) for s in (sums, ones)
+    )
+    assert ones.summation == sums.summation and ones.generator is sums.generator
+    assert np.abs(first).max() < 0.1 < np.abs(second).min()

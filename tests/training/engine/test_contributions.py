@@ -5,7 +5,6 @@ import pytest
 import torch
 from torch import nn
 
-from sfumato.audit import Canaries
 from sfumato.errors import InvalidParameterError, NotPrivateError, SfumatoError, UnsupportedUseError
 from sfumato.testing import seeded
 from sfumato.training import (
@@ -279,13 +278,27 @@ def test_units_of_several_rows_and_padding_are_refused():
     [
         {"owners": torch.arange(8) // 2, "contribution_bound": 2},
         {"augment": lambda rows, generator: rows, "views": 2},
-        {"audit": Canaries(count=100)},
     ],
 )
 def test_runs_whose_units_a_contributor_cannot_see_are_refused(tmp_path, wrong):
     asked = Fixed(torch.zeros(8, 2))
     with pytest.raises(InvalidParameterError, match="contributor"):
         trained(asked, tmp_path / "run", **wrong)
+    assert not asked.steps
+
+
+def test_only_synthetic_units_contribute_alone():
+    asked = Fixed([[1.0, 2.0]] * 4)
+    private = PrivateGradients(
+        nn.Linear(2, 1, bias=False),
+        noise_multiplier=1.0,
+        expected_batch_size=1.0,
+        clip_norm=1.0,
+        passes=PassSettings(engine=asked),
+        trials=True,
+    )
+    with pytest.raises(UnsupportedUseError, match="synthetic"):
+        private.alone(torch.tensor([0]))
     assert not asked.steps
 
 

@@ -8,17 +8,21 @@ these numbers have binomial distributions:
 - for each k, the number of canaries that were taken at least k times: too many mean batches that come back,
   or epochs in which every unit is taken once,
 - for each pair of steps, the number of canaries that both batches have,
-- the number of times that two canaries that are neighbors in the data were both taken.
+- the number of times that two canaries that are neighbors in the data were both taken,
+- the number of canaries in each batch: if it varies too little, the size of batches is fixed (which shows
+  where canaries are most of the units).
 
 Guarantee  A p-value is at most p with probability at most p; all looks are counted (Bonferroni).
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from scipy.special import logsumexp
 from scipy.stats import binom
 
 from sfumato.audit.evidence.results import Finding
@@ -29,6 +33,7 @@ Taken = npt.NDArray[np.uint8]
 
 _PAIRED = 1024  # steps of which all pairs are compared
 _POWER = 0.9
+_RATES = np.logspace(-2, 4, 61)  # in a bound of Chernoff, over the variance of the number in a batch
 
 
 class BatchLog:
@@ -57,7 +62,7 @@ class BatchLog:
         if not self._taken or not len(self._taken[0]) or self.sampling_rate >= 1:
             return []
         taken = np.stack(self._taken)  # [steps, canaries]
-        found = [self._rate(taken), self._often(taken), self._together(taken)]
+        found = [self._rate(taken), self._often(taken), self._together(taken), self._alike(taken)]
         return [*found, self._again(taken)] if len(taken) > 1 else found
 
     def _rate(self, taken: Taken) -> Finding:
@@ -107,6 +112,27 @@ class BatchLog:
             p_value=p,
             message=f"neighbors in the data are sampled together: {both} of {pairs} pairs, where "
             f"{pairs * self.sampling_rate**2:.3g} should be",
+            observations=taken.size,
+        )
+
+    def _alike(self, taken: Taken) -> Finding:
+        """Return whether batches hold nearly the same number of canaries, as if their size were fixed.
+
+        The squares of what their numbers are off by are too small together. By Chernoff, for every t,
+        P(sum of T squares <= s) <= E[exp(-t square)]^T exp(t s), and the least of these bounds holds too.
+        """
+        steps, count = taken.shape
+        expected, variance = count * self.sampling_rate, count * self.sampling_rate * (1 - self.sampling_rate)
+        together = float(((taken.sum(1, dtype=np.int64) - expected) ** 2).sum())
+        numbers = np.arange(count + 1)
+        squares, rates = (numbers - expected) ** 2, _RATES / variance
+        logs = binom.logpmf(numbers, count, self.sampling_rate)
+        means = logsumexp(logs - rates[:, None] * squares, axis=1)  # of exp(-t square), as logarithms
+        p = math.exp(min(0.0, float((steps * means + rates * together).min())))
+        return Finding(
+            p_value=p,
+            message="batches are not Poisson samples: the variance of their number of canaries is "
+            f"{together / steps:.3g}, where {variance:.3g} is expected",
             observations=taken.size,
         )
 

@@ -39,6 +39,7 @@ from torch.optim import Optimizer
 
 from sfumato.accounting.guarantee import Guarantee
 from sfumato.audit.evidence.results import AuditResult, CheckName
+from sfumato.audit.federations.canary_clients import MADE_UP, with_canaries
 from sfumato.audit.runs.auditor import Auditor
 from sfumato.audit.runs.canary_coordinates import CanaryCoordinates, ModelWithCanaries
 from sfumato.audit.runs.canary_units import UnitsWithCanaries
@@ -52,6 +53,7 @@ from sfumato.mechanisms.random import Generator, resolve, words
 from sfumato.training import distributed
 from sfumato.training.data.units import Batch, Units
 from sfumato.training.engine import parameter_values
+from sfumato.training.engine.contributions import Contributor, NoisySummer
 from sfumato.training.engine.gradients import PrivateGradients
 from sfumato.training.engine.losses import Loss
 from sfumato.training.privacy.clipping import Clipping, CoordinateClipping, Scaling
@@ -67,6 +69,7 @@ _UNSAMPLED = (
     "the sampler took no canary into any batch: use more canaries, more steps or a higher sampling rate"
 )
 _DENOISED = "a denoiser changes gradients after their release"
+_SUMMED = "sums have noise of the clients, and a trial step would have to ask clients for more of it"
 _UPDATES_SEE = "a weight that differs by 0.01% from what was released"
 # Of the noise in the expected batch size: a sum of rows is rounded to about 1e-7 of it, and noise that is not
 # larger would be lost in rounding, which looks as if two steps shared their noise.
@@ -100,6 +103,16 @@ class Canaries:
 
     def __post_init__(self) -> None:
         require_enough(self.count, self.confidence)
+
+    @property
+    def units(self) -> int:
+        """The most units that are added to a run."""
+        return self.count
+
+    @property
+    def coordinates(self) -> int:
+        """How many coordinates are added to sums over units whose whole contribution is clipped."""
+        return 2 * (self.count + 1)
 
     def plant(self, units: Units, mechanism: DpSgd, generator: Generator | None) -> "CanaryRun":
         """Put canaries among the units of a run.
@@ -201,6 +214,26 @@ class CanaryRun:
 
         return audited
 
+    def engine(self, engine: Any) -> Any:
+        """Return the engine of a run, for batches in which some units are canaries."""
+        if isinstance(engine, NoisySummer):
+            self._require_room(engine)
+            self._trials.leave_out(_SUMMED)
+        elif isinstance(engine, Contributor):
+            self._trials.use_clients(MADE_UP)
+        return with_canaries(engine)
+
+    def _require_room(self, engine: NoisySummer) -> None:
+        """Raise if sums have room for the model alone: before anything is charged."""
+        assert self._model is not None  # it has a host
+        own = sum(p.numel() for p in parameter_values.find(self._model).parameters.values())
+        room, needed = getattr(engine.summation, "dimension", None), own + self._settings.coordinates
+        if room is not None and room != needed:
+            raise InvalidParameterError(
+                f"sums of {room} coordinates have no room for canaries: the model and {self._settings.count} "
+                f"canaries have {needed}. Make the sums for dimension={needed}, or leave audit=... out."
+            )
+
     def real_rows(self, batch: Batch) -> Tensor:
         """Return which rows of a batch are of the run's own units, by number."""
         return (batch.rows[-2] == 0).nonzero().flatten() if batch.rows else torch.zeros(0, dtype=torch.int64)
@@ -228,7 +261,8 @@ class CanaryRun:
 
     def observe(self, units: Tensor, private: PrivateGradients, *, step: int, bound: float) -> None:
         """Take in what a step released."""
-        scale, noise = private.expected_batch_size / bound, self._mechanism.noise_multiplier(step)
+        noise, summation = self._mechanism.noise_multiplier(step), self._mechanism.step.summation
+        scale = private.expected_batch_size / (bound if summation is None else summation.bound_at(noise))
         own, idle = (found.double().cpu() * scale for found in self._coordinates.gradients())
         taken = self._in_batch(units)
         self._auditor.observe(
@@ -293,6 +327,7 @@ class CanaryRun:
             more=[(CheckName.UPDATES, [] if updates is None else updates.findings(), _UPDATES_SEE)],
             why_not={
                 CheckName.PUSHES: self._trials.why_not(),
+                CheckName.TENSORS: self._trials.left_out or "no trial step was taken",
                 CheckName.UPDATES: _DENOISED if updates is None else updates.why_not(),
             },
             blind=self._blind(),

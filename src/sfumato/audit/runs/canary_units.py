@@ -68,6 +68,10 @@ class UnitsWithCanaries(Units):
     def by_owner(self) -> bool:
         return self._inner.by_owner
 
+    @property
+    def plain(self) -> bool:
+        return self._inner.plain
+
     def blank(self, units: int) -> tuple[Any, ...] | None:
         """Return rows of zeros, each that of a canary: in a rehearsal, their gradients must be finite."""
         found = self._inner.blank(units)

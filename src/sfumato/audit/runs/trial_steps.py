@@ -63,10 +63,14 @@ class Trials:
         self._steps: set[int] = set()
         self._model: nn.Module | None = None
         self._noise_alone: Callable[[], Tensor] | None = None
+        self._marks: tuple[int, ...] = ()  # of made-up clients, where units are clients
+        self._left_out: str | None = None  # why no trial is taken
         self._draws: bool | None = None  # whether the model draws random numbers, once that is known
 
     def schedule(self, key: int) -> None:
         """Draw the steps before which trials are taken."""
+        if self._left_out is not None:
+            return
         steps = self._mechanism.steps
         often = min(max(1, steps // _STEPS_PER_TRIAL), _MOST_TRIALS)
         self._steps = set(np.random.default_rng(key).permutation(steps)[:often].tolist())
@@ -75,8 +79,23 @@ class Trials:
         """Say whose tensors are looked at, and what returns the other coordinates that hold noise alone."""
         self._model, self._noise_alone = model, noise_alone
 
+    def use_clients(self, marks: tuple[int, ...]) -> None:
+        """Try made-up clients, which these numbers in the place of a canary's stand for, and no rows."""
+        self._marks = marks
+
+    def leave_out(self, reason: str) -> None:
+        """Take no trials."""
+        self._left_out, self._steps = reason, set()
+
+    @property
+    def left_out(self) -> str | None:
+        """Why no trials are taken, where that is so."""
+        return self._left_out
+
     def why_not(self) -> str:
         """Return why no made-up rows were tried, where that is so."""
+        if self._left_out is not None:
+            return self._left_out
         if self._mechanism.step.projections is not None:
             return ESTIMATED
         if any(self._mechanism.noise_multiplier(step) < LEAST_NOISE for step in self._steps):
@@ -129,28 +148,38 @@ class Trials:
         self, private: PrivateGradients, device: torch.device
     ) -> Iterator[tuple[_Push, dict[str, Tensor]]]:
         """Yield rows of nobody's with long gradients in the model's own tensors, and their direction."""
-        blank = self._units.blank(1)
-        for made in () if blank is None else rows.made_up(moved(blank, device)):
-            direction = self._direction(private, made, device)
+        for made, mark in self._made_up(device):
+            direction = self._direction(private, made, mark, device)
             if direction is None:
                 continue
             norm = math.sqrt(sum(float(part.double().pow(2).sum()) for part in direction.values()))
             if not (math.isfinite(norm) and norm > 0):
                 continue
             if self._draws is None:
-                self._draws = self._has_draws(private, made, direction, device)
+                self._draws = self._has_draws(private, made, mark, direction, device)
             along = {name: part.float() / norm for name, part in direction.items()}  # not in a coarser type
             for lengths in self._lengths():
-                places = torch.zeros(len(lengths), dtype=torch.int64, device=device)
+                places = torch.full((len(lengths),), mark, dtype=torch.int64, device=device)
                 pulls = (lengths * (private.bound / norm)).to(device)
                 batch = (*rows.repeat_to(made, len(lengths)), places, pulls)
                 most = torch.ones_like(lengths) if self._draws else lengths.clamp(max=1.0)
                 yield _Push(rows=batch, allowed=float(most.sum())), along
 
+    def _made_up(self, device: torch.device) -> Iterator[tuple[tuple[Any, ...], int]]:
+        """Yield rows of nobody's, and what stands in the place of a canary's number."""
+        blank = self._units.blank(1)
+        if blank is None:
+            return
+        if self._marks:
+            yield from ((moved(blank, device), mark) for mark in self._marks)
+        else:
+            yield from ((made, 0) for made in rows.made_up(moved(blank, device)))
+
     def _has_draws(
         self,
         private: PrivateGradients,
         made: tuple[Any, ...],
+        mark: int,
         direction: dict[str, Tensor],
         device: torch.device,
     ) -> bool:
@@ -164,7 +193,7 @@ class Trials:
         for attempt in range(_ATTEMPTS):
             with same_draws(self._model):
                 _seed(device, attempt)
-                again = self._direction(private, made, device)
+                again = self._direction(private, made, mark, device)
             if again is None or not all(
                 torch.allclose(again[n], part, rtol=1e-3) for n, part in direction.items()
             ):
@@ -172,12 +201,12 @@ class Trials:
         return False
 
     def _direction(
-        self, private: PrivateGradients, made: tuple[Any, ...], device: torch.device
+        self, private: PrivateGradients, made: tuple[Any, ...], mark: int, device: torch.device
     ) -> dict[str, Tensor] | None:
         """Return the gradient of one made-up row in the model's tensors; None where it is no input."""
-        unmarked = torch.zeros(1, dtype=torch.int64, device=device), torch.ones(1, device=device)
+        marked = torch.full((1,), mark, dtype=torch.int64, device=device), torch.ones(1, device=device)
         try:
-            found = private.alone(*made, *unmarked)
+            found = private.alone(*made, *marked)
         except SfumatoError:
             raise
         except Exception:  # of the model or the loss, which such a row is nothing for

@@ -56,6 +56,7 @@ from sfumato.training import (
 from sfumato.training.description import RunDescription, RunKeywords, describe
 from sfumato.training.engine import parameter_values
 from sfumato.training.models.batch_norm import refuse_mixing
+from sfumato.training.run_audit import RunAudit
 
 __all__ = ["PrivateResult", "PrivateStrategy"]
 
@@ -85,6 +86,8 @@ class PrivateStrategy(Strategy):
         storage: Where checkpoints, metrics and weights are kept.
         charge: The account that pays, and the purpose.
         cohort: How many clients a round samples on average: `expected_batch_size` in other words.
+        audit: `sfumato.audit.Canaries(count=1000)` to audit the run from within, by canary clients of the
+            server's own.
         least_clients: How many nodes must be connected before the run starts.
         generator: The source of randomness. Default: secure. A seeded one protects nobody.
         **keywords: Any field of the five descriptions, such as `epsilon`, `clip_norm`, `folder`. If
@@ -108,6 +111,7 @@ class PrivateStrategy(Strategy):
         storage: Storage | None = None,
         charge: Charge | None = None,
         cohort: float | None = None,
+        audit: RunAudit | None = None,
         least_clients: int = 1,
         generator: Generator | None = None,
         **keywords: Unpack[RunKeywords],
@@ -127,6 +131,7 @@ class PrivateStrategy(Strategy):
         refuse_mixing(model)
         _require_named(model)
         self._model, self._least, self._generator = model, least_clients, generator
+        self._audit = audit
 
     def start(
         self,
@@ -189,6 +194,7 @@ class PrivateStrategy(Strategy):
             evaluation=described.evaluation,
             storage=described.storage,
             charge=described.charge,
+            audit=self._audit,
             runtime=Runtime(engine=clients),
             generator=self._generator,
             resume=resume,

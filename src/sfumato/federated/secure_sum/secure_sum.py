@@ -175,6 +175,18 @@ class SecureSum:
             return SkellamDpEvent(variance, bound)
         return SummedDiscreteGaussianDpEvent(share, bound, survivors)
 
+    def bound_at(self, noise_multiplier: float) -> float:
+        """Return the most that one client's rounded update has in L2 norm, in units of an update.
+
+        Args:
+            noise_multiplier: The noise multiplier.
+
+        Returns:
+            The bound: the clip norm, and what rounding may add to it.
+        """
+        scale = _largest_scale(self, noise_multiplier)
+        return _root(self._l2_bound_squared(scale)) / scale
+
     def statement(self, noise_multiplier: float) -> str:
         """Return what noise there is and who adds it: the words before "added to each sum".
 

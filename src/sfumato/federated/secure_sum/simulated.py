@@ -15,7 +15,7 @@ Edge cases A client that only adds noise is a row of zeros. Fewer rows than `lea
 """
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -116,6 +116,17 @@ class SimulatedSums:
     def largest_batch(self) -> None:
         """None: clients beyond the cohort are added without a share of noise."""
         return
+
+    def over(self, change: Callable[[Contributor], Contributor]) -> "SimulatedSums":
+        """Return the same sums over another contributor, such as one with canaries.
+
+        Args:
+            change: Makes that contributor from the present one.
+
+        Returns:
+            The sums.
+        """
+        return SimulatedSums(change(self._contributor), self._mechanism, generator=self._generator)
 
     def statement(self) -> str:
         """Return what is summed, in a sentence.

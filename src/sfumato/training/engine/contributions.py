@@ -39,10 +39,12 @@ from sfumato.training.privacy.noise import Summation
 from sfumato.training.privacy.sampling import Sampling
 
 __all__ = [
+    "AuditedContributor",
     "ContributionPasses",
     "Contributor",
     "NoisySumPasses",
     "NoisySummer",
+    "SummerOfContributions",
     "refuse_other_units",
     "require_room",
     "summation_of",
@@ -116,6 +118,38 @@ class NoisySummer(Protocol):
 
         Returns:
             The sentence. It holds nothing private.
+        """
+        ...
+
+
+@runtime_checkable
+class AuditedContributor(Contributor, Protocol):
+    """A contributor that answers for synthetic units, too: the audit of a run has put them there."""
+
+    def all_made_up(self, batch: Sequence[Any]) -> bool:
+        """Return whether all units of a batch are synthetic.
+
+        Args:
+            batch: The rows of the units.
+
+        Returns:
+            True if nobody is asked for their contributions.
+        """
+        ...
+
+
+@runtime_checkable
+class SummerOfContributions(NoisySummer, Protocol):
+    """A noisy summer that gets single contributions from a contributor of this process."""
+
+    def over(self, change: Callable[[Contributor], Contributor]) -> NoisySummer:
+        """Return the same summer over another contributor, such as one with canaries.
+
+        Args:
+            change: Makes that contributor from the present one.
+
+        Returns:
+            The summer.
         """
         ...
 
@@ -240,6 +274,14 @@ class ContributionPasses(_CalledPasses):
         size = self.microbatch_size or max(units, 1)
         for begin in range(0, units, size):
             add(self._clipped(rows.take(batch, slice(begin, begin + size))))
+
+    @torch.no_grad()
+    def alone(self, batch: Sequence[Any]) -> dict[str, Tensor]:
+        """Return the contribution of one synthetic unit; refuse where somebody would be asked for it."""
+        _, *own = batch
+        if not (isinstance(self._contributor, AuditedContributor) and self._contributor.all_made_up(own)):
+            return super().alone(batch)
+        return {name: value[0] for name, value in self._given(own, 1).items()}
 
     @torch.no_grad()
     def _clipped(self, batch: Sequence[Any]) -> ClippedSums:

@@ -112,6 +112,17 @@ class Summation(Protocol):
         """
         ...
 
+    def bound_at(self, noise_multiplier: float) -> float:
+        """Return the most that one unit contributes in L2 norm, after rounding.
+
+        Args:
+            noise_multiplier: The noise, divided by this bound.
+
+        Returns:
+            The bound, in units of a contribution.
+        """
+        ...
+
     def scaled(self, noise_multiplier: float) -> "Summation":
         """Return the same sum with another noise.
 
