@@ -110,7 +110,7 @@ def test_updates_of_another_shape_are_refused_and_not_spread_over_clients():
 
 
 class RealSums(Numbers):
-    summation = generator = None
+    summation = generator = largest_batch = None
 
     def noisy_sum(self, model, batch, *, step, noise_multiplier):
         raise AssertionError("nobody is asked")
