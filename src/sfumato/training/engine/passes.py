@@ -232,8 +232,8 @@ class Passes:
         except Exception:
             self._barrier.rewind()
         # Outside the handler: the message may quote a row, and must not be chained.
-        with same_draws(self._model):
-            self._engine.run(self._rehearsed.example(batch))  # raises if rows are not the reason
+        # A model that was changed since may fail on any row: then this raises, or settles another engine.
+        self.rehearse(self._rehearsed.example(batch))
         starts = range(0, rows.count(batch), per_unit)
         each = (rows.take(batch, slice(start, start + per_unit)) for start in starts)
         return sum((self._alone(unit, per_unit) for unit in each), start=ClippedSums({}))
