@@ -9,7 +9,7 @@ Guarantee  Inside `Isolated` the model and the loss get tensors of one row, shap
            row shows its shape only. A function that fails on values (a matrix that is not positive, an index
            out of range) fails for all rows at once, so a model that catches such an error is refused.
            Functions whose vmap rule in torch 2.13 lets an index out of range reach another row are refused:
-           `index_fill`, `ldl_solve`, and `embedding` with a table of each row's own. A sweep over torch's own
+           `index_fill`, `ldl_solve`, `ctc_loss`, and `embedding` with a table of each row's own. A sweep over torch's own
            table of operators found these (tests/training/isolation/test_vmap_rules.py).
 Edge cases One row is a batch like any other. No rows: there is nothing to isolate; do not enter.
            A single random number (`torch.rand([])`, which decides whether a layer is dropped) is drawn once
@@ -382,8 +382,10 @@ _GUARDS: Final[dict[Any, Callable[..., Any]]] = {
     **dict.fromkeys((Tensor.as_strided_, torch.as_strided_), _memory),
     **dict.fromkeys((Tensor.set_, *_forms("as_strided_", "resize_", "resize_as_", "set_")), _memory),
     **dict.fromkeys((torch.index_fill, Tensor.index_fill, Tensor.index_fill_), _reaches_rows),
-    **dict.fromkeys(_forms("index_fill", "index_fill_", "linalg_ldl_solve"), _reaches_rows),
-    torch.linalg.ldl_solve: _reaches_rows,
+    **dict.fromkeys(
+        _forms("index_fill", "index_fill_", "linalg_ldl_solve", "ctc_loss", "_ctc_loss"), _reaches_rows
+    ),
+    **dict.fromkeys((torch.linalg.ldl_solve, F.ctc_loss, torch.ctc_loss), _reaches_rows),
     F.embedding: _embedding,
     **dict.fromkeys((torch.embedding, *_forms("embedding")), _aten_embedding),
     **dict.fromkeys(_SIZED_BY_VALUES, _sized_by_values),
