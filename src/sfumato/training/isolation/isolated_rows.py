@@ -9,8 +9,8 @@ Guarantee  Inside `Isolated` the model and the loss get tensors of one row, shap
            row shows its shape only. A function that fails on values (a matrix that is not positive, an index
            out of range) fails for all rows at once, so a model that catches such an error is refused.
            Functions whose vmap rule in torch 2.13 lets an index out of range reach another row are refused:
-           `index_fill`, `ldl_solve`, `ctc_loss`, and `embedding` with a table of each row's own. A sweep over torch's own
-           table of operators found these (tests/training/isolation/test_vmap_rules.py).
+           `index_fill`, `ldl_solve`, `ctc_loss`, and `embedding` with a table of each row's own. A sweep over
+           torch's own table of operators found these (tests/training/isolation/test_vmap_rules.py).
 Edge cases One row is a batch like any other. No rows: there is nothing to isolate; do not enter.
            A single random number (`torch.rand([])`, which decides whether a layer is dropped) is drawn once
            for all rows. All other draws are independent for each row, as in an ordinary batch.
