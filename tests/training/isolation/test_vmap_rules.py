@@ -16,6 +16,7 @@ from torch import nn
 from sfumato.errors import UnsupportedUseError
 from sfumato.testing import seeded
 from sfumato.training import PassSettings, PrivateGradients
+from sfumato.training.isolation import isolated_rows
 from sfumato.training.isolation.isolated_rows import Isolated
 
 ROWS, SIZE = 4, 4
@@ -55,7 +56,7 @@ BY_INDEX = {  # of a table [4, 4] and of indices [4], both of each row's own
     "lu_solve": lambda t, i: torch.linalg.lu_solve(t, i.int(), t),
     "ldl_solve": lambda t, i: torch.linalg.ldl_solve(t, i.int(), t),
     "ctc_loss": lambda t, i: F.ctc_loss(
-        t[:, None].log_softmax(-1), i[None] % 3, i[:1].clamp(1, 4), i[1:2], reduction="none"
+        t[:, None].log_softmax(-1), i[None], i[:1].clamp(1, 4), i[1:2], reduction="none"
     ),
     "max_unpool1d": lambda t, i: F.max_unpool1d(t, i.expand(4, 4), 1),
     "as_strided": lambda t, i: t.as_strided((4, 4), (4, 1), 1),
@@ -94,7 +95,7 @@ def same(one, other):
 def test_no_row_reaches_another_by_an_index_or_a_value(name):
     do = BY_INDEX[name]
     table = torch.randn(ROWS, SIZE, SIZE, generator=torch.Generator().manual_seed(0))
-    indices = torch.arange(1, 5).expand(ROWS, SIZE) % SIZE
+    indices = torch.tensor([1, 2, 1, 2]).expand(ROWS, SIZE)  # not all places, or nothing more could be filled
     clean = found(do, table, indices)
     for place in (0, 1, ROWS - 1):
         others = [row for row in range(ROWS) if row != place]
@@ -106,6 +107,15 @@ def test_no_row_reaches_another_by_an_index_or_a_value(name):
             one, two = found(do, x, bad), found(do, y, bad)
             assert one is None or clean is None or same(one[others], clean[others])
             assert one is None or two is None or same(one[place], two[place])
+
+
+@pytest.mark.parametrize("name", ["index_fill", "aten.index_fill", "embedding", "aten.embedding"])
+def test_without_its_guard_an_operator_reaches_other_rows(name, monkeypatch):
+    for function, guard in list(isolated_rows._GUARDS.items()):
+        if guard.__name__ in ("_reaches_rows", "_embedding", "_aten_embedding"):
+            monkeypatch.delitem(isolated_rows._GUARDS, function)
+    with pytest.raises(AssertionError):
+        test_no_row_reaches_another_by_an_index_or_a_value(name)
 
 
 class OwnTable(nn.Module):
