@@ -23,7 +23,6 @@ from sfumato.accounting import events
 from sfumato.errors import InvalidParameterError, SfumatoError
 from sfumato.mechanisms.random import Generator, resolve, study_note
 from sfumato.training import distributed
-from sfumato.training.data import tree
 from sfumato.training.data.units import Batch, Units, moved
 from sfumato.training.engine import parameter_values
 from sfumato.training.engine.contributions import (
@@ -35,6 +34,7 @@ from sfumato.training.engine.contributions import (
 )
 from sfumato.training.engine.gradients import PrivateGradients
 from sfumato.training.engine.losses import Loss
+from sfumato.training.engine.rehearsal import synthetic
 from sfumato.training.privacy.clipping import Clipper
 from sfumato.training.privacy.correlated_noise import CorrelatedNoise
 from sfumato.training.privacy.denoising import Denoiser
@@ -98,6 +98,7 @@ class TrainingLoop:
         self._numbers: list[Tensor] = []  # of the rows in the batch at hand, where a denoiser needs them
         self._generator = resolve(generator)
         self._runtime, self._device = runtime, device
+        self._blank: tuple[Any, ...] | None = None  # rows of zeros, once synthetic rows were run
         if self.contributor is not None:  # before anything is charged
             refuse_other_units(several_rows=not units.plain)
         self._sampler = self._new_sampler()
@@ -121,35 +122,41 @@ class TrainingLoop:
         return float(self.optimizer.param_groups[0]["lr"])
 
     def rehearse(self) -> None:
-        """Run one pass over rows that are nobody's: what cannot work raises before anything is paid for.
+        """Run passes over synthetic rows: what cannot work raises before anything is paid for.
 
-        These are rows of zeros. Where a model refuses zeros, as packed sequences refuse a length of 0, whole
-        numbers are ones in a second attempt, unless the steps of the run need rows of zeros themselves.
+        Where steps add rows of zeros to batches, the model must also run these.
         """
+        self._settle()
+        zeros = self._blank if self._needs_zeros() else None
+        if zeros is None:
+            return
+        with private_draws(self._generator, "zeros", self.step), self._runtime.forward(self._device):
+            finite = self.private.rehearse(*zeros)
+        if self._audited is not None:
+            self._audited.require(finite=finite)
+
+    def _settle(self) -> None:
+        """Let synthetic rows decide how rows are run, once a process: no row of the data may."""
+        if self._blank is not None:
+            return
         with private_draws(self._generator, "rehearsal", self.step):  # a data set may be asked for a row
             blank = self.units.blank(_REHEARSED)
             if blank is None:
                 return
             self._to_training()
+            zeros = moved(blank, self._device)
+            made_up = synthetic(zeros)
+            audited = self._audited
             with self._runtime.forward(self._device):
-                finite = self._rehearsed(moved(blank, self._device))
-        if self._audited is not None:
-            self._audited.require(finite=finite)
+                self.private.settle(
+                    *zeros, made_up=made_up if audited is None else map(audited.ordinary, made_up)
+                )
+        self._blank = zeros
 
     def _to_training(self) -> None:
         self.model.train()
         for part in self._held:
             part.training = False
-
-    def _rehearsed(self, zeros: tuple[Any, ...]) -> bool:
-        try:
-            return self.private.rehearse(*zeros)
-        except (SfumatoError, MemoryError, torch.OutOfMemoryError):
-            raise
-        except Exception:  # of the model or the loss; a second failure is shown after this one
-            if self._needs_zeros():
-                raise
-            return self.private.rehearse(*tree.mapped(zeros, _ones_if_whole))
 
     def _needs_zeros(self) -> bool:
         """Whether steps add rows of zeros to batches."""
@@ -162,6 +169,7 @@ class TrainingLoop:
 
     def open(self) -> None:
         """Read what was deferred until the run was paid for; then all ranks must hold the same."""
+        self._settle()
         with private_draws(self._generator, "open", self.step):
             if self.units.deferred:
                 began = self._sampler.state_dict()
@@ -234,7 +242,6 @@ class TrainingLoop:
             *moved(batch.rows, self._device),
             rows_per_unit=batch.rows_per_unit,
             row_weights=None if weights is None else weights.to(self._device),
-            checked_rows=None if self._audited is None else self._audited.real_rows(batch),
         )
 
     def _observe(self, units: Tensor, bound: float) -> None:
@@ -328,10 +335,6 @@ class TrainingLoop:
             state["random"]
         ):  # more ranks than before: the new ones draw as they like
             restore_random_state(state["random"][distributed.rank()], self._device)
-
-
-def _ones_if_whole(tensor: Tensor) -> Tensor:
-    return tensor if tensor.is_floating_point() or tensor.is_complex() else torch.ones_like(tensor)
 
 
 def private_gradients(

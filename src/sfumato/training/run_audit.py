@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from sfumato.accounting.guarantee import Guarantee
 from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms.random import Generator
-from sfumato.training.data.units import Batch, Units
+from sfumato.training.data.units import Units
 from sfumato.training.engine.gradients import PrivateGradients
 from sfumato.training.engine.losses import Loss
 from sfumato.training.privacy.dp_sgd import DpSgd
@@ -63,8 +63,8 @@ class AuditedRun(Protocol):
         """Return the engine of a run, for batches in which some units are canaries."""
         ...
 
-    def real_rows(self, batch: Batch) -> Tensor:
-        """Return which rows of a batch are of the run's own units, by number."""
+    def ordinary(self, batch: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return synthetic rows of any kind as rows of the run's own units: none is a canary's."""
         ...
 
     def require(self, *, finite: bool) -> None:

@@ -36,7 +36,7 @@ class Runtime:
         autocast: The type of products in the forward pass: torch.bfloat16, or None.
         compile: Whether to compile whole passes. This takes a while at the first step and pays off later.
         cuda_graphs: Whether to launch the kernels of a pass at once.
-        check: Whether to compare the engine with the reference before the run and on the first batch.
+        check: Whether to compare the engine with the reference before the run, on synthetic rows.
         evaluation_batch_size: How many rows are evaluated at once.
         timeout: How many seconds a process waits for another.
 

@@ -12,7 +12,7 @@ replay on neighbors  the same noise, and what reaches it (`audit.mechanisms.repl
 order of payment     data that tells when it is read, beside its account (`audit.mechanisms.payment_order`)
 budget count         an account that is asked until it refuses (`audit.mechanisms.payment_order`)
 uniform sampling     answers of units with too many rows, beside those of rows drawn uniformly from each
-self-check           a fast engine beside a loop over the first rows (`training.engine.self_check`)
+self-check           a fast engine beside a loop over synthetic rows (`training.engine.self_check`)
 records              results for one charge, marks, and what is stated of charges (`ledger_records`)
 """
 

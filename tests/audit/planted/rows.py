@@ -3,6 +3,7 @@
 
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,12 +12,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sfumato.audit.mechanisms.replay import check_sensitivity
-from sfumato.errors import UnsupportedModelError
+from sfumato.errors import SfumatoError, UnsupportedModelError
 from sfumato.mechanisms.random import Generator
 from sfumato.testing import seeded
 from sfumato.training import PassSettings, PrivateGradients
 from sfumato.training.data.augmentation import Augmenter
 from sfumato.training.data.units import Units
+from sfumato.training.engine import rehearsal
 from sfumato.training.engine.passes import Passes
 from sfumato.training.engine.rules.linear import LinearOp
 from sfumato.training.engine.tape.tape import Tape
@@ -179,7 +181,79 @@ def run_the_plain_batch(patch: pytest.MonkeyPatch) -> None:
 def compare_nothing(patch: pytest.MonkeyPatch) -> None:
     """Leave rows without a gradient of their own out of the self-check, and go on when none is left."""
     run_the_plain_batch(patch)
-    patch.setattr(Passes, "_refuse_never_finite", lambda self, batch: None)
+    right = rehearsal.rehearse_any
+    patch.setattr(
+        "sfumato.training.engine.passes.rehearse_any",
+        lambda made, run, *, done: right(made, run, done=lambda: True),
+    )
+
+
+def check_private_rows(patch: pytest.MonkeyPatch) -> None:
+    """Rehearse with the rows of the first batch that has any."""
+    right = Passes.settle
+
+    def settle(self: Passes, batch: Any, made_up: Any = None) -> None:
+        if len(batch[1]):
+            right(self, batch, made_up)
+
+    patch.setattr(Passes, "settle", settle)
+    patch.setattr("sfumato.training.engine.passes.synthetic", lambda batch: iter([batch]))
+
+
+def stops_by_rows(seed: int) -> bool:
+    """Step over rows without a gradient, over others, and over none: does the run stop for some of them?"""
+
+    def stops(x: Tensor) -> bool:
+        model = Model(MODELS[0])
+        private = PrivateGradients(
+            model, _loss, clip_norm=1.0, noise_multiplier=1.0, expected_batch_size=1.0, generator=seeded(seed)
+        )
+        try:
+            private.backward(x)
+        except SfumatoError:
+            return True
+        return False
+
+    x = rows(seed)
+    return len({stops(x), stops(x * torch.nan), stops(x[:0])}) > 1
+
+
+def trust_torchs_rules(patch: pytest.MonkeyPatch) -> None:
+    """Leave a look-up in a table of each row's own to torch's vmap rule."""
+    patch.delitem(isolated_rows._GUARDS, F.embedding)
+
+
+class OwnTable(nn.Module):
+    """Looks up a word (the fifth number of a row) in a table made of the row; the sixth is a factor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        table = self.layer(x[:, :4])[0][:, None]
+        return F.embedding(x[:, 4].long(), table)[:, 0] * x[:, 5]
+
+
+def other_tables(seed: int) -> bool:
+    """Add a row whose word is in the table of the next one: does the next one's gradient turn around?"""
+
+    def release(x: Tensor, generator: Generator) -> np.ndarray:
+        model = OwnTable()
+        private = PrivateGradients(
+            model, lambda model, x: model(x), clip_norm=1.0, noise_multiplier=1.0, expected_batch_size=1.0,
+            generator=generator,
+        )  # fmt: skip
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            private.backward(x)
+        return torch.cat([p.grad.flatten() for p in model.parameters()]).numpy()
+
+    x = torch.cat([rows(seed)[:3], torch.ones(3, 2)], 1)
+    hostile = torch.tensor([[1.0, 1, 1, 1, 5, -1e4]])  # the word 1 of the next row
+    pair = torch.cat([hostile, x]), x
+    return leaks(lambda: check_sensitivity(release, *pair, sensitivity=SLACK, generator=seeded(seed)))
 
 
 def rows_out_of_order(patch: pytest.MonkeyPatch) -> None:
@@ -235,6 +309,20 @@ BUGS = (
         found_by="replay on neighbors",
         plant=compare_nothing,
         audit=standardized,
+    ),
+    Planted(
+        name="a-check-on-private-rows",
+        bug="a model is rehearsed with the rows of the first batch that has any, and not with synthetic ones",
+        found_by="replay on neighbors",
+        plant=check_private_rows,
+        audit=stops_by_rows,
+    ),
+    Planted(
+        name="a-word-in-another-rows-table",
+        bug="a look-up in a table of each row's own reads the next row's, if a word is out of range",
+        found_by="replay on neighbors",
+        plant=trust_torchs_rules,
+        audit=other_tables,
     ),
     Planted(
         name="rows-believed-to-stay-in-place",

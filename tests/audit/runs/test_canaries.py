@@ -271,13 +271,15 @@ def test_batches_of_canaries_do_not_stand_in_for_rows_of_a_model_that_keeps_them
         training.fit()
 
 
-def test_the_self_check_is_given_the_rows_of_the_data_alone(monkeypatch):
+def test_the_self_check_is_given_synthetic_rows_that_are_no_canaries(monkeypatch):
     given = []
     monkeypatch.setattr(
-        "sfumato.training.engine.passes.self_check", lambda *args: given.append(args[-1][1]) or False
+        "sfumato.training.engine.passes.self_check", lambda *args: bool(given.append(args[-1])) or True
     )
     trainer(mechanism("zero-out", SAMPLERS["poisson"])).fit()
-    assert given and all(bool((x == 1).all()) and 0 < len(x) <= ROWS for x in given)
+    ((_, x, _, places, pulls),) = given
+    assert not places.any() and bool((pulls == 1).all())  # no canary's
+    assert not bool((x == 1).all(1).any())  # and no row's of the data, which are ones
 
 
 # --- where they are ---------------------------------------------------------------------------------------
@@ -287,7 +289,7 @@ def test_canaries_lie_among_the_rows_of_a_batch_and_other_rows_keep_their_order(
     data = torch.arange(60.0)[:, None].repeat(1, 2), torch.zeros(60, dtype=torch.int64)
     audited = Canaries(count=COUNT).plant(Units(data), mechanism(), seeded(1))
     batch = audited.units.take(torch.arange(audited.units.num_units))
-    real = audited.real_rows(batch)
+    real = (batch.rows[-2] == 0).nonzero().flatten()
     assert batch.rows[0][real, 0].tolist() == list(range(60))
     assert batch.rows[0][batch.rows[-2] > 0].count_nonzero() == 0
     thirds = (batch.rows[-2] > 0).float().tensor_split(3)
@@ -326,7 +328,7 @@ def test_the_loss_is_given_rows_of_zeros_for_canaries():
 
     trainer(mechanism(), loss=loss).fit()
     seen = set(map(tuple, torch.cat(given).tolist()))
-    assert {(1.0, 1.0), (0.0, 0.0)} < seen and len(seen) == 3  # one more is made up for trials
+    assert {(1.0, 1.0), (0.0, 0.0)} < seen and len(seen) == 5  # three are made up, to rehearse and for trials
 
 
 @pytest.mark.parametrize("relation", ["add-remove", "zero-out", "replace-one"])

@@ -72,7 +72,7 @@ def test_a_check_refuses_parameters_that_were_unfrozen_later():
     )  # fmt: skip
     model.bias.requires_grad_(True)
     with pytest.raises(InvalidParameterError, match="frozen or unfrozen"):
-        passes.check((None, X))
+        passes.settle((None, X))
 
 
 def test_the_gradient_of_one_row_alone_is_not_clipped():

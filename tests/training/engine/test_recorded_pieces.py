@@ -24,6 +24,10 @@ class AsItIs:
         return lambda other: run(other)
 
 
+def zeros(count):
+    return (None, torch.zeros(count, 2))
+
+
 def pieces_of(clipping):
     model = nn.Linear(2, 1, bias=False)
     clipper = Clipper(clipping, dict(model.named_parameters()))
@@ -36,12 +40,12 @@ def pieces_of(clipping):
 def test_a_replay_gives_the_clipped_sums_and_is_kept_until_the_step_ends():
     pieces = pieces_of(Clipping(clip_norm=1.0))
     x = torch.tensor([[3.0, 4.0], [0.0, 0.5]])
-    assert pieces.replay((None, x), 1, record=False) is None
-    sums = pieces.replay((None, x), 1, record=True)
+    assert pieces.replay((None, x), 1) is None
+    sums = pieces.replay((None, x), 1, record=zeros)
     assert torch.allclose(sums.sums["weight"], torch.tensor([[0.6, 1.3]]))
     pieces.keep((None, x), 1)
     assert pieces.finite and pieces.first[1] is x
-    assert pieces.replay((None, x), 1, record=False) is not None  # it is recorded now
+    assert pieces.replay((None, x), 1) is not None  # it is recorded now
     assert len(pieces.take_all()) == 1 and pieces.take_all() == []
 
 
@@ -50,7 +54,7 @@ def test_rows_that_were_tried_twice_are_one_piece():
     pieces = pieces_of(Clipping(clip_norm=1.0))
     x = torch.tensor([[1.0, 1.0], [torch.inf, 0.0]])
     for _ in range(2):
-        pieces.replay((None, x), 1, record=True)
+        pieces.replay((None, x), 1, record=zeros)
     pieces.keep((None, x), 1)
     assert not pieces.finite and len(pieces.take_all()) == 1
 
@@ -66,14 +70,14 @@ def test_rows_after_the_engine_changed_are_pieces_too():
 def test_sums_that_are_not_finite_are_found_when_the_step_ends():
     pieces = pieces_of(Clipping(clip_norm=1.0))
     for x in (torch.ones(2, 2), torch.tensor([[1.0, 1.0], [torch.inf, 0.0]])):
-        pieces.replay((None, x), 1, record=True)
+        pieces.replay((None, x), 1, record=zeros)
         pieces.keep((None, x), 1)
     assert not pieces.finite
 
 
 def test_rows_that_cannot_be_recorded_are_kept_to_be_run_again():
     pieces = pieces_of(Clipping(clip_norm=1.0))
-    assert pieces.replay((None, torch.ones(1, 2)), 1, record=True) is None
+    assert pieces.replay((None, torch.ones(1, 2)), 1, record=zeros) is None
     pieces.keep((None, torch.ones(1, 2)), 1)
     assert pieces.finite and len(pieces.take_all()) == 1
 
@@ -81,14 +85,14 @@ def test_rows_that_cannot_be_recorded_are_kept_to_be_run_again():
 def test_several_ranks_look_at_each_replay_at_once(monkeypatch):
     pieces = pieces_of(Clipping(clip_norm=1.0))
     monkeypatch.setattr(recorded_pieces.distributed, "size", lambda: 2)
-    assert pieces.replay((None, torch.ones(2, 2)), 1, record=True) is not None
-    assert pieces.replay((None, torch.full((2, 2), torch.inf)), 1, record=True) is None
+    assert pieces.replay((None, torch.ones(2, 2)), 1, record=zeros) is not None
+    assert pieces.replay((None, torch.full((2, 2), torch.inf)), 1, record=zeros) is None
 
 
 def test_nothing_is_replayed_after_the_engine_changed():
     pieces = pieces_of(Clipping(clip_norm=1.0))
     pieces.stop()
-    assert pieces.replay((None, torch.ones(2, 2)), 1, record=True) is None
+    assert pieces.replay((None, torch.ones(2, 2)), 1, record=zeros) is None
 
 
 def test_clipping_by_coordinate_cannot_be_recorded():

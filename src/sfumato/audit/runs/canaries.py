@@ -51,7 +51,7 @@ from sfumato.audit.runs.update_log import UpdateLog
 from sfumato.errors import InvalidParameterError, UnsupportedModelError
 from sfumato.mechanisms.random import Generator, resolve, words
 from sfumato.training import distributed
-from sfumato.training.data.units import Batch, Units
+from sfumato.training.data.units import Units
 from sfumato.training.engine import parameter_values
 from sfumato.training.engine.contributions import Contributor, NoisySummer
 from sfumato.training.engine.gradients import PrivateGradients
@@ -234,9 +234,10 @@ class CanaryRun:
                 f"canaries have {needed}. Make the sums for dimension={needed}, or leave audit=... out."
             )
 
-    def real_rows(self, batch: Batch) -> Tensor:
-        """Return which rows of a batch are of the run's own units, by number."""
-        return (batch.rows[-2] == 0).nonzero().flatten() if batch.rows else torch.zeros(0, dtype=torch.int64)
+    def ordinary(self, batch: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return synthetic rows of any kind as rows of the run's own units: none is a canary's."""
+        *given, places, pulls = batch
+        return (*given, torch.zeros_like(places), torch.ones_like(pulls))
 
     def require(self, *, finite: bool) -> None:
         """Raise unless the gradients of canaries were all finite."""

@@ -137,7 +137,7 @@ class Trials:
         assert self._model is not None and self._noise_alone is not None  # it was prepared
         with same_draws(self._model), private.trying():
             if batch is not None and distributed.is_first():  # the others have an empty share
-                private.accumulate(*batch, checked_rows=torch.zeros(0, dtype=torch.int64))
+                private.accumulate(*batch)
             private.finish()
         scale = private.expected_batch_size / private.bound / self._mechanism.noise_multiplier(step)
         self._auditor.observe_trial(self._noise_alone().double().cpu() * scale, before=step)

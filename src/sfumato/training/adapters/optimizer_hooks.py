@@ -220,8 +220,8 @@ class PrivateSteps:
         self._adding = batch
         try:
             with self._quietly(), self.drawing():  # nested in the step, but for a sample of several batches
-                if batch.rows:
-                    recorded = batch.recorded()
+                if batch.taken:  # also without rows: whether the module can be trained must not tell of them
+                    recorded = batch.recorded() if batch.rows else None
                     with batch.autocast():
                         self.gradients.accumulate(*batch.tensors, recorded=recorded)
         finally:

@@ -19,7 +19,7 @@ Not here   Whether a contribution depends on its own unit alone. The contributor
            computes each one apart from the others.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -217,7 +217,7 @@ class _CalledPasses:
     def clear(self) -> None:
         """Do nothing: no pass is recorded."""
 
-    def check(self, batch: Sequence[Any], *, among: Tensor | None = None) -> None:
+    def settle(self, batch: Sequence[Any], made_up: Iterable[Sequence[Any]] | None = None) -> None:
         """Do nothing: contributions are not computed here."""
 
     def again(self, add: Callable[[ClippedSums], None]) -> None:
@@ -235,7 +235,7 @@ class _CalledPasses:
         """Refuse: a synthetic row has no contribution."""
         raise UnsupportedUseError("a synthetic row has no contribution: nobody would compute it.")
 
-    def try_zeros(self, batch: Sequence[Any]) -> None:
+    def try_synthetic(self, batch: Sequence[Any]) -> None:
         """Do nothing: units are not asked twice."""
 
     def noisy_sum(self, noise_multiplier: float) -> Mapping[str, Tensor] | None:

@@ -74,15 +74,20 @@ class Functional:
         self._places = parameter_values.find(model)
         self.vectorized = vectorized
 
-    def run(self, batch: Sequence[Any], *, per_unit: int = 1) -> FunctionalPass:
-        """Compute the gradients of all units of a batch."""
+    def run(self, batch: Sequence[Any], *, per_unit: int = 1, settle: bool = True) -> FunctionalPass:
+        """Compute the gradients of all units of a batch.
+
+        Without `settle`, what vmap cannot run raises: private rows must not decide that a loop runs instead.
+        """
         rows = count(batch)
         grouping = Grouping(units=rows // per_unit, per_unit=per_unit)
         parameters = {name: p.detach() for name, p in self._places.parameters.items()}
-        gradients = self._per_row(parameters, batch, rows)
+        gradients = self._per_row(parameters, batch, rows, settle=settle)
         return FunctionalPass({name: grouping.summed(g) for name, g in gradients.items()})
 
-    def _per_row(self, parameters: dict[str, Tensor], batch: Sequence[Any], rows: int) -> dict[str, Tensor]:
+    def _per_row(
+        self, parameters: dict[str, Tensor], batch: Sequence[Any], rows: int, *, settle: bool
+    ) -> dict[str, Tensor]:
         if not rows:
             return {name: p.new_zeros((0, *p.shape)) for name, p in parameters.items()}
         if not self.vectorized or needs_autograd(self._model.modules()):  # which vmap would not call
@@ -101,7 +106,9 @@ class Functional:
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, NotImplementedError, UnsupportedUseError):
-            pass  # outside the handler: the message of vmap may quote a value, and must not be chained
+            if not settle:
+                raise
+            # outside the handler: the message of vmap may quote a value, and must not be chained
         found = self._one_by_one(batch, rows)  # raises again if vmap was not the reason
         self.vectorized = False
         warnings.warn("torch.func.vmap cannot run this model; going on row by row, slowly.", stacklevel=2)

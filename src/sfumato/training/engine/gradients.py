@@ -6,8 +6,8 @@ Guarantee  After `backward`, the `.grad` of every trainable parameter is (S + N)
            Gaussian noise of standard deviation `noise_multiplier * bound`, fresh at every step. Given the
            batch, that is `step.event(noise_multiplier)`; `event` returns what the steps so far cost together.
 Edge cases A batch without rows is a step like any other: the gradient is noise alone. A unit whose gradient
-           is not finite contributes nothing. A batch is run in pieces that fit in memory (`microbatch_size`);
-           sums add up, and noise is added once. A piece that does not fit is run again in smaller ones. Under
+           is not finite, or on whose rows the model or the loss fails, contributes nothing. A batch is run in
+           pieces that fit in memory (`microbatch_size`); sums add up, and noise is added once. Under
            torch.distributed each rank passes its share of the units; shares are added up, with noise once
            (`distributed`). All ranks must call `finish` at every step, also those whose share is empty.
            Draws from global generators (dropout) leave no trace there (`random_state.private_draws`).
@@ -18,7 +18,7 @@ Not here   Which rows are in a batch (`privacy.sampling`): an event holds only f
 """
 
 from collections.abc import Generator as Yields
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -156,7 +156,7 @@ class PrivateGradients:
 
     @property
     def engine(self) -> str:
-        """The engine in use. If "auto" was passed, it may change at the first rows."""
+        """The engine in use. If "auto" was passed, it may change in a rehearsal."""
         return self._passes.engine
 
     def event(self, sampling: Sampling, *, relation: Relation | str = Relation.ADD_REMOVE) -> DpEvent:
@@ -201,7 +201,6 @@ class PrivateGradients:
             InvalidParameterError: If the batch has another shape than these arguments state.
             UnsupportedModelError: If the model's gradients cannot be computed for each row.
             NotPrivateError: If the model keeps something of the rows.
-            QueryFailedError: If the model or the loss fails on these rows. No row is quoted.
         """
         self.accumulate(*batch, rows_per_unit=rows_per_unit, row_weights=row_weights)
         self.finish()
@@ -211,7 +210,6 @@ class PrivateGradients:
         *batch: Any,
         rows_per_unit: int = 1,
         row_weights: Tensor | None = None,
-        checked_rows: Tensor | None = None,
         recorded: GradientPass | None = None,
     ) -> None:
         """Add the clipped sum over a part of the batch; `finish` ends the step.
@@ -222,31 +220,27 @@ class PrivateGradients:
             batch: As for `backward`.
             rows_per_unit: As for `backward`.
             row_weights: As for `backward`.
-            checked_rows: The rows that the self-check may look at, by number: no synthetic ones. None: all.
             recorded: A pass over these rows that was made already. It replaces the first pass here.
 
         Raises:
             SfumatoError: As for `backward`.
         """
         check_units(count := rows.count(batch), rows_per_unit)
+        self.settle(*batch)
         if not count:
             return
         whole = (self._groups.weights(batch, row_weights), *batch)
         with self._draws.part(self._noise.generator, self.steps):
             guarded(
-                lambda: self._take_in(whole, rows_per_unit, checked_rows, recorded),
-                on_zeros=lambda: self._passes.try_zeros(whole),
+                lambda: self._take_in(whole, rows_per_unit, recorded),
+                on_zeros=lambda: self._passes.try_synthetic(whole),
                 clear=self.forget,
             )
 
-    def _take_in(
-        self, batch: Sequence[Any], per_unit: int, checked_rows: Tensor | None, recorded: GradientPass | None
-    ) -> None:
+    def _take_in(self, batch: Sequence[Any], per_unit: int, recorded: GradientPass | None) -> None:
         """Clip the units of a batch, and add them to the sums."""
-        self._passes.check(batch, among=checked_rows)
         if recorded is not None:
-            self._add(self._passes.taken(batch, per_unit, recorded))
-            return
+            return self._add(self._passes.taken(batch, per_unit, recorded))
         batch, per_unit = self._groups.drawn(batch, per_unit, self._noise.generator, step=self.steps)
         self._passes.run(batch, per_unit, self._add)
 
@@ -256,11 +250,7 @@ class PrivateGradients:
         self._adaptation.below = below
 
     def finish(self) -> None:
-        """End a step: add noise to the accumulated sums, divide, set every `.grad`, and count the step.
-
-        Raises:
-            QueryFailedError: If units had to be run again without a recording, and the model failed on them.
-        """
+        """End a step: add noise to the accumulated sums, divide, set every `.grad`, and count the step."""
         noise_multiplier = self.noise_multiplier  # read once: the step is counted with the noise it got
         try:
             with self._draws.part(self._noise.generator, self.steps):  # also in a step without rows
@@ -294,7 +284,7 @@ class PrivateGradients:
             self._adaptation.clear()
             self._passes.again(self._add)
 
-        guarded(again, on_zeros=lambda: self._passes.try_zeros(first), clear=self.forget)
+        guarded(again, on_zeros=lambda: self._passes.try_synthetic(first), clear=self.forget)
 
     def forget(self) -> None:
         """Drop the sums accumulated since the last step: they were never released."""
@@ -356,19 +346,30 @@ class PrivateGradients:
         return self._passes.alone((None, *batch))
 
     def rehearse(self, *batch: Any) -> bool:
-        """Clip and add up synthetic rows, and keep nothing: what cannot work raises here.
+        """Clip and add up synthetic rows, and keep nothing: this settles how rows of this shape are run.
 
         Args:
-            batch: Rows in the shape of the data.
+            batch: Synthetic or public rows in the shape of the data.
 
         Returns:
             Whether the gradients of all these rows are finite: others contribute nothing.
 
         Raises:
-            UnsupportedModelError: If the model's gradients cannot be computed for each row.
-            NotPrivateError: If the model keeps something of the rows.
+            SfumatoError: As for `backward`.
         """
         return self._passes.rehearse((None, *batch))
+
+    def settle(self, *batch: Any, made_up: Iterable[Sequence[Any]] | None = None) -> None:
+        """Rehearse once with synthetic rows that have the shape of a batch's. Each step does so by itself.
+
+        Args:
+            batch: Rows, or none: only their nesting, types and shapes are used.
+            made_up: Batches of synthetic rows, which are tried in turn; None makes some.
+
+        Raises:
+            SfumatoError: As for `rehearse`, or if no synthetic row has a finite gradient.
+        """
+        self._passes.settle((None, *batch), made_up)
 
     # --- checkpoints -------------------------------------------------------------------------------------
 

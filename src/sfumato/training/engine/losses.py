@@ -5,7 +5,7 @@ An average over a batch mixes examples and divides by the private size of the ba
 
 Guarantee  The losses of this module do not fail because of a label. A label that is no class has loss 0 and
            gradient 0, so that its row contributes nothing, and no error shows that it is there.
-Not here   Losses of your own. One that fails for some labels stops the run, which tells of that row.
+Not here   Losses of your own. A row on which one fails contributes nothing (`passes`).
 """
 
 from collections.abc import Callable

@@ -3,23 +3,26 @@
 
 Guarantee  The clipped sums that `run` adds are those of all units of a batch, each counted once: a piece that
            fails is run again as a whole, and a unit whose gradient is not finite is left out. Every pass goes
-           through the release barrier (`integrity.release_barrier`).
+           through the release barrier (`integrity.release_barrier`). No row decides which engine runs, or
+           whether a check or a pass fails: synthetic rows of the same shape do (`rehearsal`).
 Edge cases If rows cannot be isolated, the functional engine is used, unless an engine was chosen by name. It
-           must be able to run the batch, or its own error is raised.
-Failure    A model that is not private, or whose gradients are not those of a loop, is refused before its
-           first sums are added.
+           must be able to run synthetic rows, or its own error is raised. A unit on whose rows the model or
+           the loss fails, though it does not fail on synthetic rows, contributes nothing; the other units of
+           its piece are run one by one.
+Failure    A model that is not private, or whose gradients are not those of a loop, is refused before the
+           first private row is run. So is one that keeps something of rows, whenever that is seen.
 Not here   Noise, and the record of steps (`gradients`). Recordings (`recorded_pieces`).
 """
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from sfumato.errors import InvalidParameterError, UnsupportedModelError, UnsupportedUseError
+from sfumato.errors import InvalidParameterError, NotPrivateError, UnsupportedUseError
 from sfumato.mechanisms.random import Generator
 from sfumato.training.data import rows
 from sfumato.training.engine import parameter_values
@@ -35,6 +38,7 @@ from sfumato.training.engine.losses import Loss
 from sfumato.training.engine.microbatches import rows_that_fit
 from sfumato.training.engine.projections import Projections
 from sfumato.training.engine.recorded_pieces import RecordedPieces, real_units, recorder
+from sfumato.training.engine.rehearsal import Rehearsed, rehearse_any, synthetic
 from sfumato.training.engine.self_check import refuse_other_routes, same_draws, self_check
 from sfumato.training.engine.step.settings import Engines, PassSettings
 from sfumato.training.fast.pass_cache import Recorder
@@ -47,7 +51,8 @@ __all__ = ["Passes", "open_passes"]
 
 T = TypeVar("T")
 
-_ZEROS: Final = 2  # rows that a failure is repeated on: one would not show a batch axis
+_ZEROS: Final = 2  # rows that caches are filled with: one would not show a batch axis
+_ALWAYS: Final = (torch.OutOfMemoryError, MemoryError, NotPrivateError)  # whatever rows caused them
 
 
 class Passes:
@@ -71,6 +76,7 @@ class Passes:
         self._may_mix = any(hasattr(module, "running_mean") for module in model.modules())
         assert isinstance(settings.engine, Engines)  # `PassSettings` made it one
         self._kind, self._unchecked = settings.engine, settings.check
+        self._rehearsed, self._rehearsing = Rehearsed(model), False
         self._barrier = Barrier(model)
         self._engine = self._make_engine(projections, generator)
         self._replays = RecordedPieces(clipper)
@@ -102,6 +108,7 @@ class Passes:
 
     def run(self, batch: Sequence[Any], per_unit: int, add: Callable[[ClippedSums], None]) -> None:
         """Clip a batch in pieces that fit in memory, and `add` the sums of each."""
+        self.settle(batch)
         units = rows.count(batch) // per_unit
         begin = 0
         while begin < units:
@@ -109,8 +116,9 @@ class Passes:
             part = slice(begin * per_unit, (begin + size) * per_unit)
             piece = batch if size == units else rows.take(batch, part)
             try:
-                again = partial(self._replays.replay, piece, per_unit, record=False)
-                found = self._barred(partial(self._piece, piece, per_unit), piece, again)
+                found = self._barred(
+                    partial(self._piece, piece, per_unit), piece, partial(self._replayed, piece, per_unit)
+                )
                 self._replays.keep(piece, per_unit)
                 add(found)
                 begin += size
@@ -124,20 +132,67 @@ class Passes:
     def again(self, add: Callable[[ClippedSums], None]) -> None:
         """Compute the sums since `clear` anew, without recordings: a unit's gradient is not finite."""
         for piece in self._replays.take_all():
-            add(self._barred(partial(self._clipped, piece.batch, piece.per_unit), piece.batch))
+            run = partial(self._clipped, piece.batch, piece.per_unit)
+            add(self._barred(partial(self._unfailing, run, piece.batch, piece.per_unit), piece.batch))
 
     def taken(self, batch: Sequence[Any], per_unit: int, recorded: GradientPass) -> ClippedSums:
         """Return the clipped sums of a pass that was made already."""
+        run = partial(self._clipped, batch, per_unit, recorded)
         with self._barrier.guarding():
-            found = self._clipped(batch, per_unit, recorded)
+            found = self._unfailing(run, batch, per_unit)
         self._replays.keep(batch, per_unit)
         return found
 
+    def settle(self, batch: Sequence[Any], made_up: Iterable[Sequence[Any]] | None = None) -> None:
+        """Rehearse with synthetic rows shaped like a batch's, unless that was done; raise what cannot work.
+
+        `made_up`: batches of such rows, to be tried in turn; None makes some. No row of the batch is used.
+        """
+        if self._may_mix:
+            batch_norm.refuse_mixing(self._model)  # its mode may have changed
+        if batch in self._rehearsed and not self._unchecked:
+            return
+        made = synthetic(tuple(batch[1:])) if made_up is None else made_up
+        candidates = [(None, *own) for own in made]
+        try:
+            rehearse_any(candidates, self.rehearse, done=lambda: not self._unchecked)
+        except (torch.OutOfMemoryError, MemoryError):  # one row may fit where a few do not
+            single = (rows.take(made, slice(0, 1)) for made in candidates)
+            rehearse_any(single, self.rehearse, done=lambda: not self._unchecked)
+
     def rehearse(self, batch: Sequence[Any]) -> bool:
-        """Clip synthetic rows; return whether the gradients of all of them are finite."""
-        with same_draws(self._model):
-            found = self._barred(lambda: self._clipper.sums(self._pass(batch, 1)), batch)
-            return not isinstance(found, Tensor)
+        """Run and check synthetic rows, which settles the engine; return whether all gradients are finite."""
+        self._rehearsing = True
+        try:
+            with same_draws(self._model):
+                if self._unchecked:
+                    self._refuse_other_parameters()
+                found = self._barred(lambda: self._clipper.sums(self._pass(batch, 1)), batch)
+                finite = not isinstance(found, Tensor)
+                if self._unchecked:
+                    self._check(batch, shows=finite or bool(found.any()))
+        finally:
+            self._rehearsing = False
+        self._rehearsed.add(batch)
+        return finite
+
+    def _refuse_other_parameters(self) -> None:
+        if list(parameter_values.find(self._model).parameters) != list(self._parameters):
+            raise InvalidParameterError(
+                "the trainable parameters of the model have changed since training was set up: some were "
+                "frozen or unfrozen. Set training up again after it."
+            )
+
+    def _check(self, batch: Sequence[Any], *, shows: bool) -> None:
+        """Check on synthetic rows whether an engine is wrong for this model; raise if so.
+
+        `shows`: the reference itself could be checked with these rows, for one of them has a finite gradient.
+        """
+        with self._barrier.undoing():
+            refuse_other_routes(self._model, self._loss, batch)
+        if not isinstance(self._engine, Functional):  # which is the reference
+            shows = self._barred(partial(self_check, self._engine, self._model, self._loss, batch), batch)
+        self._unchecked = not shows
 
     def alone(self, batch: Sequence[Any]) -> dict[str, Tensor]:
         """Return the gradient of one synthetic row, by the reference that engines are compared with."""
@@ -145,65 +200,53 @@ class Passes:
             found = Functional(self._model, self._loss, vectorized=False).run(batch)
             return {name: found.per_unit(name)[0] for name in self._parameters}
 
-    def try_zeros(self, batch: Sequence[Any]) -> None:
-        """Run rows of zeros in the shape of a batch's: an error on these quotes no private row."""
-        zeros = rows.padded(rows.take(batch, slice(0, 0)), _ZEROS)
+    def try_synthetic(self, batch: Sequence[Any]) -> None:
+        """Run synthetic rows in the shape of a batch's: an error on these quotes no private row."""
         with same_draws(self._model), self._barrier.undoing():
-            Functional(self._model, self._loss, vectorized=False).run(zeros)
-
-    def check(self, batch: Sequence[Any], *, among: Tensor | None = None) -> None:
-        """Check on the first rows whether an engine is wrong for this model; raise if so.
-
-        `among`: the numbers of the rows that may be looked at; None: all.
-        """
-        if self._may_mix:
-            batch_norm.refuse_mixing(self._model)  # its mode may have changed
-        if not self._unchecked:
-            return
-        batch = _without_padding(batch if among is None else rows.take(batch, among), 1)
-        if not rows.count(batch):
-            return
-        if list(parameter_values.find(self._model).parameters) != list(self._parameters):
-            raise InvalidParameterError(
-                "the trainable parameters of the model have changed since training was set up: some were "
-                "frozen or unfrozen. Set training up again after it."
-            )
-        with same_draws(self._model):
-            self._barred(partial(self._pass, rows.take(batch, slice(0, 1)), 1), batch)  # settles the engine
-            with self._barrier.undoing():
-                refuse_other_routes(self._model, self._loss, batch)
-        self._refuse_never_finite(batch)
-        checked = isinstance(self._engine, Functional)
-        check = partial(self_check, self._engine, self._model, self._loss, batch)
-        self._unchecked = not (checked or self._barred(check, batch))
-
-    def _refuse_never_finite(self, batch: Sequence[Any]) -> None:
-        """Raise if no synthetic row has a finite gradient: no row of the data would have one either, "
-        "alone."""
-        if self._finite_somewhere(batch):
-            return
-        raise UnsupportedModelError(
-            "the gradient of a single row is not finite, whatever the row is: it was tried on rows of zeros, "
-            "of ones and of random numbers. Each row is learned from alone, so a model that divides by a "
-            "deviation over the batch has no gradient. Normalize within a row (GroupNorm, LayerNorm)."
-        )
-
-    def _finite_somewhere(self, batch: Sequence[Any]) -> bool:
-        weights, *own = rows.take(batch, slice(0, 1))
-        for made in rows.made_up(own):
-            try:
-                with same_draws(self._model), self._barrier.undoing():
-                    found = self._clipper.sums(self._engine.run((weights, *made)))
-            except Exception:  # such rows are not inputs of this model, so they show nothing
-                return True
-            if not isinstance(found, Tensor):
-                return True
-        return False
+            Functional(self._model, self._loss, vectorized=False).run(self._rehearsed.example(batch))
 
     # --- one piece ---------------------------------------------------------------------------------------
 
     def _piece(self, batch: Sequence[Any], per_unit: int) -> ClippedSums:
-        return self._replays.replay(batch, per_unit, record=True) or self._clipped(batch, per_unit)
+        def run() -> ClippedSums:
+            made = partial(self._rehearsed.example, batch)
+            return self._replays.replay(batch, per_unit, record=made) or self._clipped(batch, per_unit)
+
+        return self._unfailing(run, batch, per_unit)
+
+    def _replayed(self, batch: Sequence[Any], per_unit: int) -> ClippedSums | None:
+        """Return the sums of a recorded pass; None without one, or if it fails."""
+        try:
+            return self._replays.replay(batch, per_unit)
+        except _ALWAYS:
+            raise
+        except Exception:  # the pass that follows finds the unit that it fails on
+            return None
+
+    def _unfailing(self, run: Callable[[], ClippedSums], batch: Sequence[Any], per_unit: int) -> ClippedSums:
+        """Return what a pass over units returns. If it fails, the units on which it fails add nothing."""
+        try:
+            return run()
+        except _ALWAYS:
+            raise
+        except Exception:
+            self._barrier.rewind()
+        # Outside the handler: the message may quote a row, and must not be chained.
+        # A model that was changed since may fail on any row: then this raises, or settles another engine.
+        self.rehearse(self._rehearsed.example(batch))
+        starts = range(0, rows.count(batch), per_unit)
+        each = (rows.take(batch, slice(start, start + per_unit)) for start in starts)
+        return sum((self._alone(unit, per_unit) for unit in each), start=ClippedSums({}))
+
+    def _alone(self, unit: Sequence[Any], per_unit: int) -> ClippedSums:
+        """Return the clipped sums of one unit: nothing, if the model or the loss fails on its rows."""
+        try:
+            return self._clipped(unit, per_unit)
+        except _ALWAYS:
+            raise
+        except Exception:
+            self._barrier.rewind()
+            return ClippedSums({}, torch.full((len(self._clipper.groups),), -0.5))
 
     def _barred(
         self, work: Callable[[], T], batch: Sequence[Any], again: Callable[[], T | None] | None = None
@@ -229,7 +272,8 @@ class Passes:
             more = sum(p.numel() * p.element_size() for p in self._parameters.values()) if whole else 0
             try:
                 with same_draws(self._model), self._barrier.undoing():
-                    self._fitting = rows_that_fit(self._model, self._loss, batch, more=more)
+                    made = self._rehearsed.example(batch)
+                    self._fitting = rows_that_fit(self._model, self._loss, made, more=more)
             except (torch.OutOfMemoryError, MemoryError):
                 self._fitting = 1  # not even the few rows that it is measured on
         return max(1, self._fitting // per_unit)
@@ -268,9 +312,11 @@ class Passes:
 
     def _pass(self, batch: Sequence[Any], per_unit: int) -> GradientPass:
         try:
+            if isinstance(self._engine, Functional):
+                return self._engine.run(batch, per_unit=per_unit, settle=self._rehearsing)
             return self._engine.run(batch, per_unit=per_unit)
         except UnsupportedUseError as error:
-            if not isinstance(self._engine, BookKeeping):
+            if not self._rehearsing or not isinstance(self._engine, BookKeeping):
                 raise
             reason = error
         self._barrier.rewind()

@@ -9,7 +9,7 @@ Edge cases Ranks must agree on the sums that they add up, so with several ranks 
 Not here   How a pass is recorded (`fast`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -94,10 +94,13 @@ class RecordedPieces:
         self._tried.clear()
         return pieces
 
-    def replay(self, batch: Sequence[Any], per_unit: int, *, record: bool) -> ClippedSums | None:
+    def replay(
+        self, batch: Sequence[Any], per_unit: int, *, record: Callable[[int], Sequence[Any]] | None = None
+    ) -> ClippedSums | None:
         """Return the sums of a recorded pass, or None: then the rows must be run as they are.
 
-        With `record`, a pass that was not recorded yet is recorded first.
+        With `record`, a pass that was not recorded yet is recorded first, with so many synthetic rows as
+        `record` is asked for: private rows must not decide whether a recording is used.
         """
         if self._recordings is None:
             return None

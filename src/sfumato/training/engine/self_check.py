@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The self-check: compare a fast engine with a loop over examples, on the first rows.
+"""The self-check: compare a fast engine with a loop over examples, on synthetic rows.
 
 Guarantee  None. That a gradient belongs to its row follows from how a pass runs (`isolation`); this check
            looks for bugs in a rule of sfumato or of torch. If an engine's sums or per-example gradients
@@ -9,7 +9,7 @@ Edge cases A gradient that is zero but for rounding (a bias before a normalizati
            gradient of its row, which is what can cancel in it. What differs in the model's own type is
            compared again in float64, in which rounding cannot be the reason. A model that draws (dropout) is
            compared in evaluation mode, because it draws differently each time. Rows whose gradient is not
-           finite show nothing and wait for the next batch.
+           finite show nothing, and rows of another kind are tried (`rehearsal`).
 Failure    A trainable parameter that is reached around its module (by a list or a closure made before) is
            not seen by any engine; such a use is refused. So is a model whose gradient is not finite on any
            row that stands alone, such as one that divides by a deviation over the batch. The error names

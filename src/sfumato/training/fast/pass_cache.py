@@ -25,10 +25,11 @@ from sfumato.training.data import rows, tree
 from sfumato.training.privacy.clipping import ClippedSums, Clipper
 from sfumato.training.privacy.gradient_pass import Engine
 
-__all__ = ["Pass", "Recorder", "Recordings", "Replay"]
+__all__ = ["Made", "Pass", "Recorder", "Recordings", "Replay"]
 
 _MOST: Final = 6  # shapes that are kept
 
+Made = Callable[[int], Sequence[Any]]  # a number to so many synthetic rows, after their weights
 Pass = Callable[
     [Sequence[Any]], tuple[Tensor, ClippedSums]
 ]  # a batch to the total of squared norms, and sums
@@ -83,10 +84,12 @@ class Recordings:
         """Whether a batch can be recorded."""
         return self._recorder.takes(batch)
 
-    def replay(self, batch: Sequence[Any], per_unit: int, *, record: bool = True) -> Replay | None:
+    def replay(self, batch: Sequence[Any], per_unit: int, *, record: Made | None = None) -> Replay | None:
         """Start computing the clipped sums of a batch. The next replay overwrites them.
 
-        Without `record`, None if no recording fits: then none of the model's own code is run.
+        `record` returns synthetic rows shaped like the batch's, so many as it is asked for: recordings are
+        made, and compared with the pass, on these. Without it, None if no recording fits: then none of the
+        model's own code is run.
         """
         batch, padding = self._rounded(batch, per_unit)
         found = self._found(batch, per_unit, record=record)
@@ -95,17 +98,17 @@ class Recordings:
         total, sums = found.replay(batch)
         return Replay(sums=sums, total=total.clone(), padding=padding)
 
-    def _found(self, batch: Sequence[Any], per_unit: int, *, record: bool) -> _Recorded | None:
+    def _found(self, batch: Sequence[Any], per_unit: int, *, record: Made | None) -> _Recorded | None:
         key = self._key(batch, per_unit)
         found = self._recorded.pop(key, None)
-        if not record and found is not None and found.is_code:
+        if record is None and found is not None and found.is_code:
             self._recorded[key] = found
             return None
         if found is None or found.pointers != self._pointers():
-            if not record:
+            if record is None:
                 return None
             run = partial(self._pass, per_unit=per_unit)
-            recorded = self._recorder.record(run, batch)
+            recorded = self._recorder.record(run, _filled(batch, record))
             found = _Recorded(recorded, self._pointers(), is_code=recorded is run)
         self._recorded[key] = found  # last: the one that was used longest ago goes first
         while len(self._recorded) > _MOST:
@@ -144,3 +147,10 @@ class Recordings:
 
     def _pointers(self) -> tuple[int, ...]:
         return tuple(t.data_ptr() for t in chain(self._model.parameters(), self._model.buffers()))
+
+
+def _filled(batch: Sequence[Any], made: Made) -> Sequence[Any]:
+    """Return a batch of the same size and shape that holds synthetic rows."""
+    weights, *own = batch
+    _, *rest = made(count := rows.count(own))
+    return (None if weights is None else weights.new_ones(count), *rest)

@@ -8,6 +8,9 @@ Guarantee  Inside `Isolated` the model and the loss get tensors of one row, shap
            No value of a row can leave: `item`, `bool`, `tolist`, `numpy` and `nonzero` raise, and a printed
            row shows its shape only. A function that fails on values (a matrix that is not positive, an index
            out of range) fails for all rows at once, so a model that catches such an error is refused.
+           Functions whose vmap rule in torch 2.13 lets an index out of range reach another row are refused:
+           `index_fill`, `ldl_solve`, `ctc_loss`, and `embedding` with a table of each row's own. A sweep over
+           torch's own table of operators found these (tests/training/isolation/test_vmap_rules.py).
 Edge cases One row is a batch like any other. No rows: there is nothing to isolate; do not enter.
            A single random number (`torch.rand([])`, which decides whether a layer is dropped) is drawn once
            for all rows. All other draws are independent for each row, as in an ordinary batch.
@@ -31,6 +34,7 @@ from threading import Lock
 from typing import Any, Final, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch._C._functorch import TransformType
 from torch._functorch.autograd_function import custom_function_call
@@ -162,7 +166,9 @@ class Isolated:
     def call(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Call a function of torch on rows: by its adapter, or as vmap does."""
         adapter = _ADAPTERS.get(function)
-        return function(*args, **kwargs) if adapter is None else adapter(self, function, *args, **kwargs)
+        if adapter is None:
+            return _GUARDS.get(function, _called)(function, *args, **kwargs)
+        return adapter(self, function, *args, **kwargs)
 
 
 def adapter(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -329,6 +335,40 @@ def _called(function: Any, *args: Any, **kwargs: Any) -> Any:
     return function(*args, **kwargs)
 
 
+def _reaches_rows(function: Any, *args: Any, **kwargs: Any) -> Any:
+    """Refuse functions whose vmap rule lets an index out of range reach the memory of another row."""
+    if not any(_is_hidden(value) for value in (*args, *kwargs.values())):
+        return function(*args, **kwargs)
+    raise UnsupportedUseError(
+        f"torch's vmap rule of {function.__name__!r} lets an index out of range reach another row. Use "
+        "torch.where, or engine='functional'."
+    )
+
+
+def _embedding(function: Any, input: Tensor, weight: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """Look up a table; refuse one of each row's own, where an index out of range reads another row's."""
+    return (_reaches_rows if _is_hidden(weight) else _called)(function, input, weight, *args, **kwargs)
+
+
+def _aten_embedding(function: Any, weight: Tensor, indices: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    return (_reaches_rows if _is_hidden(weight) else _called)(function, weight, indices, *args, **kwargs)
+
+
+def _is_hidden(value: object) -> bool:
+    """Whether a value is a tensor of rows, also inside of what tracks its gradient."""
+    while isinstance(value, Tensor) and _functorch.is_functorch_wrapped_tensor(value):
+        if _functorch.is_batchedtensor(value):
+            return True
+        value = _functorch.get_unwrapped(value)
+    return False
+
+
+def _forms(*names: str) -> list[Any]:
+    """Return operations of torch under all names by which `torch.ops` calls them."""
+    packets = [getattr(torch.ops.aten, name) for name in names]
+    return [*packets, *(getattr(p, overload) for p in packets for overload in p.overloads())]
+
+
 _ADAPTERS: Final[dict[Any, Callable[..., Any]]] = {}
 _SIZED_BY_VALUES: Final = (
     *(torch.argwhere, Tensor.argwhere, torch.nonzero, Tensor.nonzero),
@@ -339,6 +379,15 @@ _GUARDS: Final[dict[Any, Callable[..., Any]]] = {
     Tensor.__repr__: _described,
     Tensor.__format__: _described,
     **dict.fromkeys((Tensor.resize_, Tensor.resize_as_), _memory),
+    **dict.fromkeys((Tensor.as_strided_, torch.as_strided_), _memory),
+    **dict.fromkeys((Tensor.set_, *_forms("as_strided_", "resize_", "resize_as_", "set_")), _memory),
+    **dict.fromkeys((torch.index_fill, Tensor.index_fill, Tensor.index_fill_), _reaches_rows),
+    **dict.fromkeys(
+        _forms("index_fill", "index_fill_", "linalg_ldl_solve", "ctc_loss", "_ctc_loss"), _reaches_rows
+    ),
+    **dict.fromkeys((torch.linalg.ldl_solve, F.ctc_loss, torch.ctc_loss), _reaches_rows),
+    F.embedding: _embedding,
+    **dict.fromkeys((torch.embedding, *_forms("embedding")), _aten_embedding),
     **dict.fromkeys(_SIZED_BY_VALUES, _sized_by_values),
     torch.repeat_interleave: _repeated,
     Tensor.repeat_interleave: _repeated,

@@ -59,6 +59,15 @@ class ClippedSums:
     sums: dict[str, Tensor]
     below: Tensor | None = None  # [groups]: +1/2 for each unit at or below the threshold, -1/2 for each above
 
+    def __add__(self, other: "ClippedSums") -> "ClippedSums":
+        """Add the sums of other units."""
+        sums = dict(self.sums)
+        for name, more in other.sums.items():
+            sums[name] = sums[name] + more if name in sums else more
+        if self.below is None or other.below is None:
+            return ClippedSums(sums, other.below if self.below is None else self.below)
+        return ClippedSums(sums, self.below + other.below.to(self.below.device))
+
     def without(self, units: float) -> "ClippedSums":
         """Take units back from the count whose gradient is zero because they are padding."""
         return self if self.below is None else replace(self, below=self.below - 0.5 * units)

@@ -43,7 +43,7 @@ class PassSettings:
         microbatch_size: How many units are run at once; None finds out how many fit in memory.
         cuda_graphs: Replay passes as CUDA graphs, which makes steps faster after the first ones.
         compile: Compile passes, which makes steps faster after the first ones.
-        check: Compare the engine with a loop over examples on the first rows.
+        check: Compare the engine with a loop over examples, on synthetic rows.
 
     Raises:
         InvalidParameterError: If a setting is out of range.
