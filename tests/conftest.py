@@ -1,8 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings that must be made before anything is imported."""
+"""Settings that must be made before anything is imported, and processes that tests start."""
 
 import os
 
+# The tests run in several processes, and start more: threads would only wait for one another.
+os.environ["OMP_NUM_THREADS"] = "1"
+
+import multiprocessing
+import runpy
+import socket
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import pytest
 import torch
 from hypothesis import settings
 
@@ -14,3 +25,58 @@ settings.load_profile("sfumato")
 if not torch.cuda.is_available():
     # Triton decides when it is first imported whether its kernels are compiled, or run by its interpreter.
     os.environ["TRITON_INTERPRET"] = "1"
+
+SCRIPTED = str(Path(__file__).with_name("scripted.py"))
+# What takes a process seconds to import, and what a training run imports on its way.
+PRELOADED = ["torch", "torch._dynamo", "sfumato.training", "sfumato.audit", "sklearn.tree"]
+
+
+@pytest.fixture(scope="session")
+def start_script() -> Callable[..., BaseProcess]:
+    """Start a script in a process of its own, which has imported torch already.
+
+    `start_script(path, *arguments, RANK="0")` gives a process, with variables of its environment by name. The
+    processes are forked from one that did nothing but import.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+
+    def start(script: Path, *arguments: str, **environment: str) -> BaseProcess:
+        given = {"SCRIPT": str(script), "ARGUMENTS": list(arguments), "ENVIRONMENT": environment}
+        process = context.Process(target=runpy.run_path, args=(SCRIPTED, given, "scripted"))
+        process.start()
+        return process
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def exit_code(start_script: Callable[..., BaseProcess]) -> Callable[..., int | None]:
+    """Run a script to its end: `exit_code(path, *arguments)`, below 0 if a signal ended it."""
+
+    def run(script: Path, *arguments: str) -> int | None:
+        process = start_script(script, *arguments)
+        process.join(240)
+        return process.exitcode
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def run_ranks(start_script: Callable[..., BaseProcess]) -> Callable[..., list[int | None]]:
+    """Run a script in several processes, as torchrun would: `run_ranks(2, path, *arguments)` gives exit codes."""
+
+    def run(ranks: int, script: Path, *arguments: str) -> list[int | None]:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+        place |= {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
+        processes = [
+            start_script(script, *arguments, RANK=str(rank), LOCAL_RANK=str(rank), **place)
+            for rank in range(ranks)
+        ]
+        for process in processes:
+            process.join(400)
+        return [process.exitcode for process in processes]
+
+    return run
