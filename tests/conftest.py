@@ -35,15 +35,17 @@ PRELOADED = ["torch", "torch._dynamo", "sfumato.training", "sfumato.audit", "skl
 def start_script() -> Callable[..., BaseProcess]:
     """Start a script in a process of its own, which has imported torch already.
 
-    `start_script(path, *arguments, RANK="0")` gives a process, with variables of its environment by name. The
-    processes are forked from one that did nothing but import.
+    Folder and environment are those of the test, or as given. The processes are forked from one that did
+    nothing but import; what they write to stderr is captured with the test.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
 
-    def start(script: Path, *arguments: str, **environment: str) -> BaseProcess:
-        given = {"SCRIPT": str(script), "ARGUMENTS": list(arguments), "ENVIRONMENT": environment}
-        process = context.Process(target=runpy.run_path, args=(SCRIPTED, given, "scripted"))
+    def start(
+        script: Path, *arguments: str, cwd: Path | None = None, env: dict[str, str] | None = None
+    ) -> BaseProcess:
+        task = (str(script), arguments, str(cwd or Path.cwd()), dict(os.environ) if env is None else env)
+        process = context.Process(target=runpy.run_path, args=(SCRIPTED, {"TASK": task}))
         process.start()
         return process
 
@@ -52,11 +54,11 @@ def start_script() -> Callable[..., BaseProcess]:
 
 @pytest.fixture(scope="session")
 def exit_code(start_script: Callable[..., BaseProcess]) -> Callable[..., int | None]:
-    """Run a script to its end: `exit_code(path, *arguments)`, below 0 if a signal ended it."""
+    """Run a script to its end as `start_script` does, and give its exit code: below 0 if it was killed."""
 
-    def run(script: Path, *arguments: str) -> int | None:
-        process = start_script(script, *arguments)
-        process.join(240)
+    def run(script: Path, *arguments: str, **settings: object) -> int | None:
+        process = start_script(script, *arguments, **settings)
+        process.join()
         return process.exitcode
 
     return run
@@ -64,7 +66,7 @@ def exit_code(start_script: Callable[..., BaseProcess]) -> Callable[..., int | N
 
 @pytest.fixture(scope="session")
 def run_ranks(start_script: Callable[..., BaseProcess]) -> Callable[..., list[int | None]]:
-    """Run a script in several processes, as torchrun would: `run_ranks(2, path, *arguments)` gives exit codes."""
+    """Run a script in several processes, as torchrun does, and give their exit codes."""
 
     def run(ranks: int, script: Path, *arguments: str) -> list[int | None]:
         with socket.socket() as free:
@@ -72,11 +74,24 @@ def run_ranks(start_script: Callable[..., BaseProcess]) -> Callable[..., list[in
             place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
         place |= {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
         processes = [
-            start_script(script, *arguments, RANK=str(rank), LOCAL_RANK=str(rank), **place)
+            start_script(
+                script, *arguments, env={**os.environ, **place, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+            )
             for rank in range(ranks)
         ]
         for process in processes:
-            process.join(400)
+            process.join()
         return [process.exitcode for process in processes]
 
     return run
+
+
+@pytest.fixture
+def small_classifiers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let an evaluation of synthetic rows train small classifiers, where a test is about all the rest."""
+    from sfumato.generative.evaluation import classifiers
+
+    network = classifiers.image_network
+    monkeypatch.setattr(classifiers, "image_network", lambda **given: network(**{**given, "epochs": 1}))
+    monkeypatch.setattr(classifiers, "_WIDTH", 8)
+    monkeypatch.setattr(classifiers, "_TREES", 5)

@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a script as `python SCRIPT ARGUMENTS...` would; `conftest.start_script` starts processes that run this."""
+"""Runs a script as `python script arguments...` would: what a process that `conftest` starts does."""
 
+import atexit
 import os
 import runpy
 import sys
 
-SCRIPT: str
-ARGUMENTS: list[str]
-ENVIRONMENT: dict[str, str]
-
-if __name__ == "scripted":
-    os.environ.update(ENVIRONMENT)
-    sys.argv = [SCRIPT, *ARGUMENTS]
-    runpy.run_path(SCRIPT, run_name="__main__")
+if "TASK" in globals():
+    script, arguments, folder, environment = globals()["TASK"]
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    sys.argv = [script, *arguments]
+    try:
+        runpy.run_path(script, run_name="__main__")
+    finally:
+        atexit._run_exitfuncs()  # a process of multiprocessing does not

@@ -42,9 +42,7 @@ def account_in(path):
     return Ledger(path).open("data", privacy_unit="example", budget=Budget(epsilon=900, delta=1e-5))
 
 
-def test_two_ranks_with_different_rows_are_refused_and_with_the_same_rows_they_are_not(
-    tmp_path, run_ranks
-):
+def test_two_ranks_with_different_rows_are_refused_and_with_the_same_rows_they_are_not(tmp_path, run_ranks):
     account = account_in(tmp_path / "ledger.db")
     base = {"seed": 4, "dropout": False, "out": str(tmp_path), "steps": 6}
     charged = base | {"ledger": str(tmp_path / "ledger.db"), "refused": True}

@@ -90,7 +90,9 @@ def test_a_second_copy_is_refused_while_the_first_is_still_at_work(tmp_path, acc
     assert [release.progress for release in account.releases()] == [Progress.COMMITTED]
 
 
-def test_of_two_copies_that_are_resumed_at_the_same_time_one_finishes(tmp_path, account, killed, start_script):
+def test_of_two_copies_that_are_resumed_at_the_same_time_one_finishes(
+    tmp_path, account, killed, start_script
+):
     asked = {"folder": str(tmp_path / "a"), "ledger": str(tmp_path / "ledger.db")}
     killed(**asked, die_at=8)
     names = ("a", "b", "c")
@@ -154,7 +156,9 @@ SOME = [
 
 
 @pytest.mark.parametrize("moment", SOME)
-def test_a_run_that_was_killed_while_it_published_goes_on_and_is_charged_once(moment, tmp_path, account, killed):
+def test_a_run_that_was_killed_while_it_published_goes_on_and_is_charged_once(
+    moment, tmp_path, account, killed
+):
     whole = {"folder": str(tmp_path / "a"), "seed": 4, "ledger": str(tmp_path / "ledger.db")}
     runs.make(whole).fit()
     broken = whole | {"folder": str(tmp_path / "b")}
