@@ -28,7 +28,7 @@ if not torch.cuda.is_available():
 
 SCRIPTED = str(Path(__file__).with_name("scripted.py"))
 # What takes a process seconds to import, and what a training run imports on its way.
-PRELOADED = ["torch", "torch._dynamo", "sfumato.training", "sfumato.audit", "sklearn.tree"]
+PRELOADED = ["torch", "torch._dynamo", "sfumato.training", "sfumato.audit", "sklearn.tree", "scipy.signal"]
 
 
 @pytest.fixture(scope="session")
