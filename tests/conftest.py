@@ -6,6 +6,7 @@ import os
 # The tests run in several processes, and start more: threads would only wait for one another.
 os.environ["OMP_NUM_THREADS"] = "1"
 
+import gc
 import multiprocessing
 import runpy
 import socket
@@ -25,6 +26,13 @@ settings.load_profile("sfumato")
 if not torch.cuda.is_available():
     # Triton decides when it is first imported whether its kernels are compiled, or run by its interpreter.
     os.environ["TRITON_INTERPRET"] = "1"
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was imported and collected out of each search for garbage, and for rows that are kept."""
+    gc.collect()
+    gc.freeze()
+
 
 SCRIPTED = str(Path(__file__).with_name("scripted.py"))
 # What takes a process seconds to import, and what a training run imports on its way.
