@@ -1,6 +1,7 @@
 # Needs python3 (3.11 or newer, with venv), make and a package index; nothing else.
 PYTHON ?= python3
 WORKERS ?= 2
+PARALLEL := -n $(WORKERS) --dist worksteal
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -17,7 +18,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-spark check bench-quick bench bench-peers audit docs clean
+.PHONY: help setup demo test test-slow test-spark check types bench-quick bench bench-peers audit docs clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,11 +38,11 @@ demo: setup ## Train a private network on digits, with a ledger and a report
 	@$(BIN)/python docs/examples/train_digits.py
 
 test: setup ## The whole default suite
-	$(BIN)/python -m pytest -n $(WORKERS)
+	$(BIN)/python -m pytest $(PARALLEL)
 
 # -rs says which tests were skipped, and why: those of Spark, where it was not installed.
 test-slow: setup ## The tests that take minutes
-	$(BIN)/python -m pytest -n $(WORKERS) -m slow -rs
+	$(BIN)/python -m pytest $(PARALLEL) -m slow -rs
 
 test-spark: setup $(SPARK) ## The tests on a local Spark (needs Java 17 or later)
 	@java -version >/dev/null 2>&1 || test -n "$$JAVA_HOME" || { echo "Spark needs Java 17 or later: install one, or set JAVA_HOME"; exit 1; }
@@ -52,12 +53,15 @@ $(SPARK): $(STAMP)
 	@$(PIP) -c constraints.txt -e ".[dev,spark]"
 	@touch $@
 
-check: setup ## What CI runs: format, lint, types, import contract, tests
+# Types are checked beside the tests: pyright takes a minute on one core, and tests leave cores idle at times.
+check: setup ## What CI runs: format, lint, import contract, types, tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/pyright
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -n $(WORKERS)
+	@$(MAKE) --no-print-directory -j 2 types test
+
+types: setup
+	$(BIN)/pyright
 
 bench-quick: setup ## Every benchmark on small sizes
 	@for file in $(BENCHMARKS); do echo "== $$file"; $(BIN)/python $$file --quick || exit 1; done

@@ -43,6 +43,7 @@ def environment() -> dict[str, str]:
     return kept | {"COLUMNS": "100"}
 
 
+@pytest.mark.usefixtures("small_classifiers")
 @pytest.mark.parametrize("page", [p for p in PAGES if commands(p)], ids=lambda p: p.name)
 def test_every_command_on_a_page_runs(page: Path, tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
@@ -63,13 +64,10 @@ def test_the_command_is_installed() -> None:
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "python")], ids=lambda p: p.name)
-def test_the_python_blocks_of_a_page_run_in_order(page: Path, tmp_path: Path) -> None:
+def test_the_python_blocks_of_a_page_run_in_order(page: Path, tmp_path: Path, exit_code) -> None:
     script = tmp_path / "page.py"
     script.write_text("\n".join(blocks(page, "python")))
-    ran = subprocess.run(
-        [sys.executable, script], cwd=tmp_path, env=environment(), capture_output=True, text=True
-    )
-    assert ran.returncode == 0, ran.stderr
+    assert exit_code(script, cwd=tmp_path, env=environment()) == 0
 
 
 def test_the_readme_shows_what_its_example_prints(tmp_path: Path) -> None:
@@ -82,11 +80,8 @@ def test_the_readme_shows_what_its_example_prints(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda p: p.name)
-def test_an_example_runs_and_stays_short(example: Path, tmp_path: Path) -> None:
-    ran = subprocess.run(
-        [sys.executable, example], cwd=tmp_path, env=environment(), capture_output=True, text=True
-    )
-    assert ran.returncode == 0, ran.stderr
+def test_an_example_runs_and_stays_short(example: Path, tmp_path: Path, exit_code) -> None:
+    assert exit_code(example, cwd=tmp_path, env=environment()) == 0
     assert len(example.read_text().splitlines()) < 100
 
 

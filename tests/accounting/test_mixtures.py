@@ -214,7 +214,7 @@ def test_the_peers_own_mixture_put_into_our_pairs_gives_the_peers_epsilon():
     pair = Mixture(
         (PoissonReplace(1 / noise, rate), PoissonReplace(2 / noise, cut_rate)), (1 - chance, chance)
     )
-    upper = pld._compose([pld.Part(pair, steps)], DELTA, certify=False)[1]
+    upper = pld._Direction([pld.Part(pair, steps)], DELTA).bounds(certify=False)[1]
     peer = PLDAccountant(REPLACE_ONE.to_dp_accounting(), value_discretization_interval=1e-3)
     peer.compose(dp.TruncatedSubsampledGaussianDpEvent(size, rate, most, noise), steps)
     assert upper == pytest.approx(peer.get_epsilon(DELTA), rel=1e-3)

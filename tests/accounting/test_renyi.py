@@ -30,12 +30,15 @@ def mixture_divergence(order, stddev, rate, *, replaced):
     with mpmath.workdps(30):
         a, s, q = mpmath.mpf(order), mpmath.mpf(stddev), mpmath.mpf(rate)
 
+        scale = s * mpmath.sqrt(2 * mpmath.pi)
+
         def density(z, mean):
-            return mpmath.exp(-(((z - mean) / s) ** 2) / 2) / (s * mpmath.sqrt(2 * mpmath.pi))
+            return mpmath.exp(-(((z - mean) / s) ** 2) / 2) / scale
 
         def integrand(z):
-            other = (1 - q) * density(z, 0) + q * density(z, -1) if replaced else density(z, 0)
-            ratio = ((1 - q) * density(z, 0) + q * density(z, 1)) / other
+            middle = density(z, 0)
+            other = (1 - q) * middle + q * density(z, -1) if replaced else middle
+            ratio = ((1 - q) * middle + q * density(z, 1)) / other
             return other * (ratio**a - 1 - a * (ratio - 1))
 
         width = min(2 * s, mpmath.mpf(8))

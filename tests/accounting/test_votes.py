@@ -86,10 +86,11 @@ def law(counts: list[int], stddev: float) -> np.ndarray:
     def wins(i: int) -> float:
         def density(x: float) -> float:
             others = sum(log_ndtr((x - n) / stddev) for j, n in enumerate(counts) if j != i)
-            return math.exp(others) * norm.pdf(x, counts[i], stddev)
+            return math.exp(others - ((x - counts[i]) / stddev) ** 2 / 2)
 
         low, high = counts[i] - 10 * stddev, counts[i] + 10 * stddev
-        return quad(density, low, high, limit=200, epsabs=1e-14)[0]
+        scale = stddev * math.sqrt(2 * math.pi)
+        return quad(density, low, high, limit=200, epsabs=1e-14 * scale)[0] / scale
 
     found = np.array([wins(i) for i in range(len(counts))])
     return found / found.sum()

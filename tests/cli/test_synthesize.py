@@ -17,7 +17,7 @@ MIXED = np.array([np.zeros((8, 8)), np.zeros((4, 4))], dtype=object)  # images o
 
 
 @pytest.fixture
-def says(monkeypatch, capsys, tmp_path):
+def says(monkeypatch, capsys, tmp_path, small_classifiers):
     """Run the command as a user would: (exit code, output, errors)."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")

@@ -64,7 +64,7 @@ def account_in(path, epsilon):
     return Ledger(path).open("data", privacy_unit="example", budget=Budget(epsilon=epsilon, delta=1e-5))
 
 
-def test_two_ranks_give_what_one_process_gives(tmp_path):
+def test_two_ranks_give_what_one_process_gives(tmp_path, run_ranks):
     rich, poor = account_in(tmp_path / "rich.db", 90), account_in(tmp_path / "poor.db", 0.01)
     base = {"seed": 4, "dropout": False, "out": str(tmp_path)}
     several = [
@@ -76,8 +76,7 @@ def test_two_ranks_give_what_one_process_gives(tmp_path):
         base | {"group_size": 2, "refused": True},
         base | {"adaptive": False, "canaries": 100, "folder": str(tmp_path / "canaries")},
     ]
-    ran = torchrun(2, several)
-    assert ran.returncode == 0, ran.stderr
+    assert run_ranks(2, SCRIPT, json.dumps(several)) == [0, 0]
     same_as_alone(tmp_path, 2, several[:4])
     assert [r.progress for r in rich.releases()] == [Progress.COMMITTED]
     assert json.loads((tmp_path / "run" / "run.json").read_text())["steps"] == 12

@@ -3,8 +3,6 @@
 
 import importlib.util
 import json
-import subprocess
-import sys
 from collections import UserDict
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +42,7 @@ def account_in(path):
     return Ledger(path).open("data", privacy_unit="example", budget=Budget(epsilon=900, delta=1e-5))
 
 
-def test_two_ranks_with_different_rows_are_refused_and_with_the_same_rows_they_are_not(tmp_path):
+def test_two_ranks_with_different_rows_are_refused_and_with_the_same_rows_they_are_not(tmp_path, run_ranks):
     account = account_in(tmp_path / "ledger.db")
     base = {"seed": 4, "dropout": False, "out": str(tmp_path), "steps": 6}
     charged = base | {"ledger": str(tmp_path / "ledger.db"), "refused": True}
@@ -54,11 +52,7 @@ def test_two_ranks_with_different_rows_are_refused_and_with_the_same_rows_they_a
         base | {"refused": True, "owners": "other"},
         charged | {"own_clip_norm": 10.0},
     ]
-    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    ran = subprocess.run(
-        [sys.executable, *command, SCRIPT, json.dumps(several)], capture_output=True, text=True, timeout=400
-    )
-    assert ran.returncode == 0, ran.stderr
+    assert run_ranks(2, SCRIPT, json.dumps(several)) == [0, 0]
     for number, asked in enumerate(several):
         for rank in range(2):
             outcome = torch.load(tmp_path / f"run{number}-rank{rank}.pt", weights_only=True)

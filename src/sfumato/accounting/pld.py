@@ -24,6 +24,7 @@ Guarantee  `interval(event, delta, relation)` returns (lower, upper). The plan i
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -95,11 +96,11 @@ def _bounds(event: DpEvent, delta: float, relation: Relation, *, certify: bool) 
         return 0.0, 0.0
     both = [(dominating(e, relation), n) for e, n in counted.items()]
     directions = (0,) if all_symmetric([pair for pair, _ in both]) else (0, 1)
-    parts = [[Part(pair[d], n) for pair, n in both] for d in directions]
-    rough = _rough(parts, delta)
+    found = [_Direction([Part(pair[d], n) for pair, n in both], delta) for d in directions]
+    rough = _rough(found)
     if not certify or _is_dear(counted):
         return 0.0, max(rough)
-    return _certified(parts, rough, delta)
+    return _certified(found, rough)
 
 
 def _is_dear(counted: dict[DpEvent, int]) -> bool:
@@ -109,23 +110,66 @@ def _is_dear(counted: dict[DpEvent, int]) -> bool:
     )
 
 
-def _rough(directions: Sequence[Sequence[Part]], delta: float) -> list[float]:
+class _Direction:
+    """The parts of one direction of the neighbors, and where its answer for `delta` lies, searched once."""
+
+    def __init__(self, parts: Sequence[Part], delta: float) -> None:
+        self.parts, self.delta = parts, delta
+
+    @property
+    def most(self) -> float:
+        """The largest loss of all parts together."""
+        return math.fsum(part.count * part.pair.largest for part in self.parts)
+
+    @cached_property
+    def negligible(self) -> bool:
+        """Whether `delta` covers everything."""
+        return _total_variation(self.parts) <= self.delta
+
+    @cached_property
+    def cumulants(self) -> Cumulants:
+        count = sum(part.count for part in self.parts)
+        return Cumulants(self.parts, max(SMALL * self.delta / count, 1e-300))
+
+    @cached_property
+    def saddle(self) -> Saddle:
+        return find_saddle(self.cumulants, self.delta)
+
+    def bounds(self, *, certify: bool) -> tuple[float, float]:
+        """Return (lower, upper)."""
+        if self.negligible:
+            return 0.0, 0.0
+        if self.cumulants.hopeless:
+            return 0.0, math.inf
+        delta = self.delta
+        lower, upper = _look(self.parts, self.cumulants, self.saddle, delta, certify=certify)
+        nearer = _nearer(self.cumulants, self.saddle, upper, delta)
+        if (
+            nearer is not None
+            and _grid(self.parts, self.cumulants, nearer, delta, certify=certify)[2] <= CHEAP
+        ):
+            low, high = _look(self.parts, self.cumulants, nearer, delta, certify=certify)
+            lower, upper = max(lower, low), min(upper, high)
+        return min(lower, upper), upper
+
+
+def _rough(directions: Sequence[_Direction]) -> list[float]:
     """Return an upper bound for each direction; a direction that cannot be the worse one is not computed."""
     bounds: list[float] = []
-    for parts in directions:
-        most = math.fsum(part.count * part.pair.largest for part in parts)
+    for direction in directions:
+        most = direction.most
         settled = bool(bounds) and most <= max(bounds)
-        bounds.append(most if settled else min(most, _compose(parts, delta, certify=False)[1]))
+        bounds.append(most if settled else min(most, direction.bounds(certify=False)[1]))
     return bounds
 
 
-def _certified(parts: Sequence[Sequence[Part]], rough: Sequence[float], delta: float) -> tuple[float, float]:
+def _certified(directions: Sequence[_Direction], rough: Sequence[float]) -> tuple[float, float]:
     """Refine the worse direction; the other one only if its rough upper bound is not below the result."""
     worse = max(range(len(rough)), key=rough.__getitem__)
-    lower, upper = _compose(parts[worse], delta, certify=True)
+    lower, upper = directions[worse].bounds(certify=True)
     for other, bound in enumerate(rough):
         if other != worse and bound > upper:
-            low, high = _compose(parts[other], delta, certify=True)
+            low, high = directions[other].bounds(certify=True)
             lower, upper = max(lower, low), max(upper, high)
     upper = min(upper, max(rough))  # both grids give upper bounds
     return min(lower, upper), upper
@@ -139,23 +183,6 @@ def _merge_gaussians(counted: dict[DpEvent, int]) -> dict[DpEvent, int]:
     rest = {e: n for e, n in counted.items() if e not in plain}
     precision = math.fsum(n / e.noise_multiplier**2 for e, n in plain.items())
     return {dp.GaussianDpEvent(1 / math.sqrt(precision)): 1} | rest
-
-
-def _compose(parts: Sequence[Part], delta: float, *, certify: bool) -> tuple[float, float]:
-    """Return (lower, upper) for one direction."""
-    if _total_variation(parts) <= delta:
-        return 0.0, 0.0
-    count = sum(part.count for part in parts)
-    cumulants = Cumulants(parts, max(SMALL * delta / count, 1e-300))
-    if cumulants.hopeless:
-        return 0.0, math.inf
-    saddle = find_saddle(cumulants, delta)
-    lower, upper = _look(parts, cumulants, saddle, delta, certify=certify)
-    nearer = _nearer(cumulants, saddle, upper, delta)
-    if nearer is not None and _grid(parts, cumulants, nearer, delta, certify=certify)[2] <= CHEAP:
-        low, high = _look(parts, cumulants, nearer, delta, certify=certify)
-        lower, upper = max(lower, low), min(upper, high)
-    return min(lower, upper), upper
 
 
 def _nearer(cumulants: Cumulants, saddle: Saddle, found: float, delta: float) -> Saddle | None:

@@ -98,6 +98,15 @@ class Cumulants:
             variance += count * float((w * (loss - centre) ** 2).sum() / whole)
         return total, mean, variance
 
+    def log_moment(self, tilt: float) -> float:
+        """Return log E[e^{tilt S}] alone, the same number as by `at`."""
+        total = 0.0
+        for log_p, loss, count in self._parts:
+            weight = log_p + tilt * loss
+            top = weight.max()
+            total += count * (float(top) + math.log(np.exp(weight - top).sum()))
+        return total
+
     def lowest(self, tilt: float) -> list[float]:
         """Return for each part a loss below which its tilted mass is negligible (its mass may not be)."""
         cuts: list[float] = []
@@ -107,17 +116,22 @@ class Cumulants:
             cuts.append(min(max(low, cut), high))
         return cuts
 
-    def useful(self, tilt: float) -> bool:
-        """Whether more tilt than this would still tell more than rounding takes away."""
+    def is_below(self, tilt: float, log_delta: float) -> bool:
+        """Whether the tilt that is searched for is larger, and more than this one tells something."""
         total, mean, variance = self.at(tilt)
-        # The relative spread vanishes where losses are bounded: all mass is at the largest one.
-        return math.sqrt(variance) > NARROW * abs(mean) and abs(total) + tilt * abs(mean) < MOST_EXPONENT
+        return _log_delta(tilt, total, mean, variance) > log_delta and _useful(tilt, total, mean, variance)
 
-    def log_delta(self, tilt: float) -> float:
-        """Return the saddle-point estimate of log delta at epsilon = the tilted mean."""
-        total, mean, variance = self.at(tilt)
-        spread = math.sqrt(2 * math.pi * variance) * tilt * (1 + tilt)
-        return total - tilt * mean - max(0.0, math.log(spread) if spread > 0 else 0.0)
+
+def _log_delta(tilt: float, total: float, mean: float, variance: float) -> float:
+    """Return the saddle-point estimate of log delta at epsilon = the tilted mean."""
+    spread = math.sqrt(2 * math.pi * variance) * tilt * (1 + tilt)
+    return total - tilt * mean - max(0.0, math.log(spread) if spread > 0 else 0.0)
+
+
+def _useful(tilt: float, total: float, mean: float, variance: float) -> bool:
+    """Whether more tilt than this would still tell more than rounding takes away."""
+    # The relative spread vanishes where losses are bounded: all mass is at the largest one.
+    return math.sqrt(variance) > NARROW * abs(mean) and abs(total) + tilt * abs(mean) < MOST_EXPONENT
 
 
 LEAST_TILT = 1e-4
@@ -152,7 +166,7 @@ def find_saddle(cumulants: Cumulants, delta: float) -> Saddle:
     goal = math.log(delta)
     while high - low > 1e-2:
         middle = (low + high) / 2
-        if cumulants.log_delta(math.exp(middle)) > goal and cumulants.useful(math.exp(middle)):
+        if cumulants.is_below(math.exp(middle), goal):
             low = middle
         else:
             high = middle
@@ -169,8 +183,8 @@ def window_at(cumulants: Cumulants, tilt: float, log_delta: float) -> Saddle:
     outside = math.log(SMALL) + min(0.0, log_delta - (total - tilt * mean))
     steepest = MOST_EXPONENT / cumulants.most
     extras = [min(c / stddev, steepest) for c in EXTRA_TILTS]
-    high, right = min(((cumulants.at(tilt + a)[0] - total - outside) / a, a) for a in extras)
-    low, left = max((-(cumulants.at(tilt - a)[0] - total - outside) / a, a) for a in extras)
+    high, right = min(((cumulants.log_moment(tilt + a) - total - outside) / a, a) for a in extras)
+    low, left = max((-(cumulants.log_moment(tilt - a) - total - outside) / a, a) for a in extras)
     return Saddle(tilt, mean, stddev, low, high, left, right)
 
 

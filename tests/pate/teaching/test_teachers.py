@@ -4,6 +4,7 @@ import importlib.util
 import json
 import logging
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -436,20 +437,13 @@ def test_a_damaged_file_is_never_used(tmp_path, damage):
     assert not list(tmp_path.glob("*.part"))
 
 
-def script(asked, **more):
-    return subprocess.run(
-        [sys.executable, SCRIPT, json.dumps(asked | more)], capture_output=True, timeout=240
-    )
-
-
-def test_training_that_was_killed_continues_where_it_was(tmp_path):
+def test_training_that_was_killed_continues_where_it_was(tmp_path, exit_code):
     asked = {"what": "killed", "folder": str(tmp_path / "teachers"), "log": str(tmp_path / "log")}
-    died = script(asked, die_after=5, out=str(tmp_path / "never.npy"))
-    assert died.returncode == -9 and not (tmp_path / "never.npy").exists()
+    died = exit_code(SCRIPT, json.dumps(asked | {"die_after": 5, "out": str(tmp_path / "never.npy")}))
+    assert died == -signal.SIGKILL and not (tmp_path / "never.npy").exists()
     kept = times(tmp_path / "teachers")
     assert len(kept) == 5
-    ended = script(asked, out=str(tmp_path / "counts.npy"))
-    assert ended.returncode == 0, ended.stderr
+    assert exit_code(SCRIPT, json.dumps(asked | {"out": str(tmp_path / "counts.npy")})) == 0
     assert len((tmp_path / "log").read_text().splitlines()) == 6 + runs.TEACHERS - 5
     assert {name: times(tmp_path / "teachers")[name] for name in kept} == kept
     x, y, queries = runs.rows()
@@ -481,13 +475,11 @@ def test_two_ranks_share_the_teachers_and_agree(tmp_path):
 
 
 @pytest.mark.parametrize(("budget", "error"), [(5000.0, ""), (1.0, "BudgetExceededError")])
-def test_two_ranks_label_with_one_charge_or_are_both_refused(tmp_path, budget, error):
+def test_two_ranks_label_with_one_charge_or_are_both_refused(tmp_path, budget, error, run_ranks):
     budgeted = Budget(epsilon=budget, delta=1e-4)
     account = Ledger(tmp_path / "ledger.db").open("a", privacy_unit="row", budget=budgeted)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     asked = json.dumps({"what": "labels", "out": str(tmp_path), "epsilon": 2000.0})
-    ran = subprocess.run([*command, SCRIPT, asked], capture_output=True, text=True, timeout=240)
-    assert ran.returncode == 0, ran.stderr
+    assert run_ranks(2, SCRIPT, asked) == [0, 0]
     first, second = (np.load(tmp_path / f"rank{rank}.npz") for rank in (0, 1))
     assert str(first["error"]) == error and bool(str(second["error"])) == bool(error)
     assert len(account.releases()) == (0 if error else 1)

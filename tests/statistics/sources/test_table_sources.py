@@ -135,8 +135,8 @@ def test_a_damaged_line_of_a_csv_file_takes_no_other_line_with_it(name, end, tmp
     lines.insert(1500, DAMAGED[name])
     (tmp_path / "t.csv").write_bytes(end.join(lines) + end)
     table = private_table(tmp_path / "t.csv", types={"age": "number"})
-    others = [f"n, {i}" if i % 2 else f"n{i}" for i in range(3000)]
-    assert table.categories("who").tally(others).tolist() == [1] * 3000
+    found = dict(table.categories("who").tallies())
+    assert [found.get(f"n, {i}" if i % 2 else f"n{i}") for i in range(3000)] == [1] * 3000
     assert table.count(epsilon=1e3).release().value in (3000, 3001)
     assert table["age"].moments(BOUNDS).count in (3000, 3001)
 

@@ -16,7 +16,7 @@ UNITS, GROUPS = 3, [["weight"], ["bias"]]
 
 def engine_of(kind, model):
     if kind is Projections:
-        return Projections(model, cross_entropy, projections=4000, generator=seeded(0))
+        return Projections(model, cross_entropy, projections=1000, generator=seeded(0))
     return kind(model, cross_entropy)
 
 

@@ -6,8 +6,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -40,11 +38,12 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-def killed(**asked):
-    ran = subprocess.run(
-        [sys.executable, SCRIPT, json.dumps(asked)], capture_output=True, text=True, timeout=120
-    )
-    assert ran.returncode == -signal.SIGKILL, ran.stderr
+@pytest.fixture
+def killed(exit_code):
+    def run(**asked):
+        assert exit_code(SCRIPT, json.dumps(asked)) == -signal.SIGKILL
+
+    return run
 
 
 def weights(folder):
@@ -77,7 +76,7 @@ SLOW = [pytest.param(where, marks=[pytest.mark.slow] * (i > 1), id=where) for i,
 
 
 @pytest.mark.parametrize("where", SLOW)
-def test_a_seeded_run_that_was_killed_and_resumed_equals_the_uninterrupted_one(where, tmp_path):
+def test_a_seeded_run_that_was_killed_and_resumed_equals_the_uninterrupted_one(where, tmp_path, killed):
     whole, broken = {"folder": str(tmp_path / "a"), "seed": 4}, {"folder": str(tmp_path / "b"), "seed": 4}
     runs.make(whole).fit()
     killed(**broken, **KILLS[where])
@@ -87,7 +86,7 @@ def test_a_seeded_run_that_was_killed_and_resumed_equals_the_uninterrupted_one(w
     assert history(whole["folder"]) == history(broken["folder"])
 
 
-def test_a_run_with_secure_noise_resumes_with_fresh_noise_and_is_charged_once(tmp_path, account):
+def test_a_run_with_secure_noise_resumes_with_fresh_noise_and_is_charged_once(tmp_path, account, killed):
     asked = {"folder": str(tmp_path / "a"), "ledger": str(tmp_path / "ledger.db")}
     killed(**asked, die_at=8)
     assert [r.progress for r in account.releases()] == [Progress.BEGUN]

@@ -5,8 +5,6 @@ import importlib.util
 import json
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -38,16 +36,12 @@ def account(tmp_path):
     return ledger.open("data", privacy_unit="example", budget=Budget(epsilon=90, delta=1e-5))
 
 
-def started(asked):
-    return subprocess.Popen(
-        [sys.executable, SCRIPT, json.dumps(asked)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+@pytest.fixture
+def killed(exit_code):
+    def run(**asked):
+        assert exit_code(SCRIPT, json.dumps(asked)) == -signal.SIGKILL
 
-
-def killed(**asked):
-    process = started(asked)
-    _, said = process.communicate(timeout=120)
-    assert process.returncode == -signal.SIGKILL, said
+    return run
 
 
 def files(folder):
@@ -70,7 +64,7 @@ def same(a, b):
 # --- copies ----------------------------------------------------------------------------------------------
 
 
-def test_copies_of_a_killed_runs_folder_give_one_model_for_one_charge(tmp_path, account):
+def test_copies_of_a_killed_runs_folder_give_one_model_for_one_charge(tmp_path, account, killed):
     asked = {"folder": str(tmp_path / "a"), "ledger": str(tmp_path / "ledger.db")}
     killed(**asked, die_at=8)
     copies = [shutil.copytree(tmp_path / "a", tmp_path / name) for name in ("b", "c")]
@@ -83,7 +77,7 @@ def test_copies_of_a_killed_runs_folder_give_one_model_for_one_charge(tmp_path, 
     assert [release.progress for release in account.releases()] == [Progress.COMMITTED]
 
 
-def test_a_second_copy_is_refused_while_the_first_is_still_at_work(tmp_path, account):
+def test_a_second_copy_is_refused_while_the_first_is_still_at_work(tmp_path, account, killed):
     asked = {"folder": str(tmp_path / "a"), "ledger": str(tmp_path / "ledger.db")}
     killed(**asked, die_at=8)
     copy = shutil.copytree(tmp_path / "a", tmp_path / "b")
@@ -96,16 +90,22 @@ def test_a_second_copy_is_refused_while_the_first_is_still_at_work(tmp_path, acc
     assert [release.progress for release in account.releases()] == [Progress.COMMITTED]
 
 
-def test_of_two_copies_that_are_resumed_at_the_same_time_one_finishes(tmp_path, account):
+def test_of_two_copies_that_are_resumed_at_the_same_time_one_finishes(
+    tmp_path, account, killed, start_script
+):
     asked = {"folder": str(tmp_path / "a"), "ledger": str(tmp_path / "ledger.db")}
     killed(**asked, die_at=8)
     names = ("a", "b", "c")
     for name in names[1:]:
         shutil.copytree(tmp_path / "a", tmp_path / name)
-    processes = [started(asked | {"folder": str(tmp_path / name), "resume": True}) for name in names]
-    said = [process.communicate(timeout=240)[1] for process in processes]
-    codes = [process.returncode for process in processes]
-    assert sorted(code == 0 for code in codes) == [False, False, True], said
+    processes = [
+        start_script(SCRIPT, json.dumps(asked | {"folder": str(tmp_path / name), "resume": True}))
+        for name in names
+    ]
+    for process in processes:
+        process.join(240)
+    codes = [process.exitcode for process in processes]
+    assert sorted(code == 0 for code in codes) == [False, False, True]
     models = [name for name in names if (tmp_path / name / "model.pt").exists()]
     assert models == [names[codes.index(0)]]
     steps = [torch.load(tmp_path / name / "checkpoint.pt", weights_only=True)["step"] for name in names]
@@ -113,7 +113,7 @@ def test_of_two_copies_that_are_resumed_at_the_same_time_one_finishes(tmp_path, 
     assert [release.progress for release in account.releases()] == [Progress.COMMITTED]
 
 
-def test_an_old_backup_of_a_folder_cannot_be_continued(tmp_path, account):
+def test_an_old_backup_of_a_folder_cannot_be_continued(tmp_path, account, killed):
     asked = {"folder": str(tmp_path / "a"), "ledger": str(tmp_path / "ledger.db")}
     killed(**asked, die_at=8)
     backup = shutil.copytree(tmp_path / "a", tmp_path / "backup")
@@ -156,7 +156,9 @@ SOME = [
 
 
 @pytest.mark.parametrize("moment", SOME)
-def test_a_run_that_was_killed_while_it_published_goes_on_and_is_charged_once(moment, tmp_path, account):
+def test_a_run_that_was_killed_while_it_published_goes_on_and_is_charged_once(
+    moment, tmp_path, account, killed
+):
     whole = {"folder": str(tmp_path / "a"), "seed": 4, "ledger": str(tmp_path / "ledger.db")}
     runs.make(whole).fit()
     broken = whole | {"folder": str(tmp_path / "b")}
@@ -167,7 +169,7 @@ def test_a_run_that_was_killed_while_it_published_goes_on_and_is_charged_once(mo
     assert [release.progress for release in account.releases()] == [Progress.COMMITTED] * 2
 
 
-def test_what_was_committed_and_not_handed_over_is_the_same_model_in_every_copy(tmp_path, account):
+def test_what_was_committed_and_not_handed_over_is_the_same_model_in_every_copy(tmp_path, account, killed):
     asked = {"folder": str(tmp_path / "a"), "ledger": str(tmp_path / "ledger.db")}
     killed(**asked, die_before=("finish", 1))
     assert not (tmp_path / "a" / "model.pt").exists()
@@ -201,7 +203,7 @@ def test_nothing_of_the_last_weights_is_seen_before_the_run_is_committed(tmp_pat
 # --- without an account, and from older versions ----------------------------------------------------------
 
 
-def test_without_an_account_a_folder_still_refuses_a_checkpoint_that_is_not_its_last(tmp_path):
+def test_without_an_account_a_folder_still_refuses_a_checkpoint_that_is_not_its_last(tmp_path, killed):
     asked = {"folder": str(tmp_path / "a"), "seed": 4}
     killed(**asked, die_at=8)
     old = (tmp_path / "a" / "checkpoint.pt").read_bytes()
@@ -232,7 +234,7 @@ def test_without_an_account_a_process_that_lost_its_folder_stops(tmp_path):
     assert not (tmp_path / "a" / "checkpoint.pt.part").exists()
 
 
-def test_a_checkpoint_of_an_older_version_is_continued_once(tmp_path, account):
+def test_a_checkpoint_of_an_older_version_is_continued_once(tmp_path, account, killed):
     asked = {"folder": str(tmp_path / "a"), "ledger": str(tmp_path / "ledger.db")}
     killed(**asked, die_at=8)
     old = account.reserve(runs.mechanism(True), purpose="by an older version")

@@ -28,9 +28,10 @@ import numpy as np
 import numpy.typing as npt
 
 from sfumato import _check
+from sfumato.accounting import events
 from sfumato.accounting.events import DpEvent
 from sfumato.accounting.guarantee import Relation
-from sfumato.accounting.price import price
+from sfumato.accounting.price import price, quick_epsilon
 from sfumato.audit.evidence import bounds
 
 __all__ = [
@@ -78,10 +79,11 @@ def _missed(
     event: DpEvent, alarms: npt.NDArray[np.float64], relation: Relation
 ) -> Iterator[npt.NDArray[np.float64]]:
     """Yield lower bounds on the false negatives at each rate of false positives, by more and more points."""
+    events.check(event)
     missed = np.zeros(len(alarms))
     yield missed
     for delta in _DELTAS:
-        epsilon = price(event, delta=delta, relation=relation).epsilon
+        epsilon = quick_epsilon(event, delta=delta, relation=relation)
         if math.isinf(epsilon):
             continue
         factor = math.exp(min(epsilon, 700.0))
