@@ -34,6 +34,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    """Let it be collected at the end: nanobind reports what is left."""
+    gc.unfreeze()
+
+
 SCRIPTED = str(Path(__file__).with_name("scripted.py"))
 # What takes a process seconds to import, and what a training run imports on its way.
 PRELOADED = ["torch", "torch._dynamo", "sfumato.training", "sfumato.audit", "sklearn.tree", "scipy.signal"]
