@@ -230,7 +230,6 @@ def _show(
         "relation": done.guarantee.relation.value,
         "recorded": done.recorded,
         "account": done.account,
-        "seconds": round(done.seconds, 1),
         "folder": settings.folder,
         "report": settings.report,
     }

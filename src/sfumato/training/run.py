@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a finished run hands over: the model, what it cost, how it went, and the paragraph that says so.
 
-Everything here is public: the model by the run's guarantee, the rest because it was public before.
+Everything here is public: the model by the run's guarantee, the rest because it was public before. Times are
+not here: how long a step or a run takes depends on private rows.
 """
 
 import json
@@ -39,7 +40,6 @@ class TrainingRun:
         privacy_unit: Who is protected.
         expected_batch_size: The public number that noisy sums were divided by.
         history: Metrics during the run.
-        seconds: How long it took, interruptions left out.
         evaluated: Whether there was evaluation data.
         denoised: What units contributed in place of gradients, and what was done to noisy ones, if anything.
         audit: What canaries showed, if there were any.
@@ -47,7 +47,7 @@ class TrainingRun:
         account: The name of the account that was charged.
         reservation: The number of the charge.
         release_number: The place of the run among the account's releases, as statements print it.
-        finished: When the run ended, in universal time.
+        finished: The day on which the run ended, in universal time. How long it took is not kept.
         record_note: What must be said of a run that no ledger keeps.
         settings_sha256: Fingerprint of the settings file in the folder.
         weights_sha256: Fingerprint of the weights that the run ended with.
@@ -59,7 +59,6 @@ class TrainingRun:
     privacy_unit: str
     expected_batch_size: float
     history: tuple[Metrics, ...]
-    seconds: float
     evaluated: bool
     denoised: str | None = None
     audit: Verdict | None = None
@@ -114,7 +113,7 @@ class TrainingRun:
         price = mechanism.price(delta=facts["delta"])
         if price.epsilon != facts["epsilon"]:
             raise ValueError("the steps of the run do not have the price that its file states")
-        same = ("privacy_unit", "expected_batch_size", "seconds", "evaluated", "denoised", "study_note")
+        same = ("privacy_unit", "expected_batch_size", "evaluated", "denoised", "study_note")
         same += ("account", "reservation", "release_number", "finished", "record_note", "settings_sha256")
         audit = facts["audit"]
         return cls(
@@ -122,7 +121,7 @@ class TrainingRun:
             mechanism=mechanism,
             price=price,
             weights_sha256=facts["weights"],
-            history=tuple(Metrics(**row) for row in facts["history"]),
+            history=tuple(Metrics.from_dict(row) for row in facts["history"]),
             audit=None if audit is None else LoadedVerdict(audit, facts["audit_statement"]),
             **{name: facts[name] for name in same},
         )
@@ -218,7 +217,6 @@ class TrainingRun:
             "record_note": self.record_note,
             "audit_statement": None if self.audit is None else self.audit.statement(),
             "expected_batch_size": self.expected_batch_size,
-            "seconds": self.seconds,
             "study_note": self.study_note,
             "audit": None if self.audit is None else self.audit.to_dict(),
             "recorded": self.recorded,
