@@ -63,9 +63,7 @@ def distributed_run(model: nn.Module, noise: IntegerNoise, keywords: Mapping[str
     _require(keywords)
     expected, clients = keywords["expected_batch_size"], keywords["public_size"]
     if not expected <= clients:
-        raise InvalidParameterError(
-            f"expected_cohort_size={expected:g} must be at most the number of clients, {clients}."
-        )
+        raise InvalidParameterError(f"expected_cohort_size={expected:g} must be at most clients={clients}.")
     multiplier, epsilon = keywords.get("noise_multiplier"), keywords.get("epsilon")
     clipping = _clipping(keywords)
     shares = min(clients, math.ceil(expected + _DEVIATIONS * math.sqrt(expected)))
