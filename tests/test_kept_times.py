@@ -20,12 +20,13 @@ TEXTS = {".json", ".jsonl", ".html", ".svg", ".csv", ".txt"}
 SMALL = "--epsilon 8 --seed 1"
 LINES = {
     "train": f"train digits {SMALL} --epochs 1 --model linear --folder made --report page.html --json",
-    "labels": f"train digits --private labels --method randomized-response {SMALL} --folder made --report page.html --json",
+    "labels": f"train digits --private labels --method randomized-response {SMALL} "
+    "--folder made --report page.html --json",
     "pate": "pate breast-cancer --teachers 20 --epsilon 8 --folder made --report page.html --json",
     "federate": "federate digits --clients 20 --cohort 10 --rounds 3 --local-epochs 1 --epsilon 8 "
     "--folder made --report page.html --json",
-    "synthesize": "synthesize own.npz --method mixtures --epsilon 10 --classes 2 --public-size 200 --out made "
-    "--count 40 --json",
+    "synthesize": "synthesize own.npz --method mixtures --epsilon 10 --classes 2 --public-size 200 "
+    "--out made --count 40 --json",
 }
 
 

@@ -42,6 +42,7 @@ def test_a_federation_is_simulated_with_a_page(says):
         assert part in out
     page = Path("page.html").read_text()
     assert "differential privacy for one client" in page and page.count("<svg") >= 2  # the curves
+    assert "noisy rounds" in page and "noisy steps" not in page
 
 
 @pytest.mark.parametrize(

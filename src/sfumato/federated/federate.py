@@ -72,9 +72,10 @@ def federate(
         runtime: Device and memory.
         generator: The source of cohorts and noise. Default: secure. A seeded one protects nobody.
         resume: Whether to continue the run in the folder.
-        **keywords: As for `training.train`: `epsilon` or `noise_multiplier`, `delta`, `public_size` (the
-            number of clients that may be known; default: it is counted), `clip_norm` or `clipping` of an update, `sampling`, `correlation`, `folder`, `account`, and others. The server's
-            `optimizer` is SGD with a learning rate of 1 if none is given, which averages updates.
+        **keywords: As for `training.train`: `epsilon` or `noise_multiplier`, `delta`, `public_size` (how many
+            clients may be known to be there; default: they are counted), `clip_norm` or `clipping` of an
+            update, `sampling`, `correlation`, `folder`, `account`, and others. The server's `optimizer` is
+            SGD with a learning rate of 1 if none is given, which averages updates.
 
     Returns:
         The run: the model, its guarantee, its metrics and its statement.
@@ -161,7 +162,9 @@ def round_keywords(
     if keywords.get("sampling") is None:
         if expected_cohort_size > size:
             most = f"clients={size}" if declared is None else f"public_size={size}"
-            raise InvalidParameterError(f"expected_cohort_size={expected_cohort_size:g} must be at most {most}.")
+            raise InvalidParameterError(
+                f"expected_cohort_size={expected_cohort_size:g} must be at most {most}."
+            )
         defaults["expected_batch_size"] = expected_cohort_size
     return {**defaults, **keywords, "steps": rounds, "public_size": size}
 

@@ -147,6 +147,7 @@ class TrainingRun:
             statement=self.statement(),
             history=self.history,
             study_note=self.study_note,
+            step=self._words.step,
         )
         write_report(path, training_report(facts, title=title))
 
@@ -163,7 +164,7 @@ class TrainingRun:
 
     @property
     def against_server(self) -> Guarantee | None:
-        """The guarantee against a server that sees noisy sums and knows whom it asked; None without such sums.
+        """The guarantee against a server that sees noisy sums and knows whom it asked; None without sums.
 
         Sampling does not amplify: each round is priced as if every client were asked. Who takes part is not
         hidden from the server, so that what is compared are updates: one of them against zeros (zero-out), or
@@ -194,7 +195,7 @@ class TrainingRun:
         return " ".join(sentence for sentence in self._sentences() if sentence)
 
     def _sentences(self) -> Sequence[str | None]:
-        words = mechanism_words.STEPS if self.federation is None else mechanism_words.ROUNDS
+        words = self._words
         server = self.against_server
         return (
             words.trained(self.mechanism.steps),
@@ -205,7 +206,7 @@ class TrainingRun:
             f"All weights together, intermediate ones included, satisfy {self.guarantee}.",
             None
             if server is None
-            else f"Against the server, which sees sums and knows whom it asked, nothing is amplified: {server}.",
+            else f"Against the server, which knows whom it asked, nothing is amplified: {server}.",
             f"Epsilon is an upper bound, by {self.price.theorem}.",
             "It covers this run alone: hyper-parameter tuning is not charged.",
             None if self.audit is None else self.audit.statement(),
@@ -218,6 +219,10 @@ class TrainingRun:
             sentence(self.record_note),
             sentence(self.study_note),
         )
+
+    @property
+    def _words(self) -> mechanism_words.Words:
+        return mechanism_words.STEPS if self.federation is None else mechanism_words.ROUNDS
 
     def to_json(self) -> str:
         """Return everything but the model as JSON.

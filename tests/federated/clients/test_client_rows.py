@@ -90,7 +90,12 @@ def test_rows_that_are_not_as_declared_are_none():
         raise OSError("a row")
 
     like = (torch.zeros(0, 3),)
-    for read in (fails, lambda _: (torch.ones(2, 4),), lambda _: (torch.ones(2, 3).double(),), lambda _: None):
+    for read in (
+        fails,
+        lambda _: (torch.ones(2, 4),),
+        lambda _: (torch.ones(2, 3).double(),),
+        lambda _: None,
+    ):
         assert readable_rows(LazyRows(read, clients=1, like=like), 0)[0].shape == (0, 3)
     fine = LazyRows(lambda _: (torch.ones(2, 3),), clients=1, like=like)
     assert readable_rows(fine, 0)[0].shape == (2, 3)

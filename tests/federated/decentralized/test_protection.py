@@ -81,7 +81,11 @@ def fails_above(model, x, y):
 @pytest.mark.parametrize("where", [[0], [3, 7], list(range(20))])
 def test_rows_that_make_the_model_fail_are_left_out_of_steps_each_on_its_own(where):
     steps = NoisySteps(
-        noise_multiplier=1.0, public_size=20, expected_batch_size=20, steps=1, learning_rate=1.0,
+        noise_multiplier=1.0,
+        public_size=20,
+        expected_batch_size=20,
+        steps=1,
+        learning_rate=1.0,
         loss=fails_above,
     )
     held = clients().rows(0)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-import re
 import logging
+import re
 
 import pytest
 import torch

@@ -70,7 +70,7 @@ def test_an_array_of_another_kind_is_no_update(weight):
 
 
 def bfloat16(*numbers):
-    """Return numbers as numpy saves them with the type of ml_dtypes: two bytes each, of no type of its own."""
+    """Return numbers as numpy saves them with the type of ml_dtypes: two bytes each, of no type."""
     halves = torch.tensor([numbers], dtype=torch.bfloat16).view(torch.int16).numpy()
     return Array("bfloat16", (1, 2), "numpy.ndarray", array(halves, np.int16).data.replace(b"<i2", b"|V2"))
 

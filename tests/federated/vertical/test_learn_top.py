@@ -165,7 +165,10 @@ def test_a_top_network_of_another_size_is_refused_before_anything_is_spent():
 
 @pytest.mark.parametrize(
     ("top", "said"),
-    [(nn.Linear(3, 2), r"4 numbers \(2 of 'bank', 2 of 'shop'\).*nn.Linear\(4, 2\)"), (nn.Linear(4, 3), "classes=2")],
+    [
+        (nn.Linear(3, 2), r"4 numbers \(2 of 'bank', 2 of 'shop'\).*nn.Linear\(4, 2\)"),
+        (nn.Linear(4, 3), "classes=2"),
+    ],
 )
 def test_a_top_network_of_another_width_is_told_which_one_is_needed(top, said):
     held = LabelParty(labels=LABELS, classes=2, top=top)

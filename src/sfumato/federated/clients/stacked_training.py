@@ -7,8 +7,8 @@ Guarantee  The steps of each client are those of `local_training.local_update`, 
            shape, and many local steps can amplify a rounding to the size of an update: if shapes depended on
            who else takes part, one client would move the updates of all others.
            A batch of more than `PIECE` rows is computed in pieces of one shape, whose gradients are added up.
-           So a step over all rows of a client costs what its rows cost, however large `batch_size` is. A piece
-           in which a client has no row adds zeros to it, which rounds nothing.
+           So a step over all rows of a client costs what its rows cost, however large `batch_size` is. A
+           piece in which a client has no row adds zeros to it, which rounds nothing.
 Edge cases A batch with fewer rows is filled with copies of its own first row, of weight 0: they are finite
            where that row is. A client that has taken its last step, has no rows or is not there has the
            `idle` row, and does not move. What a client changes in buffers is dropped.
@@ -108,10 +108,8 @@ def _width(batch_size: int, slots: int) -> int:
     return -(-batch_size // least) * least
 
 
-def _pieces(
-    batches: Sequence[Tensor | None], slots: int, width: int
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield pieces of a batch of each client as [slots, width], and what a row weighs in its client's mean."""
+def _pieces(batches: Sequence[Tensor | None], slots: int, width: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield pieces of each client's batch as [slots, width], and what a row weighs in its client's mean."""
     for begin in range(0, max(len(chosen) for chosen in batches if chosen is not None), width):
         index, weights = torch.zeros(slots, width, dtype=torch.int64), torch.zeros(slots, width)
         for place, chosen in enumerate(batches):

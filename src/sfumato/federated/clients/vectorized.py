@@ -212,9 +212,7 @@ def _is_faster_alone(model: nn.Module) -> bool:
 def _can_be_stacked(model: nn.Module, like: Sequence[Any], training: LocalTraining, *, slots: int) -> bool:
     """Whether stacked clients get the updates of the reference, on made-up rows."""
     size = min(training.batch_size, PIECE + 2)  # rows; larger batches are made of pieces, too
-    gentle = replace(
-        training, epochs=1, batch_size=size, learning_rate=_SAME, momentum=0.0, proximal=0.0
-    )
+    gentle = replace(training, epochs=1, batch_size=size, learning_rate=_SAME, momentum=0.0, proximal=0.0)
     sizes = (size + 2, 2, 3)  # some batches must be filled; none is of a single row
     held = [_made_up(like, size, seed, _device(model)) for seed, size in enumerate(sizes)]
     idle = _made_up(like, 1, _IDLE, _device(model))

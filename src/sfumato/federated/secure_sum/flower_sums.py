@@ -103,9 +103,9 @@ class GridSums:
             The sentence.
         """
         return (
-            "The update of a client is the model that the server sent to it, minus the model that it learned. "
-            "The server saw the sum of a round alone, and knows whom it asked: where the guarantee counts on "
-            "sampling, it is one against those who see models, and not against the server."
+            "The update of a client is the model that the server sent to it, minus the model that it "
+            "learned. The server saw the sum of a round alone, and knows whom it asked: where the guarantee "
+            "counts on sampling, it is one against those who see models, and not against the server."
         )
 
     def noisy_sum(

@@ -203,7 +203,9 @@ class DpSgd:
         Returns:
             The event of all noisy sums, one after the other, without amplification.
         """
-        return compose(*(dp.SelfComposedDpEvent(self.step.event(noise), count) for noise, count in self.noise))
+        return compose(
+            *(dp.SelfComposedDpEvent(self.step.event(noise), count) for noise, count in self.noise)
+        )
 
     def first(self, steps: int) -> "DpSgd":
         """Return the run cut off after its first steps.
