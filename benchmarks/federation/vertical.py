@@ -5,7 +5,7 @@ The first 15 columns are one party's, the other 15 another's. A third party has 
 networks of `learn_top` were trained on every fifth row of the training set, which is taken for public and
 left out of the private rows. Epsilon is that of one party's columns of one person, replace-one neighbors;
 where gradients are returned, it is shared among embeddings and steps, and labels have the same epsilon. The
-larger class has 63% of the test set.
+larger class has 62% of the test set.
 """
 
 from collections.abc import Iterator, Sequence

@@ -42,6 +42,7 @@ def test_a_federation_is_simulated_with_a_page(says):
         assert part in out
     page = Path("page.html").read_text()
     assert "differential privacy for one client" in page and page.count("<svg") >= 2  # the curves
+    assert "noisy rounds" in page and "noisy steps" not in page
 
 
 @pytest.mark.parametrize(
@@ -233,3 +234,29 @@ def test_a_process_that_is_killed_in_a_round_is_resumed_and_charged_once(says, a
 def test_wrong_commands_say_what_to_do(says, line, said):
     code, _, err = says(line)
     assert code != 0 and said in " ".join(err.split()) and "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--cohort 300 --clients 200", "--cohort 300 must be at most --clients 200"),
+        ("--cohort 300 --clients 200 --noise skellam", "--cohort 300 must be at most --clients 200"),
+        ("--adaptive-quantile 1.5", "--adaptive-quantile must be"),
+    ],
+)
+def test_errors_name_flags(says, flags, said):
+    code, _, err = says(f"federate digits --epsilon 8 {flags}")
+    assert code == 2 and said in " ".join(err.split())
+
+
+def test_clients_without_rows_and_the_price_against_the_server_are_told(says):
+    line = "federate digits --clients 2000 --cohort 5 --rounds 1 --local-epochs 1 --epsilon 8 --noise skellam"
+    code, out, err = says(f"{line} --model linear")
+    assert code == 0, err
+    text = " ".join(out.split())
+    assert "of 2000 clients have no rows" in text and "epsilon against the server" in text
+    assert "the number of clients, 2000, is public" in text
+    code, out, err = says(f"{line} --json")
+    told = json.loads(out)
+    assert told["against_server"]["epsilon"] > told["epsilon"]
+    assert any("have no rows" in note for note in told["notes"])

@@ -41,7 +41,7 @@ def test_more_noise_than_the_budget_needs_runs_to_the_end_and_less_is_stopped():
     ("wrong", "said"),
     [
         ({"epsilon": None}, "epsilon"),
-        ({"expected_batch_size": 201.0}, "at most the number of clients"),
+        ({"expected_batch_size": 201.0}, "at most clients=200"),
         ({"sampling": CyclicBatches(batch_size=10, public_size=200)}, "sampling has no meaning"),
         (
             {

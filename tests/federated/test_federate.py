@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 import copy
+import json
 
 import pytest
 import torch
 from torch import nn
 
 from sfumato import Budget, Ledger
+from sfumato.accounting import events, price
 from sfumato.datasets import Examples, load
 from sfumato.errors import BudgetExceededError, InvalidParameterError
 from sfumato.federated.clients.client_rows import AssignedRows, LazyRows
@@ -13,7 +15,7 @@ from sfumato.federated.clients.local_training import LocalTraining, local_update
 from sfumato.federated.clients.partitions import by_user, iid
 from sfumato.federated.federate import federate
 from sfumato.testing import seeded
-from sfumato.training import AdaptiveClip, BandedNoise, Clipping, CyclicBatches
+from sfumato.training import AdaptiveClip, BandedNoise, Clipping, CyclicBatches, TrainingRun
 from sfumato.training.models import networks
 
 LOCAL = LocalTraining(epochs=1, batch_size=4, learning_rate=0.2)
@@ -142,6 +144,48 @@ def test_the_unit_is_a_client_and_the_statement_says_so():
     assert run.guarantee.privacy_unit == "client" and "its update" in run.statement()
 
 
+def test_clients_that_are_counted_are_public_and_the_guarantee_says_so(tmp_path):
+    run = federated(iid(rows(), clients=20), folder=tmp_path / "run")
+    fact = "the number of clients, 20, is public"
+    assert run.mechanism.sampling.sampling_rate == 0.5
+    assert str(run.guarantee).endswith(f"add-remove neighbors; {fact}") and f"; {fact}." in run.statement()
+    loaded = TrainingRun.load(tmp_path / "run")
+    assert str(loaded.guarantee) == str(run.guarantee) and loaded.statement() == run.statement()
+
+
+@pytest.mark.parametrize("noise", [None, "skellam"])
+def test_a_declared_number_of_clients_sets_the_rate_and_nothing_tells_the_true_one(tmp_path, noise):
+    told = []
+    for clients in (20, 21):
+        folder = tmp_path / str(clients)
+        run = federated(
+            iid(rows(), clients=clients), public_size=25, noise=noise, folder=folder, evaluate_every=3
+        )
+        assert run.mechanism.sampling.sampling_rate == 0.4 and "is public" not in str(run.guarantee)
+        settings = torch.load(folder / "checkpoint.pt", weights_only=False)["fingerprint"]
+        told.append((settings, repr(run.mechanism), run.statement(), str(run.guarantee)))
+    assert told[0] == told[1]
+
+
+def test_a_federation_is_told_in_rounds_and_updates():
+    said = federated(iid(rows(), clients=20)).statement()
+    for word in ("DP-SGD", "gradient", "step"):
+        assert word not in said
+    assert "in 3 noisy rounds" in said and "clipped its update" in said
+
+
+def test_noise_of_the_clients_has_a_price_against_the_server_without_sampling(tmp_path):
+    run = federated(iid(rows(), clients=20), noise="skellam", folder=tmp_path / "run")
+    step = run.mechanism.step.event(1.0)
+    wanted = price(events.compose(step, step, step), delta=1e-3, relation="zero-out")
+    assert run.against_server == wanted.guarantee("client")
+    assert run.against_server.epsilon > 1.5 * run.epsilon
+    assert f"nothing is amplified: {run.against_server}." in run.statement()
+    told = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert told["against_server"] == run.against_server.to_dict()
+    assert federated(iid(rows(), clients=20)).against_server is None
+
+
 def test_a_run_is_charged_before_a_client_is_read(tmp_path):
     account = Ledger(tmp_path / "ledger.db").open(
         "people", privacy_unit="client", budget=Budget(epsilon=1, delta=1e-3)
@@ -207,9 +251,10 @@ def test_networks_of_users_are_trained(kind):
     [
         ({"steps": 3}, "set by rounds"),
         ({"expected_batch_size": 3}, "expected_cohort_size"),
-        ({"public_size": 3}, "number of clients"),
+        ({"public_size": 3}, "expected_cohort_size=10 must be at most public_size=3"),
+        ({"cohort": 3}, "expected_cohort_size"),
         ({"rounds": 0}, "rounds must be"),
-        ({"expected_cohort_size": 11}, "at most"),
+        ({"expected_cohort_size": 11}, "expected_cohort_size=11 must be at most clients=10"),
         ({"epsilom": 1.0}, "Did you mean"),
     ],
 )

@@ -62,7 +62,7 @@ def test_a_test_that_decides_nothing_is_not_said_to_decide():
 
 
 def test_json_can_be_read_and_has_no_votes():
-    facts = json.loads(PateRun(student=None, answers=answers(JOB), seconds=1.0, accuracy=0.9).to_json())
+    facts = json.loads(PateRun(student=None, answers=answers(JOB), accuracy=0.9).to_json())
     assert facts["accuracy"] == 0.9 and facts["answered"] == 2
     assert not {"counts", "votes", "classes"} & set(facts)
 

@@ -609,6 +609,6 @@ def test_the_json_holds_the_guarantee_the_event_and_the_history():
     assert facts["relation"] == "add-remove" and facts["steps"] == 2 and facts["epsilon"] > 0
     assert facts["event"]["event"]["sampling_probability"] == 0.1
     assert facts["recorded"] is False and facts["account"] is None
-    shown = {"step", "epsilon", "learning_rate", "seconds", "loss", "accuracy"}
+    shown = {"step", "epsilon", "learning_rate", "loss", "accuracy"}
     assert [set(row) for row in facts["history"]] == [shown, shown]
     assert math.isfinite(facts["history"][-1]["loss"])

@@ -10,7 +10,7 @@ Unit       `privacy_unit` names what one neighbor adds, removes or changes: "exa
 
 import enum
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from sfumato import _check
@@ -119,6 +119,8 @@ class Guarantee:
         delta: The delta, from 0 to 1.
         relation: Which data sets are neighbors.
         privacy_unit: Who is protected, such as "example", "user" or the name of a column.
+        public_fact: What the guarantee takes as public, in words, if there is anything to say: all data sets
+            that are compared agree in it.
 
     Raises:
         InvalidParameterError: If a number is out of range, or the relation or the unit is not one.
@@ -131,6 +133,7 @@ class Guarantee:
     delta: float
     relation: Relation
     privacy_unit: str
+    public_fact: str | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if not self.epsilon >= 0:
@@ -186,7 +189,8 @@ class Guarantee:
     def __str__(self) -> str:
         who = self.privacy_unit if self.privacy_unit.startswith("group") else f"one {self.privacy_unit}"
         what = f"({round_up(self.epsilon):g}, {round_up(self.delta):g})"
-        return f"{what}-differential privacy for {who}, {self.relation.value} neighbors"
+        told = f"{what}-differential privacy for {who}, {self.relation.value} neighbors"
+        return told if self.public_fact is None else f"{told}; {self.public_fact}"
 
 
 def _geometric_sum(epsilon: float, size: int) -> float:

@@ -33,7 +33,6 @@ class Outcome:
     guarantee: Guarantee
     statement: str
     accuracy: float | None
-    seconds: float
     recorded: bool
     account: str | None
     record_note: str | None  # what must be said of a run that no ledger keeps
@@ -60,7 +59,6 @@ class Outcome:
             guarantee=done.guarantee,
             statement=done.statement(),
             accuracy=done.accuracy,
-            seconds=done.seconds,
             recorded=done.recorded,
             account=done.account,
             record_note=done.record_note,
@@ -138,7 +136,6 @@ def _facts(outcome: Outcome) -> dict[str, Any]:
         "steps": None if outcome.mechanism is None else outcome.mechanism.steps,
         "recorded": outcome.recorded,
         "account": outcome.account,
-        "seconds": round(outcome.seconds, 1),
         "folder": outcome.settings.folder,
         "report": outcome.settings.report,
     }

@@ -23,7 +23,7 @@ from sfumato.cli.settings import kept, require_same
 from sfumato.cli.show import show_facts, show_text, waiting
 from sfumato.datasets import Dataset, load
 from sfumato.errors import InvalidParameterError
-from sfumato.federated.clients.client_rows import ClientRows
+from sfumato.federated.clients.client_rows import AssignedRows, ClientRows
 from sfumato.federated.clients.local_training import LocalTraining
 from sfumato.federated.clients.partitions import by_user, dirichlet, iid
 from sfumato.federated.federate import federate
@@ -213,14 +213,15 @@ def _cycles(settings: FederationSettings, cohort: float, clients: int) -> dict[s
 def _show(
     settings: FederationSettings, done: TrainingRun, data: Dataset, clients: ClientRows, *, as_json: bool
 ) -> None:
-    large = delta_note(done.guarantee.delta, len(clients))
+    more = [note for note in (delta_note(done.guarantee.delta, len(clients)), _empty_note(clients)) if note]
     if as_json:
-        notes = [note for note in (done.record_note, done.study_note, large) if note is not None]
+        notes = [note for note in (done.record_note, done.study_note, *more) if note is not None]
         told = {"data": data.name, "clients": len(clients), "settings": settings.given()}
         show_facts(
             "", told | {"accuracy": done.accuracy, "notes": notes} | json.loads(done.to_json()), as_json=True
         )
         return
+    server = done.against_server
     facts = {
         "data": data.name,
         "clients": len(clients),
@@ -230,13 +231,21 @@ def _show(
         "epsilon": done.guarantee.epsilon,
         "delta": done.guarantee.delta,
         "relation": done.guarantee.relation.value,
+        "epsilon against the server": None if server is None else server.epsilon,
         "recorded": done.recorded,
         "account": done.account,
-        "seconds": round(done.seconds, 1),
         "folder": settings.folder,
         "report": settings.report,
     }
     show_facts(str(done.guarantee), {k: v for k, v in facts.items() if v is not None}, as_json=False)
     show_text(f"\n{done.statement()}")
-    if large is not None:
-        show_text(f"\nNote: {large}.")
+    for note in more:
+        show_text(f"\nNote: {note}.")
+
+
+def _empty_note(clients: ClientRows) -> str | None:
+    """Return what must be said of clients without rows: the data sets of the command are public."""
+    empty = clients.without_rows if isinstance(clients, AssignedRows) else 0
+    if not empty:
+        return None
+    return f"{empty} of {len(clients)} clients have no rows, and contribute nothing when they are asked"

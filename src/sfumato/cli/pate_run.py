@@ -224,7 +224,6 @@ def _facts(settings: PateSettings, data: VotingData, done: PateRun) -> dict[str,
         "answered": answers.answered,
         "recorded": answers.account is not None and answers.record_note is None,
         "account": settings.account,
-        "seconds": round(done.seconds, 1),
         "folder": settings.folder,
         "report": settings.report,
     }

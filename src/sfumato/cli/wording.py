@@ -22,6 +22,8 @@ _OTHERS = {
     "qs": "q",
     "features": "feature",
     "types": "type",
+    "expected_cohort_size": "cohort",
+    "quantile": "adaptive-quantile",
 }
 _PHRASES = {"table=...": "#TABLE behind its address"}  # advice that has no option
 _QUOTED = re.compile(r"""('[^']*'|"[^"]*"|`[^`]*`)""")

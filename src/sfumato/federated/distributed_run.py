@@ -67,9 +67,7 @@ def distributed_run(
     _require(keywords)
     expected, clients = keywords["expected_batch_size"], keywords["public_size"]
     if not expected <= clients:
-        raise InvalidParameterError(
-            f"expected_cohort_size={expected:g} must be at most the number of clients, {clients}."
-        )
+        raise InvalidParameterError(f"expected_cohort_size={expected:g} must be at most clients={clients}.")
     multiplier, epsilon = keywords.get("noise_multiplier"), keywords.get("epsilon")
     clipping = _clipping(keywords)
     units, beside = (clients, 0) if audit is None else (clients + audit.units, audit.coordinates)

@@ -6,7 +6,9 @@ Guarantee  A client is added or removed with all of its rows. In each round ever
            the sum is divided by a public number. That is DP-SGD whose units are clients, and the event is
            that of `training.DpSgd`: cohorts, clipping, noise and rounds. All models that the server makes
            are covered together.
-Neighbors  Add-remove by default, as for `training.train`.
+Neighbors  Add-remove by default, as for `training.train`. The sampling rate is `expected_cohort_size` divided
+           by `public_size`, a declared number. Without one the clients are counted, and the guarantee says
+           that their number is public.
 Unit       One client with all of its rows.
 Failure    As for `training.train`: the whole run is charged before a client is read. No client can stop a
            round (`clients.vectorized`).
@@ -24,7 +26,7 @@ from torch import nn
 
 from sfumato import _check
 from sfumato.errors import InvalidParameterError
-from sfumato.federated.clients.client_rows import ClientRows
+from sfumato.federated.clients.client_rows import ClientRows, require_clients
 from sfumato.federated.clients.local_training import LocalTraining
 from sfumato.federated.clients.vectorized import VectorizedClients
 from sfumato.federated.distributed_run import CLAIMED, distributed_run
@@ -62,7 +64,7 @@ def federate(
 
     Args:
         model: The model of the server. It is trained in place.
-        clients: What clients hold: a partition of a data set, or `LazyRows`.
+        clients: What clients hold: a partition of a data set, `AssignedRows` or `LazyRows`.
         rounds: How many rounds, at most: with `epsilon` and `noise_multiplier` the budget may end them.
         expected_cohort_size: How many clients a round asks on average. Updates are divided by it.
         local: How a client learns between two rounds.
@@ -73,9 +75,10 @@ def federate(
         audit: `sfumato.audit.Canaries(count=1000)` to audit the run from within, by canary clients.
         generator: The source of cohorts and noise. Default: secure. A seeded one protects nobody.
         resume: Whether to continue the run in the folder.
-        **keywords: As for `training.train`: `epsilon` or `noise_multiplier`, `delta`, `clip_norm` or
-            `clipping` of an update, `sampling`, `correlation`, `folder`, `account`, and others. The server's
-            `optimizer` is SGD with a learning rate of 1 if none is given, which averages updates.
+        **keywords: As for `training.train`: `epsilon` or `noise_multiplier`, `delta`, `public_size` (how many
+            clients may be known to be there; default: they are counted), `clip_norm` or `clipping` of an
+            update, `sampling`, `correlation`, `folder`, `account`, and others. The server's `optimizer` is
+            SGD with a learning rate of 1 if none is given, which averages updates.
 
     Returns:
         The run: the model, its guarantee, its metrics and its statement.
@@ -88,12 +91,17 @@ def federate(
     >>> clients = iid((torch.zeros(200, 2), torch.zeros(200, dtype=torch.int64)), clients=50)
     >>> run = federate(nn.Linear(2, 2), clients, rounds=3, expected_cohort_size=10, epsilon=8, delta=1e-3)
     >>> print(run.guarantee)
-    (7.999, 0.001)-differential privacy for one client, add-remove neighbors
+    (7.999, 0.001)-differential privacy for one client, add-remove neighbors; the number of clients, 50, is
+    public
     """
+    require_clients(clients)
     given: dict[str, Any] = round_keywords(
         dict(keywords), clients=len(clients), rounds=rounds, expected_cohort_size=expected_cohort_size
     )
-    engine = VectorizedClients(clients, local, clients_at_once=_at_once(expected_cohort_size))
+    counted = all(keywords.get(name) is None for name in ("public_size", "sampling", "mechanism"))
+    engine = VectorizedClients(
+        clients, local, clients_at_once=_at_once(expected_cohort_size), counted=counted
+    )
     runtime = runtime if runtime is not None else Runtime()
     if not model.training:
         model.train()  # as the run will: what can be trained at once depends on it
@@ -125,7 +133,7 @@ def round_keywords(
 
     Args:
         keywords: What the caller passed on to `training.train`.
-        clients: The number of clients, which is public.
+        clients: The number of clients: it is public if no `public_size` is among the keywords.
         rounds: The number of rounds.
         expected_cohort_size: How many clients a round asks on average.
 
@@ -141,18 +149,28 @@ def round_keywords(
         "expected_batch_size": "expected_cohort_size",
         "loss": "LocalTraining(loss=...)",
         "owners": "a partition",
-        "public_size": "the number of clients",
+        "cohort": "expected_cohort_size",
     }
     for name in names.keys() & keywords.keys():
-        raise InvalidParameterError(f"{name} is set by {names[name]} in a federation: leave it out.")
+        raise InvalidParameterError(
+            f"{name} is set by {names[name]} in a federation. Pass that, and leave {name} out."
+        )
     _check.count(rounds=rounds)
     _check.positive(expected_cohort_size=expected_cohort_size)
     defaults: dict[str, Any] = {"privacy_unit": "client"}
     if keywords.get("optimizer") is None and keywords.get("learning_rate") is None:
         defaults["optimizer"] = _average
+    declared = keywords.get("public_size")
+    size = clients if declared is None else declared
+    _check.count(public_size=size)
     if keywords.get("sampling") is None:
+        if expected_cohort_size > size:
+            most = f"clients={size}" if declared is None else f"public_size={size}"
+            raise InvalidParameterError(
+                f"expected_cohort_size={expected_cohort_size:g} must be at most {most}."
+            )
         defaults["expected_batch_size"] = expected_cohort_size
-    return {**defaults, **keywords, "steps": rounds, "public_size": clients}
+    return {**defaults, **keywords, "steps": rounds, "public_size": size}
 
 
 def _at_once(expected_cohort_size: float) -> int:

@@ -28,7 +28,6 @@ class LabelRun:
         model: The trained model.
         method: The method of label privacy.
         guarantee: Epsilon, delta, relation and unit of the run.
-        seconds: How long it took.
         accuracy: The accuracy on evaluation data, which is not protected, if there was any.
         training: The training run, of a method that works by noisy gradients.
         study_note: Why the noise protects nobody, if it was seeded.
@@ -39,7 +38,6 @@ class LabelRun:
     model: nn.Module
     method: Method
     guarantee: Guarantee
-    seconds: float
     accuracy: float | None
     training: TrainingRun | None = None
     study_note: str | None = None
@@ -69,7 +67,6 @@ class LabelRun:
             "delta": self.guarantee.delta,
             "relation": self.guarantee.relation.value,
             "privacy_unit": self.guarantee.privacy_unit,
-            "seconds": self.seconds,
             "study_note": self.study_note,
             "recorded": self.recorded,
             "account": self.account,

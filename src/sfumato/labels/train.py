@@ -9,7 +9,6 @@ Failure    Public settings are checked first (`request`), and a step is tried on
 """
 
 import os
-import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -200,7 +199,6 @@ def _refuse_several(method: ReleasingMethod, runtime: Runtime | None) -> None:
 def _by_release(
     request: LabelRequest, method: ReleasingMethod, learner: Learner, folder: RunFolder | None
 ) -> LabelRun:
-    began = time.monotonic()
     lessons = method.lessons(len(request.features))
     learner.rehearse(request.model, request.features, classes=method.classes, lessons=lessons)
     guarantee = _guarantee(method, request.unit)  # what cannot be priced is refused before anything is paid
@@ -215,7 +213,6 @@ def _by_release(
             model=request.model,
             method=method,
             guarantee=guarantee,
-            seconds=time.monotonic() - began,
             accuracy=request.accuracy(),
             study_note=study_note(request.generator),
             account=None if request.account is None else request.account.name,
@@ -253,16 +250,13 @@ def _by_gradients(
     audit: RunAudit | None,
     runtime: Runtime | None,
 ) -> LabelRun:
-    began = time.monotonic()
     method.rehearse(request.model, request.features)
-    prepared = time.monotonic() - began
 
     def labeled(run: TrainingRun) -> LabelRun:
         return LabelRun(
             model=request.model,
             method=method,
             guarantee=run.guarantee,
-            seconds=prepared + run.seconds,
             accuracy=run.accuracy,
             training=run,
             study_note=run.study_note,

@@ -14,7 +14,6 @@ Failure    Settings, public rows, files, the teacher's estimator and the student
 Source     Papernot et al. 2017, arXiv:1610.05755, and 2018, arXiv:1802.08908.
 """
 
-import time
 from collections.abc import Hashable, Sequence
 from typing import Any, Unpack
 
@@ -173,12 +172,10 @@ def _taught_student(
             f"none of {released.asked} queries was answered, so a student has nothing to learn from. The job "
             "stays spent. Plan with a lower threshold, more teachers or a larger epsilon."
         )
-    began = time.monotonic()
     fitted = student.fit(inputs.seen, released.classes, classes=len(inputs.names), progress=settings.progress)
     run = PateRun(
         student=fitted,
         answers=released,
-        seconds=time.monotonic() - began,
         accuracy=None if inputs.evaluation is None else _accuracy(fitted, *inputs.evaluation),
     )
     if settings.folder is not None:

@@ -206,18 +206,16 @@ def _sentence(note: str | None) -> str | None:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PateRun:
-    """A student, the answers it learned from, and their guarantee.
+    """A student, the answers it learned from, and their guarantee. No times: those of teachers are private.
 
     Attributes:
         student: The fitted student, with `predict`.
         answers: The released answers.
-        seconds: How long the student learned. The time of teachers depends on private rows and is not kept.
         accuracy: The accuracy of the student on evaluation data, which is not protected, if there was any.
     """
 
     student: Any = field(repr=False)
     answers: ReleasedAnswers
-    seconds: float
     accuracy: float | None = None
 
     @property
@@ -286,7 +284,7 @@ class PateRun:
         Returns:
             The text.
         """
-        own = {"accuracy": self.accuracy, "seconds": self.seconds, "statement": self.statement()}
+        own = {"accuracy": self.accuracy, "statement": self.statement()}
         return json.dumps({**self.answers.to_dict(), **own}, indent=2)
 
     def report(

@@ -59,6 +59,7 @@ class TrainingFacts:
         history: The measurements, in order of their steps.
         settings: The public settings, by name.
         study_note: The note about noise that was not secure; None if it was secure.
+        step: What a step is called: a round, in a federation.
     """
 
     data: str
@@ -68,6 +69,7 @@ class TrainingFacts:
     history: Sequence[Measurement] = ()
     settings: Mapping[str, object] = field(default_factory=dict[str, object])
     study_note: str | None = None
+    step: str = "step"
 
 
 def training_report(run: TrainingFacts, *, title: str, ledger_statement: str | None = None) -> str:
@@ -118,7 +120,7 @@ def _cards(run: TrainingFacts) -> str:
     cards["delta"] = f"{round_up(run.guarantee.delta):g}"
     cards["protected"] = f"one {run.guarantee.privacy_unit}"
     if last is not None:
-        cards["noisy steps"] = f"{last.step:,}"
+        cards[f"noisy {run.step}s"] = f"{last.step:,}"
     return cards_list(cards)
 
 
@@ -152,7 +154,7 @@ def _figure(
     chart = line_chart(
         Series(name=name, points=points),
         title=caption,
-        x_label="step",
+        x_label=run.step,
         y_label=name.lower(),
         x_bounds=(0.0, max(1.0, points[-1][0])),
         y_bounds=y_bounds,
@@ -173,5 +175,5 @@ def _table(run: TrainingFacts) -> str:
         )
         for m in run.history
     ]
-    table = rows_table(("step", "epsilon so far", "loss", "accuracy"), rows)
+    table = rows_table((run.step, "epsilon so far", "loss", "accuracy"), rows)
     return f"<details><summary>The same as a table</summary>{table}</details>"

@@ -9,7 +9,6 @@ Guarantee  Step t takes the sampler's batch t, whatever its size, adds the noise
            event that was charged.
 """
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -102,13 +101,6 @@ class TrainingLoop:
         if self.contributor is not None:  # before anything is charged
             refuse_other_units(several_rows=not units.plain)
         self._sampler = self._new_sampler()
-        self._earlier = 0.0  # seconds, of processes before this one
-        self._started = time.monotonic()
-
-    @property
-    def seconds(self) -> float:
-        """How long the run has taken, interruptions left out."""
-        return self._earlier + time.monotonic() - self._started
 
     @property
     def contributor(self) -> Contributor | NoisySummer | None:
@@ -292,7 +284,6 @@ class TrainingLoop:
         """Return the moving parts of this rank, but for its random state."""
         return {
             "step": self.step,
-            "seconds": self.seconds,
             "history": [asdict(row) for row in self.history],
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -328,9 +319,8 @@ class TrainingLoop:
         self.private.load_state_dict(state["gradients"])
         if self._denoiser is not None:
             self._denoiser.load_state_dict(state["denoiser"])
-        self.history = [Metrics(**row) for row in state["history"]]
-        self.step, self._earlier = int(state["step"]), float(state["seconds"])
-        self._started = time.monotonic()
+        self.history = [Metrics.from_dict(row) for row in state["history"]]
+        self.step = int(state["step"])
         if distributed.rank() < len(
             state["random"]
         ):  # more ranks than before: the new ones draw as they like

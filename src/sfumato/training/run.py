@@ -1,23 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a finished run hands over: the model, what it cost, how it went, and the paragraph that says so.
 
-Everything here is public: the model by the run's guarantee, the rest because it was public before.
+Everything here is public: the model by the run's guarantee, the rest because it was public before. Times are
+not here: how long a step or a run takes depends on private rows.
 """
 
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
 from torch import Tensor, nn
 
 from sfumato.accounting import events
-from sfumato.accounting.guarantee import Guarantee
-from sfumato.accounting.price import Price
+from sfumato.accounting.guarantee import Guarantee, Relation
+from sfumato.accounting.price import Price, price
 from sfumato.errors import UnsupportedUseError
 from sfumato.report import TrainingFacts, training_report, write_report
+from sfumato.training.engine.contributions import Federation
 from sfumato.training.privacy.dp_sgd import DpSgd
 from sfumato.training.record import fingerprints, mechanism_words
 from sfumato.training.record.mechanism_json import mechanism_from, plain_mechanism
@@ -39,15 +41,15 @@ class TrainingRun:
         privacy_unit: Who is protected.
         expected_batch_size: The public number that noisy sums were divided by.
         history: Metrics during the run.
-        seconds: How long it took, interruptions left out.
         evaluated: Whether there was evaluation data.
         denoised: What units contributed in place of gradients, and what was done to noisy ones, if anything.
+        federation: What is said of clients, if units are clients and steps are rounds.
         audit: What canaries showed, if there were any.
         study_note: Why the noise protects nobody, if it was seeded.
         account: The name of the account that was charged.
         reservation: The number of the charge.
         release_number: The place of the run among the account's releases, as statements print it.
-        finished: When the run ended, in universal time.
+        finished: The day on which the run ended, in universal time. How long it took is not kept.
         record_note: What must be said of a run that no ledger keeps.
         settings_sha256: Fingerprint of the settings file in the folder.
         weights_sha256: Fingerprint of the weights that the run ended with.
@@ -59,9 +61,9 @@ class TrainingRun:
     privacy_unit: str
     expected_batch_size: float
     history: tuple[Metrics, ...]
-    seconds: float
     evaluated: bool
     denoised: str | None = None
+    federation: Federation | None = None
     audit: Verdict | None = None
     study_note: str | None = None
     account: str | None = None
@@ -114,16 +116,17 @@ class TrainingRun:
         price = mechanism.price(delta=facts["delta"])
         if price.epsilon != facts["epsilon"]:
             raise ValueError("the steps of the run do not have the price that its file states")
-        same = ("privacy_unit", "expected_batch_size", "seconds", "evaluated", "denoised", "study_note")
+        same = ("privacy_unit", "expected_batch_size", "evaluated", "denoised", "study_note")
         same += ("account", "reservation", "release_number", "finished", "record_note", "settings_sha256")
-        audit = facts["audit"]
+        audit, federation = facts["audit"], facts.get("federation")
         return cls(
             model=model,
             mechanism=mechanism,
             price=price,
             weights_sha256=facts["weights"],
-            history=tuple(Metrics(**row) for row in facts["history"]),
+            history=tuple(Metrics.from_dict(row) for row in facts["history"]),
             audit=None if audit is None else LoadedVerdict(audit, facts["audit_statement"]),
+            federation=None if federation is None else Federation(**federation),
             **{name: facts[name] for name in same},
         )
 
@@ -144,6 +147,7 @@ class TrainingRun:
             statement=self.statement(),
             history=self.history,
             study_note=self.study_note,
+            step=self._words.step,
         )
         write_report(path, training_report(facts, title=title))
 
@@ -155,7 +159,22 @@ class TrainingRun:
     @property
     def guarantee(self) -> Guarantee:
         """Epsilon, delta, relation and privacy unit of the whole run, all intermediate weights included."""
-        return self.price.guarantee(self.privacy_unit)
+        fact = None if self.federation is None else self.federation.public_fact
+        return replace(self.price.guarantee(self.privacy_unit), public_fact=fact)
+
+    @property
+    def against_server(self) -> Guarantee | None:
+        """The guarantee against a server that sees noisy sums and knows whom it asked; None without sums.
+
+        Sampling does not amplify: each round is priced as if every client were asked. Who takes part is not
+        hidden from the server, so that what is compared are updates: one of them against zeros (zero-out), or
+        against another one where the run has replace-one neighbors.
+        """
+        if self.mechanism.step.summation is None:
+            return None
+        relation = Relation.REPLACE_ONE if self.mechanism.relation.replaces else Relation.ZERO_OUT
+        paid = price(self.mechanism.unsampled_event(), delta=self.price.delta, relation=relation)
+        return paid.guarantee(self.privacy_unit)
 
     @property
     def epsilon(self) -> float:
@@ -176,13 +195,18 @@ class TrainingRun:
         return " ".join(sentence for sentence in self._sentences() if sentence)
 
     def _sentences(self) -> Sequence[str | None]:
+        words = self._words
+        server = self.against_server
         return (
-            f"The model was trained by DP-SGD in {self.mechanism.steps} noisy steps.",
+            words.trained(self.mechanism.steps),
             *mechanism_words.told(
-                self.mechanism, unit=self.privacy_unit, divided_by=self.expected_batch_size
+                self.mechanism, unit=self.privacy_unit, divided_by=self.expected_batch_size, words=words
             ),
             self.denoised,
             f"All weights together, intermediate ones included, satisfy {self.guarantee}.",
+            None
+            if server is None
+            else f"Against the server, which knows whom it asked, nothing is amplified: {server}.",
             f"Epsilon is an upper bound, by {self.price.theorem}.",
             "It covers this run alone: hyper-parameter tuning is not charged.",
             None if self.audit is None else self.audit.statement(),
@@ -195,6 +219,10 @@ class TrainingRun:
             sentence(self.record_note),
             sentence(self.study_note),
         )
+
+    @property
+    def _words(self) -> mechanism_words.Words:
+        return mechanism_words.STEPS if self.federation is None else mechanism_words.ROUNDS
 
     def to_json(self) -> str:
         """Return everything but the model as JSON.
@@ -215,10 +243,11 @@ class TrainingRun:
             "mechanism": plain_mechanism(self.mechanism),
             "evaluated": self.evaluated,
             "denoised": self.denoised,
+            "federation": None if self.federation is None else asdict(self.federation),
+            "against_server": None if self.against_server is None else self.against_server.to_dict(),
             "record_note": self.record_note,
             "audit_statement": None if self.audit is None else self.audit.statement(),
             "expected_batch_size": self.expected_batch_size,
-            "seconds": self.seconds,
             "study_note": self.study_note,
             "audit": None if self.audit is None else self.audit.to_dict(),
             "recorded": self.recorded,

@@ -36,6 +36,7 @@ from sfumato.training.description import (
     describe,
 )
 from sfumato.training.engine import parameter_values
+from sfumato.training.engine.contributions import federation_of
 from sfumato.training.integrity.rollback import undone_on_failure
 from sfumato.training.loop import TrainingLoop, private_gradients
 from sfumato.training.optimizers import clip_factors, open_optimizer, open_schedule
@@ -382,12 +383,12 @@ class Trainer:
             privacy_unit=self.privacy_unit,
             expected_batch_size=self.expected_batch_size,
             history=tuple(history),
-            seconds=loop.seconds,
             evaluated=self._reports.evaluated,
             denoised=loop.remark(),
+            federation=federation_of(self._runtime.engine),
             audit=None if self._audited is None else self._audited.judge(claim),
             study_note=study_note(self._generator),
-            finished=datetime.now(UTC).isoformat(timespec="seconds"),
+            finished=datetime.now(UTC).date().isoformat(),
             account=None if self._account is None else self._account.name,
             reservation=distributed.first_decides(lambda: self._payment.number),
             release_number=distributed.first_decides(lambda: self._payment.release_number),

@@ -5,7 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sfumato.errors import InvalidParameterError
-from sfumato.federated.clients.client_rows import AssignedRows, ClientRows, LazyRows
+from sfumato.federated.clients.client_rows import (
+    AssignedRows,
+    ClientRows,
+    LazyRows,
+    readable_rows,
+    require_clients,
+)
 
 LIKE = (torch.zeros(1, 2), {"y": torch.zeros(1, dtype=torch.int64)})
 
@@ -70,3 +76,30 @@ def test_both_kinds_hold_the_rows_of_clients_and_show_none():
     few = AssignedRows((torch.tensor([123.0]),), torch.zeros(1), clients=1)
     assert isinstance(few, ClientRows) and isinstance(lazy(), ClientRows)
     assert repr(few) == "AssignedRows(clients=1)" and repr(lazy()) == "LazyRows(clients=10000)"
+
+
+@pytest.mark.parametrize("given", [[(torch.zeros(2, 3),)], (torch.zeros(2, 3),), None])
+def test_what_does_not_say_whose_rows_they_are_is_refused_with_advice(given):
+    with pytest.raises(InvalidParameterError, match=r"LazyRows\(lambda client"):
+        require_clients(given)
+    require_clients(LazyRows(lambda _: (torch.zeros(1),), clients=1, like=(torch.zeros(0),)))
+
+
+def test_rows_that_are_not_as_declared_are_none():
+    def fails(_):
+        raise OSError("a row")
+
+    like = (torch.zeros(0, 3),)
+    for read in (
+        fails,
+        lambda _: (torch.ones(2, 4),),
+        lambda _: (torch.ones(2, 3).double(),),
+        lambda _: None,
+    ):
+        assert readable_rows(LazyRows(read, clients=1, like=like), 0)[0].shape == (0, 3)
+    fine = LazyRows(lambda _: (torch.ones(2, 3),), clients=1, like=like)
+    assert readable_rows(fine, 0)[0].shape == (2, 3)
+
+
+def test_clients_without_rows_are_counted():
+    assert AssignedRows((torch.zeros(3),), torch.tensor([0, 0, 4]), clients=5).without_rows == 3

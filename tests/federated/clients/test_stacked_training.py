@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from sfumato.federated.clients.local_training import LocalTraining, local_update
-from sfumato.federated.clients.stacked_training import stacked_updates
+from sfumato.federated.clients.stacked_training import PIECE, stacked_updates
 
 
 def held(sizes):
@@ -55,3 +55,30 @@ def test_tied_weights_stay_tied():
     wanted = local_update(model, rows[1], training, client=1, step=0)
     assert list(found) == ["0.weight"]
     assert torch.allclose(found["0.weight"][1], wanted["0.weight"], atol=1e-6)
+
+
+@pytest.mark.parametrize("sizes", [[7, 300, 0, 129], [10, 10]])
+def test_a_step_over_all_rows_is_taken_in_pieces(sizes):
+    shapes = []
+
+    def seen(model, x, y):
+        shapes.append(tuple(x.shape))
+        return nn.functional.cross_entropy(model(x), y, reduction="none")
+
+    model = nn.Linear(3, 2)
+    rows = [tuple(each.values()) for each in held(sizes)]
+    training = LocalTraining(epochs=2, batch_size=10**6, learning_rate=0.5, loss=seen)
+    found = stacked_updates(model, rows, training, clients=range(len(sizes)), step=0)
+    assert set(shapes) == {(PIECE, 3)}  # whoever takes part
+    for place in range(len(sizes)):
+        wanted = local_update(model, rows[place], training, client=place, step=0)
+        assert all(torch.allclose(found[n][place], wanted[n], atol=1e-6) for n in wanted)
+
+
+def test_a_client_with_more_pieces_changes_no_bit_of_another():
+    rows = [tuple(each.values()) for each in held([10, 600])]
+    rows[1][0][:] = torch.inf
+    model, training = nn.Linear(3, 2), LocalTraining(epochs=3, batch_size=10**6, learning_rate=2.0)
+    alone = stacked_updates(model, rows[:1], training, clients=[0], step=0, slots=2)
+    beside = stacked_updates(model, rows, training, clients=[0, 1], step=0, slots=2)
+    assert torch.equal(alone["weight"][0], beside["weight"][0]) and alone["weight"].any()

@@ -319,7 +319,7 @@ def test_it_is_a_contributor_whose_description_says_how_clients_learn():
     clients = VectorizedClients(assigned(SIZES), SETTINGS[1])
     assert isinstance(clients, Contributor)
     assert repr(clients) == (
-        "VectorizedClients(clients=6, epochs=2, batch_size=3, learning_rate=0.05, momentum=0.9, "
+        "VectorizedClients(epochs=2, batch_size=3, learning_rate=0.05, momentum=0.9, "
         "proximal=0.0, full_weight_rows=None, loss=cross_entropy)"
     )
 

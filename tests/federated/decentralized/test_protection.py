@@ -50,6 +50,53 @@ def test_rows_that_make_the_model_fail_count_as_no_update(bad):
     assert torch.equal(spoken(start, 1), empty(start, 1))
 
 
+def unreadable(_):
+    raise OSError("a row was here")
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        unreadable,
+        lambda _: (torch.zeros(7, 5), torch.zeros(7).long()),
+        lambda _: (torch.zeros(7, 3), torch.zeros(5).long()),
+        lambda _: (torch.zeros(7, 3, dtype=torch.float64), torch.zeros(7).long()),
+        lambda _: torch.zeros(7, 3),
+    ],
+)
+@pytest.mark.parametrize("protection", [UPDATES, STEPS])
+def test_a_node_whose_rows_are_not_as_declared_has_none(protection, read):
+    spoken, start = speak(protection, LazyRows(read, clients=2, like=clients().like))
+    empty, _ = speak(protection, clients(torch.zeros(0, 3)))
+    assert torch.equal(spoken(start, 1), empty(start, 1))
+
+
+def fails_above(model, x, y):
+    if bool((x > 100).any()):
+        raise ValueError(f"a row of {x.shape}")
+    return nn.functional.cross_entropy(model(x), y, reduction="none")
+
+
+@pytest.mark.filterwarnings("ignore:the model or the loss does something")
+@pytest.mark.parametrize("where", [[0], [3, 7], list(range(20))])
+def test_rows_that_make_the_model_fail_are_left_out_of_steps_each_on_its_own(where):
+    steps = NoisySteps(
+        noise_multiplier=1.0,
+        public_size=20,
+        expected_batch_size=20,
+        steps=1,
+        learning_rate=1.0,
+        loss=fails_above,
+    )
+    held = clients().rows(0)
+    bad = held[0].clone()
+    bad[where] = 1e3
+    kept = [i for i in range(20) if i not in where]
+    spoken, start = speak(steps, clients(bad, held[1]))
+    other, _ = speak(steps, clients(held[0][kept], held[1][kept]))
+    assert torch.allclose(spoken(start, 0), other(start, 0), atol=1e-6)
+
+
 @pytest.mark.parametrize("protection", [UPDATES, STEPS])
 def test_noise_of_two_rounds_and_two_nodes_differs(protection):
     empty = clients(torch.zeros(0, 3))

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import logging
+import re
 
 import pytest
 import torch
@@ -113,6 +114,14 @@ def test_rounds_without_replies_and_empty_cohorts_are_both_noise_alone():
     empty = started(grid, public_size=10**12).run  # nobody is ever drawn
     assert grid.asked == [] and torch.equal(quiet.model.weight, empty.model.weight)
     assert not torch.equal(quiet.model.weight, model_of().weight)
+
+
+def test_connected_nodes_that_are_counted_are_public_and_a_declared_number_is_not_compared():
+    counted, declared = started().run, started(public_size=100, cohort=5).run
+    assert re.search(r"; the number of clients, \d+, is public$", str(counted.guarantee))
+    assert "is public" not in str(declared.guarantee)
+    for word in ("DP-SGD", "gradient", "step"):
+        assert word not in counted.statement()
 
 
 def test_a_declared_number_of_clients_sets_the_rate():

@@ -50,9 +50,10 @@ def promising(shape):
     [
         array([[1.0]]),
         array([1.0, 2.0]),
-        array([[1.0, 2.0]], np.float64),
-        array([[1.0, 2.0]], np.float16),
-        array([[1, 2]], np.int32),
+        array([[2**24 + 1, 2]], np.int32),  # which float32 does not hold
+        array([[1.0, 2.0]], np.complex64),
+        array([[True, False]], np.bool_),
+        array([["1", "2"]], np.str_),
         lying(data=b""),
         lying(data=b"\x80\x04N."),  # a pickle
         lying(data=array([[1.0, 2.0, 3.0]]).data),
@@ -66,6 +67,40 @@ def promising(shape):
 )
 def test_an_array_of_another_kind_is_no_update(weight):
     assert update_of(record(weight=weight)) is None
+
+
+def bfloat16(*numbers):
+    """Return numbers as numpy saves them with the type of ml_dtypes: two bytes each, of no type."""
+    halves = torch.tensor([numbers], dtype=torch.bfloat16).view(torch.int16).numpy()
+    return Array("bfloat16", (1, 2), "numpy.ndarray", array(halves, np.int16).data.replace(b"<i2", b"|V2"))
+
+
+@pytest.mark.parametrize(
+    "weight",
+    [
+        array([[0.5, 5.0]], np.float16),
+        array([[0.5, 5.0]], np.float64),
+        array([[0.5, 5.0]], np.longdouble),
+        bfloat16(0.5, 5.0),
+    ],
+)
+def test_every_floating_type_counts(weight):
+    update = update_of(record(weight=weight))["weight"]
+    assert update.dtype == torch.float32 and update.tolist() == [[0.5, -3.0]]
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.int64, np.uint16])
+def test_whole_numbers_count_where_they_are_exact(kind):
+    assert update_of(record(weight=array([[3, 5]], kind)))["weight"].tolist() == [[-2.0, -3.0]]
+
+
+def test_numbers_too_large_for_the_type_of_the_model_are_not_finite():
+    update = update_of(record(weight=array([[1e300, 0.0]], np.float64)))["weight"]
+    assert update.tolist() == [[-np.inf, 2.0]]
+
+
+def test_the_type_of_a_buffer_does_not_matter():
+    assert update_of(record(count=array([3.0], np.float16))) is not None
 
 
 def test_other_names_are_no_update():

@@ -158,6 +158,25 @@ def test_hostile_columns_stop_nothing(bad):
 
 def test_a_top_network_of_another_size_is_refused_before_anything_is_spent():
     bank = account("replace-one", 8.0)
-    with pytest.raises(RuntimeError):
+    with pytest.raises(InvalidParameterError):
         learn_top([party(account=bank)], label_party(2), delta=DELTA, purpose="study")
     assert bank.spent().epsilon == 0
+
+
+@pytest.mark.parametrize(
+    ("top", "said"),
+    [
+        (nn.Linear(3, 2), r"4 numbers \(2 of 'bank', 2 of 'shop'\).*nn.Linear\(4, 2\)"),
+        (nn.Linear(4, 3), "classes=2"),
+    ],
+)
+def test_a_top_network_of_another_width_is_told_which_one_is_needed(top, said):
+    held = LabelParty(labels=LABELS, classes=2, top=top)
+    with pytest.raises(InvalidParameterError, match=said):
+        learn_top([party(), party("shop")], held, delta=DELTA)
+
+
+def test_a_bottom_network_that_does_not_take_the_columns_is_named():
+    wrong = FeatureParty(name="bank", columns=COLUMNS, bottom=nn.Linear(9, 2), embeddings=NOISE)
+    with pytest.raises(InvalidParameterError, match=r"party 'bank' does not take its columns.*\(3,\)"):
+        learn_top([wrong], label_party(1), delta=DELTA)

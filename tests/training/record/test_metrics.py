@@ -14,7 +14,7 @@ from sfumato.training.record.metrics import MetricsFile, correct_rows, evaluate
 
 X = torch.randn(11, 3, generator=torch.Generator().manual_seed(1))
 Y = torch.arange(11) % 2
-ROW = Metrics(step=3, epsilon=1.0001, learning_rate=0.1, seconds=2.0, loss=0.25, accuracy=0.75)
+ROW = Metrics(step=3, epsilon=1.0001, learning_rate=0.1, loss=0.25, accuracy=0.75)
 
 
 @pytest.mark.parametrize("size", [1, 4, 100])
@@ -51,7 +51,7 @@ def test_the_file_has_a_row_a_line_and_can_be_written_anew(tmp_path):
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [3, 3]
     file.rewrite([ROW])
     assert json.loads(path.read_text()) == {
-        "step": 3, "epsilon": 1.0001, "learning_rate": 0.1, "seconds": 2.0, "loss": 0.25, "accuracy": 0.75,
+        "step": 3, "epsilon": 1.0001, "learning_rate": 0.1, "loss": 0.25, "accuracy": 0.75,
     }  # fmt: skip
 
 

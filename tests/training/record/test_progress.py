@@ -7,7 +7,7 @@ from rich.console import Console
 from sfumato.training import Metrics
 from sfumato.training.record.progress import ProgressBar, note
 
-ROW = Metrics(step=3, epsilon=1.0001, learning_rate=0.1, seconds=2.0, loss=0.25, accuracy=0.75)
+ROW = Metrics(step=3, epsilon=1.0001, learning_rate=0.1, loss=0.25, accuracy=0.75)
 
 
 def test_the_bar_shows_steps_epsilon_rounded_up_and_evaluation():

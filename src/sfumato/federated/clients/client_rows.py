@@ -16,8 +16,9 @@ from torch import Tensor
 from sfumato import _check
 from sfumato.errors import InvalidParameterError
 from sfumato.training.data import rows as row_trees
+from sfumato.training.data import tree
 
-__all__ = ["AssignedRows", "ClientRows", "LazyRows"]
+__all__ = ["AssignedRows", "ClientRows", "LazyRows", "readable_rows", "require_clients"]
 
 
 @runtime_checkable
@@ -88,6 +89,11 @@ class AssignedRows:
     def like(self) -> Sequence[Any]:
         """Tensors of no row at all, in the shapes and types of the data set."""
         return row_trees.take(self._data, slice(0, 0))
+
+    @property
+    def without_rows(self) -> int:
+        """How many clients have no row. It is a fact about rows: as private as they are."""
+        return int((self._ends.diff() == 0).sum())
 
     def row_numbers(self, client: int) -> Tensor:
         """Return which rows of the data set are a client's, in their order in the data set.
@@ -166,6 +172,54 @@ class LazyRows:
         """
         _require_client(client, len(self))
         return self._read(client)
+
+
+def readable_rows(clients: ClientRows, client: int) -> Sequence[Any]:
+    """Return the rows of a client; none of them if they cannot be read, or are not as declared.
+
+    Args:
+        clients: What clients hold.
+        client: The number of the client.
+
+    Returns:
+        Its rows, or `like`. Nothing is raised or logged: the text of an error may quote a row.
+
+    >>> broken = LazyRows(lambda _: (torch.ones(3, 9),), clients=1, like=(torch.zeros(1, 2),))
+    >>> readable_rows(broken, 0)[0].shape
+    torch.Size([0, 2])
+    """
+    try:
+        rows = clients.rows(client)
+        return rows if _alike(rows, clients.like) else clients.like
+    except Exception:  # this client does not answer
+        return clients.like
+
+
+def _alike(rows: Sequence[Any], like: Sequence[Any]) -> bool:
+    """Whether rows are nested, shaped and typed as declared."""
+    if tree.structure(rows) != tree.structure(like):
+        return False
+    row_trees.count(rows)  # raises if tensors do not agree
+    pairs = zip(row_trees.tensors(rows), row_trees.tensors(like), strict=True)
+    return all(a.shape[1:] == b.shape[1:] and a.dtype == b.dtype for a, b in pairs)
+
+
+def require_clients(clients: object) -> None:
+    """Raise unless rows are given by client. Only the type is looked at.
+
+    Args:
+        clients: What should be `ClientRows`.
+
+    Raises:
+        InvalidParameterError: If it is something else, such as a list of tensors.
+    """
+    if not isinstance(clients, ClientRows):
+        raise InvalidParameterError(
+            f"clients is a {type(clients).__name__}, which does not say what each client holds. Divide a "
+            "public data set with federated.iid, dirichlet or by_user, assign rows with AssignedRows(data, "
+            "assignment, clients=...), or pass a list of each client's tensors as LazyRows(lambda client: "
+            "held[client], clients=len(held), like=held[0])."
+        )
 
 
 def _require_client(client: int, clients: int) -> None:

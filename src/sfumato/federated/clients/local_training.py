@@ -98,8 +98,8 @@ class LocalTraining:
             else f", times the number of its rows divided by {self.full_weight_rows}, at most 1"
         )
         return (
-            "A step is a round, and what is called the gradient of a client is its update: how far "
-            f"{self.epochs} {passes} of SGD over its own rows moved the model{weighted}."
+            f"The update of a client is how far {self.epochs} {passes} of SGD over its own rows moved the "
+            f"model{weighted}."
         )
 
 

@@ -6,6 +6,9 @@ Guarantee  The steps of each client are those of `local_training.local_update`, 
            All shapes are public: there are always `slots` clients with equally many rows. Kernels round by
            shape, and many local steps can amplify a rounding to the size of an update: if shapes depended on
            who else takes part, one client would move the updates of all others.
+           A batch of more than `PIECE` rows is computed in pieces of one shape, whose gradients are added up.
+           So a step over all rows of a client costs what its rows cost, however large `batch_size` is. A
+           piece in which a client has no row adds zeros to it, which rounds nothing.
 Edge cases A batch with fewer rows is filled with copies of its own first row, of weight 0: they are finite
            where that row is. A client that has taken its last step, has no rows or is not there has the
            `idle` row, and does not move. What a client changes in buffers is dropped.
@@ -15,7 +18,7 @@ Not here   Layers that mix the rows of a batch: copies would count. `vectorized`
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import torch
@@ -29,8 +32,9 @@ from sfumato.training.data import tree
 from sfumato.training.engine import parameter_values
 from sfumato.training.engine.losses import checked
 
-__all__ = ["stacked_updates"]
+__all__ = ["PIECE", "stacked_updates"]
 
+PIECE: Final = 128  # rows of each client that are computed at once, at most
 _VECTORS: Final = 64  # numbers: two vectors of 16 at a time, on each of two threads
 
 
@@ -72,8 +76,9 @@ def stacked_updates(
     joined = tree.zipped([idle, *held], torch.cat)
     for number in range(max(map(len, batches))):
         taken = [own[number] if number < len(own) else None for own in batches]
-        index, weights = _aligned(taken, stack.slots, _width(training.batch_size, stack.slots))
-        stack.take_step(row_trees.take(joined, index), weights)
+        width = _width(min(training.batch_size, PIECE), stack.slots)
+        pieces = _pieces(taken, stack.slots, width)
+        stack.take_step((row_trees.take(joined, index), weights) for index, weights in pieces)
     return stack.updates([training.weight(row_trees.count(rows)) for rows in held])
 
 
@@ -103,15 +108,22 @@ def _width(batch_size: int, slots: int) -> int:
     return -(-batch_size // least) * least
 
 
-def _aligned(batches: Sequence[Tensor | None], slots: int, width: int) -> tuple[Tensor, Tensor]:
-    """Return a batch of each client as [slots, width], and what each row weighs in its client's mean."""
-    index, weights = torch.zeros(slots, width, dtype=torch.int64), torch.zeros(slots, width)
-    for place, chosen in enumerate(batches):
-        if chosen is not None:
-            index[place] = chosen[0]
-            index[place, : len(chosen)] = chosen
-            weights[place, : len(chosen)] = 1 / len(chosen)
-    return index, weights
+def _pieces(batches: Sequence[Tensor | None], slots: int, width: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield pieces of each client's batch as [slots, width], and what a row weighs in its client's mean."""
+    for begin in range(0, max(len(chosen) for chosen in batches if chosen is not None), width):
+        index, weights = torch.zeros(slots, width, dtype=torch.int64), torch.zeros(slots, width)
+        for place, chosen in enumerate(batches):
+            if chosen is not None and len(chosen) > begin:
+                part = chosen[begin : begin + width]
+                index[place] = part[0]
+                index[place, : len(part)] = part
+                weights[place, : len(part)] = 1 / len(chosen)
+        yield index, weights
+
+
+def _along(clients: Tensor, values: Tensor) -> Tensor:
+    """Return one number for each client in a shape that fits [clients, ...]."""
+    return clients.to(values.device).view(-1, *[1] * (values.dim() - 1))
 
 
 class _Stack:
@@ -125,11 +137,18 @@ class _Stack:
         self._speed = {name: torch.zeros_like(value) for name, value in moving.items()}
 
     @torch.no_grad()
-    def take_step(self, rows: Sequence[Any], weights: Tensor) -> None:
-        """Take a step of all clients whose rows have a weight; rows are [slots, width, ...]."""
-        for name, gradient in self._gradients(self._own, rows, weights).items():
+    def take_step(self, pieces: Iterable[tuple[Sequence[Any], Tensor]]) -> None:
+        """Take a step of all clients whose rows have a weight; rows of a piece are [slots, width, ...]."""
+        total, moves = dict[str, Tensor](), torch.zeros(self.slots, dtype=torch.bool)
+        for rows, weights in pieces:
+            there = weights.any(1)
+            moves |= there
+            for name, gradient in self._gradients(self._own, rows, weights).items():
+                gradient.masked_fill_(_along(~there, gradient), 0.0)  # it may be NaN: see below
+                total[name] = total[name].add_(gradient) if name in total else gradient
+        for name, gradient in total.items():
             own = self._own[name]
-            rests = ~weights.any(1).to(own.device).view(-1, *[1] * (own.dim() - 1))
+            rests = _along(~moves, own)
             if self._training.proximal:
                 gradient.add_(own - self._given[name], alpha=self._training.proximal)
             gradient.masked_fill_(rests, 0.0)  # it may be NaN, as the idle row may be no input

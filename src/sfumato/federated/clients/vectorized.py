@@ -32,12 +32,12 @@ from torch import Tensor, nn
 
 from sfumato import _check
 from sfumato.errors import InvalidParameterError
-from sfumato.federated.clients.client_rows import ClientRows
+from sfumato.federated.clients.client_rows import ClientRows, readable_rows
 from sfumato.federated.clients.local_training import LocalTraining, local_update
-from sfumato.federated.clients.stacked_training import stacked_updates
+from sfumato.federated.clients.stacked_training import PIECE, stacked_updates
 from sfumato.training.data import rows as row_trees
-from sfumato.training.data import tree
 from sfumato.training.engine import parameter_values
+from sfumato.training.engine.contributions import Federation
 from sfumato.training.engine.functional import needs_autograd
 
 __all__ = ["VectorizedClients"]
@@ -57,6 +57,7 @@ class VectorizedClients:
         training: How clients learn.
         clients_at_once: How many clients are computed at once, empty places included. It changes speed and
             rounding only.
+        counted: Whether the number of clients sets the sampling rate of the run, and is public.
         vectorize: Whether to train these clients at once, or one after another. Default: what is faster.
 
     Raises:
@@ -76,11 +77,12 @@ class VectorizedClients:
         training: LocalTraining,
         *,
         clients_at_once: int = _AT_ONCE,
+        counted: bool = False,
         vectorize: bool | None = None,
     ) -> None:
         _check.count(clients_at_once=clients_at_once)
         self._rows, self._training, self._size = rows, training, clients_at_once
-        self._wanted, self._vectorized = vectorize, False
+        self._counted, self._wanted, self._vectorized = counted, vectorize, False
         self._rehearsed: tuple[nn.Module, list[bool]] | None = None  # with the modes of its parts
 
     def __repr__(self) -> str:
@@ -89,7 +91,12 @@ class VectorizedClients:
             f"{name}={getattr(self._training, name)!r}"
             for name in ("epochs", "batch_size", "learning_rate", "momentum", "proximal", "full_weight_rows")
         )
-        return f"VectorizedClients(clients={len(self._rows)}, {settings}, loss={loss})"
+        return f"VectorizedClients({settings}, loss={loss})"  # not how many: that is private unless declared
+
+    @property
+    def federation(self) -> Federation:
+        """That units are clients."""
+        return Federation(public_clients=len(self._rows) if self._counted else None)
 
     def contributions(self, model: nn.Module, batch: Sequence[Any], *, step: int) -> Mapping[str, Tensor]:
         """Return the update of each client of a cohort.
@@ -187,10 +194,8 @@ class VectorizedClients:
     def _held(self, client: int, device: torch.device) -> Sequence[Any]:
         """Return the rows of a client on a device; none if they cannot be read or are not as declared."""
         try:
-            rows = self._rows.rows(client)
-            rows = rows if _alike(rows, self._rows.like) else self._rows.like
-            return row_trees.mapped(rows, lambda t: t.to(device))
-        except Exception:  # this client does not answer, or has more rows than fit
+            return row_trees.mapped(readable_rows(self._rows, client), lambda t: t.to(device))
+        except Exception:  # it has more rows than fit
             return row_trees.mapped(self._rows.like, lambda t: t.to(device))
 
 
@@ -204,19 +209,11 @@ def _is_faster_alone(model: nn.Module) -> bool:
     return fused and any(isinstance(module, nn.LSTM) and not module.proj_size for module in model.modules())
 
 
-def _alike(rows: Sequence[Any], like: Sequence[Any]) -> bool:
-    """Whether rows are nested, shaped and typed as declared."""
-    if tree.structure(rows) != tree.structure(like):
-        return False
-    row_trees.count(rows)  # raises if tensors do not agree
-    pairs = zip(row_trees.tensors(rows), row_trees.tensors(like), strict=True)
-    return all(a.shape[1:] == b.shape[1:] and a.dtype == b.dtype for a, b in pairs)
-
-
 def _can_be_stacked(model: nn.Module, like: Sequence[Any], training: LocalTraining, *, slots: int) -> bool:
     """Whether stacked clients get the updates of the reference, on made-up rows."""
-    gentle = replace(training, epochs=1, learning_rate=_SAME, momentum=0.0, proximal=0.0)
-    sizes = (training.batch_size + 2, 2, 3)  # some batches must be filled; none is of a single row
+    size = min(training.batch_size, PIECE + 2)  # rows; larger batches are made of pieces, too
+    gentle = replace(training, epochs=1, batch_size=size, learning_rate=_SAME, momentum=0.0, proximal=0.0)
+    sizes = (size + 2, 2, 3)  # some batches must be filled; none is of a single row
     held = [_made_up(like, size, seed, _device(model)) for seed, size in enumerate(sizes)]
     idle = _made_up(like, 1, _IDLE, _device(model))
     wanted = [local_update(model, rows, gentle, client=c, step=0) for c, rows in enumerate(held)]

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from sfumato import _check
 from sfumato.accounting.price import price
 from sfumato.errors import InvalidParameterError
-from sfumato.federated.clients.client_rows import ClientRows
+from sfumato.federated.clients.client_rows import ClientRows, require_clients
 from sfumato.federated.decentralized.gossip_run import GossipRun, Observer
 from sfumato.federated.decentralized.graph import Graph
 from sfumato.federated.decentralized.processes import Federation, Report, node_generator, play
@@ -88,6 +88,7 @@ def gossip(
     _check.count(rounds=rounds)
     _check.delta(delta=delta)
     _check.positive(timeout=timeout)
+    require_clients(clients)
     _same_number(graph, clients, accounts, purpose)
     cost = price(protection.event(rounds), delta=delta, relation=protection.relation)
     federation = Federation(

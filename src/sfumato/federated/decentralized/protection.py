@@ -14,14 +14,17 @@ Guarantee  Given the state, a message depends on rows only by mechanisms that `e
            neighbors there are.
 Neighbors  `ClippedUpdates`: replace-one, all rows of a client for any others; everybody knows that the client
            takes part. `NoisySteps`: add-remove, one example of a client.
-Failure    `ClippedUpdates`: rows that cannot be read or make the model fail count as an update of zeros.
-           `NoisySteps`: model and loss must not fail because of a row, as for `training.train`.
+Failure    A node whose rows cannot be read, or are not shaped and typed as declared, has none: its update is
+           zeros (`ClippedUpdates`), or its steps are noise alone (`NoisySteps`). If rows make the model fail,
+           the update is zeros, and in steps these rows count as none, each on its own. Nothing is raised or
+           logged about either. `NoisySteps` protect one example: what reads rows must not fail, or change
+           their types, because of one of them.
 Not here   How long a node takes, which may depend on how many rows it has.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +34,7 @@ from sfumato.accounting import events
 from sfumato.accounting.events import DpEvent
 from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError
-from sfumato.federated.clients.client_rows import ClientRows
+from sfumato.federated.clients.client_rows import ClientRows, readable_rows
 from sfumato.federated.clients.local_training import LocalTraining
 from sfumato.federated.clients.vectorized import VectorizedClients
 from sfumato.federated.messages.clipped_noise import ClippedNoise
@@ -279,7 +282,7 @@ class NoisySteps:
         Returns:
             A function of the state and the number of the round.
         """
-        held = tuple(clients.rows(node))
+        held = tuple(readable_rows(clients, node))
         # Neighbors decide the state: checks on private rows would tell them whether a batch is empty.
         private = self._gradients(model, generator, check=False)
         sampler = PoissonSampling(sampling_rate=self.sampling_rate).sampler(row_trees.count(held), generator)
@@ -288,7 +291,8 @@ class NoisySteps:
         def speak(state: Tensor, step: int) -> Tensor:
             load_state_(model, state)
             for number in range(step * self.steps, (step + 1) * self.steps):
-                private.backward(*row_trees.take(held, sampler.batch(number)))
+                _take_in(private, row_trees.take(held, sampler.batch(number)))
+                private.finish()
                 optimizer.step()
             private.drop()
             return state_of(model)
@@ -320,6 +324,31 @@ class NoisySteps:
             f"L2 norm of {self.clip_norm:g}, and Gaussian noise of {self.noise_multiplier:.4g} times that "
             "norm was added to their sum."
         )
+
+
+def _take_in(private: PrivateGradients, batch: Sequence[Any]) -> None:
+    """Add the clipped gradients of a batch; rows that make the model fail are left out, each on its own.
+
+    If the whole batch were left out, one example would move the sum by more than its bound.
+    """
+    if _accumulated(private, batch):
+        return
+    rows = [row_trees.take(batch, slice(i, i + 1)) for i in range(row_trees.count(batch))]
+    usable: list[Sequence[Any]] = []
+    for row in rows:
+        if _accumulated(private, row):
+            usable.append(row)
+        private.forget()
+    for row in usable:  # one by one, as they were tried
+        _accumulated(private, row)
+
+
+def _accumulated(private: PrivateGradients, batch: Sequence[Any]) -> bool:
+    try:
+        private.accumulate(*batch)
+    except Exception:  # rehearsed on made-up rows, so these are the reason. The text may show their shape
+        return False
+    return True
 
 
 def state_of(model: nn.Module) -> Tensor:

@@ -22,6 +22,7 @@ from sfumato import _check
 from sfumato.errors import InvalidParameterError
 from sfumato.federated.flower.replies import update_in
 from sfumato.training.engine import parameter_values
+from sfumato.training.engine.contributions import Federation
 
 __all__ = ["GridClients"]
 
@@ -37,6 +38,7 @@ class GridClients:
         nodes: The ids of the nodes that are the clients 0, 1, 2 ... of the run.
         timeout: How many seconds a round waits for replies.
         config: What clients are told beside the model; the number of the round is added.
+        counted: Whether the number of nodes sets the sampling rate, and is public.
         numbered: Whether the numbers of clients matter, as they do for batches in a fixed order. Then a run
             is resumed with the same nodes only.
         clock: Tells the time in seconds.
@@ -53,6 +55,7 @@ class GridClients:
         *,
         timeout: float = 3600.0,
         config: Mapping[str, Any] | None = None,
+        counted: bool = False,
         numbered: bool = False,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
@@ -62,11 +65,16 @@ class GridClients:
         if len(set(self._nodes)) < len(self._nodes):
             raise InvalidParameterError("a node is listed twice: its update would count twice.")
         self._config, self._numbered = dict(config or {}), numbered
-        self._clock, self._sleep = clock, sleep
+        self._counted, self._clock, self._sleep = counted, clock, sleep
 
     def __repr__(self) -> str:
         """Return what must be the same when a run is resumed."""
         return f"GridClients({self._nodes})" if self._numbered else "GridClients"
+
+    @property
+    def federation(self) -> Federation:
+        """That units are clients."""
+        return Federation(public_clients=len(self._nodes) if self._counted else None)
 
     def statement(self) -> str:
         """Return what a contribution is, in a sentence.
@@ -75,8 +83,8 @@ class GridClients:
             The sentence.
         """
         return (
-            "A step is a round, and what is called the gradient of a client is its update: the model that "
-            "the server sent to it, minus the model that it replied with."
+            "The update of a client is the model that the server sent to it, minus the model that it replied "
+            "with."
         )
 
     def contributions(self, model: nn.Module, batch: Sequence[Any], *, step: int) -> dict[str, Tensor]:

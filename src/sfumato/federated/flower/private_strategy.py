@@ -91,7 +91,8 @@ class PrivateStrategy(Strategy):
         least_clients: How many nodes must be connected before the run starts.
         generator: The source of randomness. Default: secure. A seeded one protects nobody.
         **keywords: Any field of the five descriptions, such as `epsilon`, `clip_norm`, `folder`. If
-            `public_size` is left out, it is the number of nodes that are connected at the start.
+            `public_size`, the number of clients that may be known, is left out, the number of nodes that are
+            connected at the start is taken, and the guarantee says that it is public.
 
     Raises:
         InvalidParameterError: If a setting is unknown, given twice, or makes no sense for clients.
@@ -173,7 +174,12 @@ class PrivateStrategy(Strategy):
         self.summary()
         nodes = connected_nodes(grid, least=self._least, timeout=timeout)
         clients = GridClients(
-            grid, nodes, timeout=timeout, config=train_config, numbered=not self._memoryless()
+            grid,
+            nodes,
+            timeout=timeout,
+            config=train_config,
+            counted=self._counted(),
+            numbered=not self._memoryless(),
         )
         described = _with_rounds(self._described(len(nodes)), num_rounds)
         measured = None if evaluate_fn is None else ServerEvaluation(evaluate_fn)
@@ -205,6 +211,11 @@ class PrivateStrategy(Strategy):
         privacy = self._run.privacy
         sampling = privacy.sampling if privacy.mechanism is None else privacy.mechanism.sampling
         return sampling is None or isinstance(sampling, _MEMORYLESS)
+
+    def _counted(self) -> bool:
+        """Whether the number of connected nodes sets the sampling rate."""
+        privacy = self._run.privacy
+        return privacy.public_size is None and privacy.mechanism is None and privacy.sampling is None
 
     def _described(self, clients: int) -> RunDescription:
         """Fill in what a federated run knows by itself."""

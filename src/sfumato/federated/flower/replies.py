@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """From the reply of a client to its update, or to nothing.
 
-A client may send anything: an error, no arrays, two records of arrays, arrays of other names, shapes or
-types, bytes that are no array. All of these give None, and the client then contributes zeros. Numbers that
-are not finite, zero or huge are returned as they are: clipping bounds what they do.
+A client may send anything: an error, no arrays, two records of arrays, arrays of other names or shapes, bytes
+that are no array. All of these give None, and the client then contributes zeros. Numbers may be of any
+floating-point type (float16, bfloat16, float32, float64), or whole if the type of the parameter holds them
+exactly: they are converted to that type. Numbers that are then not finite, zero or huge are returned as they
+are: clipping bounds what they do.
 
 Guarantee  The result depends on this reply and on the model that was sent, and on nothing else. No reply
            raises. Only trainable parameters are read: buffers of the server stay as they are. Metrics are
@@ -23,6 +25,7 @@ from torch import Tensor
 
 __all__ = ["update_in", "values_in"]
 
+_BFLOAT16, _OPAQUE = "bfloat16", "|V2"
 _HEADERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
@@ -39,7 +42,7 @@ def update_in(reply: Message, sent: ArrayRecord, given: Mapping[str, Tensor]) ->
 
 
 def values_in(record: ArrayRecord, sent: ArrayRecord, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the values of parameters in a record of the names, shapes and types that were sent.
+    """Return the values of parameters in a record of the names and shapes that were sent.
 
     >>> sent = ArrayRecord({"weight": Array(np.ones(2, dtype=np.float32))})
     >>> learned = ArrayRecord({"weight": Array(np.array([0.5, 2.0], dtype=np.float32))})
@@ -53,7 +56,7 @@ def values_in(record: ArrayRecord, sent: ArrayRecord, given: Mapping[str, Tensor
         raise ValueError("other names than those that were sent")
     for name in sent:
         _require_alike(record[name], sent[name])
-    return {name: torch.from_numpy(record[name].numpy()).to(value) for name, value in given.items()}
+    return {name: _converted(record[name], value) for name, value in given.items()}
 
 
 def _record_of(reply: Message) -> ArrayRecord:
@@ -66,10 +69,26 @@ def _record_of(reply: Message) -> ArrayRecord:
 def _require_alike(array: Array, sent: Array) -> None:
     if array.stype != sent.stype:
         raise ValueError("another serialization")
-    if (array.dtype, tuple(array.shape)) != (sent.dtype, tuple(sent.shape)):
-        raise ValueError("another type or shape")
-    if _header(array) != _header(sent):
-        raise ValueError("another type or shape than the array declares")
+    (shape, dtype), wanted = _header(array), tuple(sent.shape)
+    if shape != wanted or tuple(array.shape) != wanted:
+        raise ValueError("another shape")
+    if str(dtype) != (_OPAQUE if array.dtype == _BFLOAT16 else array.dtype):
+        raise ValueError("another type than the array declares")
+
+
+def _converted(array: Array, like: Tensor) -> Tensor:
+    """Return the numbers of an array in the type of a parameter."""
+    held = array.numpy()
+    if array.dtype == _BFLOAT16:  # numpy has no such type, and saves two bytes of each number
+        return torch.from_numpy(held.view(np.int16).copy()).view(torch.bfloat16).to(like)
+    if held.dtype.kind not in "fiu":
+        raise ValueError("no real numbers")
+    wanted = np.float64 if like.dtype == torch.float64 else np.float32
+    with np.errstate(over="ignore"):  # what is too large becomes infinite, and counts as nothing
+        found = held.astype(wanted)
+    if held.dtype.kind in "iu" and not (found.astype(np.longdouble) == held.astype(np.longdouble)).all():
+        raise ValueError("whole numbers that the type does not hold")
+    return torch.from_numpy(found).to(like)
 
 
 def _header(array: Array) -> tuple[tuple[int, ...], Any]:

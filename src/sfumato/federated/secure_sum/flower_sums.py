@@ -30,6 +30,7 @@ from sfumato.federated.secure_sum.flower_round import secure_round
 from sfumato.federated.secure_sum.secure_sum import SecureSum
 from sfumato.federated.secure_sum.simulated import round_seed, split_sum
 from sfumato.training.engine import parameter_values
+from sfumato.training.engine.contributions import Federation
 
 __all__ = ["GridSums"]
 
@@ -75,6 +76,11 @@ class GridSums:
         return f"GridSums({self._mechanism!r})"
 
     @property
+    def federation(self) -> Federation:
+        """That units are clients."""
+        return Federation()
+
+    @property
     def summation(self) -> SecureSum:
         """What the sums are, with their event."""
         return self._mechanism
@@ -97,9 +103,9 @@ class GridSums:
             The sentence.
         """
         return (
-            "A step is a round, and what is called the gradient of a client is its update. The server saw "
-            "the sum of a round alone, and knows whom it asked: where the guarantee counts on sampling, it "
-            "is one against those who see models, and not against the server."
+            "The update of a client is the model that the server sent to it, minus the model that it "
+            "learned. The server saw the sum of a round alone, and knows whom it asked: where the guarantee "
+            "counts on sampling, it is one against those who see models, and not against the server."
         )
 
     def noisy_sum(

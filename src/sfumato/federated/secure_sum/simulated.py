@@ -34,7 +34,7 @@ from sfumato.federated.secure_sum.encoding import (
 from sfumato.federated.secure_sum.secure_sum import SecureSum
 from sfumato.mechanisms.random import Generator, resolve, words
 from sfumato.training.engine import parameter_values
-from sfumato.training.engine.contributions import Contributor
+from sfumato.training.engine.contributions import Contributor, Federation, federation_of
 
 Floats = npt.NDArray[np.float64]
 
@@ -101,6 +101,11 @@ class SimulatedSums:
     def __repr__(self) -> str:
         """Return what must be the same when a run is resumed."""
         return f"SimulatedSums({self._contributor!r}, {self._mechanism!r})"
+
+    @property
+    def federation(self) -> Federation:
+        """What the contributor says of its clients."""
+        return federation_of(self._contributor) or Federation()
 
     @property
     def summation(self) -> SecureSum:

@@ -21,6 +21,7 @@ from sfumato import _check
 from sfumato.accounting import events
 from sfumato.accounting.guarantee import Guarantee, Relation
 from sfumato.accounting.price import price
+from sfumato.errors import InvalidParameterError
 from sfumato.federated.messages.charges import all_charged, first_record_note, require_purpose
 from sfumato.federated.vertical.parties import FeatureParty, LabelParty, check_alignment
 from sfumato.federated.vertical.vertical_run import VerticalRun
@@ -30,9 +31,10 @@ from sfumato.labels.request import Method
 from sfumato.labels.train import train as train_on_labels
 from sfumato.mechanisms.random import Generator, resolve, study_note
 from sfumato.training.engine.evaluation_mode import evaluating
+from sfumato.training.engine.losses import cross_entropy
 from sfumato.training.record.metrics import correct_rows
 
-__all__ = ["accuracy_of", "learn_top", "send_embeddings"]
+__all__ = ["accuracy_of", "learn_top", "rehearse_networks", "send_embeddings"]
 
 _LEARNER = Learner()
 VerticalRows = tuple[Sequence[Tensor], Tensor]  # columns of each party, and labels
@@ -87,7 +89,7 @@ def learn_top(
     people = check_alignment(parties, labels)
     accounts = [party.account for party in parties]
     require_purpose([*accounts, labels.account if method is not None else None], purpose)
-    _rehearse(parties, labels)
+    rehearse_networks(parties, labels)
     paid = {party.name: party.embeddings.event() for party in parties}
     together = events.compose(*paid.values())
     _require_admitted(labels, method, purpose)
@@ -160,16 +162,56 @@ def accuracy_of(
         return float(correct_rows(labels.top, embeddings, known).mean())
 
 
-def _rehearse(parties: Sequence[FeatureParty], labels: LabelParty) -> None:
-    """Run all networks on rows of zeros: what cannot work is found before anything is spent."""
+def rehearse_networks(parties: Sequence[FeatureParty], labels: LabelParty) -> None:
+    """Run all networks on rows of zeros: what cannot work is found before anything is spent.
+
+    Args:
+        parties: The feature parties. Only the shapes of their columns are looked at.
+        labels: The label party.
+
+    Raises:
+        InvalidParameterError: If a network does not fit its inputs, or the number of classes.
+    """
     with torch.no_grad():
         parts: list[Tensor] = []
         for party in parties:
             with evaluating(party.bottom):
-                blank = torch.zeros_like(party.columns[:1])
-                parts.append(torch.func.vmap(party.embedding)(blank))
+                parts.append(_blank_embedding(party))
         with evaluating(labels.top):
-            labels.top(torch.cat(parts, dim=1))
+            _require_scores(parties, labels, parts)
+
+
+def _blank_embedding(party: FeatureParty) -> Tensor:
+    """Return the embedding of a row of zeros."""
+    blank = torch.zeros_like(party.columns[:1])
+    try:
+        return torch.func.vmap(party.embedding)(blank)
+    except Exception as error:  # on rows of zeros: no private number is in it
+        raise InvalidParameterError(
+            f"the bottom network of party {party.name!r} does not take its columns: "
+            f"{str(error).splitlines()[0]}. It gets rows of shape {tuple(blank.shape[1:])}."
+        ) from error
+
+
+def _require_scores(parties: Sequence[FeatureParty], labels: LabelParty, parts: Sequence[Tensor]) -> None:
+    """Raise unless the top network takes the embeddings, rows of zeros here, and scores each class."""
+    width = sum(part.shape[1] for part in parts)
+    sizes = ", ".join(
+        f"{part.shape[1]} of {party.name!r}" for party, part in zip(parties, parts, strict=True)
+    )
+    try:
+        scores = labels.top(torch.cat(list(parts), dim=1))
+    except Exception as error:  # on rows of zeros: no private number is in it
+        raise InvalidParameterError(
+            f"the top network does not take embeddings of {width} numbers ({sizes}): "
+            f"{str(error).splitlines()[0]}. It gets the embeddings of all parties side by side, so its first "
+            f"layer needs {width} inputs, such as nn.Linear({width}, {labels.classes})."
+        ) from error
+    if labels.loss is cross_entropy and tuple(scores.shape) != (1, labels.classes):
+        raise InvalidParameterError(
+            f"the top network gives {tuple(scores.shape[1:])} numbers for each person, but there are "
+            f"classes={labels.classes}. Its last layer needs {labels.classes} outputs."
+        )
 
 
 def _require_admitted(labels: LabelParty, method: Method | None, purpose: str | None) -> None:

@@ -34,7 +34,7 @@ from sfumato.accounting.price import price
 from sfumato.errors import InvalidParameterError
 from sfumato.federated.messages.charges import all_charged, first_record_note, require_purpose
 from sfumato.federated.messages.clipped_noise import ClippedNoise
-from sfumato.federated.vertical.learn_top import VerticalRows, accuracy_of
+from sfumato.federated.vertical.learn_top import VerticalRows, accuracy_of, rehearse_networks
 from sfumato.federated.vertical.parties import FeatureParty, LabelParty, check_alignment
 from sfumato.federated.vertical.vertical_run import VerticalRun
 from sfumato.mechanisms.random import Generator, resolve, study_note
@@ -110,6 +110,7 @@ def train_split(
     require_purpose(accounts, purpose)
     source, note = resolve(generator), study_note(generator)
     split = _Split(parties, labels, steps, source)
+    rehearse_networks(parties, labels)
     split.rehearse()
     paid = {party.name: _twice(party.embeddings, party.updates, steps.epochs) for party in parties}
     for_labels = _twice(labels.gradients, labels.updates, steps.epochs)

@@ -20,6 +20,7 @@ Not here   Whether a contribution depends on its own unit alone. The contributor
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -42,13 +43,47 @@ __all__ = [
     "AuditedContributor",
     "ContributionPasses",
     "Contributor",
+    "Federation",
     "NoisySumPasses",
     "NoisySummer",
     "SummerOfContributions",
+    "federation_of",
     "refuse_other_units",
     "require_room",
     "summation_of",
 ]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Federation:
+    """That the units of a run are clients, and its steps are rounds: the `federation` of an engine.
+
+    Attributes:
+        public_clients: How many clients there are, where they were counted to set the sampling rate: then the
+            number is public, and so are all statements about the run. None: a declared number set the rate.
+    """
+
+    public_clients: int | None = None
+
+    @property
+    def public_fact(self) -> str | None:
+        """What a guarantee must say of the number of clients."""
+        if self.public_clients is None:
+            return None
+        return f"the number of clients, {self.public_clients}, is public"
+
+
+def federation_of(engine: object) -> Federation | None:
+    """Return what an engine says of its clients.
+
+    Args:
+        engine: What computes the contributions of a run.
+
+    Returns:
+        The federation; None if units are no clients.
+    """
+    found = getattr(engine, "federation", None)
+    return found if isinstance(found, Federation) else None
 
 
 @runtime_checkable

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 from sfumato import _check
 from sfumato.accounting.calibrate import calibrate, calibrate_count
-from sfumato.accounting.events import DpEvent, JohnsonLindenstraussDpEvent
+from sfumato.accounting.events import DpEvent, JohnsonLindenstraussDpEvent, compose
 from sfumato.accounting.guarantee import Relation
 from sfumato.accounting.price import Price, price
 from sfumato.accounting.upstream import dp_event as dp
@@ -196,6 +196,16 @@ class DpSgd:
             Its event, for an accountant.
         """
         return run_event(self.step, self.sampling, self.noise, self.relation, self.correlation)
+
+    def unsampled_event(self) -> DpEvent:
+        """Return what the run costs against who knows the batches: every unit may be in each of them.
+
+        Returns:
+            The event of all noisy sums, one after the other, without amplification.
+        """
+        return compose(
+            *(dp.SelfComposedDpEvent(self.step.event(noise), count) for noise, count in self.noise)
+        )
 
     def first(self, steps: int) -> "DpSgd":
         """Return the run cut off after its first steps.

@@ -88,7 +88,6 @@ class Reports:
             step=loop.step,
             epsilon=spent.epsilon,
             learning_rate=loop.learning_rate,
-            seconds=loop.seconds,
             loss=loss,
             accuracy=accuracy,
         )

@@ -2,6 +2,7 @@
 """What the statement of a run says of its mechanism: batches, clipping and noise, in sentences."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sfumato.accounting.guarantee import round_up
@@ -16,10 +17,37 @@ from sfumato.training.privacy.sampling import (
     TruncatedPoissonSampling,
 )
 
-__all__ = ["told"]
+__all__ = ["ROUNDS", "STEPS", "Words", "told"]
 
 
-def told(mechanism: DpSgd, *, unit: str, divided_by: float) -> list[str]:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Words:
+    """What a run calls its parts.
+
+    Attributes:
+        run: What was done, in so many steps.
+        step: One noisy sum.
+        contribution: What one unit gives to it.
+    """
+
+    run: str
+    step: str
+    contribution: str
+
+    def trained(self, steps: int) -> str:
+        """Return how the model was trained.
+
+        >>> ROUNDS.trained(30)
+        'The model was trained by federated averaging in 30 noisy rounds.'
+        """
+        return f"The model was trained by {self.run} in {steps} noisy {self.step}s."
+
+
+STEPS = Words(run="DP-SGD", step="step", contribution="gradient")
+ROUNDS = Words(run="federated averaging", step="round", contribution="update")
+
+
+def told(mechanism: DpSgd, *, unit: str, divided_by: float, words: Words = STEPS) -> list[str]:
     """Return the sentences about a mechanism; `divided_by` is the public number that sums were divided by.
 
     >>> from sfumato.training.privacy.dp_sgd import NoisyStep
@@ -30,23 +58,24 @@ def told(mechanism: DpSgd, *, unit: str, divided_by: float) -> list[str]:
     """
     step = mechanism.step
     sentences = (
-        f"{_batches(mechanism.sampling, unit)} {_clipped(step.clipping, unit)}",
+        f"Each {words.step} {_batches(mechanism.sampling, unit)} {_clipped(step.clipping, words)}",
         _groups(step.group_size),
         _projected(step.projections),
-        f"{_noise_added(mechanism)} added to each sum, which was divided by {divided_by:g}, a public number.",
-        _correlated(mechanism),
+        f"{_noise_added(mechanism, words)} added to each sum, which was divided by {divided_by:g}, a public "
+        "number.",
+        _correlated(mechanism, words),
     )
     return [sentence for sentence in sentences if sentence is not None]
 
 
 def _poisson(sampling: PoissonSampling, unit: str) -> str:
     rate = f"{sampling.sampling_rate:.6g}"
-    return f"Each step took each {unit} with probability {rate}, independently (Poisson sampling)"
+    return f"took each {unit} with probability {rate}, independently (Poisson sampling)"
 
 
 def _truncated(sampling: TruncatedPoissonSampling, unit: str) -> str:
     return (
-        f"Each step took each {unit} with probability {sampling.sampling_rate:.6g}, independently, of at "
+        f"took each {unit} with probability {sampling.sampling_rate:.6g}, independently, of at "
         f"most {sampling.public_size}, and kept a random {sampling.batch_size} where there were more "
         "(truncated Poisson sampling)"
     )
@@ -54,21 +83,21 @@ def _truncated(sampling: TruncatedPoissonSampling, unit: str) -> str:
 
 def _fixed(sampling: FixedSizeSampling, unit: str) -> str:
     return (
-        f"Each step took a fresh random {sampling.batch_size} of {sampling.public_size} units ({unit}) "
+        f"took a fresh random {sampling.batch_size} of {sampling.public_size} units ({unit}) "
         "without replacement"
     )
 
 
 def _shuffled(sampling: ShuffledBatches, unit: str) -> str:
     return (
-        f"Each step took the next {sampling.batch_size} of {sampling.public_size} units ({unit}) in an order "
+        f"took the next {sampling.batch_size} of {sampling.public_size} units ({unit}) in an order "
         "shuffled each epoch, for which no amplification is claimed"
     )
 
 
 def _cyclic(sampling: CyclicBatches, unit: str) -> str:
     return (
-        f"Each step took the next {sampling.batch_size} of {sampling.public_size} units ({unit}) in a fixed "
+        f"took the next {sampling.batch_size} of {sampling.public_size} units ({unit}) in a fixed "
         "order, for which no amplification is claimed"
     )
 
@@ -84,12 +113,13 @@ _SAMPLING: dict[type, Callable[[Any, str], str]] = {
 
 def _batches(sampling: Sampling, unit: str) -> str:
     told = _SAMPLING.get(type(sampling))
-    return f"Batches were formed by {sampling!r}" if told is None else told(sampling, unit)
+    return f"took a batch of {sampling!r}" if told is None else told(sampling, unit)
 
 
-def _clipped(clipping: Clipping | CoordinateClipping, unit: str) -> str:
+def _clipped(clipping: Clipping | CoordinateClipping, words: Words) -> str:
+    what = words.contribution
     if isinstance(clipping, CoordinateClipping):
-        return f"and clipped each coordinate of a unit's gradient to at most {clipping.coordinate_bound:g}."
+        return f"and clipped each coordinate of a unit's {what} to at most {clipping.coordinate_bound:g}."
     norm = (
         "thresholds of its layers" if clipping.clip_norm is None else f"an L2 norm of {clipping.clip_norm:g}"
     )
@@ -99,7 +129,7 @@ def _clipped(clipping: Clipping | CoordinateClipping, unit: str) -> str:
         if clipping.adaptive
         else ""
     )
-    return f"and clipped its gradient to {norm}{where} ({clipping.scaling.value} clipping){follow}."
+    return f"and clipped its {what} to {norm}{where} ({clipping.scaling.value} clipping){follow}."
 
 
 def _groups(group_size: int) -> str | None:
@@ -116,25 +146,24 @@ def _projected(projections: int | None) -> str | None:
     return f"Norms were estimated by {projections} random projections; the cost accounts for their error."
 
 
-def _correlated(mechanism: DpSgd) -> str | None:
+def _correlated(mechanism: DpSgd, words: Words) -> str | None:
     bands = None if mechanism.correlation is None else mechanism.correlation.bands
-    return f"A part of it was taken back in the next {bands - 1} steps (DP-FTRL)." if bands else None
+    return f"A part of it was taken back in the next {bands - 1} {words.step}s (DP-FTRL)." if bands else None
 
 
-def _noise_added(mechanism: DpSgd) -> str:
+def _noise_added(mechanism: DpSgd, words: Words) -> str:
     """Return what noise was added; the sentence goes on with what it was added to."""
     summation = mechanism.step.summation
     if summation is not None:
         return summation.statement(min(multiplier for multiplier, _ in mechanism.noise))
-    return f"Gaussian noise of {_noise(mechanism.noise)} times the bound on one contribution was"
+    return f"Gaussian noise of {_noise(mechanism.noise, words)} times the bound on one contribution was"
 
 
-def _noise(noise: Sequence[tuple[float, int]]) -> str:
+def _noise(noise: Sequence[tuple[float, int]], words: Words) -> str:
     told = [
         f"{-round_up(-multiplier, 6):g}" for multiplier, _ in noise
     ]  # rounded down: noise is not overstated
     if len(told) == 1:
         return f"standard deviation {told[0]}"
-    return (
-        f"standard deviation {' then '.join(told)} (for {', '.join(str(count) for _, count in noise)} steps)"
-    )
+    counts = ", ".join(str(count) for _, count in noise)
+    return f"standard deviation {' then '.join(told)} (for {counts} {words.step}s)"

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The figures that may be seen while a run is going on.
 
-Guarantee  A `Metrics` row holds the number of steps, what they cost, the learning rate, the time, and the
-           loss and score of the private weights on evaluation data that was declared as not protected. The
-           loss on training data is not there: it is a function of private rows.
+Guarantee  A `Metrics` row holds the number of steps, what they cost, the learning rate, and the loss and
+           score of the private weights on evaluation data that was declared as not protected. The loss on
+           training data is not there, nor is the time: both are functions of private rows. How long steps
+           take can tell which of them a client with many rows took part in.
 Edge cases Figures on evaluation data are exact. Rows that must be protected do not belong there.
 Failure    The file has one JSON object a line. A checkpoint holds the same rows, and a resumed run writes the
            file anew from them. So lines that a crash left incomplete, or of steps that were lost, disappear.
@@ -11,7 +12,7 @@ Failure    The file has one JSON object a line. A checkpoint holds the same rows
 
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,6 @@ class Metrics:
         step: The number of steps taken.
         epsilon: What these steps cost.
         learning_rate: The learning rate of the next step.
-        seconds: How long the run took so far.
         loss: The mean loss on evaluation data; None without any.
         accuracy: The mean score on evaluation data; None without any.
     """
@@ -49,7 +49,6 @@ class Metrics:
     step: int
     epsilon: float
     learning_rate: float
-    seconds: float
     loss: float | None = None
     accuracy: float | None = None
 
@@ -59,12 +58,27 @@ class Metrics:
         Returns:
             The figures by name; None for those that are not finite, such as the loss of a run that diverged.
 
-        >>> Metrics(step=1, epsilon=1.0, learning_rate=9.0, seconds=0.1, loss=math.nan).to_dict()["loss"]
+        >>> Metrics(step=1, epsilon=1.0, learning_rate=9.0, loss=math.nan).to_dict()["loss"]
         """
         return {
             name: value if value is None or math.isfinite(value) else None
             for name, value in asdict(self).items()
         }
+
+    @classmethod
+    def from_dict(cls, row: Mapping[str, Any]) -> "Metrics":
+        """Return the figures that `to_dict` gave. What an earlier version kept besides, a time, is dropped.
+
+        Args:
+            row: The figures by name.
+
+        Returns:
+            The figures.
+
+        >>> Metrics.from_dict({"step": 1, "epsilon": 1.0, "learning_rate": 9.0, "seconds": 0.1}).step
+        1
+        """
+        return cls(**{name: value for name, value in row.items() if name != "seconds"})
 
     def to_json(self) -> str:
         """Return the figures as JSON.

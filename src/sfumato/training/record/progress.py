@@ -64,7 +64,7 @@ class ProgressBar:
 def note(row: Metrics) -> str:
     """Return a row in few words.
 
-    >>> note(Metrics(step=5, epsilon=1.23456, learning_rate=0.1, seconds=2.0, loss=0.5, accuracy=0.912))
+    >>> note(Metrics(step=5, epsilon=1.23456, learning_rate=0.1, loss=0.5, accuracy=0.912))
     'epsilon 1.235  loss 0.500  accuracy 91.2%'
     """
     parts = [f"epsilon {round_up(row.epsilon):g}"]
