@@ -27,8 +27,8 @@ def test_there_are_as_many_questions_as_other_texts():
 
 def test_a_classifier_learns_all_layers_or_the_last_one():
     texts = texts_of(QUICK)
-    last = Classifier(pretrained(QUICK, "cpu"), texts.classes, whole=False)
+    last = Classifier(pretrained(QUICK, "cpu"), texts.features, texts.classes, whole=False)
     assert [name for name, p in last.named_parameters() if p.requires_grad] == ["head.weight", "head.bias"]
     assert last(texts.features[:3]).shape == (3, 10)
-    whole = Classifier(pretrained(QUICK, "cpu"), texts.classes, whole=True)
+    whole = Classifier(pretrained(QUICK, "cpu"), texts.features, texts.classes, whole=True)
     assert all(p.requires_grad for p in whole.parameters())
