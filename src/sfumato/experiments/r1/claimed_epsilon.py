@@ -6,8 +6,8 @@
 - Labels are protected (replace-label): the method that `sfumato.labels.choose` recommends, with the settings
   of `sfumato.labels.recipes`.
 
-The settings of DP-SGD were chosen on 10,000 rows held out of the training rows at epsilon 0.1, those of the
-recipes as their modules say. The search is not charged, because MNIST is public.
+The settings of DP-SGD were chosen on 10,000 rows held out of the training rows, at epsilon 0.1 to 10; those
+of the recipes as their modules say. The search is not charged, because MNIST is public.
 """
 
 from collections.abc import Mapping, Sequence
