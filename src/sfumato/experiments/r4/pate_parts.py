@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["EXPERIMENT", "written_weights"]
 
 DELTA: Final = 1e-5
+SEEDS: Final = (11, 12, 13, 14, 15)
 SHARES: Final = (0.34, 0.43, 0.23)  # those of benchmarks/pate.py
 GROUPS: Final = ("weighting", "upsampling")
 AGGREGATORS: Final = ("GNMax", "GNMax, 10 teachers", "Confident-GNMax", "Interactive-GNMax")
@@ -45,7 +46,7 @@ PARTS: Final = (*AGGREGATORS, "smallest epsilon for all", *GROUPS)
 # Of Confident- and Interactive-GNMax (Papernot et al. 2018 have 200, 150 and 40 for 250 teachers).
 _THRESHOLD: Final = 0.8  # of the teachers
 _COMPARED: Final = 3.75  # noise of a comparison, in multiples of the noise of an answer
-_ANSWERED, _ASKED = 0.9, 2.0  # at most so many answers, and queries, in multiples of GNMax's answers
+_ANSWERED: Final = 0.9  # answers at most, of GNMax's; what is left of the budget buys further comparisons
 
 
 def written_weights(epsilons: Sequence[float], teachers: Sequence[int]) -> list[float]:
@@ -90,8 +91,7 @@ def _job(part: str, known: VoteRecipe, scale: Scale) -> pate.Labeling:
     }
     confident = part == "Confident-GNMax"
     rule = pate.ConfidentGNMax(**compared) if confident else pate.InteractiveGNMax(**compared, confidence=0.9)
-    queries = min(round(_ASKED * job.queries), len(known.public))
-    return _planned(known, aggregator=rule, epsilon=epsilon, queries=queries)
+    return _planned(known, aggregator=rule, epsilon=epsilon)
 
 
 def _planned(known: VoteRecipe, **terms: Any) -> pate.Labeling:
@@ -101,7 +101,7 @@ def _planned(known: VoteRecipe, **terms: Any) -> pate.Labeling:
 
 
 def _cases(scale: Scale) -> list[Case]:
-    return [{"part": part, "seed": seed} for part in PARTS for seed in generators.seeds(scale)]
+    return [{"part": part, "seed": seed} for part in PARTS for seed in (SEEDS[:1] if scale.quick else SEEDS)]
 
 
 def _measure(case: Case, scale: Scale) -> Mapping[str, Any]:
