@@ -25,7 +25,6 @@ from sfumato import pate
 from sfumato.accounting import price
 from sfumato.datasets import load
 from sfumato.experiments.experiment import Case, Experiment, Finding, Row, Scale, Table, Verdict
-from sfumato.experiments.r4 import generators
 from sfumato.experiments.seeds import by_setting, shown
 from sfumato.labels.features import oriented_gradients
 from sfumato.pate.recipes import VoteRecipe, recipe
