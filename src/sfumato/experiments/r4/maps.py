@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["EXPERIMENT", "purity"]
 
 NAMES: Final = {"t-SNE": "t_sne", "PCA": "pca"}
-_GENERATED, _REAL = 200, 100  # points that are drawn
+_GENERATED, _REAL = 150, 50  # points that are drawn: more make a large file
 
 
 def purity(places: npt.ArrayLike, labels: npt.ArrayLike, *, classes: int, seed: int) -> float:
