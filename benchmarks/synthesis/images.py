@@ -12,38 +12,31 @@ from typing import Any
 import torch
 from models.results import Row
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression
-from sklearn.neural_network import MLPClassifier
 
 from sfumato.datasets import load
-from sfumato.generative.evaluation import find_collapse, image_network, labeled_rows, train_on_synthetic
+from sfumato.experiments.r4.generators import DELTA, SETTINGS, Setting, judges
+from sfumato.generative.evaluation import find_collapse, labeled_rows, train_on_synthetic
 from sfumato.generative.fit_settings import FitSettings
 from sfumato.generative.generator import ImageGenerator
 from sfumato.generative.images.image_rows import ImageRows, holdout_images
-from sfumato.generative.recipes import image_method
 
-DELTA = 1e-5
 DRAWN = 60_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class Case(Setting):
     """One method on one data set, with the bars of its scores."""
 
-    data: str
-    method: str
-    epsilon: float
     bars: dict[tuple[str, str], float] = field(default_factory=dict[tuple[str, str], float])  # of scores
-    settings: dict[str, Any] = field(default_factory=dict[str, Any])  # in place of those of the recipe
+
+
+def _of_r4(name: str, bars: dict[tuple[str, str], float] | None = None) -> Case:
+    """Return a case with the settings of the experiments of report R4."""
+    return Case(**vars(SETTINGS[name]), bars=bars or {})
 
 
 CASES = {
-    "dp-cgan": Case(
-        data="mnist",
-        method="dp-cgan",
-        epsilon=9.6,
-        bars={("logistic regression", "auroc"): 0.90, ("MLP", "auroc"): 0.93},
-    ),
+    "dp-cgan": _of_r4("dp-cgan", {("logistic regression", "auroc"): 0.90, ("MLP", "auroc"): 0.93}),
     "mnist-10": Case(data="mnist", method="dp-cgan", epsilon=10.0, bars={("CNN", "accuracy"): 0.95}),
     "mnist-1": Case(data="mnist", method="diffusion", epsilon=1.0, bars={("CNN", "accuracy"): 0.90}),
     "fashion-10": Case(
@@ -51,14 +44,9 @@ CASES = {
     ),
     "mixtures": Case(data="mnist", method="mixtures", epsilon=10.0),
     "kernel-mean": Case(data="mnist", method="kernel-mean", epsilon=10.0),
-    "pate-10": Case(data="mnist", method="pate-cgan", epsilon=10.0, settings={"teachers": 10}),
-    "pate-best": Case(data="mnist", method="pate-cgan", epsilon=10.0, settings={"teachers": 250}),
-    "pate-r4": Case(  # without what the class has beyond R4: three queries are all that it learns from
-        data="mnist",
-        method="pate-cgan",
-        epsilon=10.0,
-        settings={"teachers": 10, "start": None, "relative_votes": False},
-    ),
+    "pate-10": _of_r4("pate-10"),
+    "pate-best": _of_r4("pate-best"),
+    "pate-r4": _of_r4("pate-r4"),
     "real": Case(data="mnist", method="real", epsilon=0.0),
 }
 
@@ -84,14 +72,10 @@ def _judged(synthetic: Any, holdout: Any, classes: int, options: argparse.Namesp
     """Return the scores of a logistic regression, an MLP and a convolutional network, one setting each."""
     rows, public = (labeled_rows(*pair, classes=classes) for pair in (synthetic, holdout))
     shape = tuple(synthetic[0].shape[1:])
-    judges = {
-        "logistic regression": [LogisticRegression(max_iter=100)],
-        "MLP": [MLPClassifier((128,), max_iter=10, random_state=seed)],
-        "CNN": [image_network(shape=shape, classes=classes, device=options.device, seed=seed)],
-    }
+    chosen = judges(shape, classes=classes, device=options.device, seed=seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # passes are limited, for all methods alike
-        scores = train_on_synthetic(rows, public, classifiers=judges, device=options.device, seed=seed)
+        scores = train_on_synthetic(rows, public, classifiers=chosen, device=options.device, seed=seed)
     return scores, find_collapse(rows, holdout=public, seed=seed)
 
 
@@ -102,8 +86,7 @@ def _made(
         rows = ImageRows.of(data, classes=None, public_size=None, conditional=True)
         return None, (rows.images, rows.labels)
     where = FitSettings(epsilon=1.0, device=options.device).where()
-    recipe: Any = image_method(case.method, public_size=data.public_size, gpu=where.type == "cuda")
-    method = replace(recipe, **case.settings)
+    method = case.made(public_size=data.public_size, gpu=where.type == "cuda")
     made = method.fit(data, epsilon=case.epsilon, delta=DELTA, device=where, progress=False)
     return made, made.sample(2000 if options.quick else DRAWN, seed=seed)
 

@@ -24,6 +24,15 @@ def test_lines_differ_by_more_than_color():
     assert len({line.get_marker() for line in drawn}) == len({line.get_linestyle() for line in drawn}) == 2
 
 
+def test_a_dozen_groups_of_points_look_different():
+    drawn = plot_scatter({str(number): [(0.0, 1.0)] for number in range(12)}, title="Groups")
+    looks = {
+        (tuple(group.get_facecolor()[0]), group.get_paths()[0].vertices.tobytes())
+        for group in drawn.axes[0].collections
+    }
+    assert len(looks) == 12
+
+
 def test_axes_are_logarithmic_where_asked_and_levels_are_named():
     axes = lines(log_x=True, log_y=True, levels={"claimed": 0.7}).axes[0]
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")

@@ -280,7 +280,10 @@ def _draw_line(axes: "Axes", place: int, name: str, line: Line) -> None:
 
 
 def _look(place: int, *, dash: bool = True) -> dict[str, Any]:
-    look = {"color": _COLORS[place % len(_COLORS)], "marker": _MARKS[place % len(_MARKS)]}
+    again = place // len(
+        _COLORS
+    )  # how often all colors were used: marks move on, so that no look comes twice
+    look = {"color": _COLORS[place % len(_COLORS)], "marker": _MARKS[(place + again) % len(_MARKS)]}
     return look | ({"linestyle": _DASHES[place % len(_DASHES)]} if dash else {})
 
 
