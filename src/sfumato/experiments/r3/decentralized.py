@@ -52,6 +52,10 @@ WAYS: Final[Mapping[str, tuple[str, ...]]] = {
     "row": (TOGETHER, "complete graph", "ring", "alone"),
     "node": (TOGETHER, "complete graph", "ring"),
 }
+_NEIGHBORS: Final = {
+    "row": "one row, add-remove neighbors, Poisson batches",
+    "node": "all rows of one node, replace-one neighbors, all nodes in each round",
+}
 
 Rows = tuple[Tensor, Tensor]
 
@@ -162,12 +166,6 @@ def _by_a_server(
 
 def _tables(rows: Sequence[Row]) -> list[Table]:
     return [_table(rows, unit, neighbors) for unit, neighbors in _NEIGHBORS.items()]
-
-
-_NEIGHBORS: Final = {
-    "row": "one row, add-remove neighbors, Poisson batches",
-    "node": "all rows of one node, replace-one neighbors, all nodes in each round",
-}
 
 
 def _table(rows: Sequence[Row], unit: str, neighbors: str) -> Table:

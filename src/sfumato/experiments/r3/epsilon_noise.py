@@ -7,6 +7,7 @@ doubling the noise halves epsilon: the slope in logarithms is -1.
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from sfumato.accounting import Relation, dp_sgd, price
@@ -44,9 +45,7 @@ def slopes(points: Mapping[float, float]) -> list[float]:
     [-1.0, -2.0]
     """
     pairs = sorted(points.items())
-    return [
-        math.log(y2 / y1) / math.log(x2 / x1) for (x1, y1), (x2, y2) in zip(pairs, pairs[1:], strict=False)
-    ]
+    return [math.log(y2 / y1) / math.log(x2 / x1) for (x1, y1), (x2, y2) in pairwise(pairs)]
 
 
 def _cases(scale: Scale) -> list[Case]:

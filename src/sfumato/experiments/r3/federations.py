@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Simulate a federation of a public data set, with privacy for clients or without; shared by R3's experiments.
+"""Simulate a federation of a public data set, with or without privacy for clients; shared by R3.
 
 The poster does not say which data it used, how many clients there were, or whose privacy its noise protects.
 Here clients are the unit, and neighbors are add-remove: in each round every client is asked with the same
@@ -52,7 +52,7 @@ def images(scale: Scale) -> Dataset:
 
 
 def base(scale: Scale) -> FederationRecipe:
-    """Return the federation whose settings are varied; a fifth of the clients of MNIST are asked in a round."""
+    """Return the federation whose settings are varied; of MNIST, a round asks a fifth of the clients."""
     recipe = federation_recipe(images(scale).name)
     return replace(recipe, rounds=4) if scale.quick else replace(recipe, rounds=40, cohort_share=0.2)
 

@@ -9,6 +9,7 @@ does not count as a drop. `rounds that fall`: the share of rounds that are lower
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from sfumato.experiments.experiment import Case, Experiment, Finding, Row, Scale, Table, Verdict
@@ -83,7 +84,7 @@ def share_that_falls(curve: Sequence[float]) -> float:
     >>> share_that_falls([0.5, 0.9, 0.8])
     0.5
     """
-    steps = list(zip(curve, curve[1:], strict=False))
+    steps = list(pairwise(curve))
     return sum(later < before for before, later in steps) / len(steps)
 
 
