@@ -3,7 +3,7 @@ import pytest
 
 from sfumato.accounting import Relation
 from sfumato.experiments import Scale, Verdict
-from sfumato.experiments.r3.epsilon_noise import EXPERIMENT, epsilon_of, slopes
+from sfumato.experiments.r3.epsilon_noise import EXPERIMENT, doubled, epsilon_of
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def test_epsilon_falls_faster_than_an_inverse_relationship(rows):
     curve = {
         r["noise"]: r["epsilon"] for r in rows if r["relation"] == "add-remove" and "30" in r["releases"]
     }
-    assert max(slopes(curve)) < -1.2
+    assert min(doubled(curve)) > 2.5
 
 
 def test_an_inverse_relationship_would_be_confirmed_and_a_rising_one_refuted(rows):

@@ -2,12 +2,10 @@
 """R3, objective 2: epsilon against the standard deviation of the noise, and is the relationship inverse?
 
 The poster draws a falling curve and calls it an inverse relationship. Where epsilon is inverse to the noise,
-doubling the noise halves epsilon: the slope in logarithms is -1.
+doubling the noise halves epsilon.
 """
 
-import math
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from sfumato.accounting import Relation, dp_sgd, price
@@ -17,9 +15,9 @@ from sfumato.report import plot_lines
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["EXPERIMENT", "NOISES", "RELEASES", "epsilon_of", "slopes"]
+__all__ = ["EXPERIMENT", "NOISES", "RELEASES", "doubled", "epsilon_of"]
 
-NOISES: Final = (0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 8.0)
+NOISES: Final = (0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
 # From name to sampling rate, number of releases, and delta.
 RELEASES: Final[Mapping[str, tuple[float, int, float]]] = {
     "one release": (1.0, 1, 1e-5),
@@ -28,7 +26,7 @@ RELEASES: Final[Mapping[str, tuple[float, int, float]]] = {
     "1000 steps, a hundredth of the rows in each": (0.01, 1000, 1e-5),
 }
 RELATIONS: Final = (Relation.ADD_REMOVE, Relation.REPLACE_ONE)
-_NEARLY: Final = 0.05  # how far from -1 a slope may be to be called inverse
+_NEARLY: Final = 0.1  # how far from 2 a quotient may be to be called inverse
 
 
 def epsilon_of(noise: float, releases: str, relation: Relation = Relation.ADD_REMOVE) -> float:
@@ -38,14 +36,13 @@ def epsilon_of(noise: float, releases: str, relation: Relation = Relation.ADD_RE
     return price(event, delta=delta, relation=relation).epsilon
 
 
-def slopes(points: Mapping[float, float]) -> list[float]:
-    """Return the slopes between neighboring points in logarithms; -1 everywhere is an inverse relationship.
+def doubled(points: Mapping[float, float]) -> list[float]:
+    """Return by how much epsilon is divided where the noise is doubled; 2 is an inverse relationship.
 
-    >>> slopes({1.0: 4.0, 2.0: 2.0, 4.0: 0.5})
-    [-1.0, -2.0]
+    >>> doubled({1.0: 4.0, 1.5: 3.0, 2.0: 2.0, 4.0: 0.5})
+    [2.0, 4.0]
     """
-    pairs = sorted(points.items())
-    return [math.log(y2 / y1) / math.log(x2 / x1) for (x1, y1), (x2, y2) in pairwise(pairs)]
+    return [points[noise] / points[2 * noise] for noise in sorted(points) if 2 * noise in points]
 
 
 def _cases(scale: Scale) -> list[Case]:
@@ -96,17 +93,17 @@ def _figures(rows: Sequence[Row]) -> dict[str, "Figure"]:
 
 
 def _finding(rows: Sequence[Row]) -> Finding:
-    found = {key: slopes(curve) for key, curve in _curves(rows).items()}
-    each = [slope for values in found.values() for slope in values]
-    inverse = all(abs(slope + 1) <= _NEARLY for slope in each)
-    falls = all(slope < 0 for slope in each)
+    found = {key: doubled(curve) for key, curve in _curves(rows).items()}
+    each = [quotient for quotients in found.values() for quotient in quotients]
+    inverse = all(abs(quotient - 2) <= _NEARLY for quotient in each)
+    falls = all(quotient > 1 for quotient in each)
     verdict = Verdict.CONFIRMED if inverse else Verdict.PARTLY if falls else Verdict.REFUTED
-    steepest = min(found, key=lambda key: min(found[key]))
+    steepest = max(found, key=lambda key: max(found[key]))
     return Finding(
         verdict,
         f"Epsilon {'always falls' if falls else 'does not always fall'} as the noise grows. Doubling the "
-        f"noise divides it by {2 ** -max(each):.2f} to {2 ** -min(each):.2f}, where an inverse relationship "
-        f"divides it by 2 (most: {steepest[0]}, {steepest[1]} neighbors).",
+        f"noise divides it by {min(each):.2f} to {max(each):.2f}, where an inverse relationship divides it "
+        f"by 2 (most: {steepest[0]}, {steepest[1]} neighbors).",
     )
 
 

@@ -199,7 +199,7 @@ def _tables(rows: Sequence[Row]) -> list[Table]:
     heads = [f"epsilon {epsilon:g}" for epsilon in epsilons]
     title = (
         f"Accuracy in percent on test rows (the larger class has {100 * _majority():.0f}) against the "
-        f"epsilon of one party's columns of one person, delta {DELTA:g}, replace-one neighbors, nothing sampled"
+        f"epsilon of one party's columns of one person, delta {DELTA:g}, replace-one neighbors, no sampling"
     )
     return [Table(title, ("way", "parties", *heads), cells), _person_table(rows)]
 
