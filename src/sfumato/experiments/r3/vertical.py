@@ -235,18 +235,17 @@ def _finding(rows: Sequence[Row]) -> Finding:
     found = by_setting(rows, "way", "parties", "epsilon", value="accuracy")
     epsilons = sorted({row["epsilon"] for row in rows})
     most = max(row["parties"] for row in rows)
-    change = {e: differences(found, (ONCE, 1, e), (ONCE, most, e)) for e in epsilons}
+    change = {e: differences(found, (ONCE, most, e), (ONCE, 1, e)) for e in epsilons}
     clear = [is_clear(values) or is_clear([-value for value in values]) for values in change.values()]
     verdict = Verdict.CONFIRMED if all(clear) else Verdict.PARTLY if any(clear) else Verdict.REFUTED
-    told = ", ".join(
-        f"{shown(found[ONCE, most, e], percent=True, digits=1)} (epsilon {e:g})" for e in epsilons
+    person = by_setting(rows, "way", "parties", "epsilon", value="person")
+    told = "; ".join(
+        f"epsilon {e:g}: {shown(found[ONCE, most, e], percent=True, digits=1)}%, "
+        f"{shown(change[e], percent=True, digits=1)} points more than one party with all columns, and "
+        f"{person[ONCE, most, e][0]:.3g} is the epsilon of all columns of a person"
+        for e in epsilons
     )
-    lost = ", ".join(f"{shown(values, percent=True, digits=1)}" for values in change.values())
-    return Finding(
-        verdict,
-        f"With columns at {most} parties and embeddings sent once, accuracy is {told}. That is {lost} points "
-        "below one party with all columns and the same epsilon for each party.",
-    )
+    return Finding(verdict, f"Columns at {most} parties, embeddings sent once, for each party {told}.")
 
 
 EXPERIMENT = Experiment(
