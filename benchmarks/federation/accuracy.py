@@ -5,20 +5,16 @@ import argparse
 import statistics
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from models.results import Row
 
 from sfumato.datasets import load
-from sfumato.federated.clients.partitions import dirichlet, iid
-from sfumato.federated.federate import federate
+from sfumato.experiments.r3.federations import DELTA, federated_run
 from sfumato.federated.recipes import federation_recipe
-from sfumato.training import Clipping, Runtime
-from sfumato.training.models.networks import model_for
 
-EPSILON, DELTA = 8.0, 1e-3
+EPSILON = 8.0
 SHARED, NEAR = (
     "discrete-gaussian",
     0.005,
@@ -76,27 +72,8 @@ def accuracy(name: str, options: argparse.Namespace) -> Iterator[Row]:
 def trained(data: Any, alpha: float | None, seed: int, options: argparse.Namespace, **claim: Any) -> float:
     """Return the accuracy of one federation. The seed sets the first weights and the partition alone."""
     recipe = _recipe(options, data)
-    assert recipe.clients is not None
-    clients = (
-        iid(data, clients=recipe.clients, seed=seed)
-        if alpha is None
-        else dirichlet(data, clients=recipe.clients, alpha=alpha, seed=seed)
-    )
-    torch.manual_seed(seed)
-    run = federate(
-        model_for(data, recipe.model),
-        clients,
-        rounds=3 if options.quick else recipe.rounds,
-        expected_cohort_size=recipe.cohort_share * recipe.clients,
-        local=recipe.local,
-        clipping=Clipping(clip_norm=recipe.clip_norm),
-        delta=DELTA,
-        evaluation=data.test,
-        evaluate_every=recipe.rounds,
-        progress=False,
-        runtime=Runtime(device=options.device),
-        **claim,
-    )
+    recipe = replace(recipe, rounds=3) if options.quick else recipe
+    run = federated_run(data, recipe, seed=seed, device=options.device, alpha=alpha, **claim)
     assert run.accuracy is not None
     return run.accuracy
 
