@@ -49,7 +49,7 @@ def _jl(projections: int) -> str:
 
 
 def _cases(scale: Scale) -> list[Case]:
-    tried = (4,) if scale.quick else (1, 5, 20, 100)
+    tried = (20,) if scale.quick else (5, 20, 100)
     ways: list[tuple[str, int | None]] = [(PLAIN, None), (PER_ROW, None), (OURS, None)]
     ways += [(_jl(count), count) for count in tried]
     seeds = (1,) if scale.quick else (1, 2, 3)
@@ -141,7 +141,8 @@ def _tables(rows: Sequence[Row]) -> list[Table]:
 def _figures(rows: Sequence[Row]) -> dict[str, "Figure"]:
     seconds = by_setting(rows, "way", value="seconds")
     memory = {
-        way: [one / 2**20 for one in values] for way, values in by_setting(rows, "way", value="memory").items()
+        way: [one / 2**20 for one in values]
+        for way, values in by_setting(rows, "way", value="memory").items()
     }
     return {
         "seconds": plot_bars(seconds, title="Time of a run", y_label="seconds"),
