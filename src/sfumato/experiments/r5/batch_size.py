@@ -38,8 +38,8 @@ def _cases(scale: Scale) -> list[Case]:
 def _measure(case: Case, scale: Scale) -> Mapping[str, Any]:
     task = tasks.images("fashion-mnist", scale)
     epochs: dict[str, Any] = {"epochs": 2 if scale.quick else 10}
-    length = {"steps": 10 if scale.quick else 600} if case["fixed"] == STEPS else epochs
-    noise = {"epsilon": BUDGET} if case["fixed"] == EPSILON else {"noise_multiplier": NOISE}
+    length: dict[str, Any] = {"steps": 10 if scale.quick else 600} if case["fixed"] == STEPS else epochs
+    noise: dict[str, Any] = {"epsilon": BUDGET} if case["fixed"] == EPSILON else {"noise_multiplier": NOISE}
     larger = case["batch"] / (120 if scale.quick else 256)
     run = runs.private_run(
         lambda: tasks.logistic(task),
@@ -125,7 +125,7 @@ EXPERIMENT = Experiment(
     report="R5",
     shows=("Effects of Batch Size (a)", "Effects of Batch Size (b)"),
     title="Epsilon and accuracy against the batch size",
-    claim="Larger batches cost more privacy and give more accuracy. (The slides draw this without a sentence.)",
+    claim="Larger batches cost more privacy and give more accuracy (drawn, not said).",
     cases=_cases,
     measure=_measure,
     tables=_tables,

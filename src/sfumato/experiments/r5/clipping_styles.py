@@ -10,8 +10,6 @@ learning rate makes up for the factor. Settings were not searched.
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-import torch
-
 from sfumato.experiments.experiment import Case, Experiment, Finding, Row, Scale, Table, Verdict
 from sfumato.experiments.r5 import runs, tasks
 from sfumato.experiments.seeds import by_setting, shown
@@ -72,7 +70,7 @@ def _measure(case: Case, scale: Scale) -> Mapping[str, Any]:
         clipping=clipping,
         expected_batch_size=batch,
         steps=steps,
-        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=rate),
+        optimizer=runs.sgd(rate),
     )
     found = runs.summary(run)
     return {name: found[name] for name in ("accuracy", "loss", "epsilon")}

@@ -117,7 +117,7 @@ def factors(style: Style, found: Tangents, errors: Tensor) -> dict[str, Tensor]:
 
 
 def reach(style: Style, found: Tangents, errors: Tensor) -> float:
-    """Return how far the clipped sum moves when its first row is left out: as it is, or 1000 times as large."""
+    """Return how far the first row moves the clipped sum, as it is or with 1000 times its error."""
     rest, others = found.without_first(), errors[1:]
     without = rest.moved(others, factors(style, rest, others))
     farthest = 0.0
@@ -177,7 +177,7 @@ def descend(
     steps: int,
     watch: Callable[[int, Tangents, Tensor], object] = lambda step, found, errors: None,
 ) -> list[float]:
-    """Train a network in place on all rows by clipped sums without noise; return the loss before each step."""
+    """Train a network in place by clipped sums of all rows, without noise; return the loss before each step."""
     parameters = dict(model.named_parameters())
     losses: list[float] = []
     for step in range(steps):

@@ -4,14 +4,14 @@
 One row can turn the clipped average of its microbatch into any other vector of that norm, so the sum moves by
 twice the clip norm and the noise counts half. Measured are both runs: the one whose noise was chosen as if
 rows were clipped one by one, with the epsilon that it claims and the one that holds; and the one whose noise
-keeps the claim. The budget is that of the slides' figure of speed, epsilon 4.
+keeps the claim. The budget is that of the slides' figure of speed, epsilon 4. Sums of averages are divided by
+the number of rows, so the learning rate is 0.1 times the size of a microbatch.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-import torch
-
+from sfumato.accounting import Relation
 from sfumato.experiments.experiment import Case, Experiment, Finding, Row, Scale, Table, Verdict
 from sfumato.experiments.r5 import runs, tasks
 from sfumato.experiments.seeds import by_setting, shown
@@ -41,7 +41,7 @@ def _mechanism(size: int, *, rate: float, steps: int) -> DpSgd:
         step=NoisyStep(clipping=Clipping(clip_norm=1.0), group_size=size),
         sampling=PoissonSampling(sampling_rate=rate),
         noise=[(1.0, steps)],
-        relation="add-remove",
+        relation=Relation.ADD_REMOVE,
     )
 
 
@@ -62,7 +62,7 @@ def _measure(case: Case, scale: Scale) -> Mapping[str, Any]:
         scale=scale,
         mechanism=mechanism,
         delta=DELTA,
-        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+        optimizer=runs.sgd(0.1 * case["size"]),
         evaluate_every=steps,
     )
     return runs.summary(run)

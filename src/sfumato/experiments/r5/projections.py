@@ -6,15 +6,17 @@ single rows in memory, as libraries did in 2021 and the slides compare with; by 
 needs none of them; and with norms estimated by r random projections (DP-SGD-JL). The noise of each meets the
 same epsilon. JL needs more, because an estimated norm may be too small; the slides do not say so.
 
-Memory is the peak that tensors of one step take beyond the weights: allocated on a GPU, or as torch's profiler
-counts them on a CPU. Times depend on the machine and on what else it does.
+Memory is the peak that tensors of one step take beyond the weights: what is allocated on a GPU, or what
+torch's profiler counts on a CPU. Times depend on the machine and on what else it does.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
+import torch.nn.functional as F
 
+from sfumato.accounting import Relation
 from sfumato.experiments.experiment import Case, Experiment, Finding, Row, Scale, Table, Verdict
 from sfumato.experiments.r5 import runs, tasks
 from sfumato.experiments.r5.memory import peak_bytes
@@ -76,7 +78,7 @@ def _measure(case: Case, scale: Scale) -> Mapping[str, Any]:
         step=NoisyStep(clipping=Clipping(clip_norm=1.0), projections=case["projections"]),
         sampling=PoissonSampling(sampling_rate=batch / task.public_size),
         noise=[(1.0, steps)],
-        relation="add-remove",
+        relation=Relation.ADD_REMOVE,
     ).calibrated(epsilon=EPSILON, delta=DELTA)
     run = runs.private_run(
         lambda: tasks.convolutional(task),
@@ -86,7 +88,7 @@ def _measure(case: Case, scale: Scale) -> Mapping[str, Any]:
         mechanism=mechanism,
         delta=DELTA,
         runtime=Runtime(engine=_engine(case), check=False),
-        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=LEARNING_RATE),
+        optimizer=runs.sgd(LEARNING_RATE),
         evaluate_every=steps,
     )
     found = runs.summary(run)
@@ -109,7 +111,7 @@ def _memory(case: Case, task: tasks.Task, scale: Scale, batch: int) -> int:
     model = tasks.with_seed(lambda: tasks.convolutional(task), case["seed"]).to(device)
     x, y = (part[:batch].to(device) for part in task.train)
     if case["way"] == PLAIN:
-        return peak_bytes(lambda: torch.nn.functional.cross_entropy(model(x), y).backward(), device)
+        return peak_bytes(lambda: torch.autograd.backward(F.cross_entropy(model(x), y)), device)
     private = PrivateGradients(
         model,
         noise_multiplier=1.0,
@@ -163,12 +165,12 @@ def _finding(rows: Sequence[Row]) -> Finding:
     some = _jl(counts[len(counts) // 2])
     return Finding(
         verdict,
-        f"{some}: {mean_of(seconds[some]):.1f} s and {mean_of(memory[some]) / 2**20:.0f} MiB a step; gradients "
-        f"of single rows: {mean_of(seconds[PER_ROW]):.1f} s and {mean_of(memory[PER_ROW]) / 2**20:.0f} MiB; "
+        f"{some}: {mean_of(seconds[some]):.1f} s and {mean_of(memory[some]) / 2**20:.0f} MiB a step; "
+        f"gradients of single rows: {mean_of(seconds[PER_ROW]):.1f} s and {mean_of(memory[PER_ROW]) / 2**20:.0f} MiB; "
         f"sfumato's engine, with exact norms: {mean_of(seconds[OURS]):.1f} s and "
         f"{mean_of(memory[OURS]) / 2**20:.0f} MiB. Of {len(counts)} numbers of projections {len(fast)} are "
-        f"faster than gradients of single rows, {len(small)} smaller, and {len(beats)} faster than exact norms "
-        f"without them. At epsilon {EPSILON:g} JL needs noise {mean_of(noise[some]):.3f} in place of "
+        f"faster than gradients of single rows, {len(small)} smaller, and {len(beats)} faster than sfumato's "
+        f"engine. At epsilon {EPSILON:g} JL needs noise {mean_of(noise[some]):.3f} in place of "
         f"{mean_of(noise[OURS]):.3f}.",
     )
 

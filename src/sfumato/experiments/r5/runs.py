@@ -7,7 +7,7 @@ do not state are ours and are stated in each experiment; they were not searched 
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from sfumato.report.spread import half_interval, mean_of
 from sfumato.testing import seeded
 from sfumato.training import DpSgd, Runtime, TrainingRun, correct_rows, train
 
-__all__ = ["Measured", "clearly_above", "evaluated", "plain_run", "private_run", "summary"]
+__all__ = ["Measured", "clearly_above", "evaluated", "plain_run", "private_run", "sgd", "summary"]
 
 Measured = Mapping[str, Any]
 MakeModel = Callable[[], nn.Module]
@@ -50,6 +50,15 @@ def private_run(
         progress=False,
         **keywords,
     )
+
+
+def sgd(learning_rate: float) -> Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]:
+    """Return a maker of SGD without momentum, as in the slides' algorithm."""
+
+    def make(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr=learning_rate)
+
+    return make
 
 
 def summary(run: TrainingRun) -> Measured:

@@ -37,7 +37,9 @@ def _measure(case: Case, scale: Scale) -> Mapping[str, Any]:
     task = tasks.images("fashion-mnist", scale)
     epochs = 3 if scale.quick else 10
     batch = 120 if scale.quick else 256
-    spent = {"noise_multiplier": NOISE} if case["epsilon"] is None else {"epsilon": case["epsilon"]}
+    spent: dict[str, Any] = {"epsilon": case["epsilon"]}
+    if case["epsilon"] is None:
+        spent = {"noise_multiplier": NOISE}
     run = runs.private_run(
         lambda: tasks.logistic(task),
         task,
