@@ -177,7 +177,7 @@ def descend(
     steps: int,
     watch: Callable[[int, Tangents, Tensor], object] = lambda step, found, errors: None,
 ) -> list[float]:
-    """Train a network in place by clipped sums of all rows, without noise; return the loss before each step."""
+    """Train a network in place by clipped sums of all rows, without noise; return the losses."""
     parameters = dict(model.named_parameters())
     losses: list[float] = []
     for step in range(steps):

@@ -166,9 +166,11 @@ def _finding(rows: Sequence[Row]) -> Finding:
     return Finding(
         verdict,
         f"{some}: {mean_of(seconds[some]):.1f} s and {mean_of(memory[some]) / 2**20:.0f} MiB a step; "
-        f"gradients of single rows: {mean_of(seconds[PER_ROW]):.1f} s and {mean_of(memory[PER_ROW]) / 2**20:.0f} MiB; "
+        f"gradients of single rows: {mean_of(seconds[PER_ROW]):.1f} s and "
+        f"{mean_of(memory[PER_ROW]) / 2**20:.0f} MiB; "
         f"sfumato's engine, with exact norms: {mean_of(seconds[OURS]):.1f} s and "
-        f"{mean_of(memory[OURS]) / 2**20:.0f} MiB. Of {len(counts)} numbers of projections {len(fast)} are "
+        f"{mean_of(memory[OURS]) / 2**20:.0f} MiB. Of {len(counts)} numbers of projections "
+        f"{len(fast)} are "
         f"faster than gradients of single rows, {len(small)} smaller, and {len(beats)} faster than sfumato's "
         f"engine. At epsilon {EPSILON:g} JL needs noise {mean_of(noise[some]):.3f} in place of "
         f"{mean_of(noise[OURS]):.3f}.",

@@ -5,8 +5,8 @@ The slides compare both without privacy. Here both are also trained privately, o
 them, because the slides say that transfer learning "can improve privacy as the model requires less data".
 Pretrained: EfficientNet-Lite0 with ImageNet weights, all layers frozen (the slides also replace the first
 one; here images are enlarged instead), and a new last layer. From scratch: a network of convolutions,
-poolings and dense layers, as in the slides, whose sizes are ours. The settings of the private last layer are those of
-`benchmarks/accuracy.py`, searched on 10,000 training images; those from scratch were not searched.
+poolings and dense layers, as in the slides, whose sizes are ours. The settings of the private last layer are
+those of `benchmarks/accuracy.py`, searched on 10,000 training images; those from scratch were not searched.
 
 At the quick scale the task is to tell the digits 5 to 9 apart, and the hidden layer is pretrained on 0 to 4.
 """
