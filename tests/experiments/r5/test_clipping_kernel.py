@@ -31,13 +31,12 @@ def test_one_row_moves_the_sum_by_more_than_its_bound_only_if_the_batch_decides(
     assert far.pop(BY_BATCH) > 2 and all(moved <= 1 + 1e-9 for moved in far.values())
 
 
-def made_up(style, seen):
+def made_up(style, seen, *, falling=False):
     positive, falls, ends = seen
-    return {
-        "style": style, "targets": "outlier", "seed": 1, "semi_definite": positive,
-        "asymmetry": 0.0, "form": 0.0, "real": 0.0, "rises": 0 if falls else 5, "highest": 1.0, "last": 1e-4 if ends else 0.5,
-        "losses": [1.0], "every": 1, "reach": 1.0,
-    }  # fmt: skip
+    numbers = {"asymmetry": 0.0, "form": 0.0, "real": 0.0, "highest": 1.0, "every": 1, "reach": 1.0}
+    case = {"style": style, "targets": "outlier", "seed": 1, "losses": [1.0], "falling": falling}
+    measured = {"semi_definite": positive, "rises": 0 if falls else 5, "last": 1e-4 if ends else 0.5}
+    return case | numbers | measured
 
 
 def test_the_finding_is_the_table_of_the_slides_only_if_all_cells_agree():
@@ -46,6 +45,11 @@ def test_the_finding_is_the_table_of_the_slides_only_if_all_cells_agree():
     opposite = [made_up(s, [not c for c in CLAIMED.get(s, (False, False, False))]) for s in STYLES]
     found = EXPERIMENT.finding(opposite)
     assert found.verdict is Verdict.REFUTED and "0 of 15 cells agree" in found.sentence
+
+
+def test_a_loss_that_still_falls_decides_nothing():
+    rows = [made_up(style, (False, False, False), falling=True) for style in STYLES]
+    assert "5 are not decided" in EXPERIMENT.finding(rows).sentence
 
 
 def test_it_is_shown(rows):
