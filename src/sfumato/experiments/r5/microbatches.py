@@ -8,6 +8,7 @@ keeps the claim. The budget is that of the slides' figure of speed, epsilon 4. S
 the number of rows, so the learning rate is 0.1 times the size of a microbatch.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -55,6 +56,7 @@ def _measure(case: Case, scale: Scale) -> Mapping[str, Any]:
         mechanism = mechanism.scaled(single.noise_multiplier(0))
     else:
         mechanism = mechanism.calibrated(epsilon=EPSILON, delta=DELTA)
+    begun = time.monotonic()
     run = runs.private_run(
         lambda: tasks.convolutional(task),
         task,
@@ -65,7 +67,7 @@ def _measure(case: Case, scale: Scale) -> Mapping[str, Any]:
         optimizer=runs.sgd(0.1 * case["size"]),
         evaluate_every=steps,
     )
-    return runs.summary(run)
+    return {**runs.summary(run), "seconds": time.monotonic() - begun}
 
 
 def _of(rows: Sequence[Row], way: str, value: str) -> dict[int, list[float]]:

@@ -62,7 +62,7 @@ def sgd(learning_rate: float) -> Callable[[Iterable[nn.Parameter]], torch.optim.
 
 
 def summary(run: TrainingRun) -> Measured:
-    """Return what a private run has to show: its accuracy, loss and guarantee, and its time."""
+    """Return what a private run has to show: its accuracy, loss and guarantee."""
     last = run.history[-1]
     return {
         "accuracy": last.accuracy,
@@ -70,7 +70,6 @@ def summary(run: TrainingRun) -> Measured:
         "epsilon": run.epsilon,
         "noise_multiplier": run.mechanism.noise_multiplier(0),
         "steps": run.mechanism.steps,
-        "seconds": run.seconds,
     }
 
 
