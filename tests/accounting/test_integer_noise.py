@@ -298,9 +298,20 @@ def test_a_ledger_counts_integer_noise_as_gaussian_noise():
     assert costs[0].gaussian == pytest.approx(costs[1].gaussian, rel=2e-3)
     with pytest.raises(UnsupportedEventError, match="Use more noise"):
         filters.cost(events.to_json(SkellamDpEvent(0.5, 1.0)), Relation.ADD_REMOVE, rule)
-    cut = events.TruncatedPoissonSampledDpEvent(0.1, 20, 100, SKELLAM_EVENT)
-    with pytest.raises(UnsupportedEventError):
-        filters.cost(events.to_json(cut), Relation.ADD_REMOVE, rule)
+
+
+def test_a_ledger_counts_truncated_samples_of_integer_noise_as_those_of_gaussian_noise():
+    rule = filters.Filter(budget=Budget(epsilon=8, delta=1e-3), order=4.0)
+    cut, exact = (
+        events.to_json(events.TruncatedPoissonSampledDpEvent(0.1, 20, 100, event))
+        for event in (SKELLAM_EVENT, GAUSSIAN)
+    )
+    found, least = (filters.cost(event, Relation.ADD_REMOVE, rule) for event in (cut, exact))
+    assert found.renyi >= least.renyi
+    assert least.gaussian <= found.gaussian == pytest.approx(least.gaussian, rel=2e-3)
+    for relation in (Relation.REPLACE_ONE, Relation.ZERO_OUT):
+        with pytest.raises(UnsupportedEventError):
+            filters.cost(cut, relation, rule)
 
 
 @pytest.mark.parametrize(

@@ -339,11 +339,9 @@ def test_a_checkpoint_of_another_layout_is_of_another_version(tmp_path):
 def test_a_run_that_took_what_its_account_had_left_resumes_with_the_noise_it_began_with(tmp_path, account):
     asked = options(account=account, purpose="all", folder=tmp_path / "a", delta=None)
     del asked["noise_multiplier"]
-    calls = []
 
     def failing(model, x, y):
-        calls.append(1)
-        if len(calls) > 8:
+        if (tmp_path / "a" / "checkpoint.pt").exists():  # not in passes over synthetic rows
             raise KeyboardInterrupt
         return nn.functional.cross_entropy(model(x), y, reduction="none")
 
