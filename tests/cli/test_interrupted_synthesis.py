@@ -90,7 +90,8 @@ def test_a_run_that_died_is_resumed_from_its_folder_alone_and_charged_once(says,
     assert code == 0, err
     told = json.loads(out)
     assert told["settings"]["epsilon"] == 10 and told["account"] == "a" and len(account.releases()) == 1
-    assert np.load("made/images.npz")["x"].shape == (40, 1, 8, 8)
+    with np.load("made/images.npz") as images:
+        assert images["x"].shape == (40, 1, 8, 8)
     code, _, err = says("synthesize --resume --out made")
     assert code == 2 and "is finished" in err
 
@@ -103,7 +104,8 @@ def test_a_run_that_died_before_its_images_were_drawn_draws_them(says, account, 
             says(line)
     code, _, err = says("synthesize --resume --out made --count 7")
     assert code == 0, err
-    assert len(np.load("made/images.npz")["x"]) == 7 and len(account.releases()) == 1
+    with np.load("made/images.npz") as images:
+        assert len(images["x"]) == 7 and len(account.releases()) == 1
 
 
 def test_a_method_that_cannot_be_resumed_says_that_the_budget_is_spent(says, account, monkeypatch):

@@ -16,6 +16,12 @@ OWN = "synthesize own.npz --method mixtures --epsilon 10 --classes 2 --public-si
 MIXED = np.array([np.zeros((8, 8)), np.zeros((4, 4))], dtype=object)  # images of two sizes
 
 
+def images():
+    """Read the images that were drawn, with their labels."""
+    with np.load("made/images.npz") as file:
+        return dict(file)
+
+
 @pytest.fixture
 def says(monkeypatch, capsys, tmp_path, small_classifiers):
     """Run the command as a user would: (exit code, output, errors)."""
@@ -49,7 +55,7 @@ def test_a_named_set_is_learned_drawn_and_evaluated(says):
         "Tuning",
     ):
         assert part in out or part in " ".join(out.split()), part
-    drawn = np.load("made/images.npz")
+    drawn = images()
     assert drawn["x"].shape == (300, 1, 8, 8) and set(drawn["y"].tolist()) == set(range(10))
     assert Path("made/grid.svg").read_text().startswith("<svg")
     assert ImageGenerator.load("made").classes == 10
@@ -64,7 +70,7 @@ def test_own_images_are_learned_and_charged_once(says):
     told = json.loads(out)
     assert told["recorded"] and told["account"] == "a" and len(account.releases()) == 1
     assert told["evaluation"]["scores"][0]["accuracy"] > 0.9
-    drawn = np.load("made/images.npz")
+    drawn = images()
     assert drawn["x"][drawn["y"] == 1][:, :, 3].mean() > 0.5 > drawn["x"][drawn["y"] == 0].mean()
 
 
@@ -166,7 +172,7 @@ def test_a_folder_of_images_of_several_sizes_is_scaled_learned_and_evaluated(say
     code, out, err = says(f"{FOLDER} --evaluation img --report page.html --json")
     assert code == 0, err
     assert json.loads(out)["evaluation"]["scores"][0]["accuracy"] > 0.9
-    drawn = np.load("made/images.npz")
+    drawn = images()
     assert drawn["x"].shape == (40, 3, 8, 8)
     assert drawn["x"][drawn["y"] == 0].mean() < 0.4 < 0.5 < drawn["x"][drawn["y"] == 1].mean()
     assert Path("page.html").exists()
@@ -191,7 +197,7 @@ def test_a_folder_without_a_readable_image_is_learned_from_as_any_other(says, pi
         file.unlink()
     code, _, err = says(FOLDER.replace("--epsilon 1000", "--epsilon 1"))
     assert code == 0, err
-    assert np.load("made/images.npz")["x"].shape == (40, 3, 8, 8)
+    assert images()["x"].shape == (40, 3, 8, 8)
 
 
 # --- a generator that collapsed ---------------------------------------------------------------------------

@@ -457,12 +457,18 @@ def test_training_that_was_killed_continues_where_it_was(tmp_path, exit_code):
     assert (np.load(tmp_path / "counts.npy") == whole.counts(queries)).all()
 
 
+def told(folder, rank):
+    """Read what a rank wrote."""
+    with np.load(folder / f"rank{rank}.npz") as file:
+        return dict(file)
+
+
 def test_two_ranks_share_the_teachers_and_agree(tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     asked = json.dumps({"what": "several", "out": str(tmp_path)})
     ran = subprocess.run([*command, SCRIPT, asked], capture_output=True, text=True, timeout=240)
     assert ran.returncode == 0, ran.stderr
-    first, second = (np.load(tmp_path / f"rank{rank}.npz") for rank in (0, 1))
+    first, second = (told(tmp_path, rank) for rank in (0, 1))
     x, y, queries = runs.rows()
     partition = Partition(teachers=(5, 6), key=bytes(32))
     with train_teachers(
@@ -480,7 +486,7 @@ def test_two_ranks_label_with_one_charge_or_are_both_refused(tmp_path, budget, e
     account = Ledger(tmp_path / "ledger.db").open("a", privacy_unit="row", budget=budgeted)
     asked = json.dumps({"what": "labels", "out": str(tmp_path), "epsilon": 2000.0})
     assert run_ranks(2, SCRIPT, asked) == [0, 0]
-    first, second = (np.load(tmp_path / f"rank{rank}.npz") for rank in (0, 1))
+    first, second = (told(tmp_path, rank) for rank in (0, 1))
     assert str(first["error"]) == error and bool(str(second["error"])) == bool(error)
     assert len(account.releases()) == (0 if error else 1)
     if not error:
