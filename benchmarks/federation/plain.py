@@ -74,7 +74,7 @@ def _flower(recipe: FederationRecipe, rounds: int) -> float:
     )
     test = load("mnist").test
     with torch.no_grad():
-        return float((model(test.x).argmax(1) == test.y).float().mean())
+        return float((model(test.features).argmax(1) == test.labels).float().mean())
 
 
 def _server(model: nn.Module, rounds: int, share: float) -> Any:
