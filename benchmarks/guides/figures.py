@@ -8,8 +8,8 @@ Written are:
     epsilon-odds.svg     what somebody may believe after a release, against what they believed before
     epsilon-attack.svg   the share of participants that the best attack finds, at 1% false alarms
 
-Nothing is measured: the curves are the limits that the definition of a guarantee sets. For a mechanism of which
-only (epsilon, delta) is known, an attack with false alarms a finds at most min(e^epsilon a + delta,
+Nothing is measured: the curves are the limits that the definition of a guarantee sets. For a mechanism of
+which only (epsilon, delta) is known, an attack with false alarms a finds at most min(e^epsilon a + delta,
 1 - e^-epsilon (1 - delta - a)) of the participants (Kairouz, Oh, Viswanath 2015), and randomized response
 attains it. For Gaussian noise it finds exactly Phi(Phi^-1(a) + 1 / noise multiplier) (Dong, Roth, Su 2022).
 """
@@ -95,7 +95,10 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     priors = np.linspace(0.01, 0.99, 99).tolist()
     odds = plot_lines(
-        {f"epsilon {e:g}": {prior: belief(prior, e) for prior in priors} for e in (5.0, 3.0, 2.0, 1.0, 0.5, 0.1)},
+        {
+            f"epsilon {e:g}": {prior: belief(prior, e) for prior in priors}
+            for e in (5.0, 3.0, 2.0, 1.0, 0.5, 0.1)
+        },
         title="The most that a release can change a belief (delta 0)",
         x_label="probability before the release",
         y_label="probability after it, at most",
