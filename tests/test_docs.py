@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the documentation shows is run: commands, Python blocks, example files. No command is undocumented."""
 
+import dataclasses
+import doctest
+import json
 import os
 import re
 import shlex
@@ -11,13 +14,21 @@ from pathlib import Path
 import pytest
 import typer.main
 
+from docs.tutorial_notebooks import cells
 from sfumato import cli
 from sfumato.cli.app import app
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+# Pages whose blocks belong together: they run in one process and one folder, and print what they show.
+TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
+HOW_TO = sorted((ROOT / "docs" / "how-to").glob("*.md"))
+PAGES = [ROOT / "README.md", *sorted({*(ROOT / "docs").rglob("*.md")} - {*TUTORIALS, *HOW_TO})]
 EXAMPLES = sorted((ROOT / "docs" / "examples").glob("*.py"))
 BIN = Path(sys.executable).parent
+RUNNER = ROOT / "tests" / "page.py"
+NUMBER = re.compile(r"\b[0-9a-f]{8,}\b|[-+]?\d(?:[\d,_.]*\d)?\.?(?:e[-+]?\d+)?|[-+]?\b(?:inf|nan)\b")
+LINES = re.compile(r"[─━═-]{2,}")
+SHOWN = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -40,7 +51,37 @@ def people(path: Path) -> None:
 
 def environment() -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if k != "SFUMATO_LEDGER"}
-    return kept | {"COLUMNS": "100"}
+    return kept | {"COLUMNS": "100", "MPLBACKEND": "Agg"}  # figures are drawn and not shown
+
+
+def masked(text: str) -> str:
+    """Replace what differs from run to run: numbers, hashes and the lines of tables."""
+    return LINES.sub("-", NUMBER.sub("#", text))
+
+
+def agrees(shown: str, printed: str) -> bool:
+    """Whether a page shows what is printed, up to numbers and spaces. `...` stands for anything."""
+    return doctest.OutputChecker().check_output(masked(shown), masked(printed), SHOWN)
+
+
+def test_a_shown_output_may_differ_in_numbers_and_in_nothing_else() -> None:
+    printed = "mean of age: 49.2 +- 1.5e-05, of -3\n----------\n2026-11-18 by alice: head 3f9a77b2c1d0\n"
+    assert agrees("mean of age: 7 +-  12, of 8\n---\n2025-01-02 by ...: head 00aa11bb22cc\n", printed)
+    assert not agrees(printed.replace("age", "income"), printed)
+    assert not agrees(printed.replace(", of -3", ""), printed)
+
+
+@pytest.mark.parametrize("page", [*TUTORIALS, *HOW_TO], ids=lambda p: f"{p.parent.name}-{p.stem}")
+def test_a_tutorial_runs_and_prints_what_it_shows(page: Path, tmp_path: Path, exit_code) -> None:
+    folder, told, printed = tmp_path / "folder", tmp_path / "cells.json", tmp_path / "printed.json"
+    folder.mkdir()
+    if page in HOW_TO:
+        people(folder / "people.csv")  # a tutorial makes what it reads
+    told.write_text(json.dumps([dataclasses.asdict(cell) for cell in cells(page.read_text())]))
+    failed = exit_code(RUNNER, str(told), str(printed), cwd=folder, env=environment())
+    assert not failed, "a block failed: its error is above"
+    for cell, out in zip(cells(page.read_text()), json.loads(printed.read_text()), strict=True):
+        assert cell.shown is None or agrees(cell.shown, out), f"{cell.source}\n\nprints\n\n{out}"
 
 
 @pytest.mark.usefixtures("small_classifiers")
