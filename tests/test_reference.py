@@ -289,7 +289,7 @@ def test_the_pages_are_built_without_warnings_and_show_every_public_name(tmp_pat
     built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert built.returncode == 0, built.stdout + built.stderr
     for room in ROOMS:
-        html = (tmp_path / page_of(room).replace(".md", "/index.html")).read_text()
+        html = (tmp_path / page_of(room).replace(".md", ".html")).read_text()
         assert [name for name in shown_names(room) if f'id="{name}"' not in html] == []
         assert "&gt;&gt;&gt; " not in re.sub(
             r"<pre>.*?</pre>", "", html, flags=re.DOTALL
