@@ -22,7 +22,8 @@ ROOT = Path(__file__).parent.parent
 # Pages whose blocks belong together: they run in one process and one folder, and print what they show.
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 HOW_TO = sorted((ROOT / "docs" / "how-to").glob("*.md"))
-PAGES = [ROOT / "README.md", *sorted({*(ROOT / "docs").rglob("*.md")} - {*TUTORIALS, *HOW_TO})]
+LANDING = ROOT / "docs" / "index.md"
+PAGES = [ROOT / "README.md", *sorted({*(ROOT / "docs").rglob("*.md")} - {LANDING, *TUTORIALS, *HOW_TO})]
 EXAMPLES = sorted((ROOT / "docs" / "examples").glob("*.py"))
 BIN = Path(sys.executable).parent
 RUNNER = ROOT / "tests" / "page.py"
@@ -71,8 +72,8 @@ def test_a_shown_output_may_differ_in_numbers_and_in_nothing_else() -> None:
     assert not agrees(printed.replace(", of -3", ""), printed)
 
 
-@pytest.mark.parametrize("page", [*TUTORIALS, *HOW_TO], ids=lambda p: f"{p.parent.name}-{p.stem}")
-def test_a_tutorial_runs_and_prints_what_it_shows(page: Path, tmp_path: Path, exit_code) -> None:
+@pytest.mark.parametrize("page", [LANDING, *TUTORIALS, *HOW_TO], ids=lambda p: f"{p.parent.name}-{p.stem}")
+def test_a_page_runs_and_prints_what_it_shows(page: Path, tmp_path: Path, exit_code) -> None:
     folder, told, printed = tmp_path / "folder", tmp_path / "cells.json", tmp_path / "printed.json"
     folder.mkdir()
     if page in HOW_TO:
@@ -81,7 +82,8 @@ def test_a_tutorial_runs_and_prints_what_it_shows(page: Path, tmp_path: Path, ex
     failed = exit_code(RUNNER, str(told), str(printed), cwd=folder, env=environment())
     assert not failed, "a block failed: its error is above"
     for cell, out in zip(cells(page.read_text()), json.loads(printed.read_text()), strict=True):
-        assert cell.shown is None or agrees(cell.shown, out), f"{cell.source}\n\nprints\n\n{out}"
+        if cell.shown is not None and not agrees(cell.shown, out):
+            pytest.fail(f"{cell.source}\n\nprints\n\n{out}\nand the page shows\n\n{cell.shown}", pytrace=False)
 
 
 @pytest.mark.usefixtures("small_classifiers")
