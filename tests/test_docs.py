@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import typer.main
 
+from docs.figures import way
 from docs.tutorial_notebooks import cells
 from sfumato import cli
 from sfumato.cli.app import app
@@ -83,7 +84,9 @@ def test_a_page_runs_and_prints_what_it_shows(page: Path, tmp_path: Path, exit_c
     assert not failed, "a block failed: its error is above"
     for cell, out in zip(cells(page.read_text()), json.loads(printed.read_text()), strict=True):
         if cell.shown is not None and not agrees(cell.shown, out):
-            pytest.fail(f"{cell.source}\n\nprints\n\n{out}\nand the page shows\n\n{cell.shown}", pytrace=False)
+            pytest.fail(
+                f"{cell.source}\n\nprints\n\n{out}\nand the page shows\n\n{cell.shown}", pytrace=False
+            )
 
 
 @pytest.mark.usefixtures("small_classifiers")
@@ -126,6 +129,56 @@ def test_the_readme_shows_what_its_example_prints(tmp_path: Path) -> None:
 def test_an_example_runs_and_stays_short(example: Path, tmp_path: Path, exit_code) -> None:
     assert exit_code(example, cwd=tmp_path, env=environment()) == 0
     assert len(example.read_text().splitlines()) < 100
+
+
+LINKED = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"]  # mkdocs checks the links of the site
+LINK = re.compile(r"(?:\]\(|src(?:set)?=\")(?!https?:)([^)#\"\s]*)(?:#([^)\"\s]*))?[)\"]")
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of the headings of a page, as mkdocs and hosts of repositories write them."""
+    headings = re.findall(r"^#+ +(.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+def broken_links(page: Path) -> list[str]:
+    broken: list[str] = []
+    for place, anchor in LINK.findall(page.read_text()):
+        target = page.parent / place if place else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(f"{place}#{anchor}")
+    return broken
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_no_link_outside_of_the_site_is_broken(name: str) -> None:
+    assert broken_links(ROOT / name) == []
+
+
+def test_the_rule_about_links_has_power(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text('# One idea\n[a](#one-idea) [b](#two) [c](no.md) [d](https://no) <img src="no.svg">\n')
+    assert broken_links(page) == ["#two", "no.md#", "no.svg#"]
+
+
+def test_the_readme_links_to_every_room() -> None:
+    page = (ROOT / "README.md").read_text()
+    rooms = [p.parent.name for p in (ROOT / "src" / "sfumato").glob("*/__init__.py")]
+    shown = [room for room in rooms if (ROOT / "docs" / "reference" / f"{room}.md").exists()]
+    hidden = {"testing"}  # for tests of users, and no room to begin with
+    assert [room for room in shown if room not in hidden and f"[`sfumato.{room}`](docs/" not in page] == []
+
+
+def test_the_gallery_shows_every_figure() -> None:
+    page = (ROOT / "docs" / "gallery.md").read_text()
+    figures = [p for d in ("figures", "results") for p in (ROOT / "docs" / d).rglob("*.*g")]
+    names = [p.relative_to(ROOT / "docs").as_posix() for p in figures if not p.name.startswith("way-")]
+    assert [name for name in names if f"]({name})" not in page] == []
+
+
+def test_the_picture_of_the_way_is_what_its_script_draws() -> None:
+    for name, theme in way.THEMES.items():
+        assert (ROOT / "docs" / "figures" / f"way-{name}.svg").read_text() == way.picture(theme)
 
 
 def test_every_command_and_flag_is_documented() -> None:
