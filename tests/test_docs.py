@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -73,20 +74,40 @@ def test_a_shown_output_may_differ_in_numbers_and_in_nothing_else() -> None:
     assert not agrees(printed.replace(", of -3", ""), printed)
 
 
+def printed_by(page: str, folder: Path, exit_code: Callable[..., int | None]) -> list[str] | None:
+    """Run the cells of a page in a folder; return what each of them printed, or None if one failed."""
+    told, printed = folder / "cells.json", folder / "printed.json"
+    told.write_text(json.dumps([dataclasses.asdict(cell) for cell in cells(page)]))
+    place = folder / "page"
+    place.mkdir(exist_ok=True)
+    failed = exit_code(RUNNER, str(told), str(printed), cwd=place, env=environment())
+    return None if failed else json.loads(printed.read_text())
+
+
 @pytest.mark.parametrize("page", [LANDING, *TUTORIALS, *HOW_TO], ids=lambda p: f"{p.parent.name}-{p.stem}")
 def test_a_page_runs_and_prints_what_it_shows(page: Path, tmp_path: Path, exit_code) -> None:
-    folder, told, printed = tmp_path / "folder", tmp_path / "cells.json", tmp_path / "printed.json"
-    folder.mkdir()
     if page in HOW_TO:
-        people(folder / "people.csv")  # a tutorial makes what it reads
-    told.write_text(json.dumps([dataclasses.asdict(cell) for cell in cells(page.read_text())]))
-    failed = exit_code(RUNNER, str(told), str(printed), cwd=folder, env=environment())
-    assert not failed, "a block failed: its error is above"
-    for cell, out in zip(cells(page.read_text()), json.loads(printed.read_text()), strict=True):
+        (tmp_path / "page").mkdir()
+        people(tmp_path / "page" / "people.csv")  # a tutorial makes what it reads
+    printed = printed_by(page.read_text(), tmp_path, exit_code)
+    assert printed is not None, "a block failed: its error is above"
+    for cell, out in zip(cells(page.read_text()), printed, strict=True):
         if cell.shown is not None and not agrees(cell.shown, out):
             pytest.fail(
                 f"{cell.source}\n\nprints\n\n{out}\nand the page shows\n\n{cell.shown}", pytrace=False
             )
+
+
+def test_a_page_runs_in_order_and_a_refusal_must_be_one(tmp_path: Path, exit_code) -> None:
+    code, refused = (
+        "```python\nx = 2\n```\n\n```python\nx + 1\n```\n",
+        '```console title="Refused"\n$ {}\n```\n',
+    )
+    printed = printed_by(code + refused.format("sfumato nothing"), tmp_path, exit_code)
+    assert printed is not None and printed[:2] == ["", "3\n"] and "No such command" in printed[2]
+    assert printed_by(code + refused.format("sfumato --version"), tmp_path, exit_code) is None
+    assert printed_by("```python\n1 / 0\n```\n", tmp_path, exit_code) is None
+    assert printed_by("```console\n$ sfumato nothing\n```\n", tmp_path, exit_code) is None
 
 
 @pytest.mark.usefixtures("small_classifiers")
