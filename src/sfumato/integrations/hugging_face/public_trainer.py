@@ -44,7 +44,10 @@ class PublicTrainer(transformers.Trainer):
             logs: What to log.
             start_time: Not used: durations are private.
         """
-        super().log(public(logs))
+        shown = public(logs)
+        super().log(shown)
+        if "epoch" in shown:  # transformers adds it to what it was given
+            logs["epoch"] = shown["epoch"]
 
     def evaluate(
         self,
@@ -100,9 +103,10 @@ class PublicTrainer(transformers.Trainer):
         """
         try:
             return super().evaluation_loop(*args, **keywords)
-        finally:  # accelerate puts a forward of its own into the model, for bfloat16
+        finally:  # accelerate marks the model, and for bfloat16 puts a forward of its own into it
             self.accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)
             self.accelerator.free_memory()
+            vars(self.model).pop("_is_accelerate_prepared", None)
 
     def _refuse_training_data(self, data: Any) -> None:
         if data is not None and data is self.train_dataset:
