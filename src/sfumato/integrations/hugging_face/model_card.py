@@ -5,7 +5,7 @@ Guarantee  The card says what the run claims. Text of the model card outside of 
            stays as it is, and so do the keys of its header that the card does not set.
 """
 
-import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -33,11 +33,17 @@ class Card(Protocol):
 
 def write(path: Path, card: Card) -> None:
     """Write a privacy card into a model card; a model card is made where there is none."""
-    text = path.read_text(encoding="utf-8") if path.exists() else "---\n{}\n---\n"
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
     found = ModelCard(text, ignore_metadata_errors=True)
-    header = found.data.to_dict() | card.metadata()
-    own = f"{_BEGIN}\n\n{card.to_markdown().strip()}\n\n{_END}\n"
     before, _, rest = found.text.partition(_BEGIN)
-    body = f"{before.rstrip()}\n\n{own}{re.sub('^.*?' + re.escape(_END), '', rest, flags=re.DOTALL).lstrip()}"
-    whole = f"---\n{ModelCardData(**header).to_yaml()}\n---\n{body.lstrip() if before.strip() else body}"
-    _files.write_whole(path, whole.encode())
+    after = rest.partition(_END)[2]
+    parts = (before.strip(), f"{_BEGIN}\n\n{card.to_markdown().strip()}\n\n{_END}", after.strip())
+    header = ModelCardData(**_merged(found.data.to_dict(), card.metadata())).to_yaml()
+    body = "\n\n".join(part for part in parts if part)
+    _files.write_whole(path, f"---\n{header}\n---\n\n{body}\n".encode())
+
+
+def _merged(header: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a header with the keys of a card; tags are added to those that are there."""
+    tags = [*(header.get("tags") or []), *(own.get("tags") or [])]
+    return {**header, **own, **({"tags": list(dict.fromkeys(tags))} if tags else {})}

@@ -60,8 +60,9 @@ class RowFormat:
         return {name: row[name] for name in self.blank} if same else None
 
     def _template(self, example: Any) -> Row:
+        pair = [*self._companion, *self._companion] or [blank(example)]
         try:
-            return _first(self._collate([blank(example), *self._companion]))
+            return _first(self._collate(pair))
         except UnsupportedUseError:
             raise
         except Exception:  # some collators accept no zeros: the shapes of the example must do
