@@ -89,6 +89,7 @@ class TrainingLoop:
         self._held = [part for part in model.modules() if not part.training] if model.training else []
         self.optimizer, self.schedule, self.average = optimizer, schedule, average
         self.step = 0
+        self.stopped = False  # whether a public figure ended the run before its last step
         self.history: list[Metrics] = []
         self._clip_factors, self._denoiser, self._audited = clip_factors, denoiser, audited
         self._agreement = agreement
@@ -182,10 +183,18 @@ class TrainingLoop:
 
     def take_step(self) -> None:
         """Draw a batch, set private gradients, and move the weights."""
+        self.compute_gradients()
+        self.optimizer.step()
+        self.complete_step()
+
+    def compute_gradients(self) -> None:
+        """Draw a batch and set private gradients: the first half of a step."""
         self._prepare()
         with private_draws(self._generator, "step", self.step):
             self._set_gradients()
-        self.optimizer.step()
+
+    def complete_step(self) -> None:
+        """Do what follows a move of the weights: the second half of a step."""
         if self._audited is not None:
             self._audited.moved(self.step)
         if self.schedule is not None:
@@ -268,7 +277,8 @@ class TrainingLoop:
     def require_paid_steps(self) -> None:
         """Raise unless the steps taken are those of the event: the last line of defense against a bug."""
         taken = self.private.event(self.mechanism.sampling, relation=self.mechanism.relation)
-        if events.leaves(taken) != events.leaves(self.mechanism.event()):
+        paid = self.mechanism.first(self.step) if self.stopped else self.mechanism
+        if events.leaves(taken) != events.leaves(paid.event()):
             raise SfumatoError(
                 "the steps that were taken are not those that were accounted for. This is a bug of sfumato: "
                 "do not use the model, and please report it."

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run of `sfumato.training.Trainer` whose steps are started by another loop, Lightning's.
+
+Guarantee  The charge, the rehearsal on synthetic rows, checkpoints and their claims, the undoing of a run that
+           fails, and the commit are those of `Trainer`. The other loop decides when a step is taken, and may
+           end the run early; the charge is that of all steps.
+Failure    A step that is begun twice, or not finished, raises: every batch of the other loop is one step.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from sfumato.errors import InvalidParameterError, SfumatoError
+from sfumato.training.loop import TrainingLoop
+from sfumato.training.record.progress import ProgressBar
+from sfumato.training.run import TrainingRun
+from sfumato.training.trainer import Trainer
+
+__all__ = ["DrivenTrainer", "StepOrder", "require_in_step"]
+
+
+class DrivenTrainer(Trainer):
+    """A trainer that hands its loop to `drive(loop, state)` instead of running it.
+
+    `state` is what `keep` returned when the checkpoint was made that the run is resumed from; None at the
+    start. `keep` is asked for each checkpoint.
+    """
+
+    drive: Callable[[TrainingLoop, Any], None]
+    keep: Callable[[], Any]
+    rehearsed: Callable[
+        [], None
+    ]  # called once synthetic rows have gone through the model, before the run begins
+    evaluated = False  # whether figures on evaluation data were shown
+
+    _found: Any = None
+    _published_step = -1
+    _bar: ProgressBar
+
+    def _take_steps(self, loop: TrainingLoop) -> None:
+        self._bar = ProgressBar(steps=self.mechanism.steps, done=loop.step, shown=False)
+        if loop.step == self.mechanism.steps:
+            self._settle(loop)
+        if self._reports.due(loop):  # the run died between a checkpoint and its measurement
+            self._reports.make(loop, self._bar)
+        self.drive(loop, self._found)
+        if loop.step < self.mechanism.steps:
+            loop.stopped = True
+            self.publish(loop)
+
+    def _prepare(self, loop: TrainingLoop, state: Mapping[str, Any]) -> None:
+        super()._prepare(loop, state)
+        try:
+            self.rehearsed()
+        except BaseException:
+            if self._folder is not None:
+                self._folder.clear()
+            self._payment.refund()
+            raise
+
+    def stepped(self, loop: TrainingLoop, *, shown: bool) -> None:
+        """Do what is due after a step; `shown`: the weights may be seen before the next one."""
+        if shown:
+            self.publish(loop)
+        self._after_step(loop, self._bar)
+
+    def publish(self, loop: TrainingLoop) -> None:
+        """Make a checkpoint that holds the weights of now, unless the last one does: then they may be seen."""
+        self._save(loop)
+
+    def _save(self, loop: TrainingLoop) -> None:
+        if loop.step != self._published_step:
+            super()._save(loop)
+            self._published_step = loop.step
+
+    def _state(self, loop: TrainingLoop) -> dict[str, Any]:
+        return {**super()._state(loop), "driver": self.keep()}
+
+    def _claimed(self, ownership: Any, state: dict[str, Any]) -> dict[str, Any]:
+        found = super()._claimed(ownership, state)
+        self._found, self._published_step = found.get("driver"), int(found["step"])
+        return found
+
+    def _run(self, loop: TrainingLoop) -> TrainingRun:
+        stopped = loop.step if loop.stopped else None
+        return replace(super()._run(loop), evaluated=self.evaluated, stopped_after=stopped)
+
+
+class StepOrder:
+    """Sees to it that each batch of the other loop is one gradient, and each gradient one move of weights."""
+
+    def __init__(self) -> None:
+        self._expected, self._computed = False, False
+
+    @property
+    def between_steps(self) -> bool:
+        """Whether no step is half taken."""
+        return not self._computed
+
+    def begin(self) -> None:
+        """A batch is handed over."""
+        if self._expected or self._computed:
+            raise InvalidParameterError(
+                "a batch was not followed by a step. Every batch is one noisy step, whether or not it has "
+                "rows: optimizer_step must call optimizer.step(closure=optimizer_closure) once, and "
+                "on_train_batch_start must not return -1."
+            )
+        self._expected = True
+
+    def computing(self) -> None:
+        """Its gradient is about to be computed."""
+        if not self._expected:
+            raise InvalidParameterError(
+                "the gradient of one batch was asked for twice. Each would be a release of its own: call the "
+                "closure of optimizer_step once for each batch."
+            )
+        self._expected, self._computed = False, True
+
+    def moved(self) -> None:
+        """The optimizer has used it."""
+        if not self._computed:
+            raise InvalidParameterError(
+                "the optimizer took a step without a new gradient. optimizer_step must call "
+                "optimizer.step(closure=optimizer_closure) once for each batch."
+            )
+        self._computed = False
+
+
+def require_in_step(counted: int, taken: int) -> None:
+    """Raise unless the other loop has counted the steps that were taken."""
+    if counted != taken:
+        raise SfumatoError(
+            f"the trainer has counted {counted} steps, but {taken} were taken. Use a new lightning Trainer for "
+            "each run, and resume with the module and the callbacks that the run began with."
+        )
