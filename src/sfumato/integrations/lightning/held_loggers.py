@@ -99,8 +99,8 @@ class HeldLogger(Logger):
             work()
         except Exception as error:  # whatever a logger raises: it saw nothing private
             warnings.warn(
-                f"the logger {type(self.logger).__name__} failed ({type(error).__name__}: {error}). The run is not "
-                "affected. The figures it was given are in trainer.logger.figures.",
+                f"the logger {type(self.logger).__name__} failed ({type(error).__name__}: {error}). The run "
+                "is not affected. The figures it was given are in trainer.logger.figures.",
                 stacklevel=2,
             )
 
@@ -115,8 +115,8 @@ class _Unreachable:
         if attribute.startswith("__"):
             raise AttributeError(attribute)
         raise InvalidParameterError(
-            f"{self._name}.experiment is used during a private run. It would keep the time of each step, which "
-            "depends on private rows. Use self.log, or the logger after the run."
+            f"{self._name}.experiment is used during a private run. It would keep the time of each step, "
+            "which depends on private rows. Use self.log, or the logger after the run."
         )
 
 

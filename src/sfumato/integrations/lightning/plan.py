@@ -47,8 +47,8 @@ def _expected(privacy: Privacy, batch_size: int, public_size: int) -> float:
         expected = float(batch_size if privacy.expected_batch_size is None else privacy.expected_batch_size)
     if abs(expected - batch_size) >= 1:
         raise InvalidParameterError(
-            f"the plan samples {expected:g} units a step on average, but the loader has batch_size={batch_size}. "
-            "Give the loader the batch size of the plan."
+            f"the plan samples {expected:g} units a step on average, but the loader has "
+            f"batch_size={batch_size}. Give the loader the batch size of the plan."
         )
     return expected
 
@@ -98,7 +98,8 @@ def with_steps(privacy: Privacy, steps: int, *, batch_size: int) -> Privacy:
         raise InvalidParameterError("epochs belongs to Lightning: pass Trainer(max_epochs=...).")
     if own is not None and own != steps:
         raise InvalidParameterError(
-            f"the plan has {own} steps, but the trainer takes {steps}. Pass Trainer(max_steps={own}, max_epochs=-1)."
+            f"the plan has {own} steps, but the trainer takes {steps}. Pass Trainer(max_steps={own}, "
+            "max_epochs=-1)."
         )
     if privacy.mechanism is not None:
         return privacy

@@ -155,8 +155,8 @@ def refuse_monitors(trainer: Trainer, parts: Iterable[Callback], logged: frozens
     for watcher, name in watchers:
         if name in logged or name in {f"{each}_{end}" for each in logged for end in ("step", "epoch")}:
             raise InvalidParameterError(
-                f"{watcher} monitors {name!r}, which training_step logs: it is computed from private rows, so "
-                "nothing may depend on it. Monitor a figure of validation_step."
+                f"{watcher} monitors {name!r}, which training_step logs: it is computed from private rows, "
+                "so nothing may depend on it. Monitor a figure of validation_step."
             )
 
 
@@ -186,8 +186,9 @@ def _refuse_precision(trainer: Trainer) -> None:
     bfloat = type(plugin) is MixedPrecision and plugin.precision == "bf16-mixed"
     if type(plugin) is not Precision and not bfloat:
         raise InvalidParameterError(
-            f"Trainer(precision={trainer.precision!r}) cannot be used in a private run: small gradients vanish "
-            "in coarser numbers, and scales that follow the gradients are private. Use '32-true' or 'bf16-mixed'."
+            f"Trainer(precision={trainer.precision!r}) cannot be used in a private run: small gradients "
+            "vanish in coarser numbers, and scales that follow the gradients are private. Use '32-true' or "
+            "'bf16-mixed'."
         )
 
 
@@ -222,9 +223,9 @@ def _refuse_gradient_readers(host: LightningModule | Callback) -> None:
     for name in _GRADIENTS:
         if _defines(host, name):
             raise InvalidParameterError(
-                f"{type(host).__name__}.{name} sees the noisy gradient of a step before a checkpoint holds it. "
-                "If the run died then, the step would be taken again with other noise. Take it out, or train "
-                "without folder=..."
+                f"{type(host).__name__}.{name} sees the noisy gradient of a step before a checkpoint holds "
+                "it. If the run died then, the step would be taken again with other noise. Take it out, or "
+                "train without folder=..."
             )
 
 

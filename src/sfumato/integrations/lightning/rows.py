@@ -109,12 +109,13 @@ class PrivateBatch:
     def _refusal() -> InvalidParameterError:
         return InvalidParameterError(
             "a hook reads the batch, but the rows of a batch are private, and so is how many they are. Hooks "
-            "such as on_train_batch_end get an object without content. Compute what you need in training_step."
+            "such as on_train_batch_end get an object without content. Compute what you need in "
+            "training_step."
         )
 
 
 class StepTokens:
-    """An epoch for Lightning's loop: one `PrivateBatch` for each step. `begin` is where a resumed epoch goes on."""
+    """An epoch for Lightning's loop: one `PrivateBatch` for each step. `begin` is where it goes on."""
 
     def __init__(self, steps: int) -> None:
         self._steps = steps

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run of `sfumato.training.Trainer` whose steps are started by another loop, Lightning's.
 
-Guarantee  The charge, the rehearsal on synthetic rows, checkpoints and their claims, the undoing of a run that
-           fails, and the commit are those of `Trainer`. The other loop decides when a step is taken, and may
-           end the run early; the charge is that of all steps.
+Guarantee  The charge, the rehearsal on synthetic rows, checkpoints and their claims, the undoing of a run
+           that fails, and the commit are those of `Trainer`. The other loop decides when a step is taken, and
+           may end the run early; the charge is that of all steps.
 Failure    A step that is begun twice, or not finished, raises: every batch of the other loop is one step.
 """
 
@@ -66,7 +66,7 @@ class DrivenTrainer(Trainer):
         self._after_step(loop, self._bar)
 
     def publish(self, loop: TrainingLoop) -> None:
-        """Make a checkpoint that holds the weights of now, unless the last one does: then they may be seen."""
+        """Make a checkpoint that holds the weights of now, unless the last one does."""
         self._save(loop)
 
     def _save(self, loop: TrainingLoop) -> None:
@@ -131,6 +131,6 @@ def require_in_step(counted: int, taken: int) -> None:
     """Raise unless the other loop has counted the steps that were taken."""
     if counted != taken:
         raise SfumatoError(
-            f"the trainer has counted {counted} steps, but {taken} were taken. Use a new lightning Trainer for "
-            "each run, and resume with the module and the callbacks that the run began with."
+            f"the trainer has counted {counted} steps, but {taken} were taken. Use a new lightning Trainer "
+            "for each run, and resume with the module and the callbacks that the run began with."
         )

@@ -51,9 +51,9 @@ class _StandIn:
         if name.startswith("__"):
             raise AttributeError(name)
         raise InvalidParameterError(
-            f"training_step uses self.trainer.{name}. While private rows go through a module, it sees numbers "
-            "of steps and epochs alone: a logger, an optimizer or a metric would keep something of the rows. "
-            "Take it out of training_step; validation_step and on_train_epoch_end may use it."
+            f"training_step uses self.trainer.{name}. While private rows go through a module, it sees "
+            "numbers of steps and epochs alone: a logger, an optimizer or a metric would keep something of "
+            "the rows. Take it out of training_step; validation_step and on_train_epoch_end may use it."
         )
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -125,7 +125,7 @@ class Seclusion:
         self._inside = inside
 
     def close_rehearsal(self) -> frozenset[str]:
-        """Return the names that synthetic rows logged; later ones are not kept, for they may tell of a row."""
+        """Return the names that synthetic rows logged; those of private rows are not kept."""
         logged, self._logged = self._logged, None
         if logged:
             warnings.warn(
@@ -161,8 +161,8 @@ class RowLoss:
         loss: Any = found.get("loss") if isinstance(found, Mapping) else found  # pyright: ignore[reportUnknownMemberType]
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             raise InvalidParameterError(
-                "training_step must return the loss of its batch, one number, or a dict with it under 'loss'. "
-                "Each batch is a step, so none can be skipped by returning None."
+                "training_step must return the loss of its batch, one number, or a dict with it under "
+                "'loss'. Each batch is a step, so none can be skipped by returning None."
             )
         return loss.reshape(1)
 

@@ -13,13 +13,13 @@ Failure    What breaks the claim is refused by name before anything is charged (
            nothing (`held_loggers`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Unpack
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -27,11 +27,11 @@ from torch.optim import Optimizer
 from sfumato.accounting.plan import Plan
 from sfumato.errors import InvalidParameterError
 from sfumato.integrations.lightning import loop_state, plan
-from sfumato.integrations.lightning.held_loggers import HeldLogger, held
-from sfumato.integrations.lightning.refusals import refuse, refuse_monitors, sees_each_step
-from sfumato.integrations.lightning.rows import PrivateBatch, StepTokens, refuse_shared_rows, rows_of
-from sfumato.integrations.lightning.run import DrivenTrainer, StepOrder, require_in_step
+from sfumato.integrations.lightning.refusals import refuse, sees_each_step
+from sfumato.integrations.lightning.rows import PrivateBatch, StepTokens, rows_of
+from sfumato.integrations.lightning.run import DrivenTrainer
 from sfumato.integrations.lightning.seclusion import RowLoss, Seclusion
+from sfumato.integrations.lightning.session import Session, callbacks_of
 from sfumato.mechanisms.random import Generator
 from sfumato.training.data.units import public_size_of
 from sfumato.training.description import (
@@ -43,7 +43,6 @@ from sfumato.training.description import (
     Storage,
     describe,
 )
-from sfumato.training.loop import TrainingLoop
 from sfumato.training.privacy.dp_sgd import DpSgd
 from sfumato.training.run import TrainingRun
 from sfumato.training.runtime import Runtime
@@ -101,14 +100,15 @@ class PrivateStrategy(SingleDeviceStrategy):
         for name in keywords:
             if name not in own:
                 raise InvalidParameterError(
-                    f"{name} is not an argument of PrivateStrategy. What is optimized and evaluated, and how, is "
-                    "said by the module and the trainer: training_step, configure_optimizers, validation_step."
+                    f"{name} is not an argument of PrivateStrategy. What is optimized and evaluated, and "
+                    "how, is said by the module and the trainer: training_step, configure_optimizers, "
+                    "validation_step."
                 )
         self._privacy, self._storage, self._charge = described.privacy, described.storage, described.charge
         self._public_evaluation, self._device = public_evaluation, device
         self._runtime = runtime if runtime is not None else Runtime()
         self._generator, self._resume = generator, resume
-        self._session: _Session | None = None
+        self._session: Session | None = None
         self._run: TrainingRun | None = None
 
     @property
@@ -136,17 +136,17 @@ class PrivateStrategy(SingleDeviceStrategy):
             return
         if self.root_device.type not in ("cpu", "cuda"):
             raise InvalidParameterError(
-                f"private runs need a CPU or a CUDA device, but the trainer has {self.root_device.type!r}. Pass "
-                "Trainer(accelerator='cpu')."
+                f"private runs need a CPU or a CUDA device, but the trainer has {self.root_device.type!r}. "
+                "Pass Trainer(accelerator='cpu')."
             )
-        callbacks = _callbacks(trainer)
+        callbacks = callbacks_of(trainer)
         refuse(trainer, module, callbacks, resumable=self._storage.folder is not None)
         self._run = None
-        self._session = _Session(trainer, module, each_step=sees_each_step(module, callbacks))
+        self._session = Session(trainer, module, each_step=sees_each_step(module, callbacks))
         self._session.take_over(self._train)
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
-        """Return what a checkpoint file holds; refused for a private run, which has checkpoints of its own."""
+        """Return what a file of Lightning holds; a private run has checkpoints of its own."""
         if self._session is not None:
             raise InvalidParameterError(
                 "ckpt_path cannot continue a private run: a file that is copied would give two runs for one "
@@ -163,14 +163,15 @@ class PrivateStrategy(SingleDeviceStrategy):
             return self._steps(session, dataloader)
         if not self._public_evaluation:
             raise InvalidParameterError(
-                "there is validation data, and what is measured on it is shown exactly. If these rows need no "
-                "protection, pass PrivateStrategy(public_evaluation=True). Otherwise pass limit_val_batches=0."
+                "there is validation data, and what is measured on it is shown exactly. If these rows need "
+                "no protection, pass PrivateStrategy(public_evaluation=True). Otherwise pass "
+                "limit_val_batches=0."
             )
         session.shown.append(getattr(dataloader, "dataset", dataloader))
         session.require_apart()
         return dataloader
 
-    def _steps(self, session: "_Session", loader: Any) -> StepTokens:
+    def _steps(self, session: "Session", loader: Any) -> StepTokens:
         if session.tokens is not None:
             raise InvalidParameterError(
                 "there are several training loaders. Pass one: the guarantee is for one data set, which is "
@@ -186,7 +187,7 @@ class PrivateStrategy(SingleDeviceStrategy):
 
     # --- the run -----------------------------------------------------------------------------------------
 
-    def _train(self, session: "_Session", run_loop: Callable[[], None]) -> None:
+    def _train(self, session: "Session", run_loop: Callable[[], None]) -> None:
         """Run Lightning's loop inside of a paid run: this is called in place of it."""
         trainer, module = session.trainer, session.module
         trainer.fit_loop.setup_data()
@@ -277,157 +278,9 @@ class PrivateStrategy(SingleDeviceStrategy):
         super().teardown()
 
 
-class _Session:
-    """What a strategy knows of one run."""
-
-    tokens: StepTokens | None = None
-    rows: Any = None
-    private: Any = None
-    batch_size = 0
-    seclusion: Seclusion
-    driven: DrivenTrainer | None = None
-    loop: TrainingLoop | None = None
-
-    def __init__(self, trainer: Trainer, module: LightningModule, *, each_step: bool) -> None:
-        self.trainer, self.module, self._each_step = trainer, module, each_step
-        self.shown: list[Any] = []
-        self._order = StepOrder()
-        self._watch = _Watch(self)
-        self._loggers: list[HeldLogger] = []
-
-    def take_over(self, train: Callable[["_Session", Callable[[], None]], None]) -> None:
-        """Put the paid run around Lightning's loop; come first of all callbacks; hold the loggers."""
-        trainer: Any = self.trainer
-        loop = trainer.fit_loop
-        loop.run = partial(train, self, loop.run)  # an attribute of this loop alone: `give_back` removes it
-        trainer.callbacks.insert(0, self._watch)
-        self._loggers = held(trainer.loggers)
-        trainer.loggers = list(self._loggers)
-
-    def give_back(self, run: TrainingRun | None) -> None:
-        """Undo `take_over`, and let the loggers have what was held."""
-        trainer: Any = self.trainer
-        vars(trainer.fit_loop).pop("run", None)
-        if self._watch in trainer.callbacks:
-            trainer.callbacks.remove(self._watch)
-        facts = {} if run is None else _facts(run)
-        for logger in self._loggers:
-            logger.release(facts)
-
-    def require_apart(self) -> None:
-        """Raise if private rows are among those that are shown."""
-        if self.private is not None:
-            for data in self.shown:
-                refuse_shared_rows(self.private, data)
-
-    def rehearsed(self) -> None:
-        """See that nothing waits for what `training_step` logs: synthetic rows have shown its names."""
-        refuse_monitors(self.trainer, _callbacks(self.trainer), self.seclusion.close_rehearsal())
-
-    def drive(self, run_loop: Callable[[], None], loop: TrainingLoop, state: Any) -> None:
-        """Run Lightning's loop: each of its batches is a step of ours."""
-        assert self.driven is not None and self.tokens is not None
-        self.seclusion.close_rehearsal()
-        limits: Any = self.trainer.fit_loop.epoch_loop
-        before = limits.max_steps
-        if state:
-            loop_state.put_back(self.trainer, state)
-            self.tokens.begin = loop.step % len(self.tokens)
-        self.loop, limits.max_steps = loop, self.driven.mechanism.steps
-        try:
-            with self.seclusion.left():
-                run_loop()
-        finally:
-            self.loop, limits.max_steps = None, before
-
-    def begin_step(self, batch_idx: int) -> None:
-        """A batch of Lightning's is at hand."""
-        loop = self._at_work()
-        self._order.begin()
-        require_in_step(self.trainer.global_step, loop.step)
-        self.seclusion.batch_idx = batch_idx
-
-    def compute_gradients(self) -> None:
-        """Set the private gradient of the step."""
-        loop = self._at_work()
-        self._order.computing()
-        with self.seclusion.entered():
-            loop.compute_gradients()
-
-    def complete_step(self) -> None:
-        """Count the step: the optimizer has moved the weights."""
-        self._order.moved()
-        self._at_work().complete_step()
-
-    def publish(self) -> None:
-        """Make a checkpoint of the weights, unless the last one holds them: then they may be seen."""
-        if self.driven is None or self.loop is None:  # before the run, or after it was undone
-            return
-        if not self._order.between_steps:
-            raise InvalidParameterError("weights cannot be saved in the middle of a step. Save after it.")
-        self.driven.publish(self.loop)
-
-    def stepped(self, batch_idx: int) -> None:
-        """Do what is due after a step."""
-        assert self.driven is not None
-        shown = self._each_step or self.trainer.is_last_batch or self._validates_next(batch_idx)
-        self.driven.stepped(self._at_work(), shown=shown)
-
-    def _validates_next(self, batch_idx: int) -> bool:
-        trainer: Any = self.trainer
-        every = trainer.val_check_batch
-        if trainer.should_stop or not trainer.enable_validation or not every or every == float("inf"):
-            return bool(trainer.should_stop)
-        return not (batch_idx + 1) % every or not self._at_work().step % every
-
-    def validating(self) -> None:
-        """The weights are about to be measured."""
-        if self.driven is not None and self.loop is not None:
-            self.driven.evaluated = True
-            self.publish()
-
-    def _at_work(self) -> TrainingLoop:
-        if self.loop is None:
-            raise InvalidParameterError("a step was asked for outside of Trainer.fit.")
-        return self.loop
-
-
-class _Watch(Callback):
-    """Comes before all other callbacks: what these see was kept before."""
-
-    def __init__(self, session: _Session) -> None:
-        self._session = session
-
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        self._session.stepped(batch_idx)
-
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._session.publish()
-
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._session.validating()
-
-
 def _is_fitting(trainer: Trainer) -> bool:
     return trainer.state.fn == "fit"
 
 
-def _callbacks(trainer: Trainer) -> Sequence[Callback]:
-    found: list[Callback] = list(trainer.callbacks)  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownArgumentType]
-    return [part for part in found if not isinstance(part, _Watch)]
-
-
 def _plain(optimizer: Any) -> Optimizer:
     return getattr(optimizer, "optimizer", optimizer)
-
-
-def _facts(run: TrainingRun) -> dict[str, Any]:
-    """Return what loggers get of a finished run besides figures."""
-    return {
-        "epsilon": run.guarantee.epsilon,
-        "delta": run.guarantee.delta,
-        "guarantee": str(run.guarantee),
-        "statement": run.statement(),
-    }
