@@ -89,7 +89,6 @@ class TrainingLoop:
         self._held = [part for part in model.modules() if not part.training] if model.training else []
         self.optimizer, self.schedule, self.average = optimizer, schedule, average
         self.step = 0
-        self.stopped = False  # whether a public figure ended the run before its last step
         self.history: list[Metrics] = []
         self._clip_factors, self._denoiser, self._audited = clip_factors, denoiser, audited
         self._agreement = agreement
@@ -277,8 +276,7 @@ class TrainingLoop:
     def require_paid_steps(self) -> None:
         """Raise unless the steps taken are those of the event: the last line of defense against a bug."""
         taken = self.private.event(self.mechanism.sampling, relation=self.mechanism.relation)
-        paid = self.mechanism.first(self.step) if self.stopped else self.mechanism
-        if events.leaves(taken) != events.leaves(paid.event()):
+        if events.leaves(taken) != events.leaves(self.mechanism.event()):
             raise SfumatoError(
                 "the steps that were taken are not those that were accounted for. This is a bug of sfumato: "
                 "do not use the model, and please report it."

@@ -41,8 +41,6 @@ class TrainingRun:
         privacy_unit: Who is protected.
         expected_batch_size: The public number that noisy sums were divided by.
         history: Metrics during the run.
-        stopped_after: The number of steps after which public figures ended the run, if that was before the
-            last step. The price is that of all steps.
         evaluated: Whether there was evaluation data.
         denoised: What units contributed in place of gradients, and what was done to noisy ones, if anything.
         federation: What is said of clients, if units are clients and steps are rounds.
@@ -64,7 +62,6 @@ class TrainingRun:
     expected_batch_size: float
     history: tuple[Metrics, ...]
     evaluated: bool
-    stopped_after: int | None = None
     denoised: str | None = None
     federation: Federation | None = None
     audit: Verdict | None = None
@@ -128,7 +125,6 @@ class TrainingRun:
             price=price,
             weights_sha256=facts["weights"],
             history=tuple(Metrics.from_dict(row) for row in facts["history"]),
-            stopped_after=facts.get("stopped_after"),
             audit=None if audit is None else LoadedVerdict(audit, facts["audit_statement"]),
             federation=None if federation is None else Federation(**federation),
             **{name: facts[name] for name in same},
@@ -203,7 +199,6 @@ class TrainingRun:
         server = self.against_server
         return (
             words.trained(self.mechanism.steps),
-            words.stopped(self.stopped_after),
             *mechanism_words.told(
                 self.mechanism, unit=self.privacy_unit, divided_by=self.expected_batch_size, words=words
             ),
@@ -247,7 +242,6 @@ class TrainingRun:
             "noise": [list(part) for part in self.mechanism.noise],
             "mechanism": plain_mechanism(self.mechanism),
             "evaluated": self.evaluated,
-            "stopped_after": self.stopped_after,
             "denoised": self.denoised,
             "federation": None if self.federation is None else asdict(self.federation),
             "against_server": None if self.against_server is None else self.against_server.to_dict(),

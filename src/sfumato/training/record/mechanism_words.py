@@ -42,19 +42,6 @@ class Words:
         """
         return f"The model was trained by {self.run} in {steps} noisy {self.step}s."
 
-    def stopped(self, steps: int | None) -> str | None:
-        """Return after how many steps a run ended, if that was not the last one.
-
-        >>> STEPS.stopped(12)
-        'Public figures ended it after 12 steps; the guarantee is that of all planned steps.'
-        """
-        if steps is None:
-            return None
-        return (
-            f"Public figures ended it after {steps} {self.step}s; the guarantee is that of all planned "
-            f"{self.step}s."
-        )
-
 
 STEPS = Words(run="DP-SGD", step="step", contribution="gradient")
 ROUNDS = Words(run="federated averaging", step="round", contribution="update")
