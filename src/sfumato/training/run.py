@@ -42,6 +42,7 @@ class TrainingRun:
         expected_batch_size: The public number that noisy sums were divided by.
         history: Metrics during the run.
         evaluated: Whether there was evaluation data.
+        stopped_after: How many steps were taken, if the run was stopped before its last one.
         denoised: What units contributed in place of gradients, and what was done to noisy ones, if anything.
         federation: What is said of clients, if units are clients and steps are rounds.
         audit: What canaries showed, if there were any.
@@ -62,6 +63,7 @@ class TrainingRun:
     expected_batch_size: float
     history: tuple[Metrics, ...]
     evaluated: bool
+    stopped_after: int | None = None
     denoised: str | None = None
     federation: Federation | None = None
     audit: Verdict | None = None
@@ -127,6 +129,7 @@ class TrainingRun:
             history=tuple(Metrics.from_dict(row) for row in facts["history"]),
             audit=None if audit is None else LoadedVerdict(audit, facts["audit_statement"]),
             federation=None if federation is None else Federation(**federation),
+            stopped_after=facts.get("stopped_after"),  # files of earlier versions have none
             **{name: facts[name] for name in same},
         )
 
@@ -203,6 +206,9 @@ class TrainingRun:
                 self.mechanism, unit=self.privacy_unit, divided_by=self.expected_batch_size, words=words
             ),
             self.denoised,
+            None
+            if self.stopped_after is None
+            else f"The run was stopped after {self.stopped_after} of these steps; all of them are charged.",
             f"All weights together, intermediate ones included, satisfy {self.guarantee}.",
             None
             if server is None
@@ -242,6 +248,7 @@ class TrainingRun:
             "noise": [list(part) for part in self.mechanism.noise],
             "mechanism": plain_mechanism(self.mechanism),
             "evaluated": self.evaluated,
+            "stopped_after": self.stopped_after,
             "denoised": self.denoised,
             "federation": None if self.federation is None else asdict(self.federation),
             "against_server": None if self.against_server is None else self.against_server.to_dict(),
