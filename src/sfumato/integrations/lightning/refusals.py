@@ -19,7 +19,7 @@ from sfumato.errors import InvalidParameterError
 __all__ = ["refuse", "refuse_monitors", "sees_each_step"]
 
 _NOISE: Final = "The gradient of each example is clipped, and gets noise, by the strategy"
-_TRAINER: tuple[tuple[str, Callable[[Trainer], bool], str], ...] = (
+_TRAINER: tuple[tuple[str, Callable[[Any], bool], str], ...] = (  # name, whether it is given, reason
     (
         "gradient_clip_val",
         lambda t: t.gradient_clip_val is not None,
@@ -32,7 +32,7 @@ _TRAINER: tuple[tuple[str, Callable[[Trainer], bool], str], ...] = (
     ),
     (
         "fast_dev_run",
-        lambda t: bool(t.fast_dev_run),  # pyright: ignore[reportAttributeAccessIssue, reportUnknownArgumentType, reportUnknownMemberType]
+        lambda t: bool(t.fast_dev_run),
         "It cuts the plan to a few steps. Try the module on public rows with another strategy first.",
     ),
     (
@@ -47,7 +47,7 @@ _TRAINER: tuple[tuple[str, Callable[[Trainer], bool], str], ...] = (
     ),
     (
         "reload_dataloaders_every_n_epochs",
-        lambda t: bool(t.reload_dataloaders_every_n_epochs),  # pyright: ignore[reportAttributeAccessIssue, reportUnknownArgumentType, reportUnknownMemberType]
+        lambda t: bool(t.reload_dataloaders_every_n_epochs),
         "The guarantee is for one data set, so it cannot change during the run.",
     ),
     (

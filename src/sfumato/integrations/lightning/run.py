@@ -13,6 +13,7 @@ from typing import Any
 
 from sfumato.errors import InvalidParameterError, SfumatoError
 from sfumato.training.loop import TrainingLoop
+from sfumato.training.record.evaluation import Reports
 from sfumato.training.record.progress import ProgressBar
 from sfumato.training.run import TrainingRun
 from sfumato.training.trainer import Trainer
@@ -23,15 +24,14 @@ __all__ = ["DrivenTrainer", "StepOrder", "require_in_step"]
 class DrivenTrainer(Trainer):
     """A trainer that hands its loop to `drive(loop, state)` instead of running it.
 
-    `state` is what `keep` returned when the checkpoint was made that the run is resumed from; None at the
-    start. `keep` is asked for each checkpoint.
+    `state` is what `keep` returned for the checkpoint that the run is resumed from; None at the start.
+    `keep` is asked for each checkpoint. `rehearsed` is called once synthetic rows have gone through the
+    model: what it raises ends the run before it is paid for.
     """
 
     drive: Callable[[TrainingLoop, Any], None]
     keep: Callable[[], Any]
-    rehearsed: Callable[
-        [], None
-    ]  # called once synthetic rows have gone through the model, before the run begins
+    rehearsed: Callable[[], None]
     evaluated = False  # whether figures on evaluation data were shown
 
     _found: Any = None
@@ -45,25 +45,25 @@ class DrivenTrainer(Trainer):
         if self._reports.due(loop):  # the run died between a checkpoint and its measurement
             self._reports.make(loop, self._bar)
         self.drive(loop, self._found)
-        if loop.step < self.mechanism.steps:
-            loop.stopped = True
-            self.publish(loop)
+        if not self._over(loop):
+            self._stop()
+            self._published_step = -1  # the last checkpoint says that no step follows
+            self._save(loop)
 
-    def _prepare(self, loop: TrainingLoop, state: Mapping[str, Any]) -> None:
-        super()._prepare(loop, state)
-        try:
-            self.rehearsed()
-        except BaseException:
-            if self._folder is not None:
-                self._folder.clear()
-            self._payment.refund()
-            raise
+    def _stop(self) -> None:
+        assert isinstance(self._reports, Reports)
+        self._reports.stopped = True
+
+    def over(self, loop: TrainingLoop) -> bool:
+        """Return whether no step is left to take."""
+        return self._over(loop)
 
     def stepped(self, loop: TrainingLoop, *, shown: bool) -> None:
         """Do what is due after a step; `shown`: the weights may be seen before the next one."""
         if shown:
-            self.publish(loop)
+            self._save(loop)
         self._after_step(loop, self._bar)
+        self._loggers.catch_up(loop.history)
 
     def publish(self, loop: TrainingLoop) -> None:
         """Make a checkpoint that holds the weights of now, unless the last one does."""
@@ -80,15 +80,31 @@ class DrivenTrainer(Trainer):
     def _claimed(self, ownership: Any, state: dict[str, Any]) -> dict[str, Any]:
         found = super()._claimed(ownership, state)
         self._found, self._published_step = found.get("driver"), int(found["step"])
+        if found["over"] and found["step"] < self.mechanism.steps:
+            self._stop()
         return found
 
+    def _prepare(self, loop: TrainingLoop, state: Mapping[str, Any]) -> None:
+        super()._prepare(loop, state)
+        try:
+            self.rehearsed()
+        except BaseException:
+            if self._folder is not None:
+                self._folder.clear()
+            self._payment.refund()
+            raise
+
     def _run(self, loop: TrainingLoop) -> TrainingRun:
-        stopped = loop.step if loop.stopped else None
-        return replace(super()._run(loop), evaluated=self.evaluated, stopped_after=stopped)
+        return replace(super()._run(loop), evaluated=self.evaluated)
 
 
 class StepOrder:
-    """Sees to it that each batch of the other loop is one gradient, and each gradient one move of weights."""
+    """Sees to it that each batch of the other loop is one gradient, and each gradient one move of weights.
+
+    >>> order = StepOrder()
+    >>> order.begin(), order.computing(), order.moved(), order.between_steps
+    (None, None, None, True)
+    """
 
     def __init__(self) -> None:
         self._expected, self._computed = False, False
@@ -128,7 +144,10 @@ class StepOrder:
 
 
 def require_in_step(counted: int, taken: int) -> None:
-    """Raise unless the other loop has counted the steps that were taken."""
+    """Raise unless the other loop has counted the steps that were taken.
+
+    >>> require_in_step(3, 3)
+    """
     if counted != taken:
         raise SfumatoError(
             f"the trainer has counted {counted} steps, but {taken} were taken. Use a new lightning Trainer "

@@ -77,6 +77,8 @@ class Session:
         """Run Lightning's loop: each of its batches is a step of ours."""
         assert self.driven is not None and self.tokens is not None
         self.seclusion.close_rehearsal()
+        if self.driven.over(loop):  # what is left to do is to hand over what was committed
+            return
         limits: Any = self.trainer.fit_loop.epoch_loop
         before = limits.max_steps
         if state:
