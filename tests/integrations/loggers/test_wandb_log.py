@@ -40,8 +40,13 @@ def written(tmp_path_factory):
 
 
 def file_in(folder):
+    """Return the file of the run, once another process has written all of it."""
     (file,) = folder.glob("wandb/offline-run-*/*.wandb")
-    return file
+    for _ in range(1000):
+        if records(file)[-1].WhichOneof("record_type") == "exit":
+            return file
+        time.sleep(0.02)
+    raise AssertionError("the file was not finished")
 
 
 def test_weights_and_biases_gets_what_may_be_seen_and_the_guarantee(written):

@@ -96,8 +96,12 @@ class WandbLog:
             settings=quiet,
             reinit="create_new",
         )
-        for step, values in self._rows:
-            run.log({**values, "_timestamp": time}, step=step)
-        for name, value in (facts or {"state": "The run did not finish. It is charged as a whole."}).items():
-            run.summary[f"privacy/{name}"] = value
-        run.finish(exit_code=0 if facts is not None else 1, quiet=True)
+        try:
+            for step, values in self._rows:
+                run.log({**values, "_timestamp": time}, step=step)
+            for name, value in (
+                facts or {"state": "The run did not finish. It is charged as a whole."}
+            ).items():
+                run.summary[f"privacy/{name}"] = value
+        finally:
+            run.finish(exit_code=1 if facts is None else 0)
