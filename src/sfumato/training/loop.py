@@ -182,10 +182,18 @@ class TrainingLoop:
 
     def take_step(self) -> None:
         """Draw a batch, set private gradients, and move the weights."""
+        self.compute_gradients()
+        self.optimizer.step()
+        self.complete_step()
+
+    def compute_gradients(self) -> None:
+        """Draw a batch and set private gradients: the first half of a step."""
         self._prepare()
         with private_draws(self._generator, "step", self.step):
             self._set_gradients()
-        self.optimizer.step()
+
+    def complete_step(self) -> None:
+        """Do what follows a move of the weights: the second half of a step."""
         if self._audited is not None:
             self._audited.moved(self.step)
         if self.schedule is not None:

@@ -8,9 +8,8 @@ only after the run is committed: nothing that was shown can be lost and drawn ag
 
 Guarantee  The trainer takes batches, clipping, noise and length from its `mechanism` and from nothing else.
            The charge in the ledger is the event of that mechanism.
-Failure    Whatever stops a run, a keyboard interrupt included, leaves in memory what its last checkpoint
-           holds, or what was there before (`rollback`). A run that died is resumed without a second charge,
-           in one place only (`run_ownership`).
+Failure    Whatever stops a run leaves in memory what its last checkpoint holds, or what was there before
+           (`rollback`). A run that died is resumed without a second charge, in one place (`run_ownership`).
 """
 
 from collections.abc import Callable, Mapping
@@ -46,6 +45,7 @@ from sfumato.training.record.finished_run import finished_run
 from sfumato.training.record.progress import ProgressBar
 from sfumato.training.record.reporting import Reporting
 from sfumato.training.record.run_folder import RunFolder, require_same_run, taken_by_first
+from sfumato.training.record.run_loggers import RunLoggers
 from sfumato.training.record.run_ownership import RunOwnership
 from sfumato.training.run import TrainingRun
 from sfumato.training.run_audit import AuditedRun, RunAudit, require_audit
@@ -118,7 +118,8 @@ class Trainer:
         self._device = self._runtime.device_for(model)
         distributed.join(self._device, timeout=self._runtime.timeout)
         self._model, self._optimization = model, described.optimization
-        self._audit, self._generator, self._progress = audit, generator, described.evaluation.progress
+        self._audit, self._generator, shown = audit, generator, described.evaluation
+        self._loggers, self._progress = RunLoggers(shown.loggers), shown.progress and distributed.is_first()
         self._claim(data, described.privacy, described.charge)
         self._keep(described.storage)
         self._reports: Reporting = Reports(
@@ -133,10 +134,9 @@ class Trainer:
 
     def _claim(self, data: Any, privacy: Privacy, charge: Charge) -> None:
         """Fix what is claimed and for whom; refuse what cannot be claimed."""
-        self._account = account = charge.account
-        optimization = self._optimization
+        self._account, optimization = charge.account, self._optimization
         size = public_size_of(data, privacy.public_size)
-        self._mechanism = dp_sgd_for(privacy, public_size=size, account=account)
+        self._mechanism = dp_sgd_for(privacy, public_size=size, account=charge.account)
         self._units = Units(
             data,
             owners=privacy.owners,
@@ -150,9 +150,9 @@ class Trainer:
         denoising.require(optimization.denoiser, self._mechanism)
         self._audited = self._planted()  # what cannot be audited is refused at once
         self._payment = Payment(charge, self._mechanism, generator=self._generator)
-        self._delta = delta_for(privacy, size, account)
+        self._delta = delta_for(privacy, size, charge.account)
         self._privacy_unit = terms.privacy_unit_of(
-            privacy.privacy_unit, account, by_owner=self._units.by_owner
+            privacy.privacy_unit, charge.account, by_owner=self._units.by_owner
         )
 
     def _keep(self, storage: Storage) -> None:
@@ -206,13 +206,14 @@ class Trainer:
             BudgetExceededError: If the account cannot pay for the run. Nothing is spent.
             CheckpointError: If the folder cannot be used.
         """
-        with taken_by_first(self._folder, resume=resume):
+        with self._loggers, taken_by_first(self._folder, resume=resume):
             self._reports = self._reports if reporting is None else reporting
             loop, self._settled = self._loop(), False
             self._ownership = None if self._folder is None else RunOwnership(self._payment, self._folder)
 
             def work() -> TrainingRun:
                 (self._resume if resume else self._start)(loop)
+                self._loggers.begin(loop, delta=self.delta, privacy_unit=self.privacy_unit)
                 loop.open()
                 self._take_steps(loop)
                 return self._finish(loop, record)
@@ -220,8 +221,7 @@ class Trainer:
             return undone_on_failure(work, loop, published=self._published, kept=lambda: self._settled)
 
     def _take_steps(self, loop: TrainingLoop) -> None:
-        shown = self._progress and distributed.is_first()
-        with ProgressBar(steps=self.mechanism.steps, done=loop.step, shown=shown) as bar:
+        with ProgressBar(steps=self.mechanism.steps, done=loop.step, shown=self._progress) as bar:
             self._reports.begin(loop)
             if self._over(loop):
                 self._settle(loop)
@@ -232,6 +232,7 @@ class Trainer:
                 loop.take_step()
                 bar.advance()
                 self._after_step(loop, bar)
+                self._loggers.catch_up(loop.history)
             if loop.step < self.mechanism.steps and not self._settled:
                 self._save(loop)  # the last checkpoint says that no step follows
 
@@ -381,6 +382,7 @@ class Trainer:
                 self._folder.write_report(record(run))
 
         distributed.first_decides(write)
+        self._loggers.finish(run)
         return run
 
     def _run(self, loop: TrainingLoop) -> TrainingRun:
