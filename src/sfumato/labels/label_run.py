@@ -14,6 +14,7 @@ from torch import nn
 from sfumato.accounting import events
 from sfumato.accounting.guarantee import Guarantee
 from sfumato.labels.request import Method
+from sfumato.report.cards.words import TUNING_NOT_CHARGED
 from sfumato.training.record import fingerprints
 from sfumato.training.run import TrainingRun, sentence
 
@@ -97,7 +98,7 @@ class LabelRun:
             f"Labels were released once with noise, by the method {self.method.name!r}, and the model was "
             "trained on what was released.",
             f"The releases satisfy {self.guarantee}. Features are public, and are not protected at all.",
-            "It covers this run alone: hyper-parameter tuning is not charged.",
+            TUNING_NOT_CHARGED,
             f"The run was charged to account {self.account!r}." if self.account else None,
             sentence(self.record_note),
             sentence(self.study_note),

@@ -8,8 +8,7 @@ not here: how long a step or a run takes depends on private rows.
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from importlib.metadata import version
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -18,10 +17,11 @@ from sfumato.accounting import events
 from sfumato.accounting.guarantee import Guarantee, Relation
 from sfumato.accounting.price import Price, price
 from sfumato.errors import UnsupportedUseError
-from sfumato.report import TrainingFacts, training_report, write_report
+from sfumato.report import PrivacyCard, TrainingFacts, training_report, write_report
+from sfumato.report.cards.words import TUNING_NOT_CHARGED, code_version
 from sfumato.training.engine.contributions import Federation
 from sfumato.training.privacy.dp_sgd import DpSgd
-from sfumato.training.record import fingerprints, mechanism_words
+from sfumato.training.record import fingerprints, mechanism_words, run_card
 from sfumato.training.record.mechanism_json import mechanism_from, plain_mechanism
 from sfumato.training.record.metrics import Metrics
 from sfumato.training.record.run_folder import CheckpointError, RunFolder
@@ -53,6 +53,7 @@ class TrainingRun:
         record_note: What must be said of a run that no ledger keeps.
         settings_sha256: Fingerprint of the settings file in the folder.
         weights_sha256: Fingerprint of the weights that the run ended with.
+        code_version: The version of sfumato that made the run.
     """
 
     model: nn.Module
@@ -73,6 +74,7 @@ class TrainingRun:
     record_note: str | None = None
     settings_sha256: str | None = None
     weights_sha256: str | None = None
+    code_version: str = field(default_factory=code_version)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], model: nn.Module | None = None) -> "TrainingRun":
@@ -118,6 +120,7 @@ class TrainingRun:
             raise ValueError("the steps of the run do not have the price that its file states")
         same = ("privacy_unit", "expected_batch_size", "evaluated", "denoised", "study_note")
         same += ("account", "reservation", "release_number", "finished", "record_note", "settings_sha256")
+        same += ("code_version",)
         audit, federation = facts["audit"], facts.get("federation")
         return cls(
             model=model,
@@ -147,9 +150,21 @@ class TrainingRun:
             statement=self.statement(),
             history=self.history,
             study_note=self.study_note,
-            step=self._words.step,
+            step=self.words.step,
         )
         write_report(path, training_report(facts, title=title))
+
+    def card(self, *, title: str | None = None) -> PrivacyCard:
+        """Return the privacy card of the run, for those who use the model.
+
+        Args:
+            title: The title of the card. Default: the kind of the model and its size.
+
+        Returns:
+            The card: `to_markdown()`, `to_html()`, `to_json()`, and `metadata()` for a model card of Hugging
+            Face.
+        """
+        return run_card.card_of(self, title=title, model=self._model_description())
 
     @property
     def recorded(self) -> bool:
@@ -195,7 +210,7 @@ class TrainingRun:
         return " ".join(sentence for sentence in self._sentences() if sentence)
 
     def _sentences(self) -> Sequence[str | None]:
-        words = self._words
+        words = self.words
         server = self.against_server
         return (
             words.trained(self.mechanism.steps),
@@ -208,11 +223,9 @@ class TrainingRun:
             if server is None
             else f"Against the server, which knows whom it asked, nothing is amplified: {server}.",
             f"Epsilon is an upper bound, by {self.price.theorem}.",
-            "It covers this run alone: hyper-parameter tuning is not charged.",
+            TUNING_NOT_CHARGED,
             None if self.audit is None else self.audit.statement(),
-            "Loss and accuracy are exact figures on evaluation data, which is not protected."
-            if self.evaluated
-            else None,
+            run_card.EVALUATION if self.evaluated else None,
             f"The run is release {self.release_number} of account {self.account!r}."
             if self.account
             else None,
@@ -221,7 +234,8 @@ class TrainingRun:
         )
 
     @property
-    def _words(self) -> mechanism_words.Words:
+    def words(self) -> mechanism_words.Words:
+        """What the run calls its steps and the contributions of units."""
         return mechanism_words.STEPS if self.federation is None else mechanism_words.ROUNDS
 
     def to_json(self) -> str:
@@ -256,7 +270,7 @@ class TrainingRun:
             "reservation": self.reservation,
             "history": [row.to_dict() for row in self.history],
             "statement": self.statement(),
-            "code_version": version("sfumato"),
+            "code_version": self.code_version,
             "finished": self.finished,
             "model": self._model_description(),
             "sampling": repr(self.mechanism.sampling),
