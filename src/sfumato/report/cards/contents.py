@@ -24,14 +24,15 @@ _COMPARED: Mapping[Relation, str] = {
 }
 _TUNING: Mapping[bool | None, str] = {
     True: "The choice of hyper-parameters is charged: it is part of the guarantee.",
-    False: "The choice of hyper-parameters is not charged. If they were chosen by looking at results on "
-    "private data, each of those runs costs as well.",
-    None: "The choice of hyper-parameters is covered as far as its releases were charged to the account.",
+    False: "The choice of settings, such as hyper-parameters or bounds, is not charged. Settings that were "
+    "chosen by looking at private data, or at results on them, are not covered.",
+    None: "The choice of settings, such as hyper-parameters or bounds, is covered as far as the account was "
+    "charged for it.",
 }
 _NEVER = (
     "What is true of people in general, and can be learned without any one {unit}.",
     "Whatever else is published about the same {unit}: the costs of several releases add up.",
-    "One {unit} that is in the data under two names, which counts as two. Two together have twice the epsilon.",
+    "One {unit} that is in the data under two names: it counts as two, and two have twice the epsilon.",
     "The memory of the machine that computed it, and how long it computed.",
 )
 

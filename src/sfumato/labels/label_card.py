@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The privacy card of a run on secret labels: features are public, and only labels are protected."""
+
+from dataclasses import dataclass, replace
+
+from sfumato.accounting.event_words import proved_by, told
+from sfumato.accounting.events import DpEvent
+from sfumato.accounting.guarantee import Guarantee
+from sfumato.report.cards import words
+from sfumato.report.cards.card import PrivacyCard
+
+__all__ = ["FEATURES", "ReleasedLabels", "of_released_labels", "of_training", "released_once"]
+
+FEATURES = "Features are public, and are not protected at all."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReleasedLabels:
+    """What a card says of a run that released labels once and learned from them."""
+
+    event: DpEvent
+    method: str
+    guarantee: Guarantee
+    study_note: str | None
+    account: str | None
+    record_note: str | None
+    statement: str
+    weights_sha256: str
+    code_version: str
+
+
+def released_once(method: str) -> str:
+    """Return what a method did that releases labels once.
+
+    >>> released_once("clusters")[:50]
+    'Labels were released once with noise, by the metho'
+    """
+    return (
+        f"Labels were released once with noise, by the method {method!r}, and the model was trained on what "
+        "was released."
+    )
+
+
+def of_training(card: PrivacyCard, *, guarantee: Guarantee, statement: str) -> PrivacyCard:
+    """Return the card of a training run as that of a run on secret labels."""
+    return replace(
+        card, guarantee=guarantee, statement=statement, not_protected=(FEATURES, *card.not_protected)
+    )
+
+
+def of_released_labels(run: ReleasedLabels, *, title: str) -> PrivacyCard:
+    """Return the card of a run that released labels once."""
+    accountant, theorem = proved_by(run.event, run.guarantee)
+    return PrivacyCard(
+        title=title,
+        released="the labels with noise, and the model that learned from them",
+        guarantee=run.guarantee,
+        theorem=theorem,
+        accountant=accountant,
+        mechanism=(released_once(run.method), f"Charged: {told(run.event)}."),
+        numerics=(words.noise_source(run.study_note), words.COST_IN_FLOATS),
+        study_note=run.study_note,
+        account=run.account,
+        record_note=run.record_note,
+        not_protected=(FEATURES,),
+        facts={"method": run.method},
+        statement=run.statement,
+        weights_sha256=run.weights_sha256,
+        code_version=run.code_version,
+    )
