@@ -1,15 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The privacy card of a run on secret labels: features are public, and only labels are protected."""
+"""The privacy card of a run on secret labels: features are public, and only labels are protected.
 
+Failure    A folder whose files were changed after the run has no card.
+"""
+
+import json
+import os
 from dataclasses import dataclass, replace
 
+from sfumato.accounting import events
 from sfumato.accounting.event_words import proved_by, told
 from sfumato.accounting.events import DpEvent
-from sfumato.accounting.guarantee import Guarantee
+from sfumato.accounting.guarantee import Guarantee, Relation
 from sfumato.report.cards import words
 from sfumato.report.cards.card import PrivacyCard
+from sfumato.training.record.fingerprints import fingerprint_of
+from sfumato.training.record.run_folder import CheckpointError
+from sfumato.training.run import loaded, unchanged
 
-__all__ = ["FEATURES", "ReleasedLabels", "of_released_labels", "of_training", "released_once"]
+__all__ = ["FEATURES", "ReleasedLabels", "folder_card", "of_released_labels", "of_training", "released_once"]
 
 FEATURES = "Features are public, and are not protected at all."
 
@@ -68,3 +77,31 @@ def of_released_labels(run: ReleasedLabels, *, title: str) -> PrivacyCard:
         weights_sha256=run.weights_sha256,
         code_version=run.code_version,
     )
+
+
+def folder_card(folder: str | os.PathLike[str], *, title: str | None) -> PrivacyCard:
+    """Return the card of the finished run on secret labels in a folder."""
+    facts, weights = unchanged(folder)
+    try:
+        guarantee = Guarantee(
+            epsilon=facts["epsilon"],
+            delta=facts["delta"],
+            relation=Relation.parse(facts["relation"]),
+            privacy_unit=facts["privacy_unit"],
+        )
+        name = f"A model trained by {facts['method']}" if title is None else title
+        if "mechanism" in facts:
+            card = loaded(folder, labels=True).card(title=name)
+            return of_training(card, guarantee=guarantee, statement=facts["statement"])
+        event = events.from_json(json.dumps(facts["event"]))
+        told = {each: facts[each] for each in _SAME}
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"the run in {str(folder)!r} is of another version of sfumato, or damaged "
+            f"({type(error).__name__})."
+        ) from error
+    run = ReleasedLabels(event=event, guarantee=guarantee, weights_sha256=fingerprint_of(weights), **told)
+    return of_released_labels(run, title=name)
+
+
+_SAME = ("method", "study_note", "account", "record_note", "statement", "code_version")

@@ -27,7 +27,7 @@ from sfumato.training.record.metrics import Metrics
 from sfumato.training.record.run_folder import CheckpointError, RunFolder
 from sfumato.training.run_audit import Verdict
 
-__all__ = ["LoadedVerdict", "TrainingRun", "sentence"]
+__all__ = ["LoadedVerdict", "TrainingRun", "loaded", "sentence", "unchanged"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,29 +91,22 @@ class TrainingRun:
         Raises:
             CheckpointError: If there is no finished run, or its files were changed or damaged.
         """
-        place = RunFolder(folder)
-        facts, weights = place.read_report(), place.read_weights()
-        if "method" in facts:
-            raise CheckpointError(
-                f"the run in {str(folder)!r} protects labels alone: its statement is in {place.report.name}."
-            )
-        if fingerprints.fingerprint_of(weights) != facts.get("weights"):
-            raise CheckpointError(f"the weights in {str(folder)!r} were changed after the run. Restore them.")
-        if model is None:
-            model = LoadedWeights(weights)
-        else:
-            model.load_state_dict(dict(weights))
-            model.eval()
-        try:
-            return cls._of(facts, model)
-        except (KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(
-                f"the file {str(place.report)!r} is of another version of sfumato, or damaged "
-                f"({type(error).__name__})."
-            ) from error
+        return loaded(folder, model)
 
     @classmethod
-    def _of(cls, facts: Mapping[str, Any], model: nn.Module) -> "TrainingRun":
+    def of_facts(cls, facts: Mapping[str, Any], model: nn.Module) -> "TrainingRun":
+        """Return the run that wrote some facts.
+
+        Args:
+            facts: The facts, as `to_json` writes them.
+            model: The model with the weights of the run.
+
+        Returns:
+            The run.
+
+        Raises:
+            ValueError: If the steps do not have the price that the facts state.
+        """
         mechanism = mechanism_from(facts["mechanism"])
         price = mechanism.price(delta=facts["delta"])
         if price.epsilon != facts["epsilon"]:
@@ -286,6 +279,38 @@ class TrainingRun:
 
 
 # --- loaded from a folder --------------------------------------------------------------------------------
+
+
+def unchanged(folder: str | os.PathLike[str]) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
+    """Return the facts and the weights of a finished run; raise if there is none, or a file was changed."""
+    place = RunFolder(folder)
+    facts, weights = place.read_report(), place.read_weights()
+    if fingerprints.fingerprint_of(weights) != facts.get("weights"):
+        raise CheckpointError(f"the weights in {str(folder)!r} were changed after the run. Restore them.")
+    return facts, weights
+
+
+def loaded(
+    folder: str | os.PathLike[str], model: nn.Module | None = None, *, labels: bool = False
+) -> TrainingRun:
+    """Return the finished run in a folder; with `labels`, the noisy steps of one that protects labels."""
+    facts, weights = unchanged(folder)
+    report = RunFolder(folder).report
+    if "method" in facts and not labels:
+        raise CheckpointError(
+            f"the run in {str(folder)!r} protects labels alone: its statement is in {report.name}."
+        )
+    if model is None:
+        model = LoadedWeights(weights)
+    else:
+        model.load_state_dict(dict(weights))
+        model.eval()
+    try:
+        return TrainingRun.of_facts(facts, model)
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"the file {str(report)!r} is of another version of sfumato, or damaged ({type(error).__name__})."
+        ) from error
 
 
 class LoadedWeights(nn.Module):

@@ -6,6 +6,7 @@ from importlib.metadata import version
 __all__ = [
     "COST_IN_FLOATS",
     "FLOAT_TENSORS",
+    "GENERATOR",
     "INTEGER_SUMS",
     "STUDY",
     "TUNING_NOT_CHARGED",
@@ -28,9 +29,10 @@ INTEGER_SUMS = (
 )
 TUNING_NOT_CHARGED = "It covers this run alone: hyper-parameter tuning is not charged."
 WHOLE_NUMBERS = (
-    "Sums and counts get whole-number noise of exactly the stated distribution. Other single numbers get noise "
-    "on a grid finer than any float, and are rounded afterwards."
+    "Sums and counts get whole-number noise of exactly the stated distribution. Other single numbers get "
+    "noise on a grid finer than any float, and are rounded afterwards."
 )
+GENERATOR = "the generator, with everything that it draws"
 _SECURE = "The noise comes from a cryptographic generator that the operating system's entropy keys."
 
 
