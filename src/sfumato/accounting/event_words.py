@@ -103,6 +103,10 @@ _WORDS: dict[type, Callable[[Any], str]] = {
     dp.NonPrivateDpEvent: lambda _: "a release without protection",
     dp.GaussianDpEvent: _scaled("Gaussian"),
     dp.LaplaceDpEvent: _scaled("Laplace"),
+    dp.RandomizedResponseDpEvent: lambda event: (
+        f"randomized response among {event.num_buckets} values, uniform with probability "
+        f"{_down(event.noise_parameter)}"
+    ),
     dp.ComposedDpEvent: lambda event: _listed(event.events, "; then "),
     dp.SelfComposedDpEvent: lambda event: f"{event.count} times: {told(event.event)}",
     dp.PoissonSampledDpEvent: lambda event: (

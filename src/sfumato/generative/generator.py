@@ -23,6 +23,7 @@ from sfumato import _check, _files
 from sfumato._seal import SEAL, fits, sealed
 from sfumato.accounting.guarantee import Guarantee, Relation
 from sfumato.errors import InvalidParameterError
+from sfumato.report import notebook
 from sfumato.report.cards import words
 from sfumato.report.cards.card import PrivacyCard
 from sfumato.training.record.fingerprints import fingerprint_of
@@ -195,6 +196,15 @@ class ImageGenerator:
             weights_sha256=fingerprint_of(self.sampler.state_dict()),
             code_version=words.code_version(),
         )
+
+    def _repr_html_(self) -> str:
+        return notebook.RunView(
+            title=f"A generator of images: {self.method}",
+            guarantee=self.guarantee,
+            statement=self.statement(),
+            facts={"classes": self.classes, "account": self.account},
+            study_note=self.study_note,
+        ).html()
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the generator and its statement into a folder.

@@ -14,7 +14,7 @@ from sfumato.accounting import events
 from sfumato.accounting.guarantee import Guarantee
 from sfumato.labels import label_card
 from sfumato.labels.request import Method
-from sfumato.report import PrivacyCard
+from sfumato.report import PrivacyCard, notebook
 from sfumato.report.cards.words import TUNING_NOT_CHARGED, code_version
 from sfumato.training.record import fingerprints
 from sfumato.training.run import TrainingRun, sentence
@@ -84,6 +84,16 @@ class LabelRun:
             ),
             title=name,
         )
+
+    def _repr_html_(self) -> str:
+        accuracy = None if self.accuracy is None else f"{self.accuracy:.1%}"
+        return notebook.RunView(
+            title=f"A run on secret labels: {self.method.name}",
+            guarantee=self.guarantee,
+            statement=self.statement(),
+            facts={"accuracy on evaluation data": accuracy, "account": self.account},
+            study_note=self.study_note,
+        ).html()
 
     def to_json(self) -> str:
         """Return everything but the model as JSON.

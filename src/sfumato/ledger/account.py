@@ -51,6 +51,11 @@ class Account:
     def __repr__(self) -> str:
         return f"<Account {self.name!r} of {self._book.location}>"
 
+    def _repr_html_(self) -> str:
+        from sfumato.ledger.views import account_view  # not needed to spend
+
+        return account_view(self)
+
     @property
     def temporary(self) -> bool:
         """Whether its ledger is deleted when no object refers to it any more (`Ledger.temporary`)."""

@@ -55,7 +55,7 @@ def card_of_account(told_by: "statement.Statement", *, title: str | None) -> Pri
             f"{round_up(told_by.guarantee.delta):g}",
             "raises of the budget": len(told_by.grants),
         },
-        tables=(releases_table(told_by.releases, told_by.costs),),
+        tables=(releases_table(told_by.releases, told_by.costs),) if told_by.releases else (),
         statement=told_by.text,
         code_version=told_by.code_version,
     )

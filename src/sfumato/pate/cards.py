@@ -7,6 +7,7 @@ Failure    A folder that was changed or damaged has no card: its facts must fit 
            answers must fit the facts.
 """
 
+import ast
 import hashlib
 import json
 import os
@@ -60,7 +61,7 @@ def card_of(facts: Mapping[str, Any], *, title: str | None) -> PrivacyCard:
         numerics=(words.noise_source(facts["study_note"]), words.COST_IN_FLOATS),
         study_note=facts["study_note"],
         audit=None if facts["audit"] is None else CardAudit.read(facts["audit"], facts["audit_statement"]),
-        account=facts["account"],
+        account=None if facts["account"] is None else ", ".join(_named(facts["account"])),
         record_note=facts["record_note"],
         not_protected=(PUBLIC,),
         facts={
@@ -82,6 +83,15 @@ def _mechanism(facts: Mapping[str, Any], event: str) -> Iterator[str]:
         yield facts["test"]
     if "accuracy" in facts:
         yield "The student learned from public rows and these answers alone."
+
+
+def _named(accounts: str) -> tuple[str, ...]:
+    """Return the names that a job's facts quote.
+
+    >>> _named("'credit', 'it\'s'")
+    ('credit', "it's")
+    """
+    return ast.literal_eval(f"({accounts},)")
 
 
 def _groups(facts: Mapping[str, Any]) -> dict[str, Guarantee]:

@@ -29,7 +29,7 @@ from sfumato.pate.costs import cost_curves
 from sfumato.pate.planning import Job
 from sfumato.pate.votes.aggregators import NO_ANSWER
 from sfumato.pate.votes.stability import StableLabeling
-from sfumato.report import PrivacyCard, VotingFacts, voting_report, write_report
+from sfumato.report import PrivacyCard, VotingFacts, notebook, voting_report, write_report
 
 __all__ = ["PateRun", "ReleasedAnswers", "Verdict"]
 
@@ -97,6 +97,35 @@ class ReleasedAnswers:
     def asked(self) -> int:
         """How many public rows the teachers were asked about."""
         return int(self.facts["queries"])
+
+    def _repr_html_(self) -> str:
+        return self.view(title="Answers of private teachers", statement=self.statement(), accuracy=None)
+
+    def view(self, *, title: str, statement: str, accuracy: float | None) -> str:
+        """Return the answers as a notebook shows them.
+
+        Args:
+            title: The title.
+            statement: The paragraph that states the claim.
+            accuracy: The accuracy of a student, if there is one.
+
+        Returns:
+            The markup.
+        """
+        return notebook.RunView(
+            title=title,
+            guarantee=self.guarantee,
+            statement=statement,
+            facts={
+                "aggregator": self.facts["aggregator"],
+                "teachers": self.facts["teachers"],
+                "answers": f"{self.answered:,} of {self.asked:,}",
+                "student accuracy on evaluation data": None if accuracy is None else f"{accuracy:.1%}",
+                "account": self.account,
+            },
+            figures=[notebook.bars(self.per_class, title="Answers of each class")],
+            study_note=self.study_note,
+        ).html()
 
     def statement(self) -> str:
         """Return a paragraph for people who must judge the claim.
@@ -250,6 +279,10 @@ class PateRun:
             f"{self.answers.statement()} The student learned from public rows and these answers alone. "
             "Tuning is not charged."
         )
+
+    def _repr_html_(self) -> str:
+        title = "A student of private teachers"
+        return self.answers.view(title=title, statement=self.statement(), accuracy=self.accuracy)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the student and the statement into a folder.

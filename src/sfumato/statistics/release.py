@@ -213,6 +213,11 @@ class Release(Generic[Value]):
         """
         return export.to_pandas(self)
 
+    def _repr_html_(self) -> str:
+        from sfumato.statistics.views import release_view  # only notebooks need it
+
+        return release_view(self)
+
     def __str__(self) -> str:
         lines = [f"{self.name}: {_shown(self.value)}"]
         if isinstance(self.interval, Interval):

@@ -17,8 +17,9 @@ from sfumato.accounting import events
 from sfumato.accounting.guarantee import Guarantee, Relation
 from sfumato.accounting.price import Price, price
 from sfumato.errors import UnsupportedUseError
-from sfumato.report import PrivacyCard, TrainingFacts, training_report, write_report
+from sfumato.report import PrivacyCard, TrainingFacts, notebook, training_report, write_report
 from sfumato.report.cards.words import TUNING_NOT_CHARGED, code_version
+from sfumato.report.training import curves
 from sfumato.training.engine.contributions import Federation
 from sfumato.training.privacy.dp_sgd import DpSgd
 from sfumato.training.record import fingerprints, mechanism_words, run_card
@@ -136,7 +137,10 @@ class TrainingRun:
         Raises:
             OSError: If the page cannot be written.
         """
-        facts = TrainingFacts(
+        write_report(path, training_report(self._facts(), title=title))
+
+    def _facts(self) -> TrainingFacts:
+        return TrainingFacts(
             data="private",
             model=self._model_description(),
             guarantee=self.guarantee,
@@ -145,7 +149,21 @@ class TrainingRun:
             study_note=self.study_note,
             step=self.words.step,
         )
-        write_report(path, training_report(facts, title=title))
+
+    def _repr_html_(self) -> str:
+        accuracy = None if self.accuracy is None else f"{self.accuracy:.1%}"
+        return notebook.RunView(
+            title=f"A private training run: {self._model_description()}",
+            guarantee=self.guarantee,
+            statement=self.statement(),
+            facts={
+                f"noisy {self.words.step}s": self.mechanism.steps,
+                "accuracy on evaluation data": accuracy,
+                "account": self.account,
+            },
+            figures=curves(self._facts()),
+            study_note=self.study_note,
+        ).html()
 
     def card(self, *, title: str | None = None) -> PrivacyCard:
         """Return the privacy card of the run, for those who use the model.
@@ -274,6 +292,8 @@ class TrainingRun:
         return json.dumps(fingerprints.sealed(facts), indent=2)
 
     def _model_description(self) -> str:
+        if isinstance(self.model, LoadedWeights):
+            return self.model.described
         count = sum(parameter.numel() for parameter in self.model.parameters())
         return f"{type(self.model).__name__}, {count} parameters"
 
@@ -301,7 +321,7 @@ def loaded(
             f"the run in {str(folder)!r} protects labels alone: its statement is in {report.name}."
         )
     if model is None:
-        model = LoadedWeights(weights)
+        model = LoadedWeights(weights, described=str(facts.get("model", "a model")))
     else:
         model.load_state_dict(dict(weights))
         model.eval()
@@ -316,9 +336,10 @@ def loaded(
 class LoadedWeights(nn.Module):
     """The weights of a run whose architecture is not here."""
 
-    def __init__(self, weights: Mapping[str, Tensor]) -> None:
+    def __init__(self, weights: Mapping[str, Tensor], *, described: str) -> None:
         super().__init__()
         self._weights = dict(weights)
+        self.described = described
 
     def state_dict(self, *_args: Any, **_options: Any) -> dict[str, Any]:
         """Return the weights."""

@@ -29,6 +29,7 @@ from sfumato.generative.tables.domain import Category, Domain, Number
 from sfumato.generative.tables.model.belief_propagation import ImpossibleError
 from sfumato.generative.tables.model.graphical_model import GraphicalModel
 from sfumato.ledger.recorded import UNRECORDED
+from sfumato.report import notebook
 from sfumato.report.cards import words
 from sfumato.report.cards.card import PrivacyCard
 
@@ -183,7 +184,7 @@ class TableGenerator:
         """
         event = events.from_json(json.dumps(self.facts["event"]))
         accountant, theorem = proved_by(event, self.guarantee)
-        study = next((note for note in self.notes if note.startswith(words.STUDY)), None)
+        study = self._study_note
         return PrivacyCard(
             title="A generator of rows of a table" if title is None else title,
             released=words.GENERATOR,
@@ -200,6 +201,19 @@ class TableGenerator:
             statement=self.statement(),
             code_version=words.code_version(),
         )
+
+    def _repr_html_(self) -> str:
+        return notebook.RunView(
+            title="A generator of rows of a table",
+            guarantee=self.guarantee,
+            statement=self.statement(),
+            facts={"columns": ", ".join(self.domain.names), "account": self.account},
+            study_note=self._study_note,
+        ).html()
+
+    @property
+    def _study_note(self) -> str | None:
+        return next((note for note in self.notes if note.startswith(words.STUDY)), None)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the model as plain values.

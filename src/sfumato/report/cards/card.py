@@ -211,6 +211,9 @@ class PrivacyCard:
         """
         return markdown.written(contents.title_of(self), contents.parts_of(self))
 
+    def _repr_markdown_(self) -> str:
+        return self.to_markdown()
+
     def to_html(self) -> str:
         """Return the card as an HTML page, which loads nothing and runs nothing.
 
