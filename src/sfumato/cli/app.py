@@ -10,7 +10,7 @@ from sfumato import _check
 from sfumato.accounting import Accountant, Plan, Price, Relation, dp_sgd, plan, price
 from sfumato.accounting.default_delta import delta_note
 from sfumato.accounting.events import DpEvent, from_json
-from sfumato.cli import audit, federate, fit, ledger, pate, reproduce, stats, synthesize, train
+from sfumato.cli import audit, card, federate, fit, ledger, pate, reproduce, stats, synthesize, train
 from sfumato.cli.options import Delta, Json, Relations
 from sfumato.cli.show import show_facts, waiting
 from sfumato.errors import InvalidParameterError
@@ -32,6 +32,7 @@ app.command("federate")(federate.command)
 app.command("stats")(stats.command)
 app.command("fit")(fit.command)
 app.command("audit")(audit.command)
+app.command("card")(card.command)
 app.command("reproduce")(reproduce.command)
 
 

@@ -39,7 +39,9 @@ def in_plain_words(
     Returns:
         A few sentences.
     """
-    compared = _NEIGHBORS[guarantee.relation].format(unit=guarantee.privacy_unit, data=data)
+    label = guarantee.relation is Relation.REPLACE_LABEL and guarantee.privacy_unit == "label"
+    neighbors = _NEIGHBORS[Relation.REPLACE_ONE if label else guarantee.relation]
+    compared = neighbors.format(unit=guarantee.privacy_unit, data=data)
     if not guarantee.epsilon <= _MEANINGLESS:
         return "No useful protection: an epsilon as large as this one does not protect anyone."
     factor = f"{round_up(math.exp(guarantee.epsilon), 3):g}"

@@ -17,8 +17,9 @@ from sfumato.accounting import events
 from sfumato.accounting.guarantee import Guarantee, Relation
 from sfumato.accounting.price import Price, price
 from sfumato.errors import UnsupportedUseError
-from sfumato.report import PrivacyCard, TrainingFacts, training_report, write_report
+from sfumato.report import PrivacyCard, TrainingFacts, notebook, training_report, write_report
 from sfumato.report.cards.words import TUNING_NOT_CHARGED, code_version
+from sfumato.report.training import curves
 from sfumato.training.engine.contributions import Federation
 from sfumato.training.privacy.dp_sgd import DpSgd
 from sfumato.training.record import fingerprints, mechanism_words, run_card
@@ -27,7 +28,7 @@ from sfumato.training.record.metrics import Metrics
 from sfumato.training.record.run_folder import CheckpointError, RunFolder
 from sfumato.training.run_audit import Verdict
 
-__all__ = ["LoadedVerdict", "TrainingRun", "sentence"]
+__all__ = ["LoadedVerdict", "TrainingRun", "loaded", "sentence", "unchanged"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,29 +94,22 @@ class TrainingRun:
         Raises:
             CheckpointError: If there is no finished run, or its files were changed or damaged.
         """
-        place = RunFolder(folder)
-        facts, weights = place.read_report(), place.read_weights()
-        if "method" in facts:
-            raise CheckpointError(
-                f"the run in {str(folder)!r} protects labels alone: its statement is in {place.report.name}."
-            )
-        if fingerprints.fingerprint_of(weights) != facts.get("weights"):
-            raise CheckpointError(f"the weights in {str(folder)!r} were changed after the run. Restore them.")
-        if model is None:
-            model = LoadedWeights(weights)
-        else:
-            model.load_state_dict(dict(weights))
-            model.eval()
-        try:
-            return cls._of(facts, model)
-        except (KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(
-                f"the file {str(place.report)!r} is of another version of sfumato, or damaged "
-                f"({type(error).__name__})."
-            ) from error
+        return loaded(folder, model)
 
     @classmethod
-    def _of(cls, facts: Mapping[str, Any], model: nn.Module) -> "TrainingRun":
+    def of_facts(cls, facts: Mapping[str, Any], model: nn.Module) -> "TrainingRun":
+        """Return the run that wrote some facts.
+
+        Args:
+            facts: The facts, as `to_json` writes them.
+            model: The model with the weights of the run.
+
+        Returns:
+            The run.
+
+        Raises:
+            ValueError: If the steps do not have the price that the facts state.
+        """
         mechanism = mechanism_from(facts["mechanism"])
         price = mechanism.price(delta=facts["delta"])
         if price.epsilon != facts["epsilon"]:
@@ -146,7 +140,10 @@ class TrainingRun:
         Raises:
             OSError: If the page cannot be written.
         """
-        facts = TrainingFacts(
+        write_report(path, training_report(self._facts(), title=title))
+
+    def _facts(self) -> TrainingFacts:
+        return TrainingFacts(
             data="private",
             model=self._model_description(),
             guarantee=self.guarantee,
@@ -155,7 +152,21 @@ class TrainingRun:
             study_note=self.study_note,
             step=self.words.step,
         )
-        write_report(path, training_report(facts, title=title))
+
+    def _repr_html_(self) -> str:
+        accuracy = None if self.accuracy is None else f"{self.accuracy:.1%}"
+        return notebook.RunView(
+            title=f"A private training run: {self._model_description()}",
+            guarantee=self.guarantee,
+            statement=self.statement(),
+            facts={
+                f"noisy {self.words.step}s": self.mechanism.steps,
+                "accuracy on evaluation data": accuracy,
+                "account": self.account,
+            },
+            figures=curves(self._facts()),
+            study_note=self.study_note,
+        ).html()
 
     def card(self, *, title: str | None = None) -> PrivacyCard:
         """Return the privacy card of the run, for those who use the model.
@@ -288,6 +299,8 @@ class TrainingRun:
         return json.dumps(fingerprints.sealed(facts), indent=2)
 
     def _model_description(self) -> str:
+        if isinstance(self.model, LoadedWeights):
+            return self.model.described
         count = sum(parameter.numel() for parameter in self.model.parameters())
         return f"{type(self.model).__name__}, {count} parameters"
 
@@ -295,12 +308,45 @@ class TrainingRun:
 # --- loaded from a folder --------------------------------------------------------------------------------
 
 
+def unchanged(folder: str | os.PathLike[str]) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
+    """Return the facts and the weights of a finished run; raise if there is none, or a file was changed."""
+    place = RunFolder(folder)
+    facts, weights = place.read_report(), place.read_weights()
+    if fingerprints.fingerprint_of(weights) != facts.get("weights"):
+        raise CheckpointError(f"the weights in {str(folder)!r} were changed after the run. Restore them.")
+    return facts, weights
+
+
+def loaded(
+    folder: str | os.PathLike[str], model: nn.Module | None = None, *, labels: bool = False
+) -> TrainingRun:
+    """Return the finished run in a folder; with `labels`, the noisy steps of one that protects labels."""
+    facts, weights = unchanged(folder)
+    report = RunFolder(folder).report
+    if "method" in facts and not labels:
+        raise CheckpointError(
+            f"the run in {str(folder)!r} protects labels alone: its statement is in {report.name}."
+        )
+    if model is None:
+        model = LoadedWeights(weights, described=str(facts.get("model", "a model")))
+    else:
+        model.load_state_dict(dict(weights))
+        model.eval()
+    try:
+        return TrainingRun.of_facts(facts, model)
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"the file {str(report)!r} is of another version of sfumato, or damaged ({type(error).__name__})."
+        ) from error
+
+
 class LoadedWeights(nn.Module):
     """The weights of a run whose architecture is not here."""
 
-    def __init__(self, weights: Mapping[str, Tensor]) -> None:
+    def __init__(self, weights: Mapping[str, Tensor], *, described: str) -> None:
         super().__init__()
         self._weights = dict(weights)
+        self.described = described
 
     def state_dict(self, *_args: Any, **_options: Any) -> dict[str, Any]:
         """Return the weights."""

@@ -60,14 +60,24 @@ class CardAudit:
         Returns:
             The facts; None if no audit was made.
         """
-        if verdict is None:
-            return None
-        found: Mapping[str, Any] = verdict.to_dict()
+        return None if verdict is None else cls.read(verdict.to_dict(), verdict.statement())
+
+    @classmethod
+    def read(cls, found: Mapping[str, Any], statement: str) -> "CardAudit":
+        """Return the facts of a verdict that was written as plain values.
+
+        Args:
+            found: The result as plain values.
+            statement: The result in sentences.
+
+        Returns:
+            The facts.
+        """
         listed: Any = found.get("bounds", ())
         bounds = [(float(bound["epsilon"]), float(bound["confidence"])) for bound in listed]
         best = max(bounds, default=(None, None))  # the largest bound, as a result of an audit names it
         return cls(
-            statement=verdict.statement(),
+            statement=statement,
             epsilon_lower_bound=best[0],
             confidence=best[1],
             refuted=bool(found.get("refuted", False)),
@@ -200,6 +210,9 @@ class PrivacyCard:
             The text. Names that look like markup are shown as text.
         """
         return markdown.written(contents.title_of(self), contents.parts_of(self))
+
+    def _repr_markdown_(self) -> str:
+        return self.to_markdown()
 
     def to_html(self) -> str:
         """Return the card as an HTML page, which loads nothing and runs nothing.

@@ -22,16 +22,19 @@ _COMPARED: Mapping[Relation, str] = {
     Relation.ZERO_OUT: "{data} with any one {unit} and with a blank in its place (zero-out)",
     Relation.REPLACE_LABEL: "{data} with the label of any one {unit} and with another label (replace-label)",
 }
+_OF_LABELS = (Relation.REPLACE_LABEL, "label")
+_LABEL = "{data} with any one label and with another in its place (replace-label)"
 _TUNING: Mapping[bool | None, str] = {
     True: "The choice of hyper-parameters is charged: it is part of the guarantee.",
-    False: "The choice of hyper-parameters is not charged. If they were chosen by looking at results on "
-    "private data, each of those runs costs as well.",
-    None: "The choice of hyper-parameters is covered as far as its releases were charged to the account.",
+    False: "The choice of settings, such as hyper-parameters or bounds, is not charged. Settings that were "
+    "chosen by looking at private data, or at results on them, are not covered.",
+    None: "The choice of settings, such as hyper-parameters or bounds, is covered as far as the account was "
+    "charged for it.",
 }
 _NEVER = (
     "What is true of people in general, and can be learned without any one {unit}.",
     "Whatever else is published about the same {unit}: the costs of several releases add up.",
-    "One {unit} that is in the data under two names, which counts as two. Two together have twice the epsilon.",
+    "One {unit} that is in the data under two names: it counts as two, and two have twice the epsilon.",
     "The memory of the machine that computed it, and how long it computed.",
 )
 
@@ -105,7 +108,10 @@ def _warnings(card: "PrivacyCard") -> Iterator[Part]:
 
 def _guarantee(card: "PrivacyCard") -> dict[str, object]:
     promised = card.guarantee
-    compared = _COMPARED[promised.relation].format(data=card.data, unit=promised.privacy_unit)
+    what = (
+        _LABEL if (promised.relation, promised.privacy_unit) == _OF_LABELS else _COMPARED[promised.relation]
+    )
+    compared = what.format(data=card.data, unit=promised.privacy_unit)
     own: dict[str, object] = {
         "protected": f"one {promised.privacy_unit}",
         "compared": compared,
@@ -133,8 +139,8 @@ def _audit(card: "PrivacyCard") -> str:
 
 
 def _record(card: "PrivacyCard") -> str:
-    number = "" if card.release_number is None else f" as release {card.release_number}"
-    kept = "" if card.account is None else f"Charged to account {card.account!r}{number}."
+    number = "" if card.release_number is None else f", release {card.release_number}"
+    kept = "" if card.account is None else f"Account {card.account!r}{number}."
     note = "" if card.record_note is None else f"{card.record_note[:1].upper()}{card.record_note[1:]}."
     return " ".join(part for part in (kept, note) if part)
 

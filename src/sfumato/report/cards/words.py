@@ -6,12 +6,16 @@ from importlib.metadata import version
 __all__ = [
     "COST_IN_FLOATS",
     "FLOAT_TENSORS",
+    "GENERATOR",
     "INTEGER_SUMS",
+    "STUDY",
     "TUNING_NOT_CHARGED",
+    "WHOLE_NUMBERS",
     "code_version",
     "noise_source",
 ]
 
+STUDY = "for study only"  # how each note about noise that does not protect begins
 COST_IN_FLOATS = (
     "The cost was computed in float64, in which every approximation errs towards a larger epsilon."
 )
@@ -24,6 +28,11 @@ INTEGER_SUMS = (
     "the stated distribution."
 )
 TUNING_NOT_CHARGED = "It covers this run alone: hyper-parameter tuning is not charged."
+WHOLE_NUMBERS = (
+    "Sums and counts get whole-number noise of exactly the stated distribution. Other single numbers get "
+    "noise on a grid finer than any float, and are rounded afterwards."
+)
+GENERATOR = "the generator, with everything that it draws"
 _SECURE = "The noise comes from a cryptographic generator that the operating system's entropy keys."
 
 
