@@ -20,6 +20,7 @@ def main() -> None:
         import typer.main
 
         from sfumato.cli.app import app
+        from sfumato.cli.mistakes import told
         from sfumato.cli.repeated_options import require_once
         from sfumato.cli.show import show_error
         from sfumato.cli.wording import in_options, options_of
@@ -32,10 +33,10 @@ def main() -> None:
         said = getattr(error, "in_options", None) or str(error)
         show_error(in_options(said, options_of(root, sys.argv[1:])))
     except click.UsageError as error:
-        if not error.format_message():  # nothing was asked, and the help has been shown
+        said = told(error)
+        if not said:  # nothing was asked, and the help has been shown
             sys.exit(2)
-        asked = error.ctx.command_path if error.ctx is not None else "sfumato"
-        show_error(f"{error.format_message().rstrip('.')}. `{asked} --help` shows what it takes.")
+        show_error(said)
     except click.Abort:
         show_error("interrupted.")
     sys.exit(2)
