@@ -7,6 +7,7 @@ and fewer in a narrow terminal.
 """
 
 import inspect
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -30,12 +31,19 @@ LEARNING = "Model and training"
 LEDGER = "Ledger"
 OUTPUT = "What is written and shown"
 _REST = "Other options"
-_LAST = (LEDGER, OUTPUT, _REST)
+_ORDER = (YOUR_DATA, PRIVACY, LEARNING, LEDGER, OUTPUT, _REST)  # after groups of a command's own
 _FEW = 10  # options that need no groups
 
 _WIDEST = 100  # columns of a page
 _NAMES = 30  # columns of the names of options
-_VALUES = {"float": "NUMBER", "integer": "WHOLE", "path": "PATH", "choice": "NAME"}
+_LINE = 78  # columns of an example
+_VALUES = {
+    "float": "NUMBER",
+    "integer": "INTEGER",
+    "integer range": "INTEGER",
+    "path": "PATH",
+    "choice": "NAME",
+}
 
 
 class CommandPage(TyperCommand):
@@ -74,7 +82,8 @@ class App(typer.Typer):
 
     def command(self, name: str | None = None, **settings: Any) -> Any:
         """Register a command; `epilog` is its example."""
-        return super().command(name, **({"cls": CommandPage} | settings))
+        given: dict[str, Any] = {"cls": CommandPage} | settings
+        return super().command(name, **given)
 
 
 # --- what typer drops -------------------------------------------------------------------------------------
@@ -154,7 +163,18 @@ def _listed(title: str, rows: list[tuple[Text, str]]) -> Iterator[RenderableType
 def _example(command: click.Command) -> Iterator[RenderableType]:
     if command.epilog:
         yield Text("\nExample", style="bold")
-        yield Padding(Text(command.epilog), (0, 0, 0, 2))
+        yield Text("\n".join(_in_lines(command.epilog)))
+
+
+def _in_lines(command: str) -> Iterator[str]:
+    """Yield a command in lines that a shell reads as one: they end in a backslash before an option."""
+    line = "  "
+    for part in re.split(r" (?=--)", command):
+        if len(line) + len(part) > _LINE:
+            yield f"{line}\\"
+            line = "    "
+        line += f"{part} "
+    yield line
 
 
 def _groups(options: list[click.Option]) -> dict[str, list[click.Option]]:
@@ -164,8 +184,8 @@ def _groups(options: list[click.Option]) -> dict[str, list[click.Option]]:
     found: dict[str, list[click.Option]] = {}
     for each in options:
         found.setdefault(getattr(each, "rich_help_panel", None) or _REST, []).append(each)
-    last = [title for title in _LAST if title in found]
-    return {title: found[title] for title in [*(t for t in found if t not in last), *last]}
+    own = [title for title in found if title not in _ORDER]
+    return {title: found[title] for title in [*own, *(each for each in _ORDER if each in found)]}
 
 
 def _bold(name: str) -> Text:
@@ -190,9 +210,10 @@ def _explained(each: click.Parameter, ctx: click.Context) -> str:
         told.append(f"One of: {', '.join(map(str, each.type.choices))}.")
     if each.envvar is not None:
         told.append(f"[environment: {each.envvar}]")
-    default = None if getattr(each, "is_flag", False) else each.get_default(ctx, call=False)
+    is_shown = getattr(each, "show_default", True) is not False and not getattr(each, "is_flag", False)
+    default = each.get_default(ctx, call=False) if is_shown else None
     if each.required:
         told.append("[required]")
-    elif isinstance(default, int | float | str | click.Path) or hasattr(default, "__fspath__"):
+    elif isinstance(default, int | float | str) or hasattr(default, "__fspath__"):
         told.append(f"[default: {default:g}]" if isinstance(default, float) else f"[default: {default}]")
     return " ".join(told)

@@ -65,7 +65,7 @@ class PateSettings:
     ledger: str | None = flag(
         "Charge the answers to an account of this ledger. Default: that of sfumato.toml."
     )
-    account: str | None = flag("The account in that ledger. Default: that of sfumato.toml.")
+    account: str | None = flag("The account in that ledger. Your own data: by default that of sfumato.toml.")
     purpose: str | None = flag("What the answers are for; the account keeps it.")
     folder: str | None = flag(
         "A folder for teachers, which are private, and answers. Default: they are not kept."

@@ -108,8 +108,10 @@ class TrainSettings:
     microbatch_size: int | None = None
     device: str | None = flag("Where to compute: cpu (the default), cuda, cuda:1 ...", "cpu", "cuda")
     engine: str | None = None
-    ledger: str | None = flag("Charge the run to an account of this ledger. Default: that of sfumato.toml.")
-    account: str | None = flag("The account in that ledger. Default: that of sfumato.toml.")
+    ledger: str | None = flag(
+        "Charge the run to an account of this ledger. Your own data: by default that of sfumato.toml."
+    )
+    account: str | None = flag("The account in that ledger. Your own data: by default that of sfumato.toml.")
     purpose: str | None = flag("What the run is for; the account keeps it.")
     folder: str | None = flag("A folder for checkpoints, metrics and weights. Default: they are not kept.")
     report: str | None = flag("Write a page with curves, settings and statements here, as run.html.")

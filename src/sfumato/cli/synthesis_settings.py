@@ -59,7 +59,7 @@ class SynthesisSettings:
     ledger: str | None = flag(
         "Charge the generator to an account of this ledger. Default: that of sfumato.toml."
     )
-    account: str | None = flag("The account in that ledger. Default: that of sfumato.toml.")
+    account: str | None = flag("The account in that ledger. Your own data: by default that of sfumato.toml.")
     purpose: str | None = flag("What the generator is for; the account keeps it.")
     report: str | None = flag("Write a page with the evaluation here, as made.html.")
     seed: int | None = flag("For study only: noise from a seed protects nobody.")

@@ -16,7 +16,16 @@ from typing import Any, Protocol, TypeVar
 
 from sfumato.cli.project.settings_file import ProjectSettings, read_settings
 
-__all__ = ["DEFAULT_LEDGER", "LEDGER_VARIABLE", "Chosen", "charged_to", "choose", "in_project", "ledger_at"]
+__all__ = [
+    "DEFAULT_LEDGER",
+    "LEDGER_VARIABLE",
+    "Chosen",
+    "charged_to",
+    "choose",
+    "in_environment",
+    "in_project",
+    "ledger_at",
+]
 
 DEFAULT_LEDGER = "ledger.db"
 LEDGER_VARIABLE = "SFUMATO_LEDGER"
@@ -97,7 +106,7 @@ def in_project(settings: Own) -> Own:
     """Return the settings of a command with those of the project, if it reads data of one's own."""
     own: _Own = settings
     if own.data is None or not own.is_own:
-        return settings
+        return in_environment(settings)
     found = choose(
         own.data, ledger=own.ledger, account=own.account, privacy_unit=own.privacy_unit, types=own.type
     )
@@ -109,6 +118,13 @@ def in_project(settings: Own) -> Own:
         privacy_unit=found.privacy_unit if is_table else own.privacy_unit,
         type=(found.types or None) if is_table else own.type,
     )
+
+
+def in_environment(settings: Own) -> Own:
+    """Return the settings of a command on a public set: if they name an account, it is in some ledger."""
+    if settings.account is None or settings.ledger is not None:
+        return settings
+    return replace(settings, ledger=os.environ.get(LEDGER_VARIABLE) or None)
 
 
 def _same(one: str, other: str) -> bool:

@@ -17,9 +17,9 @@ from typing import Annotated, Any
 import typer
 
 from sfumato.accounting.default_delta import delta_note
-from sfumato.cli.options import Json, LedgerAt
+from sfumato.cli.options import Json
 from sfumato.cli.project import templates
-from sfumato.cli.project.defaults import DEFAULT_LEDGER
+from sfumato.cli.project.defaults import DEFAULT_LEDGER, LEDGER_VARIABLE
 from sfumato.cli.project.settings_file import FILE_NAME
 from sfumato.cli.show import show_facts, show_text, waiting
 from sfumato.errors import InvalidParameterError
@@ -50,7 +50,13 @@ def command(
     delta: Annotated[
         float, typer.Option(help="The delta of the budget; 0 for pure differential privacy.")
     ] = 1e-6,
-    ledger: LedgerAt = None,
+    ledger: Annotated[
+        str | None,
+        typer.Option(
+            envvar=LEDGER_VARIABLE,
+            help="Where the ledger is: a file, or a postgresql:// address. Default: ledger.db in the folder.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Start a project: a ledger with one account, a settings file, and a script that runs as it is.
