@@ -37,7 +37,7 @@ _CHECK = "Check"
 app.command("init", rich_help_panel=_START, epilog="sfumato init study --privacy-unit client_id")(
     init.command
 )
-app.command("doctor", rich_help_panel=_START, epilog="sfumato doctor --ledger people.db")(doctor.command)
+app.command("doctor", rich_help_panel=_START, epilog="sfumato doctor")(doctor.command)
 app.command("completion", rich_help_panel=_START, epilog="sfumato completion bash")(completion.command)
 app.command(
     "stats",

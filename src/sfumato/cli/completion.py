@@ -5,15 +5,18 @@ The script is printed, and no file is written: the user decides where it goes. W
 runs `sfumato` with `_SFUMATO_COMPLETE` in its environment.
 """
 
+import os
 from enum import StrEnum
 from typing import Annotated
 
 import typer
-from typer.completion import get_completion_script
+from typer.completion import completion_init, get_completion_script
 
 from sfumato.cli.show import show_text
 
-__all__ = ["command"]
+__all__ = ["command", "prepare"]
+
+_VARIABLE = "_SFUMATO_COMPLETE"  # what the script of a shell sets when Tab is pressed
 
 
 class Shell(StrEnum):
@@ -22,6 +25,12 @@ class Shell(StrEnum):
     BASH = "bash"
     ZSH = "zsh"
     FISH = "fish"
+
+
+def prepare() -> None:
+    """Let typer answer shells as its scripts expect; if no shell asks, do nothing."""
+    if _VARIABLE in os.environ:
+        completion_init()
 
 
 def command(
@@ -33,4 +42,4 @@ def command(
     zsh, add eval "$(sfumato completion zsh)" to ~/.zshrc, after the line with compinit. For fish, run sfumato
     completion fish > ~/.config/fish/completions/sfumato.fish.
     """
-    show_text(get_completion_script(prog_name="sfumato", complete_var="_SFUMATO_COMPLETE", shell=shell.value))
+    show_text(get_completion_script(prog_name="sfumato", complete_var=_VARIABLE, shell=shell.value))

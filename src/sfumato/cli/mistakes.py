@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 import click
 
-__all__ = ["told"]
+__all__ = ["help_instead", "no_such_command", "told"]
 
 
 def told(error: click.UsageError) -> str:
-    """Return the paragraph about an error of a command line, or nothing if the help has been shown.
+    """Return the paragraph about an error of a command line.
 
     Args:
         error: What was found wrong.
@@ -19,10 +19,14 @@ def told(error: click.UsageError) -> str:
         The paragraph.
     """
     said = _said(error)
-    if not said:
-        return ""
     asked = error.ctx.command_path if error.ctx is not None else "sfumato"
     return f"{said} `{asked} --help` shows what it takes."
+
+
+def help_instead(error: click.UsageError) -> str | None:
+    """Return the help page of several commands of which none was named, or None for any other error."""
+    is_help = isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ()))
+    return error.ctx.get_help() if is_help and error.ctx is not None else None
 
 
 def no_such_command(name: str, known: Iterable[str], ctx: click.Context) -> click.UsageError:
@@ -36,8 +40,6 @@ def _said(error: click.UsageError) -> str:
         known = [flag for each in params for flag in (*each.opts, *each.secondary_opts) if flag[0] == "-"]
         return f"No such option {error.option_name!r}.{_nearest(error.option_name, known)}"
     said = error.format_message()
-    if not said:
-        return ""
     return f"{said.rstrip('.?')}{'?' if said.endswith('?') else '.'}{_nearest_choice(error)}"
 
 
