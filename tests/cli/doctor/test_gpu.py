@@ -108,8 +108,8 @@ def test_torch_is_asked_or_not_as_the_flag_says(machine):
     (found,) = gpu.check(ask_torch=True)
     assert asked and found.state is State.ABSENT
     asked = machine(devices=["NVIDIA L4"], build="12.8", seen=1)
-    list(gpu.check(ask_torch=False))
-    assert asked == []
+    (found,) = gpu.check(ask_torch=False)
+    assert asked == [] and found.state is State.OK and "NVIDIA L4; torch" in found.found
 
 
 def test_without_torch_it_says_what_to_install(monkeypatch):

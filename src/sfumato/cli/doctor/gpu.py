@@ -44,6 +44,11 @@ def check(*, ask_torch: bool | None) -> Iterator[Finding]:
         found = f"{', '.join(devices)} is here, but torch was built for the CPU"
         yield _finding("device", State.WARNING, found, "Install a build of torch for CUDA: see pytorch.org.")
         return
+    if devices:
+        yield _finding(
+            "device", State.OK, f"{', '.join(devices)}; torch, built for CUDA {build}, was not asked"
+        )
+        return
     yield _finding("device", State.ABSENT, "no NVIDIA GPU was found: networks are trained on the CPU")
 
 
