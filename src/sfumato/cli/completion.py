@@ -10,7 +10,12 @@ from enum import StrEnum
 from typing import Annotated
 
 import typer
-from typer.completion import completion_init, get_completion_script
+
+# typer has them for an option of its own, which writes into the home folder; a test runs them in a real bash.
+from typer.completion import (
+    completion_init,  # pyright: ignore[reportPrivateImportUsage]
+    get_completion_script,  # pyright: ignore[reportPrivateImportUsage]
+)
 
 from sfumato.cli.show import show_text
 

@@ -12,7 +12,7 @@ import typer
 from sfumato.cli.completion_values import accounts, among
 from sfumato.cli.help_pages import LEARNING, LEDGER, OUTPUT, PRIVACY, YOUR_DATA
 
-__all__ = ["flag", "give_flags", "in_group"]
+__all__ = ["flag", "give_flags"]
 
 _COMPLETED = {"account": accounts}  # values that are looked up
 
@@ -42,7 +42,7 @@ _GROUPS = {
 _GROUP_OF = {name: group for group, names in _GROUPS.items() for name in names.split()}
 
 
-def in_group(name: str) -> str:
+def _in_group(name: str) -> str:
     """Return the group of options that a setting belongs to."""
     return _GROUP_OF.get(name, LEARNING)
 
@@ -89,5 +89,5 @@ def give_flags(
 
 def _annotated(each: Field[Any], kind: types.UnionType) -> Any:
     completed = _COMPLETED.get(each.name, among(*each.metadata["choices"]))
-    told, group = each.metadata["help"], in_group(each.name)
+    told, group = each.metadata["help"], _in_group(each.name)
     return Annotated[kind, typer.Option(help=told, rich_help_panel=group, autocompletion=completed)]

@@ -38,7 +38,7 @@ def test_every_extra_has_a_purpose():
 
 def test_a_tested_install_is_fine(installed):
     found = installed()
-    assert found["sfumato"].found == metadata.version("sfumato")
+    assert found["sfumato"].found == f"version {metadata.version('sfumato')}"
     assert found["Python"].state is found["core packages"].state is State.OK
     assert found["extra tables"].state is State.OK and "stats" in found["extra tables"].found
     assert "ibis and sqlglot" not in found

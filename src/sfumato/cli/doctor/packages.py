@@ -53,7 +53,7 @@ def check() -> Iterator[Finding]:
         )
         return
     requirements = [Requirement(text) for text in metadata.requires("sfumato") or []]
-    yield _finding("sfumato", State.OK, about["Version"])
+    yield _finding("sfumato", State.OK, f"version {about['Version']}")
     yield _python(about["Requires-Python"] or "")
     yield from _core([each for each in requirements if _wanted(each, "")])
     for extra in about.get_all("Provides-Extra") or []:
