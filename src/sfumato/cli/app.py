@@ -10,7 +10,19 @@ from sfumato import _check
 from sfumato.accounting import Accountant, Plan, Price, Relation, dp_sgd, plan, price
 from sfumato.accounting.default_delta import delta_note
 from sfumato.accounting.events import DpEvent, from_json
-from sfumato.cli import audit, card, completion, federate, fit, ledger, pate, reproduce, stats, synthesize, train
+from sfumato.cli import (
+    audit,
+    card,
+    completion,
+    federate,
+    fit,
+    ledger,
+    pate,
+    reproduce,
+    stats,
+    synthesize,
+    train,
+)
 from sfumato.cli.completion_values import accounts
 from sfumato.cli.doctor import command as doctor
 from sfumato.cli.help_pages import LEARNING, LEDGER, PRIVACY, App
