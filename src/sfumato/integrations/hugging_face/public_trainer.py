@@ -28,6 +28,10 @@ _NOT_CALLED: Final = (
 )
 
 
+# What accelerate sets in a model that it evaluates; for bfloat16 it is another forward.
+_OF_ACCELERATE: Final = ("forward", "_original_forward", "_is_accelerate_prepared")
+
+
 class PublicTrainer(transformers.Trainer):
     """The part of a private trainer that evaluates, logs and saves."""
 
@@ -101,12 +105,15 @@ class PublicTrainer(transformers.Trainer):
         Returns:
             What transformers returns.
         """
+        own: dict[str, Any] = vars(self.model)
+        before = {name: own[name] for name in _OF_ACCELERATE if name in own}
         try:
             return super().evaluation_loop(*args, **keywords)
-        finally:  # accelerate marks the model, and for bfloat16 puts a forward of its own into it
-            self.accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)
+        finally:
             self.accelerator.free_memory()
-            vars(self.model).pop("_is_accelerate_prepared", None)
+            for name in _OF_ACCELERATE:
+                own.pop(name, None)
+            own.update(before)
 
     def _refuse_training_data(self, data: Any) -> None:
         if data is not None and data is self.train_dataset:
