@@ -17,6 +17,7 @@ def promise(epsilon, delta=0.0):
     [
         (dp.GaussianDpEvent(1.23456789), "Gaussian noise of 1.234 times the sensitivity"),
         (kinds.PureDpEvent(0.123456789), "a mechanism of epsilon 0.1235"),
+        (dp.DiscreteLaplaceDpEvent(0.1, 2), "discrete Laplace noise of rate 0.1, at a sensitivity of 2"),
         (dp.RandomizedResponseDpEvent(0.25, 10), "among 10 values, uniform with probability 0.25"),
         (dp.SampledWithoutReplacementDpEvent(100, 10, dp.GaussianDpEvent(1.0)), "on 10 of 100 units"),
         (kinds.ParallelDpEvent([kinds.PureDpEvent(1.0)]), "on disjoint parts of the data"),
