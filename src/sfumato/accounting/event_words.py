@@ -103,6 +103,10 @@ _WORDS: dict[type, Callable[[Any], str]] = {
     dp.NonPrivateDpEvent: lambda _: "a release without protection",
     dp.GaussianDpEvent: _scaled("Gaussian"),
     dp.LaplaceDpEvent: _scaled("Laplace"),
+    dp.DiscreteLaplaceDpEvent: lambda event: (
+        f"discrete Laplace noise of rate {_up(event.noise_parameter)}, at a sensitivity of "
+        f"{_up(event.sensitivity)}"
+    ),
     dp.RandomizedResponseDpEvent: lambda event: (
         f"randomized response among {event.num_buckets} values, uniform with probability "
         f"{_down(event.noise_parameter)}"

@@ -56,7 +56,6 @@ def card_of_account(told_by: "statement.Statement", *, title: str | None) -> Pri
             "raises of the budget": len(told_by.grants),
         },
         tables=(releases_table(told_by.releases, told_by.costs),) if told_by.releases else (),
-        statement=told_by.text,
         code_version=told_by.code_version,
     )
 
