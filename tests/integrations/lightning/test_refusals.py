@@ -49,7 +49,7 @@ def refused(word, account, folder, module=None, fit=None, keywords=None, **optio
         {"profiler": "simple"},
         {"detect_anomaly": True},
         {"val_check_interval": "00:00:01:00"},
-        {"precision": "16-mixed"},
+        {"precision": "16-true"},
         {"precision": "bf16-true"},
         {"precision": "64-true"},
         {"max_time": "00:00:01:00"},
@@ -125,7 +125,7 @@ class Data(lightning.LightningDataModule):
 
 def test_a_hook_of_the_data_module_is_refused_too(account, tmp_path):
     strategy = private(account=account, purpose="a test", delta=None)
-    with pytest.raises(InvalidParameterError, match="Data.on_after_batch_transfer"):
+    with pytest.raises(InvalidParameterError, match=r"Data\.on_after_batch_transfer"):
         trainer(strategy, tmp_path).fit(Classifier(), datamodule=Data())
 
 
@@ -161,16 +161,16 @@ def test_a_schedule_that_waits_for_the_training_loss_is_refused(account, tmp_pat
     )
 
 
+@pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
 def test_a_closure_that_is_not_called_once_a_batch_is_refused(account, tmp_path):
     def twice(self, epoch, batch_idx, optimizer, optimizer_closure):
         optimizer.step(closure=optimizer_closure)
         optimizer.step(closure=optimizer_closure)
 
-    def never(self, epoch, batch_idx, optimizer, optimizer_closure):
-        """Take no step."""
-
-    for hook, word in ((twice, "asked for twice"), (never, "not followed by a step")):
-        module = with_hook("optimizer_step", hook)
+    hooks = {"optimizer_step": (twice, "asked for twice")}
+    hooks["on_train_batch_start"] = lambda self, batch, batch_idx: -1, "not followed by a step"
+    for name, (hook, word) in hooks.items():
+        module = with_hook(name, hook)
         with pytest.raises(InvalidParameterError, match=word):
             trainer(private(), tmp_path).fit(module, loader())
         assert same(module, Classifier())  # the run was undone

@@ -39,7 +39,7 @@ def test_training_step_reaches_nothing_of_the_trainer_but_public_numbers(leak, t
         return Classifier.training_step(self, batch, batch_idx)
 
     strategy = private(account=account, purpose="a test", delta=None)
-    with pytest.raises(InvalidParameterError, match="training_step (uses|sets)"):
+    with pytest.raises(InvalidParameterError, match=r"training_step (uses|sets)"):
         trainer(strategy, tmp_path).fit(with_step(step), loader())
     assert account.spent().epsilon == 0
 
@@ -73,7 +73,7 @@ def test_what_training_step_logs_or_prints_is_dropped_and_said_once(tmp_path, ca
 
 
 def test_a_name_that_a_row_decides_is_not_told(tmp_path):
-    """Row by row a module can read values; what it calls them is private, and only synthetic rows are told of."""
+    """Row by row a module can read values: only what synthetic rows log is told of."""
 
     def step(self, batch, batch_idx):
         x, y = batch
@@ -99,6 +99,7 @@ def test_training_step_may_leave_the_number_of_the_batch_out(tmp_path):
     assert strategy.run is not None
 
 
+@pytest.mark.filterwarnings("ignore:.*dataloader_iter")
 def test_training_step_may_not_draw_batches(tmp_path):
     step = lambda self, dataloader_iter: None  # noqa: E731
     with pytest.raises(InvalidParameterError, match="dataloader_iter"):

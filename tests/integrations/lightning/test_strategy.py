@@ -77,7 +77,7 @@ ARCHITECTURES = {
 
 
 def loss(model, x, y):
-    return F.cross_entropy(model(x), y, reduction="none")
+    return F.cross_entropy(model(x), y).reshape(1)  # of one row
 
 
 def our_own(module, data, **options):
