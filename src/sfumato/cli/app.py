@@ -10,7 +10,19 @@ from sfumato import _check
 from sfumato.accounting import Accountant, Plan, Price, Relation, dp_sgd, plan, price
 from sfumato.accounting.default_delta import delta_note
 from sfumato.accounting.events import DpEvent, from_json
-from sfumato.cli import audit, card, completion, federate, fit, ledger, pate, reproduce, stats, synthesize, train
+from sfumato.cli import (
+    audit,
+    card,
+    completion,
+    federate,
+    fit,
+    ledger,
+    pate,
+    reproduce,
+    stats,
+    synthesize,
+    train,
+)
 from sfumato.cli.completion_values import accounts
 from sfumato.cli.doctor import command as doctor
 from sfumato.cli.help_pages import LEARNING, LEDGER, PRIVACY, App
@@ -228,7 +240,5 @@ def _plan_facts(found: Plan) -> dict[str, Any]:
 
 
 app.command("audit", rich_help_panel=_CHECK, epilog="sfumato audit runs/audited")(audit.command)
-app.command(
-    "card", rich_help_panel=_CHECK, epilog="sfumato card --ledger ledger.db --account people --release 1"
-)(card.command)
+app.command("card", rich_help_panel=_CHECK, epilog="sfumato card --account credit")(card.command)
 app.command("reproduce", rich_help_panel=_CHECK, epilog="sfumato reproduce --list")(reproduce.command)
