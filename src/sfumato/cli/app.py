@@ -240,7 +240,5 @@ def _plan_facts(found: Plan) -> dict[str, Any]:
 
 
 app.command("audit", rich_help_panel=_CHECK, epilog="sfumato audit runs/audited")(audit.command)
-app.command(
-    "card", rich_help_panel=_CHECK, epilog="sfumato card --ledger ledger.db --account people --release 1"
-)(card.command)
+app.command("card", rich_help_panel=_CHECK, epilog="sfumato card --account credit")(card.command)
 app.command("reproduce", rich_help_panel=_CHECK, epilog="sfumato reproduce --list")(reproduce.command)

@@ -15,7 +15,9 @@ import typer
 
 from sfumato import _files, _seal
 from sfumato._torch import require_torch
-from sfumato.cli.options import DEFAULT_LEDGER, LedgerAt
+from sfumato.cli.completion_values import accounts
+from sfumato.cli.options import LedgerAt
+from sfumato.cli.project.defaults import ledger_at
 from sfumato.cli.show import show_text, waiting
 from sfumato.errors import InvalidParameterError
 
@@ -53,11 +55,14 @@ def command(
         ),
     ] = None,
     *,
-    account: Annotated[str | None, typer.Option(help="An account of the ledger, in place of TARGET.")] = None,
+    account: Annotated[
+        str | None,
+        typer.Option(help="An account of the ledger, in place of TARGET.", autocompletion=accounts),
+    ] = None,
     release: Annotated[
         int | None, typer.Option(help="One release of the account, by its number in `sfumato ledger show`.")
     ] = None,
-    ledger: LedgerAt = DEFAULT_LEDGER,
+    ledger: LedgerAt = None,
     written_as: Annotated[
         Format, typer.Option("--format", help="How to write it; metadata is the header of a model card.")
     ] = Format.MARKDOWN,
@@ -71,9 +76,10 @@ def command(
         )
     if release is not None and account is None:
         raise InvalidParameterError("--release is a number in an account: pass --account, too.")
-    place = None if out is None else _place(out, target, ledger)
+    book = ledger_at(ledger) if target is None else ""
+    place = None if out is None else _place(out, target, book)
     with waiting("Reading"):
-        made = _of_ledger(ledger, str(account), release, title) if target is None else _of(target, title)
+        made = _of_ledger(book, str(account), release, title) if target is None else _of(target, title)
         text = _WRITTEN[written_as](made)
     if place is None:
         show_text(text.rstrip("\n"))

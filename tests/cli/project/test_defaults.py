@@ -165,5 +165,7 @@ def test_the_ledger_commands_read_the_file(project, ran):
         "plan --account study --public-size 1000 --expected-batch-size 100 --epochs 1 --json"
     )
     assert code == 0 and json.loads(out)["delta"] == 1e-6, err
+    code, out, err = ran("card --account study --format json")
+    assert code == 0 and json.loads(out), err
     free = ran("plan --epsilon 1 --delta 1e-5 --sampling-rate 0.1 --steps 10 --json")[1]
     assert json.loads(free)["epsilon"] <= 1  # a plan of its own does not look at an account
