@@ -45,7 +45,8 @@ def test_a_tradeoff_is_drawn_over_the_logarithm_of_epsilon():
 
 
 @pytest.mark.parametrize(
-    ("places", "written"), [((0.5, 1, 2), ["0.5", "1", "2"]), ((0.1, 1.0, 1.01), None), ((0, 1, 4), ["1", "4"])]
+    ("places", "written"),
+    [((0.5, 1, 2), ["0.5", "1", "2"]), ((0.1, 1.0, 1.01), None), ((0, 1, 4), ["1", "4"])],
 )
 def test_values_of_a_logarithmic_axis_are_written_as_they_are_where_there_is_room(places, written):
     axes = plot_tradeoff({"DP-SGD": dict.fromkeys(places, 0.9)}).axes[0]
