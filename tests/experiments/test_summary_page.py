@@ -37,6 +37,10 @@ def test_figures_of_the_same_results_have_the_same_bytes(tmp_path):
 
 def test_a_quick_or_unfinished_run_finds_nothing(tmp_path):
     assert finding_of(made(tmp_path, quick=True)[0]).verdict is Verdict.NOT_TESTED
+    (tmp_path / "failed").mkdir()
+    for quick in (True, False):
+        failed = finding_of(made(tmp_path / "failed", fails=1, quick=quick)[0])
+        assert failed.sentence == "Not all cases were measured."
     outcome, page = made(tmp_path, fails=1)
     assert finding_of(outcome).verdict is Verdict.NOT_TESTED
     assert "this case is hopeless" in page.read_text()

@@ -42,10 +42,10 @@ def write_results(outcomes: Sequence[Outcome], *, scale: Scale, folder: Path) ->
 
 def finding_of(outcome: Outcome) -> Finding:
     """Return what was found; nothing before all cases are measured at full scale."""
-    if outcome.scale.quick:
-        return Finding(Verdict.NOT_TESTED, "A quick run shows that it works; its numbers mean nothing.")
     if not outcome.complete:
         return Finding(Verdict.NOT_TESTED, "Not all cases were measured.")
+    if outcome.scale.quick:
+        return Finding(Verdict.NOT_TESTED, "A quick run shows that it works; its numbers mean nothing.")
     return outcome.experiment.finding(outcome.rows)
 
 

@@ -35,6 +35,21 @@ def _read_only(location: str, cause: str) -> LedgerError:
     )
 
 
+def _standby(location: str, cause: str) -> LedgerError:
+    return LedgerReadOnlyError(
+        f"the ledger {location} cannot be written ({cause}): the database, or this server, is read-only. "
+        f"{_UNCHANGED} Connect to a server that accepts writes."
+    )
+
+
+def _not_permitted(location: str, cause: str) -> LedgerError:
+    return LedgerReadOnlyError(
+        f"the ledger {location} cannot be used with the rights of this role ({cause}). {_UNCHANGED} "
+        "Ask the owner of its tables to GRANT it: SELECT, INSERT ON sfumato_journal; SELECT, UPDATE ON "
+        "sfumato_head; SELECT ON sfumato_schema."
+    )
+
+
 def busy(location: str, cause: str) -> LedgerError:
     """Return the error for a ledger that another process holds."""
     return LedgerError(
@@ -72,8 +87,8 @@ _SQLITE: dict[str, Callable[[str, str], LedgerError]] = {
 
 # By SQLSTATE, https://www.postgresql.org/docs/current/errcodes-appendix.html
 _POSTGRESQL: dict[str, Callable[[str, str], LedgerError]] = {
-    "25006": _read_only,  # read-only transaction or standby
-    "42501": _read_only,  # insufficient privilege
+    "25006": _standby,  # read-only transaction or standby
+    "42501": _not_permitted,  # insufficient privilege
     "55P03": busy,  # lock timeout
     "40001": busy,  # serialization failure
     "40P01": busy,  # deadlock

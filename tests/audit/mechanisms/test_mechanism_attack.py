@@ -10,8 +10,9 @@ import torch
 from sfumato import mechanisms as m
 from sfumato.accounting.guarantee import Guarantee, Relation
 from sfumato.audit.mechanisms.event_search import EVENTS, LowBits, Outcomes, Tails
-from sfumato.audit.mechanisms.exact_discrete import claim_of
+from sfumato.audit.mechanisms.exact_discrete import audit_laws, claim_of
 from sfumato.audit.mechanisms.mechanism_attack import Vectorized, audit_mechanism, audit_outputs, runs_needed
+from sfumato.audit.mechanisms.replay import replay
 from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms.random import words
 from sfumato.testing import seeded
@@ -300,3 +301,14 @@ def test_what_claims_nothing_is_attacked_all_the_same():
     assert "claims nothing" in result.statement()
     infinite = audit_outputs(["yes"] * 100, ["no"] * 100, claim=claim(math.inf))
     assert not infinite.refuted
+
+
+def test_a_claim_that_is_a_bare_number_is_refused():
+    for attack in (
+        lambda: audit_mechanism(lambda data, generator: data, 0, 1, trials=100, claim=1.0),
+        lambda: audit_outputs([0] * 100, [1] * 100, claim=1.0),
+        lambda: audit_laws({0: 1.0}, {1: 1.0}, claim=1.0),
+        lambda: replay(lambda data, generator: data, 0, 1, claim=1.0),
+    ):
+        with pytest.raises(InvalidParameterError, match="claim must be a Guarantee or None"):
+            attack()

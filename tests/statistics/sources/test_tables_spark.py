@@ -302,3 +302,20 @@ def test_a_cluster_that_is_killed_midway_leaves_the_release_spent_and_says_nothi
     [release] = ledger.account("people").releases()
     assert release.progress.name == "BEGUN"
     assert ledger.account("people").spent().epsilon == pytest.approx(0.5)
+
+
+def test_the_tutorial_runs_on_spark_and_prints_what_it_shows(engine, tmp_path):
+    page = (Path(__file__).parents[3] / "docs" / "tutorials" / "spark.md").read_text()
+    code = re.findall(r'^```python(?: title="On Spark")?\n(.*?)^```', page, re.MULTILINE | re.DOTALL)
+    assert sum("spark" in block for block in code) == 2
+    (tmp_path / "page.py").write_text("\n".join(code))
+    command = [sys.executable, "-W", "ignore", "page.py"]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert not ran.returncode, ran.stderr
+    shown = "".join(re.findall(r"^```text\n(.*?)^```", page, re.MULTILINE | re.DOTALL))
+    assert [_words(ran.stdout)] == [_words(shown)]
+
+
+def _words(text: str) -> list[str]:
+    """Return the words of a text, with numbers masked: they differ from run to run."""
+    return re.sub(r"\d[\d.]*(e-\d+)?", "#", text).split()

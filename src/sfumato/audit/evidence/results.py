@@ -28,6 +28,7 @@ __all__ = [
     "Finding",
     "LowerBound",
     "Unchecked",
+    "check_claim",
     "confidence_of_each",
 ]
 
@@ -226,6 +227,11 @@ class AuditResult:
         verdict = "refuted" if self.refuted else "not refuted" if self.tested else "not tested"
         return f"<AuditResult: {self.subject}; epsilon at least {self.best.told}; {verdict}>"
 
+    def _repr_html_(self) -> str:
+        from sfumato.audit.evidence.views import result_view  # only notebooks need it
+
+        return result_view(self)
+
     @property
     def best(self) -> LowerBound:
         """The largest lower bound."""
@@ -350,6 +356,27 @@ def _read_bound(found: Mapping[str, Any]) -> LowerBound:
 
 def _plain(value: float) -> float | str:
     return value if math.isfinite(value) else str(value)
+
+
+def check_claim(claim: Guarantee | None) -> None:
+    """Refuse a claim that is a bare number: without a delta and a relation there is nothing to attack.
+
+    Args:
+        claim: The guarantee to attack, or None.
+
+    Raises:
+        InvalidParameterError: If it is something else.
+
+    >>> check_claim(1.0)
+    Traceback (most recent call last):
+    sfumato.errors.InvalidParameterError: claim must be a Guarantee or None, but 1.0 was given. ...
+    """
+    if claim is not None and not isinstance(claim, Guarantee):  # pyright: ignore[reportUnnecessaryIsInstance] - callers pass numbers
+        raise InvalidParameterError(
+            f"claim must be a Guarantee or None, but {claim!r} was given. Pass Guarantee(epsilon=..., "
+            "delta=..., relation=Relation.ADD_REMOVE, privacy_unit=...) of sfumato, or the `guarantee` of a "
+            "release or a run."
+        )
 
 
 def confidence_of_each(confidence: float, attacks: int | Sequence[object]) -> float:

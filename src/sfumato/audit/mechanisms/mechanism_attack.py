@@ -25,7 +25,7 @@ from typing import Any
 from sfumato import _check
 from sfumato.accounting.guarantee import Guarantee
 from sfumato.audit.evidence.bounds import epsilon_from_counts, needed
-from sfumato.audit.evidence.results import AuditResult, LowerBound
+from sfumato.audit.evidence.results import AuditResult, LowerBound, check_claim
 from sfumato.audit.mechanisms.event_search import EVENTS, Event, EventSearch, best_event
 from sfumato.audit.mechanisms.outputs import Outputs, read
 from sfumato.errors import InvalidParameterError
@@ -241,6 +241,7 @@ def delta_of(delta: float | None, claim: Guarantee | None) -> float:
     >>> delta_of(None, None), delta_of(0.5, None)
     (0.0, 0.5)
     """
+    check_claim(claim)
     if delta is None:
         return 0.0 if claim is None else claim.delta
     _check.in_range(0, 1, delta=delta)

@@ -44,6 +44,7 @@ from sfumato._torch import is_tensor
 from sfumato.accounting import composition
 from sfumato.accounting.events import compose
 from sfumato.accounting.guarantee import Guarantee
+from sfumato.audit.evidence.results import check_claim
 from sfumato.audit.mechanisms.neighbor_distances import (
     SLACK,
     WATCHED,
@@ -185,7 +186,8 @@ def replay(
 
     Raises:
         LeakError: If the release reveals more than it states.
-        InvalidParameterError: If the generator is not seeded, or a value cannot be copied.
+        InvalidParameterError: If the generator is not seeded, the claim is no Guarantee, or a value cannot be
+            copied.
 
     >>> from sfumato.accounting.guarantee import Relation
     >>> from sfumato.mechanisms import Laplace
@@ -198,6 +200,7 @@ def replay(
     Traceback (most recent call last):
     sfumato.audit....LeakError: a neighbor moves a number by 3, but the stated sensitivity is 1
     """
+    check_claim(claim)
     watching = WATCHED if watch is None else tuple(watch)
     generators = _twins(generator)
     with watched(Tape(), watching) as first:
