@@ -186,6 +186,21 @@ def test_noise_of_the_clients_has_a_price_against_the_server_without_sampling(tm
     assert federated(iid(rows(), clients=20)).against_server is None
 
 
+@pytest.mark.parametrize(
+    ("unit", "said"),
+    [("row", "privacy_unit='client'"), ("phone", "privacy_unit='phone' if each client is one")],
+)
+def test_an_account_of_another_unit_is_refused_in_words_about_clients(tmp_path, unit, said):
+    account = Ledger(tmp_path / "ledger.db").open(
+        "people", privacy_unit=unit, budget=Budget(epsilon=1, delta=1e-3)
+    )
+    with pytest.raises(InvalidParameterError, match="a federation protects a client") as refused:
+        federated(iid(rows(), clients=20), account=account, purpose="a model")
+    assert said in str(refused.value)
+    assert "privacy_unit='row'" not in str(refused.value)
+    assert account.spent().epsilon == 0
+
+
 def test_a_run_is_charged_before_a_client_is_read(tmp_path):
     account = Ledger(tmp_path / "ledger.db").open(
         "people", privacy_unit="client", budget=Budget(epsilon=1, delta=1e-3)

@@ -32,8 +32,11 @@ from sfumato.federated.clients.vectorized import VectorizedClients
 from sfumato.federated.distributed_run import CLAIMED, distributed_run
 from sfumato.federated.secure_sum.secure_sum import IntegerNoise, SecureSum
 from sfumato.federated.secure_sum.simulated import SimulatedSums
+from sfumato.ledger.account import Account
 from sfumato.mechanisms.random import Generator
+from sfumato.training import distributed
 from sfumato.training.description import RunKeywords
+from sfumato.training.privacy.terms import ROW_UNITS
 from sfumato.training.run import TrainingRun
 from sfumato.training.run_audit import RunAudit
 from sfumato.training.runtime import Runtime
@@ -158,6 +161,8 @@ def round_keywords(
     _check.count(rounds=rounds)
     _check.positive(expected_cohort_size=expected_cohort_size)
     defaults: dict[str, Any] = {"privacy_unit": "client"}
+    if keywords.get("privacy_unit") is None:
+        _require_clients_of(keywords.get("account"))
     if keywords.get("optimizer") is None and keywords.get("learning_rate") is None:
         defaults["optimizer"] = _average
     declared = keywords.get("public_size")
@@ -171,6 +176,19 @@ def round_keywords(
             )
         defaults["expected_batch_size"] = expected_cohort_size
     return {**defaults, **keywords, "steps": rounds, "public_size": size}
+
+
+def _require_clients_of(account: Account | None) -> None:
+    if account is None:
+        return
+    stated = distributed.first_decides(lambda: account.privacy_unit)
+    if stated == "client":
+        return
+    other = "" if stated in ROW_UNITS else f" Pass privacy_unit={stated!r} if each client is one {stated}."
+    raise InvalidParameterError(
+        f"a federation protects a client, all of its rows together, but account {account.name!r} protects "
+        f"one {stated!r}.{other} Use an account opened with privacy_unit='client'. Nothing was spent."
+    )
 
 
 def _at_once(expected_cohort_size: float) -> int:

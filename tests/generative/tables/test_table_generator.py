@@ -123,6 +123,7 @@ def test_a_statement_says_who_is_protected_and_how_rows_are_bounded():
     assert "declared" in made().statement()
     many = made(facts={**FACTS, "rows_per_unit": 4})
     assert "at most 4 rows" in many.statement() and "not checked" in many.statement()
+    assert "has at most 1 row; further" in made(facts={**FACTS, "bounded": True}).statement()
 
 
 def with_event(**changes):

@@ -149,7 +149,7 @@ class TableGenerator:
         said = (
             *self._mechanism(),
             f"The generator, and every row it makes, satisfies {self.guarantee}.",
-            f"One {self.guarantee.privacy_unit} has at most {self.facts['rows_per_unit']} rows; "
+            f"One {self.guarantee.privacy_unit} has at most {self._rows_of_one()}; "
             + (
                 "further rows were left out."
                 if self.facts["bounded"]
@@ -161,6 +161,10 @@ class TableGenerator:
             *(f"{note[0].upper()}{note[1:]}." for note in self.notes),
         )
         return " ".join(sentence for sentence in said if sentence)
+
+    def _rows_of_one(self) -> str:
+        rows = self.facts["rows_per_unit"]
+        return f"{rows} row" if rows == 1 else f"{rows} rows"
 
     def _mechanism(self) -> tuple[str, str]:
         """Return what was done to the private table, in sentences."""

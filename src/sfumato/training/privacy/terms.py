@@ -9,9 +9,9 @@ from sfumato.errors import InvalidParameterError
 from sfumato.ledger.account import Account
 from sfumato.training import distributed
 
-__all__ = ["privacy_unit_of"]
+__all__ = ["ROW_UNITS", "privacy_unit_of"]
 
-_ROWS = ("example", "row", "label")  # units that are one row each
+ROW_UNITS = ("example", "row", "label")  # units that are one row each
 
 
 def privacy_unit_of(given: str | None, account: Account | None, *, by_owner: bool) -> str:
@@ -24,7 +24,7 @@ def privacy_unit_of(given: str | None, account: Account | None, *, by_owner: boo
             f"privacy_unit={given!r} was given, but account {account.name!r} protects one {stated!r}. Leave "
             "it out, or use an account of that unit."
         )
-    if given is None and not by_owner and stated not in _ROWS:
+    if given is None and not by_owner and stated not in ROW_UNITS:
         raise InvalidParameterError(
             f"account {account.name!r} protects one {stated!r}, but it is not known whose the rows are. Pass "
             f"owners=..., or privacy_unit={stated!r} if each row is another {stated}."
