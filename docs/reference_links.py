@@ -59,7 +59,7 @@ def targets() -> dict[str, str]:
         for name in (name for name in names if name not in FOREIGN):
             target = f"sfumato.{room}.{name}"
             known |= dict.fromkeys((f"sf.{room}.{name}", target), target)
-            if name[0].isupper() and homes[name] == 1:  # `train` alone may be any word
+            if homes[name] == 1 and (name[0].isupper() or "_" in name):  # `train` alone may be any word
                 known[name] = target
     known |= {f"sf.{name}": target for name, target in shortcuts().items()}
     return known | {"PrivateData": "sfumato.PrivateData"}

@@ -287,7 +287,7 @@ def shown_names(room: str) -> list[str]:
 def check_site(site: Path) -> None:
     """Check that guides link to the reference, pages need no other host, and notebooks are there."""
     assert (
-        'href="reference/training.html#sfumato.training.PoissonSampling"'
+        'href="reference/training.html#sfumato.training.PrivateGradients"'
         in (site / "training.html").read_text()
     )
     loaded = re.compile(r"<(?:script|img|iframe)[^>]+src=\"?https?:|<link[^>]+stylesheet[^>]+href=\"?https?:")
