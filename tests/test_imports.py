@@ -56,6 +56,9 @@ STARTS = {
         "pyarrow",
         "scipy",
     },
+    "doctor": {"opendp", "scipy"},
+    "doctor --ledger ledger.db": {"opendp", "scipy", "sqlalchemy"},
+    "completion bash": {"scipy"},
     "train --help": {"scipy"},
     "audit --help": {"scipy"},
 }

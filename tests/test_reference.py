@@ -284,13 +284,26 @@ def shown_names(room: str) -> list[str]:
     return [f"sfumato.{room}.{name}" for name in ours]
 
 
+def check_site(site: Path) -> None:
+    """Check that guides link to the reference, pages need no other host, and notebooks are there."""
+    assert (
+        'href="reference/training.html#sfumato.training.PoissonSampling"'
+        in (site / "training.html").read_text()
+    )
+    loaded = re.compile(r"<(?:script|img|iframe)[^>]+src=\"?https?:|<link[^>]+stylesheet[^>]+href=\"?https?:")
+    assert [page.name for page in site.rglob("*.html") if loaded.search(page.read_text())] == []
+    tutorials = {page.stem for page in (ROOT / "docs" / "tutorials").glob("*.md")}
+    assert {notebook.stem for notebook in (site / "tutorials").glob("*.ipynb")} == tutorials
+
+
 def test_the_pages_are_built_without_warnings_and_show_every_public_name(tmp_path: Path):
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path]
     built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert built.returncode == 0, built.stdout + built.stderr
     for room in ROOMS:
-        html = (tmp_path / page_of(room).replace(".md", "/index.html")).read_text()
+        html = (tmp_path / page_of(room).replace(".md", ".html")).read_text()
         assert [name for name in shown_names(room) if f'id="{name}"' not in html] == []
         assert "&gt;&gt;&gt; " not in re.sub(
             r"<pre>.*?</pre>", "", html, flags=re.DOTALL
         )  # doctests are code
+    check_site(tmp_path)

@@ -60,3 +60,30 @@ def test_a_folder_without_a_generator_is_told(tmp_path):
     (tmp_path / "generator.json").write_text(json.dumps({**facts, "kind": "Other"}))
     with pytest.raises(InvalidParameterError, match="holds no generator"):
         ImageGenerator.load(tmp_path)
+
+
+def test_the_card_of_a_loaded_generator_is_that_of_the_generator(tmp_path):
+    before = made(account="clinic", findings=("All images are alike.",))
+    before.save(tmp_path)
+    assert ImageGenerator.load(tmp_path).card().to_json() == before.card().to_json()
+    assert before.card().guarantee == PROMISE and "All images are alike." in before.card().to_markdown()
+    assert not made(study_note="for study only: the noise was seeded").card().protects
+
+
+@pytest.mark.parametrize("change", ["guarantee", "weights"])
+def test_a_changed_generator_is_refused(tmp_path, change):
+    made().save(tmp_path)
+    facts = json.loads((tmp_path / "generator.json").read_text())
+    if change == "guarantee":
+        facts["guarantee"]["epsilon"] = 0.1
+        (tmp_path / "generator.json").write_text(json.dumps(facts))
+    else:
+        weights = torch.load(tmp_path / "generator.pt", weights_only=True)
+        torch.save({name: value + 1 for name, value in weights.items()}, tmp_path / "generator.pt")
+    with pytest.raises(InvalidParameterError, match="changed"):
+        ImageGenerator.load(tmp_path)
+
+
+def test_a_notebook_shows_a_generator_and_names_are_text():
+    shown = made(method="<script>", account="<script>")._repr_html_()
+    assert "<script" not in shown and "It learned." in shown

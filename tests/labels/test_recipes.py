@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import math
 from dataclasses import replace
 
 import pytest
@@ -55,6 +56,13 @@ def test_a_recipe_is_for_all_rows_and_classes_of_its_data(digits, method):
     assert made.method.classes == digits.num_classes and made.method.epsilon == 1.0
     assert (made.learner is None) == isinstance(made.method, NoisyGradients)
     assert made.learner is None or isinstance(made.learner, Learner)
+
+
+@pytest.mark.parametrize("method", ["clusters", "multi-stage"])
+def test_few_rows_are_passed_often_enough_to_learn_from(digits, method):
+    learner = recipe(digits, method, epsilon=1.0, delta=1e-4, seed=1).learner
+    batches = math.ceil(digits.public_size / learner.batch_size)
+    assert 300 <= learner.epochs * batches < 300 + batches
 
 
 def state(made):

@@ -186,6 +186,15 @@ def test_the_promise_is_told_in_words_for_every_relation(ledger: Ledger, relatio
     assert "no protection to be relied on" in told("four", 21.0)
 
 
+def test_an_account_whose_unit_is_a_label_says_so_in_plain_words(ledger: Ledger) -> None:
+    account = ledger.open(
+        "labels", privacy_unit="label", budget=Budget(epsilon=1, delta=0), relation=Relation.REPLACE_LABEL
+    )
+    text = _words(account.statement())
+    assert "as likely with any one label as with another in its place" in text
+    assert "label of any one label" not in text
+
+
 def test_the_fixed_plan_is_tighter_and_carries_its_condition_and_theorem(new_account: New) -> None:
     statement = _trained(new_account(epsilon=3, delta=1e-6)).statement()
     assert statement.fixed_plan is not None

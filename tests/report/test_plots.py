@@ -44,6 +44,17 @@ def test_a_tradeoff_is_drawn_over_the_logarithm_of_epsilon():
     assert axes.get_xscale() == "log" and "epsilon" in axes.get_xlabel()
 
 
+@pytest.mark.parametrize(
+    ("places", "written"),
+    [((0.5, 1, 2), ["0.5", "1", "2"]), ((0.1, 1.0, 1.01), None), ((0, 1, 4), ["1", "4"])],
+)
+def test_values_of_a_logarithmic_axis_are_written_as_they_are_where_there_is_room(places, written):
+    axes = plot_tradeoff({"DP-SGD": dict.fromkeys(places, 0.9)}).axes[0]
+    axes.figure.draw_without_rendering()
+    found = [label.get_text() for label in axes.get_xticklabels()]
+    assert found == written if written else any("10^" in label for label in found)
+
+
 def test_bars_points_and_pictures_are_drawn():
     assert len(plot_bars({"a": [1.0, 2.0], "b": 3.0}, title="T", y_label="y").axes[0].patches) == 2
     assert len(plot_scatter({"real": [(0, 1)], "none": []}, title="T").axes[0].collections) == 2

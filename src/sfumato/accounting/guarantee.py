@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from sfumato import _check
+from sfumato import _check, _notebook
 from sfumato.errors import InvalidParameterError
 
 if TYPE_CHECKING:
@@ -186,10 +186,32 @@ class Guarantee:
             "text": str(self),
         }
 
+    def shown(self) -> dict[str, str]:
+        """Return the four facts as people read them: epsilon and delta are rounded up.
+
+        Returns:
+            The facts, by name.
+
+        >>> Guarantee(epsilon=2.38201, delta=0, relation=Relation.ADD_REMOVE, privacy_unit="user").shown()
+        {'protected': 'one user', 'epsilon': '2.383', 'delta': '0', 'neighbors': 'add-remove'}
+        """
+        return {
+            "protected": self._who,
+            "epsilon": f"{round_up(self.epsilon):g}",
+            "delta": f"{round_up(self.delta):g}",
+            "neighbors": self.relation.value,
+        } | ({} if self.public_fact is None else {"taken as public": self.public_fact})
+
+    def _repr_html_(self) -> str:
+        return _notebook.panel("Guarantee", _notebook.facts(self.shown()))
+
+    @property
+    def _who(self) -> str:
+        return self.privacy_unit if self.privacy_unit.startswith("group") else f"one {self.privacy_unit}"
+
     def __str__(self) -> str:
-        who = self.privacy_unit if self.privacy_unit.startswith("group") else f"one {self.privacy_unit}"
         what = f"({round_up(self.epsilon):g}, {round_up(self.delta):g})"
-        told = f"{what}-differential privacy for {who}, {self.relation.value} neighbors"
+        told = f"{what}-differential privacy for {self._who}, {self.relation.value} neighbors"
         return told if self.public_fact is None else f"{told}; {self.public_fact}"
 
 

@@ -12,13 +12,13 @@ Unit       Sampling is Poisson: each unit is in each batch independently. Shuffl
 
 from dataclasses import dataclass
 
-from sfumato import _check
+from sfumato import _check, _notebook
 from sfumato.accounting import events
 from sfumato.accounting.calibrate import calibrate, calibrate_count
 from sfumato.accounting.default_delta import delta_or_default
 from sfumato.accounting.events import DpEvent
 from sfumato.accounting.extremes import in_floats
-from sfumato.accounting.guarantee import Guarantee, Relation
+from sfumato.accounting.guarantee import Guarantee, Relation, round_up
 from sfumato.accounting.price import Price, price
 from sfumato.errors import InvalidParameterError
 
@@ -69,6 +69,17 @@ class Plan:
         return events.dp_sgd(
             noise_multiplier=self.noise_multiplier, sampling_rate=self.sampling_rate, steps=self.steps
         )
+
+    def _repr_html_(self) -> str:
+        own: dict[str, object] = {
+            "noise multiplier": f"{-round_up(-self.noise_multiplier, 6):g}",
+            "sampling rate": f"{round_up(self.sampling_rate, 6):g}",
+            "steps": self.steps,
+            "public size": self.public_size,
+            "cost": "together with what was spent before" if self.given is not None else None,
+        }
+        title = "Plan: nothing is spent yet"
+        return _notebook.panel(title, _notebook.facts({**own, **self.price.shown()}))
 
     def guarantee(self, privacy_unit: str = "example") -> Guarantee:
         """Return the guarantee of this plan.

@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sfumato import _check
+from sfumato import _check, _notebook
 from sfumato.accounting import composition, events, gaussian, integer_noise, pld, rdp, zcdp
 from sfumato.accounting.events import DpEvent, ParallelDpEvent
 from sfumato.accounting.extremes import in_floats
@@ -128,6 +128,23 @@ class Price:
         return Guarantee(
             epsilon=self.upper, delta=self.delta, relation=self.relation, privacy_unit=privacy_unit
         )
+
+    def shown(self) -> dict[str, str]:
+        """Return the price as people read it: costs are rounded up, the lower end down.
+
+        Returns:
+            The facts, by name.
+        """
+        return {
+            "epsilon": f"at most {round_up(self.upper):g}, at least {-round_up(-self.lower):g}",
+            "delta": f"{round_up(self.delta):g}",
+            "neighbors": self.relation.value,
+            "accountant": self.accountant.value,
+            "theorem": self.theorem,
+        }
+
+    def _repr_html_(self) -> str:
+        return _notebook.panel("Price", _notebook.facts(self.shown()))
 
     def __str__(self) -> str:
         return f"epsilon {round_up(self.upper):g} at delta {self.delta:g} ({self.accountant.value})"

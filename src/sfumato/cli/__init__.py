@@ -20,10 +20,13 @@ def main() -> None:
         import typer.main
 
         from sfumato.cli.app import app
+        from sfumato.cli.completion import prepare
+        from sfumato.cli.mistakes import help_instead, told
         from sfumato.cli.repeated_options import require_once
         from sfumato.cli.show import show_error
         from sfumato.cli.wording import in_options, options_of
 
+    prepare()
     root = typer.main.get_command(app)
     try:
         require_once(root, sys.argv[1:])
@@ -32,10 +35,10 @@ def main() -> None:
         said = getattr(error, "in_options", None) or str(error)
         show_error(in_options(said, options_of(root, sys.argv[1:])))
     except click.UsageError as error:
-        if not error.format_message():  # nothing was asked, and the help has been shown
-            sys.exit(2)
-        asked = error.ctx.command_path if error.ctx is not None else "sfumato"
-        show_error(f"{error.format_message().rstrip('.')}. `{asked} --help` shows what it takes.")
+        if (page := help_instead(error)) is None:
+            show_error(told(error))
+        else:
+            click.echo(page)
     except click.Abort:
         show_error("interrupted.")
     sys.exit(2)

@@ -10,29 +10,73 @@ from sfumato import _check
 from sfumato.accounting import Accountant, Plan, Price, Relation, dp_sgd, plan, price
 from sfumato.accounting.default_delta import delta_note
 from sfumato.accounting.events import DpEvent, from_json
-from sfumato.cli import audit, federate, fit, ledger, pate, reproduce, stats, synthesize, train
+from sfumato.cli import (
+    audit,
+    card,
+    completion,
+    federate,
+    fit,
+    ledger,
+    pate,
+    reproduce,
+    stats,
+    synthesize,
+    train,
+)
+from sfumato.cli.completion_values import accounts
+from sfumato.cli.doctor import command as doctor
+from sfumato.cli.help_pages import LEARNING, LEDGER, PRIVACY, App
 from sfumato.cli.options import Delta, Json, Relations
+from sfumato.cli.project import init
 from sfumato.cli.show import show_facts, waiting
 from sfumato.errors import InvalidParameterError
 
 __all__ = ["app"]
 
-app = typer.Typer(
+app = App(
     name="sfumato",
-    help="Differential privacy under one ledger: what would it cost, what was spent, may I?",
-    no_args_is_help=True,
-    add_completion=False,
+    help="Learn from private data with differential privacy, and keep one ledger of what it cost.",
     pretty_exceptions_enable=False,
 )
-app.add_typer(ledger.app, name="ledger")
-app.command("train")(train.command)
-app.command("pate")(pate.command)
-app.command("synthesize")(synthesize.command)
-app.command("federate")(federate.command)
-app.command("stats")(stats.command)
-app.command("fit")(fit.command)
-app.command("audit")(audit.command)
-app.command("reproduce")(reproduce.command)
+
+_START = "Start"
+_PUBLISH = "Publish from a file or a database"
+_LEARN = "Learn"
+_SPEND = "Cost and budget"
+_CHECK = "Check"
+
+# The example of each command is one of those of docs/cli.md, which are run by the tests.
+app.command("init", rich_help_panel=_START, epilog="sfumato init study --privacy-unit client_id")(
+    init.command
+)
+app.command("doctor", rich_help_panel=_START, epilog="sfumato doctor")(doctor.command)
+app.command("completion", rich_help_panel=_START, epilog="sfumato completion bash")(completion.command)
+app.command(
+    "stats",
+    rich_help_panel=_PUBLISH,
+    epilog="sfumato stats people.csv mean age --type age=number --bounds 18 100 --epsilon 0.1",
+)(stats.command)
+app.command(
+    "fit",
+    rich_help_panel=_PUBLISH,
+    epilog="sfumato fit people.csv theil-sen --target income --feature age --type income=number "
+    "--type age=number --feature-bounds 18 100 --target-bounds 0 5000 --epsilon 1 --out line.json",
+)(fit.command)
+app.command("train", rich_help_panel=_LEARN, epilog="sfumato train digits --epsilon 3")(train.command)
+app.command("pate", rich_help_panel=_LEARN, epilog="sfumato pate digits --teachers 20 --epsilon 8")(
+    pate.command
+)
+app.command(
+    "synthesize",
+    rich_help_panel=_LEARN,
+    epilog="sfumato synthesize digits --method mixtures --epsilon 10 --out digits-made",
+)(synthesize.command)
+app.command(
+    "federate",
+    rich_help_panel=_LEARN,
+    epilog="sfumato federate digits --epsilon 8 --clients 100 --rounds 5 --report federation.html",
+)(federate.command)
+app.add_typer(ledger.app, name="ledger", rich_help_panel=_SPEND)
 
 
 def _version(asked: bool) -> None:
@@ -50,21 +94,30 @@ def _root(
     pass
 
 
-@app.command()
+_MULTIPLIER = "The standard deviation of the noise, divided by the clip norm."
+_RATE = "The chance that a unit is in one batch, above 0 and at most 1."
+_STEPS = "How many noisy updates the run has."
+
+
+@app.command(
+    rich_help_panel=_SPEND,
+    epilog="sfumato account --noise-multiplier 1.1 --sampling-rate 0.01 --steps 1000 --delta 1e-5",
+)
 def account(
     *,
     delta: Delta,
-    noise_multiplier: Annotated[float | None, typer.Option(help="Noise stddev over clip norm.")] = None,
-    sampling_rate: Annotated[float, typer.Option(help="Chance that a unit is in one batch.")] = 1.0,
-    steps: Annotated[int, typer.Option(help="Noisy updates in the run.")] = 1,
+    noise_multiplier: Annotated[float | None, typer.Option(help=_MULTIPLIER)] = None,
+    sampling_rate: Annotated[float, typer.Option(help=_RATE)] = 1.0,
+    steps: Annotated[int, typer.Option(help=_STEPS)] = 1,
     event: Annotated[
-        str | None, typer.Option(help="Any event as JSON, in place of the three flags above.")
+        str | None,
+        typer.Option(help="Any event as JSON, in place of noise multiplier, sampling rate and steps."),
     ] = None,
     relation: Relations = Relation.ADD_REMOVE.value,
     accountant: Annotated[
-        Accountant | None, typer.Option(help="Which accountant; the tightest one if not said.")
+        Accountant | None, typer.Option(help="Which accountant computes the cost. Default: the tightest one.")
     ] = None,
-    privacy_unit: Annotated[str, typer.Option(help="Who is protected.")] = "example",
+    privacy_unit: Annotated[str, typer.Option(help="Who is protected; it is only printed.")] = "example",
     as_json: Json = False,
 ) -> None:
     """Say what a run of Poisson-sampled Gaussian steps, or any event, costs."""
@@ -97,25 +150,59 @@ def _facts(cost: Price) -> dict[str, Any]:
     }
 
 
-@app.command("plan")
+@app.command(
+    "plan",
+    rich_help_panel=_SPEND,
+    epilog="sfumato plan --epsilon 3 --public-size 60000 --expected-batch-size 1024 --epochs 30",
+)
 def plan_command(
     *,
-    epsilon: Annotated[float | None, typer.Option(help="The epsilon to meet.")] = None,
+    epsilon: Annotated[
+        float | None, typer.Option(help="The epsilon to meet.", rich_help_panel=PRIVACY)
+    ] = None,
     delta: Annotated[
         float | None,
-        typer.Option(help="The delta of the guarantee; the largest power of ten below 1 / public_size."),
+        typer.Option(
+            help="The delta of the guarantee. Default: the largest power of ten below 1 / public size.",
+            rich_help_panel=PRIVACY,
+        ),
     ] = None,
-    noise_multiplier: Annotated[float | None, typer.Option(help="Noise stddev over clip norm.")] = None,
-    sampling_rate: Annotated[float | None, typer.Option(help="Chance that a unit is in one batch.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Noisy updates in the run.")] = None,
-    public_size: Annotated[int | None, typer.Option(help="Number of units, if it is public.")] = None,
-    expected_batch_size: Annotated[float | None, typer.Option(help="Sampling rate times size.")] = None,
-    epochs: Annotated[float | None, typer.Option(help="Steps times sampling rate.")] = None,
+    noise_multiplier: Annotated[float | None, typer.Option(help=_MULTIPLIER, rich_help_panel=PRIVACY)] = None,
+    sampling_rate: Annotated[float | None, typer.Option(help=_RATE, rich_help_panel=LEARNING)] = None,
+    steps: Annotated[int | None, typer.Option(help=_STEPS, rich_help_panel=LEARNING)] = None,
+    public_size: Annotated[
+        int | None, typer.Option(help="The number of units, if it is public.", rich_help_panel=LEARNING)
+    ] = None,
+    expected_batch_size: Annotated[
+        float | None,
+        typer.Option(
+            help="The sampling rate times the public size, in place of the rate.", rich_help_panel=LEARNING
+        ),
+    ] = None,
+    epochs: Annotated[
+        float | None,
+        typer.Option(
+            help="The steps times the sampling rate, in place of the steps.", rich_help_panel=LEARNING
+        ),
+    ] = None,
     relation: Relations = Relation.ADD_REMOVE.value,
     ledger_at: Annotated[
-        str | None, typer.Option("--ledger", help="Fit the run into what an account of this ledger has left.")
+        str | None,
+        typer.Option(
+            "--ledger",
+            help="Fit the run into what an account of this ledger has left.",
+            rich_help_panel=LEDGER,
+        ),
     ] = None,
-    name: Annotated[str | None, typer.Option("--account", help="The account in that ledger.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--account",
+            help="The account in that ledger.",
+            rich_help_panel=LEDGER,
+            autocompletion=accounts,
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Find the one of epsilon, noise, sampling rate and steps that is not given. Nothing is spent."""
@@ -150,3 +237,10 @@ def _plan_facts(found: Plan) -> dict[str, Any]:
         "steps": found.steps,
     }
     return settings | _facts(found.price)
+
+
+app.command("audit", rich_help_panel=_CHECK, epilog="sfumato audit runs/audited")(audit.command)
+app.command(
+    "card", rich_help_panel=_CHECK, epilog="sfumato card --ledger ledger.db --account people --release 1"
+)(card.command)
+app.command("reproduce", rich_help_panel=_CHECK, epilog="sfumato reproduce --list")(reproduce.command)

@@ -38,16 +38,22 @@ _MOST_ROWS = 10_000  # of each group that the membership attack compares
 
 
 def command(
-    run: Annotated[str, typer.Argument(help="The folder of a run that is finished.")],
+    run: Annotated[
+        str, typer.Argument(help="The folder of a finished run, as --folder of sfumato train named it.")
+    ],
     *,
     membership: Annotated[
         bool, typer.Option(help="Compare rows that were trained on with test rows, by their loss.")
     ] = True,
-    report: Annotated[str | None, typer.Option(help="Write the page here; audit.html in the folder.")] = None,
+    report: Annotated[
+        str | None, typer.Option(help="Write the page here. Default: audit.html in the folder.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Attack a run: its claim beside what attacks prove, as a page. Exits with 1 if the claim is false, and
-    with 3 if the run has no canaries, so that nothing was audited."""
+    """Attack a run: show its claim beside what attacks prove, and write a page.
+
+    Exits with 1 if the claim is false, and with 3 if the run has no canaries, so that nothing was audited.
+    """
     require_torch()
     facts, claim, planted = _finished(run)
     from sfumato.audit.audit_page import audit_report

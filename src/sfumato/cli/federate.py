@@ -11,6 +11,7 @@ import typer
 from sfumato._torch import require_torch
 from sfumato.cli.federation_settings import FederationSettings
 from sfumato.cli.flags import give_flags
+from sfumato.cli.help_pages import OUTPUT
 from sfumato.cli.options import Json
 
 __all__ = ["command"]
@@ -31,11 +32,17 @@ def command(**given: Any) -> None:
 give_flags(
     command,
     FederationSettings,
-    data="digits, mnist, fashion-mnist or shakespeare.",
+    data="What to learn from: digits, mnist, fashion-mnist or shakespeare.",
+    names=("digits", "mnist", "fashion-mnist", "shakespeare"),
     more={
         "resume": (
             Annotated[
-                bool, typer.Option("--resume", help="Continue the run in --folder, which keeps its settings.")
+                bool,
+                typer.Option(
+                    "--resume",
+                    help="Continue the run in --folder, which keeps its settings.",
+                    rich_help_panel=OUTPUT,
+                ),
             ],
             False,
         ),

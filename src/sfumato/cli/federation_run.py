@@ -19,6 +19,7 @@ from sfumato.cli.before_run import take_places
 from sfumato.cli.devices import device_named
 from sfumato.cli.federation_settings import FederationSettings
 from sfumato.cli.places import account_at
+from sfumato.cli.project.defaults import in_environment
 from sfumato.cli.settings import kept, require_same
 from sfumato.cli.show import show_facts, show_text, waiting
 from sfumato.datasets import Dataset, load
@@ -53,7 +54,7 @@ _ADAM_RATE: Final = 0.01
 
 def run(said: FederationSettings, *, resume: bool, as_json: bool) -> None:
     """Train as the flags and the defaults of the data set say, and show the result."""
-    settings = _resumed(said) if resume else said
+    settings = _resumed(said) if resume else in_environment(said)
     if settings.data is None:
         raise InvalidParameterError("pass what to learn from: `sfumato federate digits --epsilon 8`.")
     recipe = federation_recipe(settings.data)

@@ -10,7 +10,10 @@ import typer
 
 from sfumato import _json
 from sfumato.accounting import Relation
-from sfumato.cli.options import AccountName, ChargedTo, Json, PrivacyUnit, Relations, Source, Typed
+from sfumato.cli.completion_values import among
+from sfumato.cli.help_pages import LEARNING, OUTPUT, PRIVACY, YOUR_DATA
+from sfumato.cli.options import AccountName, ChargedTo, Json, PrivacyUnit, Purpose, Relations, Source, Typed
+from sfumato.cli.project.defaults import choose
 from sfumato.cli.releases import model_facts, require_place
 from sfumato.cli.show import show_facts, waiting
 from sfumato.cli.stats import charged, named_values, opened
@@ -34,28 +37,69 @@ class Model(StrEnum):
 
 def command(
     source: Source,
-    model: Annotated[Model, typer.Argument(help="What to fit.", show_default=False)],
+    model: Annotated[Model, typer.Argument(help="The model to fit.", show_default=False)],
     *,
-    target: Annotated[str, typer.Option(help="The column to predict.")],
+    target: Annotated[str, typer.Option(help="The column to predict.", rich_help_panel=YOUR_DATA)],
     feature: Annotated[
-        list[str] | None, typer.Option(help="A column to predict from; repeat for more. All numbers if none.")
+        list[str] | None,
+        typer.Option(
+            help="A column to predict from; repeat for more. Default: all columns of numbers.",
+            rich_help_panel=YOUR_DATA,
+        ),
     ] = None,
-    epsilon: Annotated[float, typer.Option(help="What the fit may cost.")],
+    epsilon: Annotated[float, typer.Option(help="What the fit may cost, above 0.", rich_help_panel=PRIVACY)],
     delta: Annotated[
-        float, typer.Option(help="The delta of the guarantee; 0 where a model can be pure.")
+        float,
+        typer.Option(
+            help="The delta of the guarantee. ada-ssp and tukey-em need one above 0.", rich_help_panel=PRIVACY
+        ),
     ] = 0.0,
-    clip_norm: Annotated[float | None, typer.Option(help="Public bound on the norm of a row.")] = None,
-    label: Annotated[list[str] | None, typer.Option(help="A class of the target; repeat for all.")] = None,
-    method: Annotated[str | None, typer.Option(help="Of logistic regression: objective, output.")] = None,
-    feature_bounds: Annotated[tuple[float, float] | None, typer.Option(help="Public bounds of x.")] = None,
-    target_bounds: Annotated[tuple[float, float] | None, typer.Option(help="Public bounds of y.")] = None,
+    clip_norm: Annotated[
+        float | None,
+        typer.Option(
+            help="Of logistic-regression and ada-ssp: a public bound on the norm of a row of features.",
+            rich_help_panel=PRIVACY,
+        ),
+    ] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Of logistic-regression: a class of the target; repeat for all.", rich_help_panel=YOUR_DATA
+        ),
+    ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            help="Of logistic-regression: what noise is added to, objective or output.",
+            rich_help_panel=LEARNING,
+            autocompletion=among("objective", "output"),
+        ),
+    ] = None,
+    feature_bounds: Annotated[
+        tuple[float, float] | None,
+        typer.Option(
+            help="Of lines: public bounds of the feature.",
+            rich_help_panel=YOUR_DATA,
+            metavar="LOWER UPPER",
+        ),
+    ] = None,
+    target_bounds: Annotated[
+        tuple[float, float] | None,
+        typer.Option(
+            help="Of lines and ada-ssp: public bounds of the target.",
+            rich_help_panel=YOUR_DATA,
+            metavar="LOWER UPPER",
+        ),
+    ] = None,
     type_of: Typed = None,
     privacy_unit: PrivacyUnit = None,
     relation: Relations = Relation.ADD_REMOVE.value,
     ledger: ChargedTo = None,
     account: AccountName = None,
-    purpose: Annotated[str | None, typer.Option(help="Why; it is recorded.")] = None,
-    out: Annotated[str | None, typer.Option(help="Write the coefficients here, as JSON.")] = None,
+    purpose: Purpose = None,
+    out: Annotated[
+        str | None, typer.Option(help="Write the coefficients here, as JSON.", rich_help_panel=OUTPUT)
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Fit a small model to private data and show its coefficients with their guarantee."""
@@ -70,10 +114,11 @@ def command(
         "delta": delta or None,
     }
     said = {name: value for name, value in given.items() if value is not None}
-    payer = charged(ledger, account)
-    require_place(out, suffixes=(), others=(source, ledger))
+    chosen = choose(source, ledger=ledger, account=account, privacy_unit=privacy_unit, types=type_of)
+    payer = charged(chosen.ledger, chosen.account)
+    require_place(out, suffixes=(), others=(source, chosen.ledger))
     kind = _kind(model, {"epsilon": epsilon, "relation": relation} | said)
-    table = opened(source, privacy_unit, 1, type_of)
+    table = opened(source, chosen.privacy_unit, 1, chosen.types)
     if label:
         said["classes"] = named_values(table, target, tuple(label))
     if feature and (target in feature or len(set(feature)) < len(feature)):

@@ -2,7 +2,6 @@
 """The commands `sfumato ledger init|show|grant|verify|statement`, and planning within an account."""
 
 import json
-import os
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,7 +9,10 @@ import typer
 from sfumato import _json
 from sfumato.accounting import Guarantee, Plan, Relation, dp_sgd, plan
 from sfumato.accounting.default_delta import delta_note
-from sfumato.cli.options import DEFAULT_LEDGER, Json, LedgerAt, Name, Relations
+from sfumato.cli.completion_values import accounts
+from sfumato.cli.help_pages import App
+from sfumato.cli.options import Json, LedgerAt, Name, Relations
+from sfumato.cli.project.defaults import charged_to, ledger_at
 from sfumato.cli.show import show_facts, show_table, show_text, waiting
 from sfumato.errors import InvalidParameterError
 from sfumato.ledger import Account, Budget, ReleaseRecord
@@ -22,24 +24,29 @@ __all__ = ["app", "plan_within"]
 
 _ANY_DELTA = 1e-6  # of a plan of which only the sizes are read
 
-app = typer.Typer(help="The durable record of what was spent.", no_args_is_help=True)
+app = App(help="Keep the durable record of what was spent: accounts, budgets and releases.")
 
 
-@app.command()
+@app.command(
+    epilog="sfumato ledger init credit --privacy-unit client_id --epsilon 3 --delta 1e-6 "
+    "--relation add-remove"
+)
 def init(
     name: Name,
     *,
-    privacy_unit: Annotated[str, typer.Option(help="Who is protected: example, user, a column name.")],
-    epsilon: Annotated[float, typer.Option(help="The most that may be spent.")],
+    privacy_unit: Annotated[
+        str, typer.Option(help="Who is protected: the name of a column, or a word such as example.")
+    ],
+    epsilon: Annotated[float, typer.Option(help="The epsilon of the budget: the most that may be spent.")],
     delta: Annotated[float, typer.Option(help="The delta of the budget; 0 for pure differential privacy.")],
     relation: Relations = Relation.ADD_REMOVE.value,
-    ledger: LedgerAt = DEFAULT_LEDGER,
+    ledger: LedgerAt = None,
     as_json: Json = False,
 ) -> None:
     """Open an account with a budget, in a new ledger or one that exists."""
     from sfumato.ledger import Ledger  # brings the database
 
-    account = Ledger(ledger).open(
+    account = Ledger(ledger_at(ledger)).open(
         name,
         privacy_unit=privacy_unit,
         budget=Budget(epsilon=epsilon, delta=delta),
@@ -50,11 +57,16 @@ def init(
     show_facts(f"Account {name!r}", facts, as_json=as_json)
 
 
-@app.command()
+@app.command(epilog="sfumato ledger show credit --json")
 def show(
-    name: Annotated[str | None, typer.Argument(help="One account and its releases; all, if none.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="An account, to list its releases. Default: all accounts.", autocompletion=accounts
+        ),
+    ] = None,
     *,
-    ledger: LedgerAt = DEFAULT_LEDGER,
+    ledger: LedgerAt = None,
     as_json: Json = False,
 ) -> None:
     """Show the accounts of a ledger, or one account's releases."""
@@ -72,14 +84,16 @@ def show(
     show_table("Releases", [_release_row(release) for release in releases])
 
 
-@app.command()
+@app.command(
+    epilog='sfumato ledger grant credit --epsilon 1 --delta 0 --reason "second study, approved by the board"'
+)
 def grant(
     name: Name,
     *,
     epsilon: Annotated[float, typer.Option(help="Added to the budget's epsilon.")] = 0.0,
     delta: Annotated[float, typer.Option(help="Added to the budget's delta.")] = 0.0,
-    reason: Annotated[str, typer.Option(help="Why; it is recorded.")],
-    ledger: LedgerAt = DEFAULT_LEDGER,
+    reason: Annotated[str, typer.Option(help="Why the budget is raised; the ledger keeps it.")],
+    ledger: LedgerAt = None,
     as_json: Json = False,
 ) -> None:
     """Raise the budget of an account."""
@@ -88,13 +102,13 @@ def grant(
     show_facts(f"Account {name!r}", _account_facts(account), as_json=as_json)
 
 
-@app.command()
+@app.command(epilog="sfumato ledger verify --ledger ledger.db")
 def verify(
     *,
     head: Annotated[
         str | None, typer.Option(help="COUNT:HASH as a statement printed it: all of it must still be there.")
     ] = None,
-    ledger: LedgerAt = DEFAULT_LEDGER,
+    ledger: LedgerAt = None,
     as_json: Json = False,
 ) -> None:
     """Check every row and the chain of hashes that ties them together."""
@@ -110,8 +124,8 @@ def verify(
     show_facts(f"Ledger {book.location}", facts, as_json=as_json)
 
 
-@app.command()
-def statement(name: Name, *, ledger: LedgerAt = DEFAULT_LEDGER, as_json: Json = False) -> None:
+@app.command(epilog="sfumato ledger statement credit")
+def statement(name: Name, *, ledger: LedgerAt = None, as_json: Json = False) -> None:
     """Write the paragraphs for an auditor."""
     account = _existing(ledger).account(name)
     with waiting("Writing"):
@@ -123,6 +137,7 @@ def plan_within(
     ledger: str | None, name: str | None, epsilon: float | None, delta: float | None, terms: dict[str, Any]
 ) -> Plan:
     """Find the least noise of a run that an account would still admit; its budget gives epsilon and delta."""
+    ledger, name = charged_to(ledger, name)
     if ledger is None or name is None:
         raise InvalidParameterError("give both --ledger and --account to plan within an account, or neither.")
     if epsilon is not None or delta is not None or terms["noise_multiplier"] is not None:
@@ -147,11 +162,11 @@ def plan_within(
     )
 
 
-def _existing(location: str) -> "Ledger":
+def _existing(location: str | None) -> "Ledger":
     """Open a ledger that exists: asking about one must not make one."""
     from sfumato.ledger import Ledger
 
-    return Ledger(os.fspath(location), create=False)
+    return Ledger(ledger_at(location), create=False)
 
 
 def _account_facts(account: Account) -> dict[str, Any]:

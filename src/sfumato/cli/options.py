@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The flags that several commands share, each spelled and explained once."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from sfumato.accounting import Relation
+from sfumato.cli.completion_values import accounts, relations
+from sfumato.cli.help_pages import LEDGER, OUTPUT, PRIVACY, YOUR_DATA
+from sfumato.cli.project.defaults import DEFAULT_LEDGER, LEDGER_VARIABLE
 
 __all__ = [
     "AccountName",
@@ -16,28 +18,57 @@ __all__ = [
     "LedgerAt",
     "Name",
     "PrivacyUnit",
+    "Purpose",
     "Relations",
     "Source",
     "Typed",
 ]
 
-Delta = Annotated[float, typer.Option(help="The delta of the guarantee, above 0 and at most 0.1.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-Relations = Annotated[
-    str, typer.Option("--relation", help="Neighbors: " + ", ".join(r.value for r in Relation) + ".")
+Delta = Annotated[
+    float,
+    typer.Option(help="The delta of the guarantee, above 0 and at most 0.1.", rich_help_panel=PRIVACY),
 ]
-LedgerAt = Annotated[
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.", rich_help_panel=OUTPUT)]
+Relations = Annotated[
     str,
     typer.Option(
+        "--relation",
+        help="Which data sets count as neighbors: " + ", ".join(r.value for r in Relation) + ".",
+        rich_help_panel=PRIVACY,
+        autocompletion=relations,
+    ),
+]
+LedgerAt = Annotated[
+    str | None,
+    typer.Option(
         "--ledger",
-        envvar="SFUMATO_LEDGER",
-        help="Where the ledger is: a file, or a postgresql:// address.",
+        envvar=LEDGER_VARIABLE,
+        help=f"Where the ledger is: a file, or a postgresql:// address. Default: that of sfumato.toml, else "
+        f"{DEFAULT_LEDGER}.",
+        rich_help_panel=LEDGER,
     ),
 ]
 ChargedTo = Annotated[
-    str | None, typer.Option("--ledger", help="Charge it to an account of this ledger, which must exist.")
+    str | None,
+    typer.Option(
+        "--ledger",
+        help="Charge it to an account of this ledger, which must exist. Default: that of sfumato.toml.",
+        rich_help_panel=LEDGER,
+    ),
 ]
-AccountName = Annotated[str | None, typer.Option("--account", help="The account in that ledger.")]
+AccountName = Annotated[
+    str | None,
+    typer.Option(
+        "--account",
+        help="The account in that ledger. Default: that of sfumato.toml.",
+        rich_help_panel=LEDGER,
+        autocompletion=accounts,
+    ),
+]
+Purpose = Annotated[
+    str | None,
+    typer.Option("--purpose", help="What it is for; the account keeps it.", rich_help_panel=LEDGER),
+]
 Source = Annotated[
     str,
     typer.Argument(
@@ -54,11 +85,19 @@ Typed = Annotated[
         "Types: number, integer, text, boolean, date, timestamp. Columns of a CSV file are text otherwise.",
         metavar="COLUMN=TYPE",
         show_default=False,
+        rich_help_panel=YOUR_DATA,
     ),
 ]
 PrivacyUnit = Annotated[
-    str | None, typer.Option(help="The column that says whose a row is; each row is a unit if not said.")
+    str | None,
+    typer.Option(
+        help="The column that says whose a row is. Default: that of sfumato.toml, else each row is a unit.",
+        rich_help_panel=YOUR_DATA,
+    ),
 ]
-Name = Annotated[str, typer.Argument(help="The name of the account: which data set.", show_default=False)]
-
-DEFAULT_LEDGER = str(Path("ledger.db"))
+Name = Annotated[
+    str,
+    typer.Argument(
+        help="The name of the account: which data set.", show_default=False, autocompletion=accounts
+    ),
+]

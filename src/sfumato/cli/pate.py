@@ -9,12 +9,13 @@ from typing import Any
 from sfumato.cli.flags import give_flags
 from sfumato.cli.options import Json
 from sfumato.cli.pate_settings import PateSettings
+from sfumato.cli.settings import PUBLIC_SETS
 
 __all__ = ["command"]
 
 DATA = (
-    "digits, breast-cancer, mnist, fashion-mnist, cifar10, credit-default or adult; or your own CSV or "
-    "Parquet file."
+    "What to learn from: digits, breast-cancer, mnist, fashion-mnist, cifar10, credit-default or adult; or "
+    "your own CSV or Parquet file."
 )
 
 
@@ -29,4 +30,10 @@ def command(**given: Any) -> None:
     pate_run.run(PateSettings(**given), as_json=as_json)
 
 
-give_flags(command, PateSettings, data=DATA, more={"as_json": (Json, False)})
+give_flags(
+    command,
+    PateSettings,
+    data=DATA,
+    names=tuple(name for name in PUBLIC_SETS if name != "shakespeare"),
+    more={"as_json": (Json, False)},
+)

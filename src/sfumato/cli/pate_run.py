@@ -14,6 +14,7 @@ from sfumato.accounting.default_delta import default_delta, delta_note
 from sfumato.cli.aggregator_flags import aggregator_of
 from sfumato.cli.pate_settings import PateSettings
 from sfumato.cli.places import account_at, begin_page, require_apart
+from sfumato.cli.project.defaults import in_project
 from sfumato.cli.show import show_facts, show_text, waiting
 from sfumato.cli.voting_data import VotingData, named_data, own_data
 from sfumato.errors import InvalidParameterError
@@ -29,6 +30,7 @@ _ROWS = ("example", "row")
 
 def run(settings: PateSettings, *, as_json: bool) -> None:
     """Ask teachers, train a student, and show the result."""
+    settings = in_project(settings)
     _require(settings)
     with waiting("Loading"):
         data = own_data(settings) if settings.is_own else named_data(settings)

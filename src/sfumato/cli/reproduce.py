@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from sfumato._torch import require_torch
+from sfumato.cli.completion_values import experiment_names
 from sfumato.cli.options import Json
 
 __all__ = ["command"]
@@ -20,9 +21,11 @@ def command(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Names of experiments, reports (r1 to r5), `all`, or Python files of your own.",
+            help="Names of experiments, reports (r1 to r5), all, or Python files of your own. "
+            "Default: list all.",
             show_default=False,
             metavar="[NAME]...",
+            autocompletion=experiment_names,
         ),
     ] = None,
     listed: Annotated[bool, typer.Option("--list", help="List the experiments, and run nothing.")] = False,
@@ -33,10 +36,11 @@ def command(
         "reproduced"
     ),
     processes: Annotated[
-        int | None, typer.Option(help="How many processes measure; one for each core if not said.", min=1)
+        int | None, typer.Option(help="How many processes measure. Default: one for each core.", min=1)
     ] = None,
     device: Annotated[
-        str | None, typer.Option(help="Where networks are trained, such as cuda; a GPU if there is one.")
+        str | None,
+        typer.Option(help="Where networks are trained, such as cuda. Default: a GPU if there is one."),
     ] = None,
     as_json: Json = False,
 ) -> None:

@@ -22,7 +22,7 @@ from sfumato import _files
 from sfumato.cli.flags import flag
 from sfumato.errors import InvalidParameterError
 
-__all__ = ["PUBLIC_SETS", "TrainSettings", "keep", "kept", "read_config", "require_same"]
+__all__ = ["PUBLIC_SETS", "TrainSettings", "checked", "keep", "kept", "read_config", "require_same"]
 
 PUBLIC_SETS = (
     "digits",
@@ -34,6 +34,17 @@ PUBLIC_SETS = (
     "adult",
     "shakespeare",
 )
+MODELS = ("linear", "mlp", "cnn", "lstm", "transformer")
+LABEL_METHODS = (
+    "clusters",
+    "altconv",
+    "dp-sgd",
+    "selfconv",
+    "selfspan",
+    "multi-stage",
+    "alibi",
+    "randomized-response",
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,45 +55,66 @@ class TrainSettings:
     """
 
     data: str | None = None  # the argument of the command
-    private: str | None = flag("What is secret: rows (the default), or labels alone.")
-    method: str | None = flag("With --private labels: clusters, altconv, dp-sgd ...; chosen by default.")
-    model: str | None = flag("linear, mlp or cnn; lstm or transformer for text.")
+    private: str | None = flag("What is secret: rows (the default), or labels alone.", "rows", "labels")
+    method: str | None = flag(
+        "With --private labels: the method. Default: the one recommended for this epsilon.",
+        *LABEL_METHODS,
+    )
+    model: str | None = flag(
+        "The network: linear, mlp or cnn; lstm or transformer for text. Default: by data set.", *MODELS
+    )
     width: int | None = None
     target: str | None = flag("Of a CSV or Parquet file: the column of labels.")
-    feature: list[str] | None = flag("Of such a file: a column to learn from; repeat.")  # noqa: RUF009
+    feature: list[str] | None = flag("Of a CSV or Parquet file: a column to learn from; repeat.")  # noqa: RUF009
     label: list[str] | None = flag("Of your own data: a class, by name; repeat for each.")  # noqa: RUF009
     classes: int | None = flag("Of your own data: the number of classes, if labels are 0, 1, 2 ...")
-    bounds: list[str] | None = flag("Public bounds of a column, as age=0:100; repeat for each.")  # noqa: RUF009
+    bounds: list[str] | None = flag("Of a CSV or Parquet file: public bounds, as age=0:100; repeat.")  # noqa: RUF009
     type: list[str] | None = flag("Of a CSV file: a column's type, as age=number; repeat.")  # noqa: RUF009
     public_size: int | None = flag("Of your own data: the number of units, or a rounded one, made public.")
-    privacy_unit: str | None = flag("Of such a file: the column that names the owner of each row.")
+    privacy_unit: str | None = flag(
+        "Of a CSV or Parquet file: the column that names the owner of each row. Default: each row is a unit."
+    )
     evaluation: str | None = flag("Data of the same kind that is NOT protected, to show the accuracy on.")
     image_size: int | None = flag("Of a folder of images: the side in pixels to which they are scaled.")
-    epsilon: float | None = flag("The epsilon to meet.")
-    delta: float | None = flag("The delta of the guarantee; the largest power of ten below 1 / public_size.")
-    noise_multiplier: float | None = flag("Noise stddev over clip norm, in place of or beside --epsilon.")
-    epochs: float | None = flag("Steps times sampling rate.")
+    epsilon: float | None = flag("The epsilon to meet. Without it, an account gives what it has left.")
+    delta: float | None = flag(
+        "The delta of the guarantee. Default: that of the account, else the largest power of ten below 1 / "
+        "public size."
+    )
+    noise_multiplier: float | None = flag(
+        "The standard deviation of the noise, divided by the clip norm. Beside --epsilon, the run stops "
+        "before it would exceed it."
+    )
+    epochs: float | None = flag("How often a unit is in a batch on average: steps times sampling rate.")
     steps: int | None = flag("How many noisy steps, in place of --epochs.")
-    expected_batch_size: float | None = flag("Sampling rate times size.")
-    clip_norm: float | None = flag("L2 bound on one unit's gradient.")
+    expected_batch_size: float | None = flag(
+        "How many units a batch has on average: sampling rate times size."
+    )
+    clip_norm: float | None = flag("The L2 bound on the gradient of one unit.")
     per_layer: bool | None = None
     relation: str | None = None
-    contribution_bound: int | None = flag("How many rows of one owner count.")
-    optimizer: str | None = flag("sgd or adam.")
-    learning_rate: float | None = flag("The optimizer's step.")
+    contribution_bound: int | None = flag(
+        "Of data with owners: how many rows of one owner count, at most. Default: 1."
+    )
+    optimizer: str | None = flag("The optimizer: sgd (the default) or adam.", "sgd", "adam")
+    learning_rate: float | None = flag("The learning rate of the optimizer. Default: by recipe.")
     momentum: float | None = None
-    ema_decay: float | None = flag("Decay of the average of weights that is returned.")
+    ema_decay: float | None = flag(
+        "The decay of the moving average of weights that is returned. Default: by recipe."
+    )
     evaluate_every: int | None = None
     checkpoint_every: int | None = None
-    audit: int | None = flag("Add this many canaries, and show what they prove beside epsilon.")
+    audit: int | None = flag("Add this many canaries, such as 1000, and show what they prove beside epsilon.")
     microbatch_size: int | None = None
-    device: str | None = flag("Where to compute: cpu, cuda, cuda:1 ...")
+    device: str | None = flag("Where to compute: cpu (the default), cuda, cuda:1 ...", "cpu", "cuda")
     engine: str | None = None
-    ledger: str | None = flag("Charge the run to an account of this ledger.")
-    account: str | None = flag("The account in that ledger.")
+    ledger: str | None = flag(
+        "Charge the run to an account of this ledger. Your own data: by default that of sfumato.toml."
+    )
+    account: str | None = flag("The account in that ledger. Your own data: by default that of sfumato.toml.")
     purpose: str | None = flag("What the run is for; the account keeps it.")
-    folder: str | None = flag("Where checkpoints, metrics and weights go.")
-    report: str | None = flag("Write a page with the curves here.")
+    folder: str | None = flag("A folder for checkpoints, metrics and weights. Default: they are not kept.")
+    report: str | None = flag("Write a page with curves, settings and statements here, as run.html.")
     seed: int | None = flag("For study only: noise from a seed protects nobody.")
 
     def over(self, below: "TrainSettings") -> "TrainSettings":
@@ -127,12 +159,14 @@ class TrainSettings:
 
 _ADAM_RATE = 0.01  # the recipes' rates are for SGD
 Kind = TypeVar("Kind", bound="_Settings")
+AnyKind = TypeVar("AnyKind")
 _KINDS: Mapping[str, tuple[tuple[type, ...], str]] = {
     "str": ((str,), "text in quotes"),
     "int": ((int,), "a whole number"),
     "float": ((int, float), "a number"),
     "bool": ((bool,), "true or false"),
     "list[str]": ((list,), "a list of texts"),
+    "dict[str, typing.Any]": ((dict,), "a table"),
 }
 
 
@@ -152,11 +186,19 @@ def read_config(path: str | Path) -> TrainSettings:
         raise InvalidParameterError(f"the file {str(path)!r} cannot be read: {error}.") from error
     except tomllib.TOMLDecodeError as error:
         raise InvalidParameterError(f"the file {str(path)!r} is not TOML: {error}.") from error
-    return _checked(found, str(path), TrainSettings)
+    return checked(found, str(path), TrainSettings)
 
 
-def _checked(found: object, where: str, kind: type[Kind]) -> Kind:
-    known = {each.name: str(each.type).removesuffix(" | None") for each in fields(kind)}
+def checked(found: object, where: str, kind: type[AnyKind]) -> AnyKind:
+    """Return settings that were read from a file; raise if a key is unknown, or a value of the wrong kind.
+
+    Args:
+        found: What was read.
+        where: The name of the file.
+        kind: The class of the settings, a dataclass whose fields may all be None.
+    """
+    declared: Any = kind
+    known = {each.name: str(each.type).removesuffix(" | None") for each in fields(declared)}
     if not isinstance(found, Mapping):
         raise InvalidParameterError(f"the file {where!r} must hold settings by name, and holds none.")
     for key, value in found.items():
@@ -220,4 +262,4 @@ def kept(folder: str | Path, kind: type[Any] = TrainSettings) -> Any:
         return kind()
     except (OSError, ValueError, RecursionError) as error:
         raise InvalidParameterError(f"the file {str(place)!r} cannot be read: {error}.") from error
-    return _checked(found, str(place), kind)
+    return checked(found, str(place), kind)

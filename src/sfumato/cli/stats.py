@@ -8,13 +8,18 @@ import typer
 
 from sfumato.accounting import Relation
 from sfumato.cli.column_types import column_types
-from sfumato.cli.options import AccountName, ChargedTo, Json, PrivacyUnit, Relations, Source, Typed
+from sfumato.cli.help_pages import OUTPUT, PRIVACY, YOUR_DATA
+from sfumato.cli.options import AccountName, ChargedTo, Json, PrivacyUnit, Purpose, Relations, Source, Typed
+from sfumato.cli.project.defaults import Chosen, choose
 from sfumato.cli.quick_start import uncollected
 from sfumato.cli.releases import require_place, show_release, write_release
 from sfumato.cli.show import show_facts, waiting
 from sfumato.errors import InvalidParameterError
 
 __all__ = ["charged", "command", "named_values", "opened"]
+
+
+_QUESTION = "The question"
 
 
 class Statistic(StrEnum):
@@ -35,36 +40,82 @@ class Statistic(StrEnum):
 
 def command(
     source: Source,
-    statistic: Annotated[Statistic, typer.Argument(help="What to ask.", show_default=False)],
+    statistic: Annotated[Statistic, typer.Argument(help="What to ask of it.", show_default=False)],
     column: Annotated[
-        str | None, typer.Argument(help="Of which column; none: count all rows.", show_default=False)
+        str | None,
+        typer.Argument(
+            help="The column to ask about. count takes none, and counts all rows then.", show_default=False
+        ),
     ] = None,
     *,
-    epsilon: Annotated[float, typer.Option(help="What the answer may cost.")],
-    delta: Annotated[float, typer.Option(help="Above 0: Gaussian noise, at this delta.")] = 0.0,
+    epsilon: Annotated[
+        float, typer.Option(help="What the answer may cost, above 0.", rich_help_panel=PRIVACY)
+    ],
+    delta: Annotated[
+        float,
+        typer.Option(help="A delta above 0 gives Gaussian noise, at this delta.", rich_help_panel=PRIVACY),
+    ] = 0.0,
     bounds: Annotated[
         tuple[float, float] | None,
-        typer.Option(help="Lower and upper bound, chosen without the data; values outside are clipped."),
+        typer.Option(
+            help="The lower and the upper bound, chosen without the data; values outside are clipped. "
+            "Default: those of the column in sfumato.toml.",
+            rich_help_panel=_QUESTION,
+            metavar="LOWER UPPER",
+        ),
     ] = None,
-    q: Annotated[list[float] | None, typer.Option("--q", help="A quantile, 0 to 1; repeat for more.")] = None,
-    edge: Annotated[list[float] | None, typer.Option(help="An edge of a bin; repeat for all.")] = None,
-    category: Annotated[list[str] | None, typer.Option(help="A public category; repeat for all.")] = None,
+    q: Annotated[
+        list[float] | None,
+        typer.Option("--q", help="A quantile, 0 to 1; repeat for more.", rich_help_panel=_QUESTION),
+    ] = None,
+    edge: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="Of a histogram of numbers: an edge of a bin; repeat for all.", rich_help_panel=_QUESTION
+        ),
+    ] = None,
+    category: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Of a histogram of other values: a public category; repeat for all.",
+            rich_help_panel=_QUESTION,
+        ),
+    ] = None,
     population: Annotated[
-        bool, typer.Option("--population", help="The interval of a mean covers sampling, too.")
+        bool,
+        typer.Option(
+            "--population",
+            help="Let the interval of a mean cover sampling from a population, too.",
+            rich_help_panel=_QUESTION,
+        ),
     ] = False,
-    public_size: Annotated[int | None, typer.Option(help="The number of rows, if it is public.")] = None,
+    public_size: Annotated[
+        int | None, typer.Option(help="The number of rows, if it is public.", rich_help_panel=_QUESTION)
+    ] = None,
     most_rows: Annotated[
-        int | None, typer.Option(help="left-out-share counts up to so many rows of one unit.")
+        int | None,
+        typer.Option(
+            help="Of left-out-share: count up to so many rows of one unit.", rich_help_panel=_QUESTION
+        ),
     ] = None,
     type_of: Typed = None,
     privacy_unit: PrivacyUnit = None,
-    contribution_bound: Annotated[int, typer.Option(help="The most rows of one unit that count.")] = 1,
+    contribution_bound: Annotated[
+        int,
+        typer.Option(help="How many rows of one unit count, at most.", rich_help_panel=YOUR_DATA),
+    ] = 1,
     relation: Relations = Relation.ADD_REMOVE.value,
     ledger: ChargedTo = None,
     account: AccountName = None,
-    purpose: Annotated[str | None, typer.Option(help="Why; it is recorded.")] = None,
-    plan: Annotated[bool, typer.Option("--plan", help="Say what would be done and spent, and stop.")] = False,
-    out: Annotated[str | None, typer.Option(help="Write the answer here, too: a .json or .csv file.")] = None,
+    purpose: Purpose = None,
+    plan: Annotated[
+        bool,
+        typer.Option("--plan", help="Say what would be done and spent, and stop.", rich_help_panel=OUTPUT),
+    ] = False,
+    out: Annotated[
+        str | None,
+        typer.Option(help="Write the answer here, too: a .json or .csv file.", rich_help_panel=OUTPUT),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Publish a statistic of private data, with its guarantee and how far it may be off."""
@@ -79,14 +130,15 @@ def command(
     }
     terms = {"epsilon": epsilon, "delta": delta, "relation": Relation.parse(relation)}
     options = {name: value for name, value in given.items() if value is not None}
-    table = opened(source, privacy_unit, contribution_bound, type_of)
-    query = _query(table, statistic, column, terms, options)
-    payer = charged(ledger, account)
+    chosen = choose(source, ledger=ledger, account=account, privacy_unit=privacy_unit, types=type_of)
+    table = opened(source, chosen.privacy_unit, contribution_bound, chosen.types)
+    query = _query(table, statistic, column, terms, _with_bounds(options, statistic, column, chosen))
+    payer = charged(chosen.ledger, chosen.account)
     if plan:
         told = {"plan": query.plan(), "guarantee": query.guarantee.to_dict()}
         show_facts("Nothing is spent yet", told, as_json=as_json)
         return
-    require_place(out, suffixes=(".json", ".csv"), others=(source, ledger))
+    require_place(out, suffixes=(".json", ".csv"), others=(source, chosen.ledger))
     with waiting("Computing"):
         found = query.release(account=payer, purpose=purpose)
     show_release(found, as_json=as_json)
@@ -132,6 +184,26 @@ _NEEDED = {
     "bounds": "--bounds",
     "edges": "--edge, the edges of bins of numbers, or --category, the values of any other column",
 }
+
+
+def _with_bounds(
+    options: dict[str, Any], statistic: Statistic, column: str | None, chosen: Chosen
+) -> dict[str, Any]:
+    """Return the options with the bounds of the settings file, for a question that needs some."""
+    if column is None or "bounds" in options or statistic not in _BOUNDED or "categories" in options:
+        return options
+    bounds = chosen.bounds_of(column)
+    return options if bounds is None else options | {"bounds": bounds}
+
+
+_BOUNDED = (
+    Statistic.SUM,
+    Statistic.MEAN,
+    Statistic.VARIANCE,
+    Statistic.STANDARD_DEVIATION,
+    Statistic.MEDIAN,
+    Statistic.QUANTILES,
+)
 
 
 def _query(

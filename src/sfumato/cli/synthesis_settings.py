@@ -16,24 +16,35 @@ class SynthesisSettings:
     """Everything that can be set for a generator; None is left to the defaults of the data set."""
 
     data: str | None = None  # the argument of the command
-    method: str | None = flag("Of images: dp-cgan, dp-gan, pate-cgan, diffusion, kernel-mean or mixtures.")
+    method: str | None = flag(
+        "Of images: dp-cgan (the default), dp-gan, pate-cgan, diffusion, kernel-mean or mixtures.",
+        "dp-cgan",
+        "dp-gan",
+        "pate-cgan",
+        "diffusion",
+        "kernel-mean",
+        "mixtures",
+    )
     epsilon: float | None = flag("The epsilon of everything that is generated.")
     delta: float | None = flag(
-        "The delta of the guarantee; of a named set the largest power of ten below 1 / size."
+        "The delta of the guarantee. Default: that of the account, else of a named set the largest power of "
+        "ten below 1 / size."
     )
     out: str | None = flag(
         "Of images: a folder for them and the generator. Of a table: a .parquet or .csv file."
     )
     count: int | None = flag(
-        "How many images (10000 if not said) or rows (about as many as there are) to draw."
+        "How many images or rows to draw. Default: 10000 images, or about as many rows as there are."
     )
     domain: str | None = flag(
-        "Of a table: a TOML file that declares its columns; they are bought if not said."
+        "Of a table: a TOML file that declares its columns. Default: a share of epsilon buys them."
     )
     target: str | None = flag("Of a table: the column that matters most, which classifiers predict.")
     type: list[str] | None = flag("Of a CSV file: a column's type, as age=number; repeat.")  # noqa: RUF009
-    privacy_unit: str | None = flag("Of a table: the column that names the owner of each row.")
-    contribution_bound: int | None = flag("Of a table: how many rows of one owner count; 1 if not said.")
+    privacy_unit: str | None = flag(
+        "Of a table: the column that names the owner of each row. Default: each row is a unit."
+    )
+    contribution_bound: int | None = flag("Of a table: how many rows of one owner count. Default: 1.")
     label: list[str] | None = flag("Of a folder of images: the folder of a class; repeat for each.")  # noqa: RUF009
     classes: int | None = flag("Of your own .npz file: the number of classes, if labels are 0, 1, 2 ...")
     image_size: int | None = flag("Of a folder of images: the side in pixels to which they are scaled.")
@@ -43,12 +54,14 @@ class SynthesisSettings:
     evaluation: str | None = flag(
         "Of your own file: another one of rows that are NOT protected, to evaluate with."
     )
-    device: str | None = flag("Where to train, such as cuda; a GPU if there is one.")
+    device: str | None = flag("Where to train, such as cuda. Default: a GPU if there is one.", "cpu", "cuda")
     audit: int | None = flag("Let this many canaries audit DP-SGD, where the method uses it.")
-    ledger: str | None = flag("Charge the generator to an account of this ledger.")
-    account: str | None = flag("The account in that ledger.")
+    ledger: str | None = flag(
+        "Charge the generator to an account of this ledger. Default: that of sfumato.toml."
+    )
+    account: str | None = flag("The account in that ledger. Your own data: by default that of sfumato.toml.")
     purpose: str | None = flag("What the generator is for; the account keeps it.")
-    report: str | None = flag("Write a page with the evaluation here.")
+    report: str | None = flag("Write a page with the evaluation here, as made.html.")
     seed: int | None = flag("For study only: noise from a seed protects nobody.")
 
     def over(self, below: "SynthesisSettings") -> "SynthesisSettings":

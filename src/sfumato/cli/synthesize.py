@@ -9,14 +9,16 @@ from typing import Annotated, Any
 import typer
 
 from sfumato.cli.flags import give_flags
+from sfumato.cli.help_pages import OUTPUT
 from sfumato.cli.options import Json
+from sfumato.cli.project.defaults import in_project
 from sfumato.cli.synthesis_settings import SynthesisSettings
 
 __all__ = ["command"]
 
 DATA = (
-    "digits, mnist, fashion-mnist or cifar10; or your own .npz file with arrays x and y, folder of images, "
-    "CSV file or Parquet file."
+    "What to learn from: digits, mnist, fashion-mnist or cifar10; or your own .npz file with arrays x "
+    "and y, folder of images, CSV file or Parquet file."
 )
 
 
@@ -27,6 +29,8 @@ def command(**given: Any) -> None:
     """
     resume, as_json = given.pop("resume"), given.pop("as_json")
     settings = SynthesisSettings(**given)
+    if not resume:
+        settings = in_project(settings)
     if settings.is_table and not resume:
         from sfumato.cli import table_synthesis
 
@@ -41,10 +45,16 @@ give_flags(
     command,
     SynthesisSettings,
     data=DATA,
+    names=("digits", "mnist", "fashion-mnist", "cifar10"),
     more={
         "resume": (
             Annotated[
-                bool, typer.Option("--resume", help="Of images: continue the interrupted run in --out.")
+                bool,
+                typer.Option(
+                    "--resume",
+                    help="Of images: continue the interrupted run in --out.",
+                    rich_help_panel=OUTPUT,
+                ),
             ],
             False,
         ),

@@ -10,12 +10,16 @@ import typer
 
 from sfumato._torch import require_torch
 from sfumato.cli.flags import give_flags
+from sfumato.cli.help_pages import OUTPUT
 from sfumato.cli.options import Json
 from sfumato.cli.settings import PUBLIC_SETS, TrainSettings
 
 __all__ = ["command"]
 
-DATA = f"{', '.join(PUBLIC_SETS)}; or your own CSV, Parquet or .npz file, or a folder of images."
+DATA = (
+    f"What to learn from: {', '.join(PUBLIC_SETS)}; or your own CSV, Parquet or .npz file, or a folder of "
+    "images."
+)
 
 
 def command(**given: Any) -> None:
@@ -34,10 +38,20 @@ give_flags(
     command,
     TrainSettings,
     data=DATA,
+    names=PUBLIC_SETS,
     more={
-        "resume": (Annotated[bool, typer.Option("--resume", help="Continue the run in --folder.")], False),
+        "resume": (
+            Annotated[
+                bool,
+                typer.Option("--resume", help="Continue the run in --folder.", rich_help_panel=OUTPUT),
+            ],
+            False,
+        ),
         "config": (
-            Annotated[str | None, typer.Option(help="A TOML file with these and more settings.")],
+            Annotated[
+                str | None,
+                typer.Option(help="A TOML file with these and more settings; flags go before it."),
+            ],
             None,
         ),
         "as_json": (Json, False),

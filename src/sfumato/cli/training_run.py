@@ -19,6 +19,7 @@ from sfumato.cli.after_run import Outcome, show, write_page
 from sfumato.cli.before_run import account_of, begin, merged, with_delta
 from sfumato.cli.devices import device_named
 from sfumato.cli.own_data import OwnData, open_own, refuse_own
+from sfumato.cli.project.defaults import in_environment, in_project
 from sfumato.cli.settings import TrainSettings
 from sfumato.cli.show import waiting
 from sfumato.datasets import Dataset, load
@@ -48,10 +49,12 @@ def run(given: TrainSettings, *, config: str | None, resume: bool, as_json: bool
     """Train as the flags, the file and the defaults say, and show the result."""
     asked = merged(given, config=config, resume=resume)
     if _only_labels(asked):
-        label_run.run(asked, resume=resume, as_json=as_json)
+        label_run.run(in_environment(asked), resume=resume, as_json=as_json)
         return
     if not asked.is_own:
         refuse_own(asked)
+    if not resume:
+        asked = in_project(asked)
     settings = asked.completed()
     with waiting("Loading"):
         data = open_own(settings) if settings.is_own else load(str(settings.data))

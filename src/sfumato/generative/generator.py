@@ -20,13 +20,19 @@ import torch
 from torch import Tensor, nn
 
 from sfumato import _check, _files
+from sfumato._seal import SEAL, fits, sealed
 from sfumato.accounting.guarantee import Guarantee, Relation
 from sfumato.errors import InvalidParameterError
+from sfumato.report import notebook
+from sfumato.report.cards import words
+from sfumato.report.cards.card import PrivacyCard
+from sfumato.training.record.fingerprints import fingerprint_of
 
 __all__ = ["GENERATOR", "ImageGenerator", "Sampler", "register_sampler"]
 
 GENERATOR = "generator.json"  # the file that a folder with a generator has
 _WEIGHTS = "generator.pt"
+_FINGERPRINT = "weights"
 _AT_ONCE = 4096  # images that are drawn together
 
 
@@ -163,6 +169,43 @@ class ImageGenerator:
             )
         )
 
+    def card(self, *, title: str | None = None) -> PrivacyCard:
+        """Return the privacy card of the generator, for those who draw from it.
+
+        Args:
+            title: The title of the card. Default: the method.
+
+        Returns:
+            The card.
+        """
+        return PrivacyCard(
+            title=f"A generator of images by {self.method}" if title is None else title,
+            released=words.GENERATOR,
+            guarantee=self.guarantee,
+            mechanism=(self.description,),
+            numerics=(words.noise_source(self.study_note), words.FLOAT_TENSORS, words.COST_IN_FLOATS),
+            study_note=self.study_note,
+            account=self.account,
+            record_note=self.record_note,
+            facts={
+                "method": self.method,
+                "classes": self.classes,
+                **{f"finding {place}": finding for place, finding in enumerate(self.findings, start=1)},
+            },
+            statement=self.statement(),
+            weights_sha256=fingerprint_of(self.sampler.state_dict()),
+            code_version=words.code_version(),
+        )
+
+    def _repr_html_(self) -> str:
+        return notebook.RunView(
+            title=f"A generator of images: {self.method}",
+            guarantee=self.guarantee,
+            statement=self.statement(),
+            facts={"classes": self.classes, "account": self.account},
+            study_note=self.study_note,
+        ).html()
+
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the generator and its statement into a folder.
 
@@ -173,7 +216,8 @@ class ImageGenerator:
         place.mkdir(parents=True, exist_ok=True)
         weights = {name: tensor.cpu() for name, tensor in self.sampler.state_dict().items()}
         _files.write_whole(place / _WEIGHTS, lambda file: torch.save(weights, cast(io.BytesIO, file)))
-        _files.write_whole(place / GENERATOR, json.dumps(self.to_dict(), indent=2).encode())
+        facts = sealed(self.to_dict() | {_FINGERPRINT: fingerprint_of(weights)})
+        _files.write_whole(place / GENERATOR, json.dumps(facts, indent=2).encode())
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the weights as plain values.
@@ -207,13 +251,15 @@ class ImageGenerator:
             The generator.
 
         Raises:
-            InvalidParameterError: If the folder holds no generator of this version.
+            InvalidParameterError: If the folder holds no generator of this version, or one that was changed.
         """
         place = Path(folder)
         try:
             facts = json.loads((place / GENERATOR).read_text())
             sampler = _samplers[facts["kind"]](**facts["settings"])
-            sampler.load_state_dict(torch.load(place / _WEIGHTS, weights_only=True))
+            weights = torch.load(place / _WEIGHTS, weights_only=True)
+            _require_unchanged(facts, weights)
+            sampler.load_state_dict(weights)
             stated = facts["guarantee"]
             guarantee = Guarantee(
                 epsilon=stated["epsilon"],
@@ -223,8 +269,8 @@ class ImageGenerator:
             )
         except (OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
             raise InvalidParameterError(
-                f"{os.fspath(folder)!r} holds no generator of this version of sfumato "
-                f"({type(error).__name__})."
+                f"{os.fspath(folder)!r} holds no generator of this version of sfumato, or its files were "
+                f"changed ({type(error).__name__})."
             ) from error
         names = ("method", "classes", "description", "account", "record_note", "study_note")
         return cls(
@@ -233,3 +279,9 @@ class ImageGenerator:
             findings=tuple(facts["findings"]),
             **{name: facts[name] for name in names},
         )
+
+
+def _require_unchanged(facts: dict[str, Any], weights: Any) -> None:
+    """Raise unless facts and weights are what was saved. Files of early versions have no fingerprints."""
+    if SEAL in facts and not (fits(facts) and fingerprint_of(weights) == facts[_FINGERPRINT]):
+        raise ValueError("the files were changed")

@@ -6,14 +6,16 @@ Guarantee  Everything in it is public: the model by the guarantee, the rest beca
 
 import json
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import Any
 
 from torch import nn
 
 from sfumato.accounting import events
 from sfumato.accounting.guarantee import Guarantee
+from sfumato.labels import label_card
 from sfumato.labels.request import Method
+from sfumato.report import PrivacyCard, notebook
+from sfumato.report.cards.words import TUNING_NOT_CHARGED, code_version
 from sfumato.training.record import fingerprints
 from sfumato.training.run import TrainingRun, sentence
 
@@ -54,6 +56,45 @@ class LabelRun:
         """The epsilon of the guarantee."""
         return self.guarantee.epsilon
 
+    def card(self, *, title: str | None = None) -> PrivacyCard:
+        """Return the privacy card of the run, for those who use the model.
+
+        Args:
+            title: The title of the card. Default: the method.
+
+        Returns:
+            The card.
+        """
+        name = f"A model trained by {self.method.name}" if title is None else title
+        if self.training is not None:
+            return label_card.of_training(
+                self.training.card(title=name), guarantee=self.guarantee, statement=self.statement()
+            )
+        return label_card.of_released_labels(
+            label_card.ReleasedLabels(
+                event=self.method.event(),
+                method=self.method.name,
+                guarantee=self.guarantee,
+                study_note=self.study_note,
+                account=self.account,
+                record_note=self.record_note,
+                statement=self.statement(),
+                weights_sha256=fingerprints.fingerprint_of(self.model.state_dict()),
+                code_version=code_version(),
+            ),
+            title=name,
+        )
+
+    def _repr_html_(self) -> str:
+        accuracy = None if self.accuracy is None else f"{self.accuracy:.1%}"
+        return notebook.RunView(
+            title=f"A run on secret labels: {self.method.name}",
+            guarantee=self.guarantee,
+            statement=self.statement(),
+            facts={"accuracy on evaluation data": accuracy, "account": self.account},
+            study_note=self.study_note,
+        ).html()
+
     def to_json(self) -> str:
         """Return everything but the model as JSON.
 
@@ -81,7 +122,8 @@ class LabelRun:
         """Return what a run says that has no training of its own."""
         return {
             "event": json.loads(events.to_json(self.method.event())),
-            "code_version": version("sfumato"),
+            "record_note": self.record_note,
+            "code_version": code_version(),
             "weights": fingerprints.fingerprint_of(self.model.state_dict()),
         }
 
@@ -92,12 +134,11 @@ class LabelRun:
             What was released, by which method, and the guarantee.
         """
         if self.training is not None:
-            return f"{self.training.statement()} Features are public, and are not protected at all."
+            return f"{self.training.statement()} {label_card.FEATURES}"
         said = (
-            f"Labels were released once with noise, by the method {self.method.name!r}, and the model was "
-            "trained on what was released.",
-            f"The releases satisfy {self.guarantee}. Features are public, and are not protected at all.",
-            "It covers this run alone: hyper-parameter tuning is not charged.",
+            label_card.released_once(self.method.name),
+            f"The releases satisfy {self.guarantee}. {label_card.FEATURES}",
+            TUNING_NOT_CHARGED,
             f"The run was charged to account {self.account!r}." if self.account else None,
             sentence(self.record_note),
             sentence(self.study_note),

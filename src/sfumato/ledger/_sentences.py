@@ -25,6 +25,7 @@ _COMPARED: Mapping[Relation, str] = {
     Relation.ZERO_OUT: "with the data of any one {unit} as with a blank in its place",
     Relation.REPLACE_LABEL: "with the label of any one {unit} as with another label in its place",
 }
+_LABELS_ALONE = "with any one label as with another in its place"  # where a label is itself the unit
 
 
 def filled(paragraph: str, *, number: int | None = None) -> str:
@@ -47,6 +48,8 @@ def in_words(guarantee: Guarantee) -> str:
         return "An epsilon as large as this one is no protection to be relied on."
     factor = f"{round_up(math.exp(guarantee.epsilon), 3):g}"
     compared = _COMPARED[guarantee.relation].format(unit=guarantee.privacy_unit)
+    if guarantee.relation is Relation.REPLACE_LABEL and guarantee.privacy_unit == "label":
+        compared = _LABELS_ALONE
     apart = f", apart from a probability of {round_up(guarantee.delta):g}" if guarantee.delta > 0 else ""
     return (
         f"In plain words: whatever is concluded from all of it is at most {factor} times as likely "

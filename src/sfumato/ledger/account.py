@@ -29,6 +29,7 @@ from sfumato.ledger.state import AccountState, Grant, ReleaseRecord
 
 if TYPE_CHECKING:
     from sfumato.ledger.book import Accounts, Book  # brings the database, which a type does not need
+    from sfumato.report import PrivacyCard
 
 __all__ = ["Account"]
 
@@ -49,6 +50,11 @@ class Account:
 
     def __repr__(self) -> str:
         return f"<Account {self.name!r} of {self._book.location}>"
+
+    def _repr_html_(self) -> str:
+        from sfumato.ledger.views import account_view  # not needed to spend
+
+        return account_view(self)
 
     @property
     def temporary(self) -> bool:
@@ -308,6 +314,25 @@ class Account:
         return statement.write(
             state, head=head, location=self._book.location, others=others, recorded=not self.temporary
         )
+
+    def card(self, *, release: int | None = None, title: str | None = None) -> "PrivacyCard":
+        """Return the privacy card of the account, or of one of its releases, for people outside.
+
+        Args:
+            release: The number of a release, as statements print it. None: of the whole account.
+            title: The title of the card. Default: the name of the account, or the purpose of the release.
+
+        Returns:
+            The card. It names no person and no time of day.
+
+        Raises:
+            LedgerError: If there is no such release, or it was not finished.
+        """
+        from sfumato.ledger import cards  # not needed to spend
+
+        if release is None:
+            return cards.card_of_account(self.statement(), title=title)
+        return cards.card_of_release(self.statement(), release, title=title)
 
     def costs(self) -> list[Guarantee]:
         """Return what each of `releases()` costs on its own, in the same order; refunded ones cost nothing.

@@ -9,7 +9,7 @@ Guarantee  Both numbers are finite and in range from birth: epsilon > 0 and 0 <=
 
 from dataclasses import dataclass
 
-from sfumato import _check
+from sfumato import _check, _notebook
 from sfumato.errors import InvalidParameterError
 
 __all__ = ["Budget", "as_floats"]
@@ -90,6 +90,11 @@ class Budget:
                 "Open another account with a delta above 0, and count both."
             )
         return Budget(epsilon=self.epsilon + epsilon, delta=self.delta + delta)
+
+    def _repr_html_(self) -> str:
+        return _notebook.panel(
+            "Budget", _notebook.facts({"epsilon": f"{self.epsilon:g}", "delta": f"{self.delta:g}"})
+        )
 
     def __str__(self) -> str:
         return f"epsilon {self.epsilon:g}, delta {self.delta:g}"

@@ -102,6 +102,11 @@ class Ledger:
     def __repr__(self) -> str:
         return f"<Ledger {self.location}>"
 
+    def _repr_html_(self) -> str:
+        from sfumato.ledger.views import ledger_view  # not needed to spend
+
+        return ledger_view(self.location, self.accounts())
+
     @property
     def location(self) -> str:
         """Where the ledger is, without a password."""

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sfumato import _json
+from sfumato import _json, _notebook
 from sfumato.accounting.guarantee import Guarantee, round_up
 from sfumato.errors import UnsupportedEventError
 from sfumato.ledger._sentences import STUDY_ONLY, day, described, filled, in_words, many
@@ -110,6 +110,9 @@ class Statement:
 
     def __str__(self) -> str:
         return self.text
+
+    def _repr_html_(self) -> str:
+        return _notebook.panel(f"Statement of account {self.account}", _notebook.text(self.text))
 
     def to_json(self) -> str:
         """Return the statement for programs. Epsilons are not rounded, but err upwards.

@@ -18,7 +18,7 @@ from sfumato.ledger import backends
 from sfumato.ledger.journal import COLUMNS, Head, Row
 from sfumato.ledger.migrations import CURRENT_VERSION, migrate
 
-__all__ = ["Store"]
+__all__ = ["Store", "schema_version"]
 
 _metadata = sa.MetaData()
 _NOT_TEXT = {"sequence": sa.BigInteger, "reservation": sa.BigInteger, "seeded": sa.Boolean}
@@ -46,10 +46,7 @@ class Store:
         self.location = self._backend.location
         if not self._backend.exists():
             if not create:
-                raise LedgerError(
-                    f"there is no ledger at {self.location}. Check the place, or make one there with "
-                    "`sfumato ledger init`."
-                )
+                raise _no_ledger(self.location)
             self._backend.create()
         self._bring_up_to_date()
 
@@ -112,25 +109,51 @@ class Store:
 
     def _bring_up_to_date(self) -> None:
         with self._backend.reading() as connection:
-            version = self._version(connection)
+            version = _version(connection, self.location)
         if version < CURRENT_VERSION:
             with self._backend.upgrading() as connection:
-                migrate(connection, self._version(connection))
+                migrate(connection, _version(connection, self.location))
 
-    def _version(self, connection: Connection) -> int:
-        if not sa.inspect(connection).has_table("sfumato_schema"):
-            raise LedgerCorruptError(
-                f"there is a database at {self.location}, but no sfumato ledger is in it. It was left as it "
-                "is. Give the place of a ledger, or one where nothing is yet."
-            )
-        version = connection.execute(sa.select(sa.func.max(_schema.c.version))).scalar()
-        if not isinstance(version, int) or version < 1:
-            raise LedgerCorruptError(
-                f"the ledger at {self.location} has no version number. Restore a copy that verifies."
-            )
-        if version > CURRENT_VERSION:
-            raise LedgerVersionError(
-                f"the ledger at {self.location} has schema version {version}, and this sfumato reads up to "
-                f"{CURRENT_VERSION}. It was left as it is. Upgrade sfumato to use it."
-            )
-        return version
+
+def _no_ledger(location: str) -> LedgerError:
+    return LedgerError(
+        f"there is no ledger at {location}. Check the place, or make one there with `sfumato ledger init`."
+    )
+
+
+def schema_version(location: str | os.PathLike[str]) -> int:
+    """Return the version of the tables of a ledger, which is left as it is, also if it is an older one.
+
+    Args:
+        location: The path of a file, or the URL of a database.
+
+    Returns:
+        The version.
+
+    Raises:
+        LedgerError: If there is no ledger, or it cannot be read.
+    """
+    backend = backends.find(location)
+    if not backend.exists():
+        raise _no_ledger(backend.location)
+    with backend.reading() as connection:
+        return _version(connection, backend.location)
+
+
+def _version(connection: Connection, location: str) -> int:
+    if not sa.inspect(connection).has_table("sfumato_schema"):
+        raise LedgerCorruptError(
+            f"there is a database at {location}, but no sfumato ledger is in it. It was left as it "
+            "is. Give the place of a ledger, or one where nothing is yet."
+        )
+    version = connection.execute(sa.select(sa.func.max(_schema.c.version))).scalar()
+    if not isinstance(version, int) or version < 1:
+        raise LedgerCorruptError(
+            f"the ledger at {location} has no version number. Restore a copy that verifies."
+        )
+    if version > CURRENT_VERSION:
+        raise LedgerVersionError(
+            f"the ledger at {location} has schema version {version}, and this sfumato reads up to "
+            f"{CURRENT_VERSION}. It was left as it is. Upgrade sfumato to use it."
+        )
+    return version

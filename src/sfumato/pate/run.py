@@ -20,25 +20,23 @@ import numpy as np
 import numpy.typing as npt
 
 from sfumato import _files
+from sfumato._seal import sealed
 from sfumato.accounting import events
 from sfumato.accounting.guarantee import Guarantee
 from sfumato.errors import InvalidParameterError
+from sfumato.pate import cards
 from sfumato.pate.costs import cost_curves
 from sfumato.pate.planning import Job
 from sfumato.pate.votes.aggregators import NO_ANSWER
 from sfumato.pate.votes.stability import StableLabeling
-from sfumato.report import VotingFacts, voting_report, write_report
+from sfumato.report import PrivacyCard, VotingFacts, notebook, voting_report, write_report
 
 __all__ = ["PateRun", "ReleasedAnswers", "Verdict"]
 
 STUDENT = "student.joblib"
-_ANSWERS, _FACTS, _RUN = "answers.npy", "answers.json", "run.json"
+_ANSWERS, _FACTS, _RUN = cards.ANSWERS, cards.FACTS, cards.RUN
 PAID_FILES = (_ANSWERS, _FACTS)
 FILES = (*PAID_FILES, _RUN, STUDENT)
-_PUBLIC = (
-    "The public rows are not protected. If some of them are also among the private rows, the guarantee does "
-    "not cover what the public copies reveal."
-)
 _UNTESTED = (
     "Agreement was not tested: the budget covers as many queries, or more of them, whatever the votes are."
 )
@@ -100,6 +98,35 @@ class ReleasedAnswers:
         """How many public rows the teachers were asked about."""
         return int(self.facts["queries"])
 
+    def _repr_html_(self) -> str:
+        return self.view(title="Answers of private teachers", statement=self.statement(), accuracy=None)
+
+    def view(self, *, title: str, statement: str, accuracy: float | None) -> str:
+        """Return the answers as a notebook shows them.
+
+        Args:
+            title: The title.
+            statement: The paragraph that states the claim.
+            accuracy: The accuracy of a student, if there is one.
+
+        Returns:
+            The markup.
+        """
+        return notebook.RunView(
+            title=title,
+            guarantee=self.guarantee,
+            statement=statement,
+            facts={
+                "aggregator": self.facts["aggregator"],
+                "teachers": self.facts["teachers"],
+                "answers": f"{self.answered:,} of {self.asked:,}",
+                "student accuracy on evaluation data": None if accuracy is None else f"{accuracy:.1%}",
+                "account": self.account,
+            },
+            figures=[notebook.bars(self.per_class, title="Answers of each class")],
+            study_note=self.study_note,
+        ).html()
+
     def statement(self) -> str:
         """Return a paragraph for people who must judge the claim.
 
@@ -114,7 +141,7 @@ class ReleasedAnswers:
             self.facts["test"],
             f"The answers satisfy {self.guarantee}.",
             f"By privacy group: {groups}." if len(self.guarantees) > 1 else None,
-            _PUBLIC,
+            cards.PUBLIC,
             f"The job was charged to {self.account}." if self.account else None,
             None if self.audit is None else self.audit.statement(),
             _sentence(self.record_note),
@@ -135,11 +162,25 @@ class ReleasedAnswers:
             "groups": [promise.to_dict() for promise in self.guarantees],
             "account": self.account,
             "recorded": self.account is not None and self.record_note is None,
+            "record_note": self.record_note,
             "study_note": self.study_note,
             "audit": None if self.audit is None else self.audit.to_dict(),
+            "audit_statement": None if self.audit is None else self.audit.statement(),
             "statement": self.statement(),
+            "answers_sha256": cards.fingerprint_of(self.classes),
             "code_version": version("sfumato"),
         }
+
+    def card(self, *, title: str | None = None) -> PrivacyCard:
+        """Return the privacy card of the answers, for those who learn from them.
+
+        Args:
+            title: The title of the card. Default: the aggregator.
+
+        Returns:
+            The card.
+        """
+        return cards.card_of(self.to_dict(), title=title)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the answers, and what they are, into a folder.
@@ -150,7 +191,7 @@ class ReleasedAnswers:
         place = Path(folder)
         place.mkdir(parents=True, exist_ok=True)
         _files.write_whole(place / _ANSWERS, lambda file: np.save(file, self.classes, allow_pickle=False))
-        _files.write_whole(place / _FACTS, json.dumps(self.to_dict(), indent=2).encode())
+        _files.write_whole(place / _FACTS, json.dumps(sealed(self.to_dict()), indent=2).encode())
 
     @staticmethod
     def load_classes(folder: str | os.PathLike[str]) -> npt.NDArray[np.int64]:
@@ -239,6 +280,10 @@ class PateRun:
             "Tuning is not charged."
         )
 
+    def _repr_html_(self) -> str:
+        title = "A student of private teachers"
+        return self.answers.view(title=title, statement=self.statement(), accuracy=self.accuracy)
+
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the student and the statement into a folder.
 
@@ -282,10 +327,22 @@ class PateRun:
         """Return everything but the student and the answers as JSON.
 
         Returns:
-            The text.
+            The text, with a fingerprint.
         """
         own = {"accuracy": self.accuracy, "statement": self.statement()}
-        return json.dumps({**self.answers.to_dict(), **own}, indent=2)
+        return json.dumps(sealed({**self.answers.to_dict(), **own}), indent=2)
+
+    def card(self, *, title: str | None = None) -> PrivacyCard:
+        """Return the privacy card of the run, for those who use the student.
+
+        Args:
+            title: The title of the card. Default: the aggregator.
+
+        Returns:
+            The card.
+        """
+        own = {"accuracy": self.accuracy, "statement": self.statement()}
+        return cards.card_of({**self.answers.to_dict(), **own}, title=title)
 
     def report(
         self,

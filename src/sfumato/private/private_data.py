@@ -25,6 +25,7 @@ from sfumato.ledger.statement import Statement
 from sfumato.private.column_methods import of_categories, of_column, of_rows
 from sfumato.private.estimator_rows import fit
 from sfumato.private.synthetic_rows import synthesize
+from sfumato.private.views import data_view
 from sfumato.private.voting_rows import pate
 from sfumato.statistics.query import Query
 from sfumato.statistics.release import Release
@@ -67,6 +68,7 @@ class PrivateData:
     def __repr__(self) -> str:
         return f"<PrivateData {self.account.name!r}, {self.account.spent()} spent; {self.table!r}>"
 
+    _repr_html_ = data_view
     sum = of_column(statistics.sum)
     mean = of_column(statistics.mean)
     variance = of_column(statistics.variance)

@@ -6,9 +6,12 @@
 `picture_grid` make SVG pictures, and `picture_file` a PNG file. Nothing in them refers to anything outside:
 no script, no font, no picture, no network. `plot_tradeoff` and the other `plot_...` functions draw figures
 for papers and slides with matplotlib (`pip install "sfumato[plots]"`), and `save_plot` writes them.
+
+A `PrivacyCard` says on one page what a release promises, to whom, and what it does not protect.
 """
 
 from sfumato.report.bars import bar_chart
+from sfumato.report.cards.card import CardAudit, CardTable, PrivacyCard
 from sfumato.report.curves import Series, line_chart, scatter_chart
 from sfumato.report.html import escape, page, write_report
 from sfumato.report.pictures import picture_file, picture_grid
@@ -25,7 +28,10 @@ from sfumato.report.training import Measurement, TrainingFacts, training_report
 from sfumato.report.voting import VotingFacts, voting_report
 
 __all__ = [
+    "CardAudit",
+    "CardTable",
     "Measurement",
+    "PrivacyCard",
     "Series",
     "SynthesisFacts",
     "TrainingFacts",

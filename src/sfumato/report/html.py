@@ -5,13 +5,13 @@ The page has no script and refers to nothing outside, and its own policy forbids
 Text that goes through `escape` is shown as text, never interpreted as markup.
 """
 
-import html
 import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from sfumato import _files
+from sfumato._markup import escape
 
 __all__ = ["cards_list", "escape", "facts_table", "page", "rows_table", "section", "write_report"]
 
@@ -59,27 +59,6 @@ summary { cursor: pointer; padding: .75rem 0; }
 footer { margin-top: 3rem; color: var(--soft); font-size: .85rem; }
 @media print { figure, .cards > div, pre { break-inside: avoid; } }
 """
-
-
-def escape(text: object) -> str:
-    """Return text that HTML and XML show as it is; characters that no page can show are replaced.
-
-    Args:
-        text: The text, or an object that is converted to text.
-
-    Returns:
-        The escaped text.
-
-    >>> escape('<b onload="x">')
-    '&lt;b onload=&quot;x&quot;&gt;'
-    """
-    return html.escape("".join(c if _shown(c) else "\ufffd" for c in str(text)), quote=True)
-
-
-def _shown(character: str) -> bool:
-    """Whether XML 1.0 allows a character (its production 2)."""
-    code = ord(character)
-    return character in "\t\n\r" or 0x20 <= code <= 0xD7FF or 0xE000 <= code <= 0xFFFD or code >= 0x10000
 
 
 def section(heading: str, *content: str) -> str:

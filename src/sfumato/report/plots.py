@@ -9,6 +9,7 @@ matplotlib is not installed with sfumato: `pip install "sfumato[plots]"`.
 """
 
 import io
+import itertools
 import math
 import os
 import re
@@ -36,6 +37,7 @@ _DASHES: Final = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)))
 _MARKS: Final = ("o", "s", "^", "D", "v", "P")
 _INK: Final = "#747a84"
 _SIZE: Final = (6.0, 3.8)  # inches
+_ROOM: Final = 0.07  # of the width of an axis, for one of its numbers
 _STYLE: Final[Any] = {
     "font.size": 10,
     "font.family": "sans-serif",
@@ -95,6 +97,8 @@ def plot_lines(
         for place, (name, height) in enumerate((levels or {}).items()):
             axes.axhline(height, color=_INK, linewidth=1, linestyle=_DASHES[1 + place % 4], label=name)
         axes.set_xscale("log" if log_x else "linear")
+        if log_x:
+            _write_places(axes, sorted({x for line in lines.values() for x in line if x > 0}))
         axes.set_yscale("log" if log_y else "linear")
         _legend(axes, len(lines) + len(levels or {}))
     return figure
@@ -277,6 +281,16 @@ def _draw_line(axes: "Axes", place: int, name: str, line: Line) -> None:
         low = [mean - error for mean, error in zip(means, errors, strict=True)]
         high = [mean + error for mean, error in zip(means, errors, strict=True)]
         axes.fill_between(x, low, high, color=look["color"], alpha=0.18, linewidth=0)
+
+
+def _write_places(axes: "Axes", places: Sequence[float]) -> None:
+    """Write the values of a logarithmic axis as they are, not as powers of ten, if there is room for them."""
+    from matplotlib.ticker import NullLocator
+
+    between = [math.log(after / before) for before, after in itertools.pairwise(places)]
+    if between and min(between) >= _ROOM * sum(between):
+        axes.set_xticks(places, [f"{place:g}" for place in places])
+        axes.xaxis.set_minor_locator(NullLocator())
 
 
 def _look(place: int, *, dash: bool = True) -> dict[str, Any]:

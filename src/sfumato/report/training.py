@@ -20,7 +20,7 @@ from sfumato.report.curves import Series, line_chart
 from sfumato.report.html import cards_list, escape, facts_table, page, rows_table, section
 from sfumato.report.promise import promise, study_warning
 
-__all__ = ["Measurement", "TrainingFacts", "training_report"]
+__all__ = ["Measurement", "TrainingFacts", "curves", "training_report"]
 
 
 class Measurement(Protocol):
@@ -124,13 +124,17 @@ def _cards(run: TrainingFacts) -> str:
     return cards_list(cards)
 
 
-def _curves(run: TrainingFacts) -> list[str]:
-    figures = [
+def curves(run: TrainingFacts) -> list[str]:
+    """Return the curves of a run as markup, one for each figure that was measured."""
+    return [
         _figure(run, "Accuracy", lambda m: m.accuracy, y_bounds=(0.0, 1.0), percent=True),
         _figure(run, "Loss", lambda m: m.loss),
         _figure(run, "Epsilon", lambda m: m.epsilon, caption="Privacy spent", from_zero=True),
     ]
-    return ['<div class="curves">', *figures, "</div>"]
+
+
+def _curves(run: TrainingFacts) -> list[str]:
+    return ['<div class="curves">', *curves(run), "</div>"]
 
 
 def _figure(

@@ -150,6 +150,11 @@ class Query(Generic[Value]):
             f"row(s), {promised.relation.value} neighbors. Nothing is computed before .release()>"
         )
 
+    def _repr_html_(self) -> str:
+        from sfumato.statistics.views import query_view  # only notebooks need it
+
+        return query_view(self)
+
     def plan(self) -> str:
         """Return the steps that `release` would take, as text. Nothing is computed, and no data is shown.
 

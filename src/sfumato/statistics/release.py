@@ -17,9 +17,13 @@ from enum import Enum
 from typing import Any, Generic, TypeVar
 
 from sfumato import _check
+from sfumato.accounting.event_words import proved_by, told
 from sfumato.accounting.events import DpEvent
 from sfumato.accounting.guarantee import Guarantee
 from sfumato.errors import InvalidParameterError
+from sfumato.ledger.recorded import UNRECORDED
+from sfumato.report.cards import words
+from sfumato.report.cards.card import PrivacyCard
 from sfumato.statistics import export
 
 __all__ = ["Covers", "Interval", "Parts", "Release", "key_labels"]
@@ -150,6 +154,38 @@ class Release(Generic[Value]):
         """
         return export.written(export.to_json(self), path)
 
+    def card(self, *, title: str | None = None) -> PrivacyCard:
+        """Return the privacy card of the release, for those who read its numbers.
+
+        Args:
+            title: The title of the card. Default: the name of the statistic.
+
+        Returns:
+            The card. The numbers are not on it, because they have pages of their own (`to_json`).
+        """
+        accountant, theorem = proved_by(self.event, self.guarantee)
+        study = next((note for note in self.notes if note.startswith(words.STUDY)), None)
+        return PrivacyCard(
+            title=self.name if title is None else title,
+            released=self.name,
+            data="the data",
+            covers="this release alone",
+            guarantee=self.guarantee,
+            theorem=theorem,
+            accountant=accountant,
+            mechanism=(f"Charged: {told(self.event)}.",),
+            numerics=(words.noise_source(study), words.WHOLE_NUMBERS, words.COST_IN_FLOATS),
+            study_note=study,
+            account=self.account,
+            record_note=next((note for note in self.notes if note.startswith(UNRECORDED)), None),
+            facts={"statistic": self.name} | {f"note {i}": n for i, n in enumerate(self._remarks(), start=1)},
+            code_version=words.code_version(),
+        )
+
+    def _remarks(self) -> list[str]:
+        """Return the notes that are neither about the noise nor about the ledger."""
+        return [note for note in self.notes if not note.startswith((words.STUDY, UNRECORDED))]
+
     def to_csv(self, path: str | os.PathLike[str] | None = None, *, escape_formulas: bool = True) -> str:
         """Return the release as CSV, one row for each number, and write it to a file if a path is given.
 
@@ -176,6 +212,11 @@ class Release(Generic[Value]):
             InvalidParameterError: If pandas is not installed.
         """
         return export.to_pandas(self)
+
+    def _repr_html_(self) -> str:
+        from sfumato.statistics.views import release_view  # only notebooks need it
+
+        return release_view(self)
 
     def __str__(self) -> str:
         lines = [f"{self.name}: {_shown(self.value)}"]

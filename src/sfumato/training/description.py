@@ -13,7 +13,7 @@ last three. Each field is also a keyword of these functions: `train(model, data,
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypedDict, TypeVar
 
@@ -33,7 +33,7 @@ from sfumato.training.privacy.correlated_noise import BandedNoise
 from sfumato.training.privacy.denoising import Denoiser
 from sfumato.training.privacy.dp_sgd import DpSgd
 from sfumato.training.privacy.sampling import PoissonSampling, Sampling
-from sfumato.training.record.metrics import OnEvaluation, Score
+from sfumato.training.record.metrics import OnEvaluation, RunLogger, Score
 
 __all__ = [
     "Charge",
@@ -172,6 +172,7 @@ class Evaluation:
         on_evaluation: `on_evaluation(model, step)` is called after each evaluation, and without `data` as
             often: when a checkpoint holds the weights, which are the averaged ones where there are any.
         progress: Whether to show a progress bar with the figures.
+        loggers: What else gets the figures, such as `sfumato.integrations.loggers.TensorBoardLog("runs/a")`.
     """
 
     data: Any = field(default=None, repr=False)
@@ -179,6 +180,7 @@ class Evaluation:
     evaluate_every: int | None = None
     on_evaluation: OnEvaluation | None = None
     progress: bool = True
+    loggers: Sequence[RunLogger] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -240,6 +242,7 @@ class RunKeywords(TypedDict, total=False):
     evaluate_every: int | None
     on_evaluation: OnEvaluation | None
     progress: bool
+    loggers: Sequence[RunLogger]
     folder: str | os.PathLike[str] | None
     checkpoint_every: int | None
     account: Account | None

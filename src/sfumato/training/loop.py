@@ -182,10 +182,18 @@ class TrainingLoop:
 
     def take_step(self) -> None:
         """Draw a batch, set private gradients, and move the weights."""
+        self.compute_gradients()
+        self.optimizer.step()
+        self.complete_step()
+
+    def compute_gradients(self) -> None:
+        """Draw a batch and set private gradients: the first half of a step."""
         self._prepare()
         with private_draws(self._generator, "step", self.step):
             self._set_gradients()
-        self.optimizer.step()
+
+    def complete_step(self) -> None:
+        """Do what follows a move of the weights: the second half of a step."""
         if self._audited is not None:
             self._audited.moved(self.step)
         if self.schedule is not None:
@@ -265,10 +273,14 @@ class TrainingLoop:
         told = [part.statement() for part in parts if part is not None]
         return " ".join(told) or None
 
-    def require_paid_steps(self) -> None:
-        """Raise unless the steps taken are those of the event: the last line of defense against a bug."""
+    def require_paid_steps(self, *, stopped: bool = False) -> None:
+        """Raise unless the steps taken are those of the event: the last line of defense against a bug.
+
+        A run that was `stopped` took the first ones of them.
+        """
         taken = self.private.event(self.mechanism.sampling, relation=self.mechanism.relation)
-        if events.leaves(taken) != events.leaves(self.mechanism.event()):
+        paid = self.mechanism.first(self.step) if stopped else self.mechanism
+        if events.leaves(taken) != events.leaves(paid.event()):
             raise SfumatoError(
                 "the steps that were taken are not those that were accounted for. This is a bug of sfumato: "
                 "do not use the model, and please report it."

@@ -8,8 +8,7 @@ not here: how long a step or a run takes depends on private rows.
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from importlib.metadata import version
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -18,16 +17,18 @@ from sfumato.accounting import events
 from sfumato.accounting.guarantee import Guarantee, Relation
 from sfumato.accounting.price import Price, price
 from sfumato.errors import UnsupportedUseError
-from sfumato.report import TrainingFacts, training_report, write_report
+from sfumato.report import PrivacyCard, TrainingFacts, notebook, training_report, write_report
+from sfumato.report.cards.words import TUNING_NOT_CHARGED, code_version
+from sfumato.report.training import curves
 from sfumato.training.engine.contributions import Federation
 from sfumato.training.privacy.dp_sgd import DpSgd
-from sfumato.training.record import fingerprints, mechanism_words
+from sfumato.training.record import fingerprints, mechanism_words, run_card
 from sfumato.training.record.mechanism_json import mechanism_from, plain_mechanism
 from sfumato.training.record.metrics import Metrics
 from sfumato.training.record.run_folder import CheckpointError, RunFolder
 from sfumato.training.run_audit import Verdict
 
-__all__ = ["LoadedVerdict", "TrainingRun", "sentence"]
+__all__ = ["LoadedVerdict", "TrainingRun", "loaded", "sentence", "unchanged"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +43,7 @@ class TrainingRun:
         expected_batch_size: The public number that noisy sums were divided by.
         history: Metrics during the run.
         evaluated: Whether there was evaluation data.
+        stopped_after: How many steps were taken, if the run was stopped before its last one.
         denoised: What units contributed in place of gradients, and what was done to noisy ones, if anything.
         federation: What is said of clients, if units are clients and steps are rounds.
         audit: What canaries showed, if there were any.
@@ -53,6 +55,7 @@ class TrainingRun:
         record_note: What must be said of a run that no ledger keeps.
         settings_sha256: Fingerprint of the settings file in the folder.
         weights_sha256: Fingerprint of the weights that the run ended with.
+        code_version: The version of sfumato that made the run.
     """
 
     model: nn.Module
@@ -62,6 +65,7 @@ class TrainingRun:
     expected_batch_size: float
     history: tuple[Metrics, ...]
     evaluated: bool
+    stopped_after: int | None = None
     denoised: str | None = None
     federation: Federation | None = None
     audit: Verdict | None = None
@@ -73,6 +77,7 @@ class TrainingRun:
     record_note: str | None = None
     settings_sha256: str | None = None
     weights_sha256: str | None = None
+    code_version: str = field(default_factory=code_version)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], model: nn.Module | None = None) -> "TrainingRun":
@@ -89,35 +94,29 @@ class TrainingRun:
         Raises:
             CheckpointError: If there is no finished run, or its files were changed or damaged.
         """
-        place = RunFolder(folder)
-        facts, weights = place.read_report(), place.read_weights()
-        if "method" in facts:
-            raise CheckpointError(
-                f"the run in {str(folder)!r} protects labels alone: its statement is in {place.report.name}."
-            )
-        if fingerprints.fingerprint_of(weights) != facts.get("weights"):
-            raise CheckpointError(f"the weights in {str(folder)!r} were changed after the run. Restore them.")
-        if model is None:
-            model = LoadedWeights(weights)
-        else:
-            model.load_state_dict(dict(weights))
-            model.eval()
-        try:
-            return cls._of(facts, model)
-        except (KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(
-                f"the file {str(place.report)!r} is of another version of sfumato, or damaged "
-                f"({type(error).__name__})."
-            ) from error
+        return loaded(folder, model)
 
     @classmethod
-    def _of(cls, facts: Mapping[str, Any], model: nn.Module) -> "TrainingRun":
+    def of_facts(cls, facts: Mapping[str, Any], model: nn.Module) -> "TrainingRun":
+        """Return the run that wrote some facts.
+
+        Args:
+            facts: The facts, as `to_json` writes them.
+            model: The model with the weights of the run.
+
+        Returns:
+            The run.
+
+        Raises:
+            ValueError: If the steps do not have the price that the facts state.
+        """
         mechanism = mechanism_from(facts["mechanism"])
         price = mechanism.price(delta=facts["delta"])
         if price.epsilon != facts["epsilon"]:
             raise ValueError("the steps of the run do not have the price that its file states")
         same = ("privacy_unit", "expected_batch_size", "evaluated", "denoised", "study_note")
         same += ("account", "reservation", "release_number", "finished", "record_note", "settings_sha256")
+        same += ("code_version",)
         audit, federation = facts["audit"], facts.get("federation")
         return cls(
             model=model,
@@ -127,6 +126,7 @@ class TrainingRun:
             history=tuple(Metrics.from_dict(row) for row in facts["history"]),
             audit=None if audit is None else LoadedVerdict(audit, facts["audit_statement"]),
             federation=None if federation is None else Federation(**federation),
+            stopped_after=facts.get("stopped_after"),  # files of earlier versions have none
             **{name: facts[name] for name in same},
         )
 
@@ -140,16 +140,45 @@ class TrainingRun:
         Raises:
             OSError: If the page cannot be written.
         """
-        facts = TrainingFacts(
+        write_report(path, training_report(self._facts(), title=title))
+
+    def _facts(self) -> TrainingFacts:
+        return TrainingFacts(
             data="private",
             model=self._model_description(),
             guarantee=self.guarantee,
             statement=self.statement(),
             history=self.history,
             study_note=self.study_note,
-            step=self._words.step,
+            step=self.words.step,
         )
-        write_report(path, training_report(facts, title=title))
+
+    def _repr_html_(self) -> str:
+        accuracy = None if self.accuracy is None else f"{self.accuracy:.1%}"
+        return notebook.RunView(
+            title=f"A private training run: {self._model_description()}",
+            guarantee=self.guarantee,
+            statement=self.statement(),
+            facts={
+                f"noisy {self.words.step}s": self.mechanism.steps,
+                "accuracy on evaluation data": accuracy,
+                "account": self.account,
+            },
+            figures=curves(self._facts()),
+            study_note=self.study_note,
+        ).html()
+
+    def card(self, *, title: str | None = None) -> PrivacyCard:
+        """Return the privacy card of the run, for those who use the model.
+
+        Args:
+            title: The title of the card. Default: the kind of the model and its size.
+
+        Returns:
+            The card: `to_markdown()`, `to_html()`, `to_json()`, and `metadata()` for a model card of Hugging
+            Face.
+        """
+        return run_card.card_of(self, title=title, model=self._model_description())
 
     @property
     def recorded(self) -> bool:
@@ -195,7 +224,7 @@ class TrainingRun:
         return " ".join(sentence for sentence in self._sentences() if sentence)
 
     def _sentences(self) -> Sequence[str | None]:
-        words = self._words
+        words = self.words
         server = self.against_server
         return (
             words.trained(self.mechanism.steps),
@@ -203,16 +232,17 @@ class TrainingRun:
                 self.mechanism, unit=self.privacy_unit, divided_by=self.expected_batch_size, words=words
             ),
             self.denoised,
+            None
+            if self.stopped_after is None
+            else f"The run was stopped after {self.stopped_after} of these steps; all of them are charged.",
             f"All weights together, intermediate ones included, satisfy {self.guarantee}.",
             None
             if server is None
             else f"Against the server, which knows whom it asked, nothing is amplified: {server}.",
             f"Epsilon is an upper bound, by {self.price.theorem}.",
-            "It covers this run alone: hyper-parameter tuning is not charged.",
+            TUNING_NOT_CHARGED,
             None if self.audit is None else self.audit.statement(),
-            "Loss and accuracy are exact figures on evaluation data, which is not protected."
-            if self.evaluated
-            else None,
+            run_card.EVALUATION if self.evaluated else None,
             f"The run is release {self.release_number} of account {self.account!r}."
             if self.account
             else None,
@@ -221,7 +251,8 @@ class TrainingRun:
         )
 
     @property
-    def _words(self) -> mechanism_words.Words:
+    def words(self) -> mechanism_words.Words:
+        """What the run calls its steps and the contributions of units."""
         return mechanism_words.STEPS if self.federation is None else mechanism_words.ROUNDS
 
     def to_json(self) -> str:
@@ -242,6 +273,7 @@ class TrainingRun:
             "noise": [list(part) for part in self.mechanism.noise],
             "mechanism": plain_mechanism(self.mechanism),
             "evaluated": self.evaluated,
+            "stopped_after": self.stopped_after,
             "denoised": self.denoised,
             "federation": None if self.federation is None else asdict(self.federation),
             "against_server": None if self.against_server is None else self.against_server.to_dict(),
@@ -256,7 +288,7 @@ class TrainingRun:
             "reservation": self.reservation,
             "history": [row.to_dict() for row in self.history],
             "statement": self.statement(),
-            "code_version": version("sfumato"),
+            "code_version": self.code_version,
             "finished": self.finished,
             "model": self._model_description(),
             "sampling": repr(self.mechanism.sampling),
@@ -267,6 +299,8 @@ class TrainingRun:
         return json.dumps(fingerprints.sealed(facts), indent=2)
 
     def _model_description(self) -> str:
+        if isinstance(self.model, LoadedWeights):
+            return self.model.described
         count = sum(parameter.numel() for parameter in self.model.parameters())
         return f"{type(self.model).__name__}, {count} parameters"
 
@@ -274,12 +308,45 @@ class TrainingRun:
 # --- loaded from a folder --------------------------------------------------------------------------------
 
 
+def unchanged(folder: str | os.PathLike[str]) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
+    """Return the facts and the weights of a finished run; raise if there is none, or a file was changed."""
+    place = RunFolder(folder)
+    facts, weights = place.read_report(), place.read_weights()
+    if fingerprints.fingerprint_of(weights) != facts.get("weights"):
+        raise CheckpointError(f"the weights in {str(folder)!r} were changed after the run. Restore them.")
+    return facts, weights
+
+
+def loaded(
+    folder: str | os.PathLike[str], model: nn.Module | None = None, *, labels: bool = False
+) -> TrainingRun:
+    """Return the finished run in a folder; with `labels`, the noisy steps of one that protects labels."""
+    facts, weights = unchanged(folder)
+    report = RunFolder(folder).report
+    if "method" in facts and not labels:
+        raise CheckpointError(
+            f"the run in {str(folder)!r} protects labels alone: its statement is in {report.name}."
+        )
+    if model is None:
+        model = LoadedWeights(weights, described=str(facts.get("model", "a model")))
+    else:
+        model.load_state_dict(dict(weights))
+        model.eval()
+    try:
+        return TrainingRun.of_facts(facts, model)
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"the file {str(report)!r} is of another version of sfumato, or damaged ({type(error).__name__})."
+        ) from error
+
+
 class LoadedWeights(nn.Module):
     """The weights of a run whose architecture is not here."""
 
-    def __init__(self, weights: Mapping[str, Tensor]) -> None:
+    def __init__(self, weights: Mapping[str, Tensor], *, described: str) -> None:
         super().__init__()
         self._weights = dict(weights)
+        self.described = described
 
     def state_dict(self, *_args: Any, **_options: Any) -> dict[str, Any]:
         """Return the weights."""

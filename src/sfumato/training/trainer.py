@@ -8,21 +8,17 @@ only after the run is committed: nothing that was shown can be lost and drawn ag
 
 Guarantee  The trainer takes batches, clipping, noise and length from its `mechanism` and from nothing else.
            The charge in the ledger is the event of that mechanism.
-Failure    Whatever stops a run, a keyboard interrupt included, leaves in memory what its last checkpoint
-           holds, or what was there before (`rollback`). A run that died is resumed without a second charge,
-           in one place only (`run_ownership`).
+Failure    Whatever stops a run leaves in memory what its last checkpoint holds, or what was there before
+           (`rollback`). A run that died is resumed without a second charge, in one place (`run_ownership`).
 """
 
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from typing import Any, Unpack
 
 from torch import nn
 
 from sfumato.accounting.plan import Plan
-from sfumato.ledger.recorded import record_note
 from sfumato.mechanisms.random import Generator as Randomness
-from sfumato.mechanisms.random import study_note
 from sfumato.training import distributed
 from sfumato.training.budget import delta_for, dp_sgd_for
 from sfumato.training.data.units import Units, public_size_of
@@ -36,7 +32,6 @@ from sfumato.training.description import (
     describe,
 )
 from sfumato.training.engine import parameter_values
-from sfumato.training.engine.contributions import federation_of
 from sfumato.training.integrity.rollback import undone_on_failure
 from sfumato.training.loop import TrainingLoop, private_gradients
 from sfumato.training.optimizers import clip_factors, open_optimizer, open_schedule
@@ -44,10 +39,13 @@ from sfumato.training.payment import Payment
 from sfumato.training.privacy import denoising, terms
 from sfumato.training.privacy.dp_sgd import DpSgd
 from sfumato.training.rank_agreement import Agreement
-from sfumato.training.record import fingerprints, run_settings
+from sfumato.training.record import run_settings
 from sfumato.training.record.evaluation import Reports, every
+from sfumato.training.record.finished_run import finished_run
 from sfumato.training.record.progress import ProgressBar
+from sfumato.training.record.reporting import Reporting
 from sfumato.training.record.run_folder import RunFolder, require_same_run, taken_by_first
+from sfumato.training.record.run_loggers import RunLoggers
 from sfumato.training.record.run_ownership import RunOwnership
 from sfumato.training.run import TrainingRun
 from sfumato.training.run_audit import AuditedRun, RunAudit, require_audit
@@ -120,10 +118,11 @@ class Trainer:
         self._device = self._runtime.device_for(model)
         distributed.join(self._device, timeout=self._runtime.timeout)
         self._model, self._optimization = model, described.optimization
-        self._audit, self._generator, self._progress = audit, generator, described.evaluation.progress
+        self._audit, self._generator, shown = audit, generator, described.evaluation
+        self._loggers, self._progress = RunLoggers(shown.loggers), shown.progress and distributed.is_first()
         self._claim(data, described.privacy, described.charge)
         self._keep(described.storage)
-        self._reports = Reports(
+        self._reports: Reporting = Reports(
             self._mechanism,
             described.evaluation,
             delta=self._delta,
@@ -135,10 +134,9 @@ class Trainer:
 
     def _claim(self, data: Any, privacy: Privacy, charge: Charge) -> None:
         """Fix what is claimed and for whom; refuse what cannot be claimed."""
-        self._account = account = charge.account
-        optimization = self._optimization
+        self._account, optimization = charge.account, self._optimization
         size = public_size_of(data, privacy.public_size)
-        self._mechanism = dp_sgd_for(privacy, public_size=size, account=account)
+        self._mechanism = dp_sgd_for(privacy, public_size=size, account=charge.account)
         self._units = Units(
             data,
             owners=privacy.owners,
@@ -152,9 +150,9 @@ class Trainer:
         denoising.require(optimization.denoiser, self._mechanism)
         self._audited = self._planted()  # what cannot be audited is refused at once
         self._payment = Payment(charge, self._mechanism, generator=self._generator)
-        self._delta = delta_for(privacy, size, account)
+        self._delta = delta_for(privacy, size, charge.account)
         self._privacy_unit = terms.privacy_unit_of(
-            privacy.privacy_unit, account, by_owner=self._units.by_owner
+            privacy.privacy_unit, charge.account, by_owner=self._units.by_owner
         )
 
     def _keep(self, storage: Storage) -> None:
@@ -188,13 +186,18 @@ class Trainer:
         return self._privacy_unit
 
     def fit(
-        self, *, resume: bool = False, record: Callable[[TrainingRun], str] = TrainingRun.to_json
+        self,
+        *,
+        resume: bool = False,
+        record: Callable[[TrainingRun], str] = TrainingRun.to_json,
+        reporting: Reporting | None = None,
     ) -> TrainingRun:
         """Train the model, or continue the run in the folder; a failure restores the last checkpoint.
 
         Args:
             resume: Whether to continue the run in the folder.
             record: Makes the text of `run.json` in the folder from the finished run.
+            reporting: What is done between the steps. Default: evaluation as it was described.
 
         Returns:
             The finished run.
@@ -203,12 +206,14 @@ class Trainer:
             BudgetExceededError: If the account cannot pay for the run. Nothing is spent.
             CheckpointError: If the folder cannot be used.
         """
-        with taken_by_first(self._folder, resume=resume):
+        with self._loggers, taken_by_first(self._folder, resume=resume):
+            self._reports = self._reports if reporting is None else reporting
             loop, self._settled = self._loop(), False
             self._ownership = None if self._folder is None else RunOwnership(self._payment, self._folder)
 
             def work() -> TrainingRun:
                 (self._resume if resume else self._start)(loop)
+                self._loggers.begin(loop, delta=self.delta, privacy_unit=self.privacy_unit)
                 loop.open()
                 self._take_steps(loop)
                 return self._finish(loop, record)
@@ -216,16 +221,23 @@ class Trainer:
             return undone_on_failure(work, loop, published=self._published, kept=lambda: self._settled)
 
     def _take_steps(self, loop: TrainingLoop) -> None:
-        shown = self._progress and distributed.is_first()
-        with ProgressBar(steps=self.mechanism.steps, done=loop.step, shown=shown) as bar:
-            if loop.step == self.mechanism.steps:
+        with ProgressBar(steps=self.mechanism.steps, done=loop.step, shown=self._progress) as bar:
+            self._reports.begin(loop)
+            if self._over(loop):
                 self._settle(loop)
             if self._reports.due(loop):  # the run died between a checkpoint and its measurement
                 self._reports.make(loop, bar)
-            while loop.step < self.mechanism.steps:
+            while not self._over(loop):
+                self._reports.before(loop)
                 loop.take_step()
                 bar.advance()
                 self._after_step(loop, bar)
+                self._loggers.catch_up(loop.history)
+            if loop.step < self.mechanism.steps and not self._settled:
+                self._save(loop)  # the last checkpoint says that no step follows
+
+    def _over(self, loop: TrainingLoop) -> bool:
+        return loop.step == self.mechanism.steps or self._reports.stopped
 
     def _planted(self) -> AuditedRun | None:
         audit = self._audit
@@ -294,12 +306,13 @@ class Trainer:
         loop.require_alike(self._fingerprint(loop))
         state = distributed.first_decides(lambda: self._claimed(ownership, state))
         loop.load(state)
+        self._reports.load_state(state["reports"])
         self._settled = distributed.first_decides(lambda: self._payment.committed)
         self._reports.rewrite(loop)
 
     def _claimed(self, ownership: RunOwnership, state: dict[str, Any]) -> dict[str, Any]:
         """Take over a run that died, in the ledger first; return the state to go on from."""
-        self._payment.resume(state["reservation"], finished=state["step"] == self.mechanism.steps)
+        self._payment.resume(state["reservation"], finished=state["over"])
         found = ownership.find(state)
         if not self._payment.committed:
             ownership.go_on(found)
@@ -312,6 +325,7 @@ class Trainer:
         return self._folder.load()
 
     def _after_step(self, loop: TrainingLoop, bar: ProgressBar) -> None:
+        self._reports.after(loop)
         due = self._reports.due(loop)
         if due or loop.step % self._checkpoint_every == 0:
             self._save(loop)
@@ -326,12 +340,9 @@ class Trainer:
             distributed.first_decides(lambda: ownership.publish(state))
 
     def _state(self, loop: TrainingLoop) -> dict[str, Any]:
-        return {
-            "fingerprint": self._fingerprint(loop),
-            "noise": [list(part) for part in self.mechanism.noise],
-            "reservation": self._payment.number,
-            **loop.state(),
-        }
+        noise, number = [list(part) for part in self.mechanism.noise], self._payment.number
+        kept = {"fingerprint": self._fingerprint(loop), "noise": noise, "reservation": number}
+        return kept | {"reports": self._reports.state(), "over": self._over(loop)} | loop.state()
 
     def _fingerprint(self, loop: TrainingLoop) -> dict[str, str]:
         """Return every public setting as text: two runs that agree in all of them are the same run."""
@@ -353,7 +364,7 @@ class Trainer:
         """Record that the result leaves, before anybody sees any of it."""
         if self._settled:
             return
-        loop.require_paid_steps()
+        loop.require_paid_steps(stopped=self._reports.stopped)
         distributed.first_decides(self._payment.commit if self._ownership is None else self._ownership.commit)
         self._settled = True
 
@@ -361,6 +372,7 @@ class Trainer:
         self._settle(loop)
         if loop.average is not None:
             loop.average.keep()
+        self._reports.finish(loop)
         loop.model.eval()
         run = self._run(loop)
 
@@ -370,31 +382,18 @@ class Trainer:
                 self._folder.write_report(record(run))
 
         distributed.first_decides(write)
+        self._loggers.finish(run)
         return run
 
     def _run(self, loop: TrainingLoop) -> TrainingRun:
-        history = distributed.first_decides(lambda: loop.history)
-        price = self.mechanism.price(delta=self.delta)
-        claim = price.guarantee(self.privacy_unit)
-        return TrainingRun(
-            model=loop.model,
-            mechanism=self.mechanism,
-            price=price,
+        return finished_run(
+            loop,
+            price=self.mechanism.price(delta=self.delta),
             privacy_unit=self.privacy_unit,
-            expected_batch_size=self.expected_batch_size,
-            history=tuple(history),
             evaluated=self._reports.evaluated,
-            denoised=loop.remark(),
-            federation=federation_of(self._runtime.engine),
-            audit=None if self._audited is None else self._audited.judge(claim),
-            study_note=study_note(self._generator),
-            finished=datetime.now(UTC).date().isoformat(),
-            account=None if self._account is None else self._account.name,
-            reservation=distributed.first_decides(lambda: self._payment.number),
-            release_number=distributed.first_decides(lambda: self._payment.release_number),
-            record_note=record_note(self._account),
-            settings_sha256=distributed.first_decides(
-                lambda: None if self._folder is None else self._folder.settings_fingerprint()
-            ),
-            weights_sha256=fingerprints.fingerprint_of(loop.model.state_dict()),
+            audited=self._audited,
+            generator=self._generator,
+            account=self._account,
+            payment=self._payment,
+            folder=self._folder,
         )

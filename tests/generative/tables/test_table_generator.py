@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Samples meet their conditions; files come back; statements say what was done."""
 
+import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from sfumato.accounting import events
 from sfumato.accounting.guarantee import Guarantee, Relation
 from sfumato.errors import InvalidParameterError
 from sfumato.generative.tables.domain import Category, Domain, Number
 from sfumato.generative.tables.model.belief_propagation import ImpossibleError
 from sfumato.generative.tables.model.graphical_model import GraphicalModel
-from sfumato.generative.tables.table_generator import TableGenerator
+from sfumato.generative.tables.table_generator import TableGenerator, saved_facts
 
 DOMAIN = Domain(
     {
@@ -120,3 +123,39 @@ def test_a_statement_says_who_is_protected_and_how_rows_are_bounded():
     assert "declared" in made().statement()
     many = made(facts={**FACTS, "rows_per_unit": 4})
     assert "at most 4 rows" in many.statement() and "not checked" in many.statement()
+
+
+def with_event(**changes):
+    facts = FACTS | {"event": json.loads(events.to_json(events.PureDpEvent(1.0)))}
+    return made(facts=facts, guarantee=replace(PROMISED, delta=0.0), **changes)
+
+
+def test_the_card_of_a_loaded_generator_is_that_of_the_generator(tmp_path):
+    notes = ("not recorded in a ledger: x", "for study only: the noise was seeded")
+    generator = with_event(account="survey", notes=notes)
+    generator.save(tmp_path / "g.npz")
+    card = generator.card()
+    assert TableGenerator.load(tmp_path / "g.npz").card().to_json() == card.to_json()
+    assert card.accountant == "basic" and card.record_note == notes[0] and card.study_note == notes[1]
+    assert saved_facts(tmp_path / "g.npz")["account"] == "survey"
+
+
+@pytest.mark.parametrize("change", ["facts", "total"])
+def test_a_changed_file_is_refused(tmp_path, change):
+    with_event().save(tmp_path / "g.npz")
+    with np.load(tmp_path / "g.npz") as file:
+        arrays = {name: file[name] for name in file.files}
+    if change == "facts":
+        plain = json.loads(bytes(arrays["facts"]).decode())
+        plain["guarantee"]["epsilon"] = 0.1
+        arrays["facts"] = np.frombuffer(json.dumps(plain).encode(), dtype=np.uint8)
+    else:
+        arrays["total"] = arrays["total"] + 1
+    np.savez(tmp_path / "changed.npz", **arrays)
+    with pytest.raises(InvalidParameterError, match="was changed"):
+        TableGenerator.load(tmp_path / "changed.npz")
+
+
+def test_a_notebook_shows_columns_and_no_row():
+    shown = with_event(notes=("for study only: the noise was seeded",))._repr_html_()
+    assert "kind, age, pay" in shown and "does not protect anyone" in shown

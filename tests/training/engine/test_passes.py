@@ -5,7 +5,7 @@ from torch import nn
 
 from sfumato.errors import InvalidParameterError, NotPrivateError, UnsupportedModelError
 from sfumato.testing import seeded
-from sfumato.training import Clipping
+from sfumato.training import Clipping, PrivateGradients
 from sfumato.training.engine.losses import weighted
 from sfumato.training.engine.passes import Passes
 from sfumato.training.engine.step.settings import Engines, PassSettings
@@ -82,3 +82,21 @@ def test_the_gradient_of_one_row_alone_is_not_clipped():
 def test_a_rehearsal_reports_whether_gradients_are_finite():
     passes = passes_of(nn.Linear(2, 1, bias=False))
     assert passes.rehearse((None, X)) and not passes.rehearse((None, X * torch.inf))
+
+
+@pytest.mark.filterwarnings("ignore:the model or the loss does something")
+@pytest.mark.filterwarnings("ignore:torch.func.vmap cannot run")
+def test_a_loss_that_runs_on_one_row_alone_is_not_stopped_by_measuring_memory():
+    """A piece is measured on a few rows at once, but a loss that branches on a value sees one at a time."""
+    model = nn.Linear(2, 1)
+    gradients = PrivateGradients(
+        model,
+        lambda model, x, y: (model(x) * (1 + int(y))).sum(1),
+        noise_multiplier=1e-9,
+        expected_batch_size=1,
+        clip_norm=1e3,
+        generator=seeded(0),
+    )
+    gradients.backward(X, torch.arange(3))
+    assert model.weight.grad is not None
+    assert torch.allclose(model.weight.grad, (X * torch.tensor([[1.0], [2.0], [3.0]])).sum(0), atol=1e-4)

@@ -227,6 +227,11 @@ class AuditResult:
         verdict = "refuted" if self.refuted else "not refuted" if self.tested else "not tested"
         return f"<AuditResult: {self.subject}; epsilon at least {self.best.told}; {verdict}>"
 
+    def _repr_html_(self) -> str:
+        from sfumato.audit.evidence.views import result_view  # only notebooks need it
+
+        return result_view(self)
+
     @property
     def best(self) -> LowerBound:
         """The largest lower bound."""

@@ -19,9 +19,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from sfumato import _notebook
 from sfumato.accounting.guarantee import Guarantee
 from sfumato.audit.evidence.results import AuditResult
 from sfumato.audit.evidence.roc import Roc
+from sfumato.audit.evidence.views import result_view
 from sfumato.audit.models.shadow_models import loss_scores
 from sfumato.errors import InvalidParameterError
 from sfumato.labels.label_run import LabelRun
@@ -80,6 +82,13 @@ class AttackResult:
         if self.canaries is None or not self.canaries.in_scores or not self.canaries.out_scores:
             return found
         return [Roc(self.canaries.in_scores, self.canaries.out_scores, name="canaries"), *found]
+
+    def _repr_html_(self) -> str:
+        if self.canaries is None:
+            return _notebook.panel(
+                "Audit of a run", _notebook.facts(self.claim.shown()), _notebook.warning(self.not_audited())
+            )
+        return result_view(self.canaries)
 
     def tried(self) -> list[str]:
         """Return each attack with its result.

@@ -5,6 +5,7 @@ Guarantee  A generator holds noisy results only, so rows that it makes cost noth
 Failure    A condition that no row can meet is refused with `ImpossibleError` or `InvalidParameterError`.
 """
 
+import hashlib
 import io
 import json
 import os
@@ -13,18 +14,26 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
 
 from sfumato import _check, _files
+from sfumato._seal import SEAL, fits, sealed
+from sfumato.accounting import events
+from sfumato.accounting.event_words import proved_by, told
 from sfumato.accounting.guarantee import Guarantee, Relation
 from sfumato.errors import InvalidParameterError
 from sfumato.generative.tables.domain import Category, Domain, Number
 from sfumato.generative.tables.model.belief_propagation import ImpossibleError
 from sfumato.generative.tables.model.graphical_model import GraphicalModel
+from sfumato.ledger.recorded import UNRECORDED
+from sfumato.report import notebook
+from sfumato.report.cards import words
+from sfumato.report.cards.card import PrivacyCard
 
-__all__ = ["TableGenerator"]
+__all__ = ["TableGenerator", "saved_facts"]
 
 _FORMAT = 1
 
@@ -138,12 +147,7 @@ class TableGenerator:
             What was released, how, and the guarantee.
         """
         said = (
-            f"A generator of synthetic rows of {len(self.domain.names)} columns was fitted to noisy counts "
-            f"of the private table: to those of each column, and to those of {self.facts['measured']} sets "
-            "of columns that were chosen one after another by a noisy comparison with the model.",
-            f"Values of {self.facts['bought']} of the columns were found by the same release."
-            if self.facts["bought"]
-            else "The values that each column may have were declared.",
+            *self._mechanism(),
             f"The generator, and every row it makes, satisfies {self.guarantee}.",
             f"One {self.guarantee.privacy_unit} has at most {self.facts['rows_per_unit']} rows; "
             + (
@@ -157,6 +161,59 @@ class TableGenerator:
             *(f"{note[0].upper()}{note[1:]}." for note in self.notes),
         )
         return " ".join(sentence for sentence in said if sentence)
+
+    def _mechanism(self) -> tuple[str, str]:
+        """Return what was done to the private table, in sentences."""
+        return (
+            f"A generator of synthetic rows of {len(self.domain.names)} columns was fitted to noisy counts "
+            f"of the private table: to those of each column, and to those of {self.facts['measured']} sets "
+            "of columns that were chosen one after another by a noisy comparison with the model.",
+            f"Values of {self.facts['bought']} of the columns were found by the same release."
+            if self.facts["bought"]
+            else "The values that each column may have were declared.",
+        )
+
+    def card(self, *, title: str | None = None) -> PrivacyCard:
+        """Return the privacy card of the generator, for those who use its rows.
+
+        Args:
+            title: The title of the card. Default: what was made.
+
+        Returns:
+            The card.
+        """
+        event = events.from_json(json.dumps(self.facts["event"]))
+        accountant, theorem = proved_by(event, self.guarantee)
+        study = self._study_note
+        return PrivacyCard(
+            title="A generator of rows of a table" if title is None else title,
+            released=words.GENERATOR,
+            data="the private table",
+            guarantee=self.guarantee,
+            theorem=theorem,
+            accountant=accountant,
+            mechanism=(*self._mechanism(), f"Charged: {told(event)}."),
+            numerics=(words.noise_source(study), words.COST_IN_FLOATS),
+            study_note=study,
+            account=self.account,
+            record_note=next((note for note in self.notes if note.startswith(UNRECORDED)), None),
+            facts={"columns": ", ".join(self.domain.names)},
+            statement=self.statement(),
+            code_version=words.code_version(),
+        )
+
+    def _repr_html_(self) -> str:
+        return notebook.RunView(
+            title="A generator of rows of a table",
+            guarantee=self.guarantee,
+            statement=self.statement(),
+            facts={"columns": ", ".join(self.domain.names), "account": self.account},
+            study_note=self._study_note,
+        ).html()
+
+    @property
+    def _study_note(self) -> str | None:
+        return next((note for note in self.notes if note.startswith(words.STUDY)), None)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the model as plain values.
@@ -181,12 +238,11 @@ class TableGenerator:
         Args:
             path: The file, replaced if it exists.
         """
-        arrays: dict[str, Any] = {
-            "facts": np.frombuffer(json.dumps(self.to_dict()).encode(), dtype=np.uint8),
-            "total": np.array(self.model.total),
-        }
+        arrays: dict[str, Any] = {"total": np.array(self.model.total)}
         for columns, values in self.model.potentials.items():
             arrays["potential " + " ".join(map(str, columns))] = values
+        facts = sealed(self.to_dict() | {_FINGERPRINT: _fingerprint_of(arrays)})
+        arrays["facts"] = np.frombuffer(json.dumps(facts).encode(), dtype=np.uint8)
         content = io.BytesIO()
         np.savez_compressed(content, **arrays)
         _files.write_whole(Path(path), content.getvalue())
@@ -202,13 +258,27 @@ class TableGenerator:
             The generator.
 
         Raises:
-            InvalidParameterError: If the file is not one of a generator.
+            InvalidParameterError: If the file is not one of a generator, or was changed.
         """
         try:
             with np.load(Path(path), allow_pickle=False) as file:
                 return _read({name: file[name] for name in file.files})
-        except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
-            raise InvalidParameterError(f"{path} is not a file of a table generator.") from error
+        except _UNREADABLE as error:
+            raise InvalidParameterError(
+                f"{path} is not a file of a table generator, or was changed."
+            ) from error
+
+
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile)
+
+
+def saved_facts(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return what the file of a generator says of it; raise if it is not one."""
+    try:
+        with np.load(Path(path), allow_pickle=False) as file:
+            return json.loads(bytes(file["facts"]).decode())
+    except (*_UNREADABLE, IndexError, AttributeError) as error:
+        raise InvalidParameterError(f"{path} is not a file of a table generator.") from error
 
 
 def _require_settings(given: Any, seed: Any) -> None:
@@ -218,13 +288,29 @@ def _require_settings(given: Any, seed: Any) -> None:
         raise InvalidParameterError(f"seed must be None or a whole number of at least 0, but is {seed!r}.")
 
 
-_NOT_FACTS = ("format", "domain", "guarantee", "account", "notes", "statement", "code_version")
+_FINGERPRINT = "model_sha256"
+_NOT_FACTS = (
+    *("format", "domain", "guarantee", "account", "notes", "statement", "code_version"),
+    *(SEAL, _FINGERPRINT),
+)
+
+
+def _fingerprint_of(arrays: Mapping[str, Any]) -> str:
+    """Return the fingerprint of the arrays of a model, by their names."""
+    digest = hashlib.sha256()
+    for name, values in sorted(arrays.items()):
+        whole = np.ascontiguousarray(values)
+        digest.update(f"{name} {whole.dtype.str} {whole.shape}\n".encode() + whole.tobytes())
+    return digest.hexdigest()
 
 
 def _read(arrays: Mapping[str, Any]) -> TableGenerator:
     plain = json.loads(bytes(arrays["facts"]).decode())
     if plain["format"] != _FORMAT:
         raise ValueError("another format")
+    model = {name: values for name, values in arrays.items() if name != "facts"}
+    if SEAL in plain and not (fits(plain) and _fingerprint_of(model) == plain[_FINGERPRINT]):
+        raise ValueError("the file was changed")  # files of early versions have no fingerprints
     domain, promised = Domain.from_dict(plain["domain"]), plain["guarantee"]
     potentials = {
         tuple(int(column) for column in name.split()[1:]): values

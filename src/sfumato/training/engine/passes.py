@@ -274,8 +274,10 @@ class Passes:
                 with same_draws(self._model), self._barrier.undoing():
                     made = self._rehearsed.example(batch)
                     self._fitting = rows_that_fit(self._model, self._loss, made, more=more)
-            except (torch.OutOfMemoryError, MemoryError):
-                self._fitting = 1  # not even the few rows that it is measured on
+            except NotPrivateError:
+                raise
+            except Exception:
+                self._fitting = 1  # the synthetic rows that it is measured on do not run at once
         return max(1, self._fitting // per_unit)
 
     def _halve(self, size: int, error: BaseException) -> None:

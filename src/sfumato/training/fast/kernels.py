@@ -22,6 +22,7 @@ __all__ = [
     "correlation_norm",
     "feature_norm_gradients",
     "ghost_norm",
+    "installed",
     "operand_eps",
     "set_aside",
 ]
@@ -46,6 +47,11 @@ def available(*tensors: Tensor) -> bool:
     """Whether the kernels take these tensors."""
     if _aside or not all(t.is_cuda and t.dtype in _TYPES and t.dtype == tensors[0].dtype for t in tensors):
         return False
+    return _triton() is not None
+
+
+def installed() -> bool:
+    """Whether Triton is installed, so that there are kernels at all."""
     return _triton() is not None
 
 

@@ -5,6 +5,7 @@ Guarantee  Weights are evaluated only after a checkpoint holds them. An evaluati
            made when the run is resumed.
 """
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -75,6 +76,27 @@ class Reports:
         if self._on_evaluation is not None:
             with _averaged(loop):
                 self._on_evaluation(loop.model, loop.step)
+
+    stopped = False  # evaluation ends no run
+
+    def begin(self, loop: TrainingLoop) -> None:
+        """Do nothing: no step was taken yet."""
+
+    def before(self, loop: TrainingLoop) -> None:
+        """Do nothing before a step."""
+
+    def after(self, loop: TrainingLoop) -> None:
+        """Do nothing until a checkpoint holds the weights."""
+
+    def finish(self, loop: TrainingLoop) -> None:
+        """Do nothing: the last weights are the result."""
+
+    def state(self) -> dict[str, str]:
+        """Return nothing: the history is a part of the loop."""
+        return {}
+
+    def load_state(self, state: Mapping[str, str]) -> None:
+        """Do nothing."""
 
     def rewrite(self, loop: TrainingLoop) -> None:
         """Let the file hold what a checkpoint knows, and nothing else."""

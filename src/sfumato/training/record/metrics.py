@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -28,10 +28,27 @@ from sfumato.training.engine.evaluation_mode import evaluating
 from sfumato.training.engine.losses import Loss, checked
 from sfumato.training.runtime import Runtime
 
-__all__ = ["Metrics", "MetricsFile", "correct_rows", "evaluate"]
+__all__ = ["Metrics", "MetricsFile", "RunLogger", "Settings", "correct_rows", "evaluate"]
 
 Score = Callable[..., Tensor]  # (model, *batch) -> [rows]
 OnEvaluation = Callable[[nn.Module, int], object]  # (model, step)
+Settings = Mapping[str, str | int | float | None]
+
+
+class RunLogger(Protocol):
+    """What gets the figures of a run. `sfumato.integrations.loggers` has some."""
+
+    def begin(self, settings: Settings) -> None:
+        """Begin: figures from before, of the same run, are given again."""
+        ...
+
+    def figures(self, step: int, values: Mapping[str, float]) -> None:
+        """Take the figures after a step."""
+        ...
+
+    def end(self, facts: Mapping[str, Any] | None) -> None:
+        """End, with what may be said of the run; None if it did not finish."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -38,7 +38,7 @@ __all__ = [
     "taken_by_first",
 ]
 
-FORMAT: Final = 4  # of checkpoints: another number for another layout
+FORMAT: Final = 5  # of checkpoints: another number for another layout
 _SHORT: Final = 60  # characters of a setting that an error shows
 
 

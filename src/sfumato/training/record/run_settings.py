@@ -17,7 +17,7 @@ from sfumato.mechanisms.random import Generator, resolve, words
 from sfumato.training.loop import TrainingLoop
 from sfumato.training.privacy.dp_sgd import DpSgd
 
-__all__ = ["of_claim", "of_loop"]
+__all__ = ["for_loggers", "of_claim", "of_loop"]
 
 
 def of_claim(mechanism: DpSgd, generator: Generator | None, **others: object) -> dict[str, str]:
@@ -44,6 +44,23 @@ def of_loop(loop: TrainingLoop, loss: Any, factors: Sequence[float] | None) -> d
         "schedule": "None" if loop.schedule is None else type(loop.schedule).__name__,
         "clip_schedule": repr(digest),
         **({} if loop.contributor is None else {"contributor": repr(loop.contributor)}),
+    }
+
+
+def for_loggers(loop: TrainingLoop, **others: str | float) -> dict[str, str | int | float | None]:
+    """Return the settings that loggers get, and the `others`."""
+    mechanism, private = loop.mechanism, loop.private
+    return {
+        "steps": mechanism.steps,
+        "noise_multiplier": mechanism.noise_multiplier(0),
+        "sampling": repr(mechanism.sampling),
+        "clipping": repr(mechanism.step),
+        "relation": mechanism.relation.value,
+        "expected_batch_size": private.expected_batch_size,
+        "parameters": sum(parameter.numel() for parameter in private.parameters.values()),
+        "optimizer": type(loop.optimizer).__name__,
+        "learning_rate": loop.learning_rate,
+        **others,
     }
 
 

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a step costs in the trainers of other libraries, over a step of our own trainer.
+
+    python benchmarks/integrations.py                       five architectures each, some minutes
+    python benchmarks/integrations.py --quick               fewer steps; under a minute
+    python benchmarks/integrations.py --only "Hugging Face"  the parts whose name holds this
+    python benchmarks/integrations.py --json                rows for a program: what, value, bar, met
+
+Both trainers take the same steps: the same rows in the same batches, the same loss, optimizer and noise. They
+are timed in turns, on one thread, in CPU time between one update of the weights and the next, so that all of a
+step is counted: reading rows, gradients, noise, callbacks. A value is the median of the ratios of the turns. The
+weights must be the same bit for bit. Exit status 1: a bar is missed.
+"""
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from models.results import Row, report
+
+from sfumato.testing import seeded
+from sfumato.training import Privacy, Runtime, Trainer
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+MOST = 1.05  # of the time of a step
+COUNT, BATCH, WARM = 256, 16, 2  # rows, rows of a step on average, steps that are not timed
+PRIVACY = Privacy(noise_multiplier=1.0, delta=1e-5, public_size=COUNT, expected_batch_size=BATCH)
+
+
+class Stamps:
+    """Notes the CPU time of each update of an optimizer."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    def sgd(self, parameters: Any) -> torch.optim.Optimizer:
+        """Return an optimizer that is watched."""
+        found = torch.optim.SGD(parameters, lr=0.01)
+        found.register_step_post_hook(lambda *_: self.times.append(time.process_time()))
+        return found
+
+    @property
+    def seconds(self) -> float:
+        """CPU time of the steps but for the first ones."""
+        return self.times[-1] - self.times[WARM - 1]
+
+
+Run = Callable[[int], tuple[float, torch.nn.Module]]  # from steps to CPU time and model
+
+
+def own(build: Callable[[], torch.nn.Module], rows: Any, loss: Any, microbatch_size: int) -> Run:
+    """Return a run of our own trainer."""
+
+    def run(steps: int) -> tuple[float, torch.nn.Module]:
+        stamps, model = Stamps(), build()
+        Trainer(
+            model,
+            rows,
+            privacy=replace(PRIVACY, steps=steps),
+            loss=loss,
+            optimizer=stamps.sgd,
+            runtime=Runtime(microbatch_size=microbatch_size),
+            generator=seeded(1),
+            evaluate_every=steps,  # what steps cost together is priced after the last one, by both
+            progress=False,
+        ).fit()
+        return stamps.seconds, model
+
+    return run
+
+
+# --- Hugging Face -------------------------------------------------------------------------------------------
+
+
+def hugging_face(steps: int, turns: int) -> Iterator[Row]:
+    """Yield the ratio for five architectures."""
+    from transformers import TrainingArguments, logging
+
+    from sfumato.integrations.hugging_face import PrivateTrainer
+    from tests.integrations.hugging_face import architectures
+
+    logging.set_verbosity_error()
+    size = architectures.Size(width=64, layers=2, heads=4, length=32, words=500, side=32)
+    for name in architectures.MODELS:
+        rows = architectures.rows(name, COUNT, size)
+
+        def build(name: str = name) -> torch.nn.Module:
+            return architectures.model(name, size)
+
+        def theirs(steps: int, build: Any = build, rows: Any = rows) -> tuple[float, torch.nn.Module]:
+            stamps, model = Stamps(), build()
+            optimizer = stamps.sgd([p for p in model.parameters() if p.requires_grad])
+            given = {"max_steps": steps, "per_device_train_batch_size": BATCH, "save_strategy": "no"}
+            with tempfile.TemporaryDirectory() as folder:
+                args = TrainingArguments(
+                    folder, **given, disable_tqdm=True, use_cpu=True, lr_scheduler_type="constant"
+                )
+                PrivateTrainer(
+                    model,
+                    args,
+                    train_dataset=rows,
+                    privacy=PRIVACY,
+                    generator=seeded(1),
+                    optimizers=(optimizer, None),
+                ).train()
+            return stamps.seconds, model
+
+        ours = own(build, architectures.tensors(rows), architectures.own_loss, BATCH)
+        yield from compared(f"Hugging Face: {name}", theirs, ours, steps, turns)
+
+
+# --- measuring ----------------------------------------------------------------------------------------------
+
+PARTS: dict[str, Callable[[int, int], Iterator[Row]]] = {"Hugging Face": hugging_face}
+
+
+def compared(subject: str, theirs: Run, ours: Run, steps: int, turns: int) -> Iterator[Row]:
+    """Yield the ratio of CPU times, and whether the weights are the same."""
+    ratios: list[float] = []
+    same = True
+    for turn in range(turns):
+        first, second = (theirs, ours) if turn % 2 else (ours, theirs)
+        (a, one), (b, other) = first(steps), second(steps)
+        ratios.append(a / b if turn % 2 else b / a)
+        pairs = zip(one.parameters(), other.parameters(), strict=True)
+        same = same and all(torch.equal(p, q) for p, q in pairs)
+    low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
+    yield Row(subject=subject, name="step / our step", value=middle, bar=MOST, quartiles=(low, high))
+    yield Row(subject=subject, name="same weights", value=float(same), bar=1, at_least=True)
+
+
+def measured(only: str, *, quick: bool) -> Iterator[Row]:
+    """Yield the rows of each part."""
+    for name, part in PARTS.items():
+        if only in name:
+            yield from part(5 if quick else 12, 3 if quick else 7)
+
+
+def main() -> int:
+    """Measure, print, and fail where a bar is not met."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="fewer steps")
+    parser.add_argument("--json", action="store_true", help="rows for a program: what, value, bar, met")
+    parser.add_argument("--only", default="", help="the parts whose name holds this")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")  # models and trainers of other libraries advise
+    rows = measured(arguments.only, quick=arguments.quick)
+    return report("Steps in trainers of other libraries", rows, as_json=arguments.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Imported before anything else of this folder: fails where transformers or accelerate is missing."""
+
+import importlib
+
+from sfumato.errors import MissingDependencyError
+
+for _name in ("transformers", "accelerate"):
+    try:
+        importlib.import_module(_name)
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"this needs {_name}, which is not installed. Run: pip install 'sfumato[huggingface]'."
+        ) from error

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One private run in a Lightning trainer: what is put around its loop, and what each of its batches does.
+
+Guarantee  Each batch of Lightning's loop is one step of the paid run. Weights may be seen (by validation,
+           callbacks, files) only after a checkpoint of the run holds them, if it keeps any.
+Failure    What was changed of the trainer (its loop, its callbacks, its loggers) is given back, whatever
+           happens.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from sfumato.errors import InvalidParameterError
+from sfumato.integrations.lightning import loop_state
+from sfumato.integrations.lightning.held_loggers import HeldLogger, held
+from sfumato.integrations.lightning.refusals import refuse_monitors
+from sfumato.integrations.lightning.rows import StepTokens, refuse_shared_rows
+from sfumato.integrations.lightning.run import DrivenTrainer, StepOrder, require_in_step
+from sfumato.integrations.lightning.seclusion import Seclusion
+from sfumato.training.loop import TrainingLoop
+from sfumato.training.run import TrainingRun
+
+__all__ = ["Session", "callbacks_of"]
+
+
+class Session:
+    """What a strategy knows of one run."""
+
+    tokens: StepTokens | None = None
+    rows: Any = None
+    private: Any = None
+    batch_size = 0
+    seclusion: Seclusion
+    driven: DrivenTrainer | None = None
+    loop: TrainingLoop | None = None
+
+    def __init__(self, trainer: Trainer, module: LightningModule, *, each_step: bool) -> None:
+        self.trainer, self.module, self._each_step = trainer, module, each_step
+        self.shown: list[Any] = []
+        self._order = StepOrder()
+        self._watch = _Watch(self)
+        self._loggers: list[HeldLogger] = []
+
+    def take_over(self, train: Callable[["Session", Callable[[], None]], None]) -> None:
+        """Put the paid run around Lightning's loop; come first of all callbacks; hold the loggers."""
+        trainer: Any = self.trainer
+        loop = trainer.fit_loop
+        loop.run = partial(train, self, loop.run)  # an attribute of this loop alone: `give_back` removes it
+        trainer.callbacks.insert(0, self._watch)
+        self._loggers = held(trainer.loggers)
+        trainer.loggers = list(self._loggers)
+
+    def give_back(self, run: TrainingRun | None) -> None:
+        """Undo `take_over`, and let the loggers have what was held."""
+        trainer: Any = self.trainer
+        vars(trainer.fit_loop).pop("run", None)
+        if self._watch in trainer.callbacks:
+            trainer.callbacks.remove(self._watch)
+        facts = {} if run is None else _facts(run)
+        for logger in self._loggers:
+            logger.release(facts)
+
+    def require_apart(self) -> None:
+        """Raise if private rows are among those that are shown."""
+        if self.private is not None:
+            for data in self.shown:
+                refuse_shared_rows(self.private, data)
+
+    def rehearsed(self) -> None:
+        """See that nothing waits for what `training_step` logs: synthetic rows have shown its names."""
+        refuse_monitors(self.trainer, callbacks_of(self.trainer), self.seclusion.close_rehearsal())
+
+    def drive(self, run_loop: Callable[[], None], loop: TrainingLoop, state: Any) -> None:
+        """Run Lightning's loop: each of its batches is a step of ours."""
+        assert self.driven is not None and self.tokens is not None
+        self.seclusion.close_rehearsal()
+        if self.driven.over(loop):  # what is left to do is to hand over what was committed
+            return
+        limits: Any = self.trainer.fit_loop.epoch_loop
+        before = limits.max_steps
+        if state:
+            loop_state.put_back(self.trainer, state)
+            self.tokens.begin = loop.step % len(self.tokens)
+        self.loop, limits.max_steps = loop, self.driven.mechanism.steps
+        try:
+            with self.seclusion.left():
+                run_loop()
+        finally:
+            self.loop, limits.max_steps = None, before
+
+    def begin_step(self, batch_idx: int) -> None:
+        """A batch of Lightning's is at hand."""
+        loop = self._at_work()
+        self._order.begin()
+        require_in_step(self.trainer.global_step, loop.step)
+        self.seclusion.batch_idx = batch_idx
+
+    def compute_gradients(self) -> None:
+        """Set the private gradient of the step."""
+        loop = self._at_work()
+        self._order.computing()
+        with self.seclusion.entered():
+            loop.compute_gradients()
+
+    def complete_step(self) -> None:
+        """Count the step: the optimizer has moved the weights."""
+        self._order.moved()
+        self._at_work().complete_step()
+
+    def publish(self) -> None:
+        """Make a checkpoint of the weights, unless the last one holds them: then they may be seen."""
+        if self.driven is None or self.loop is None:  # before the run, or after it was undone
+            return
+        if not self._order.between_steps:
+            raise InvalidParameterError("weights cannot be saved in the middle of a step. Save after it.")
+        self.driven.publish(self.loop)
+
+    def stepped(self, batch_idx: int) -> None:
+        """Do what is due after a step."""
+        assert self.driven is not None
+        shown = self._each_step or self.trainer.is_last_batch or self._validates_next(batch_idx)
+        self.driven.stepped(self._at_work(), shown=shown)
+
+    def _validates_next(self, batch_idx: int) -> bool:
+        trainer: Any = self.trainer
+        every = trainer.val_check_batch
+        if trainer.should_stop or not trainer.enable_validation or not every or every == float("inf"):
+            return bool(trainer.should_stop)
+        return not (batch_idx + 1) % every or not self._at_work().step % every
+
+    def validating(self) -> None:
+        """The weights are about to be measured."""
+        if self.driven is not None and self.loop is not None:
+            self.driven.evaluated = True
+            self.publish()
+
+    def _at_work(self) -> TrainingLoop:
+        if self.loop is None:
+            raise InvalidParameterError("a step was asked for outside of Trainer.fit.")
+        return self.loop
+
+
+class _Watch(Callback):
+    """Comes before all other callbacks: what these see was kept before."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        self._session.stepped(batch_idx)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._session.publish()
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._session.validating()
+
+
+def callbacks_of(trainer: Trainer) -> Sequence[Callback]:
+    """Return the callbacks of a trainer, without our own."""
+    found: list[Callback] = list(trainer.callbacks)  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownArgumentType]
+    return [part for part in found if not isinstance(part, _Watch)]
+
+
+def _facts(run: TrainingRun) -> dict[str, Any]:
+    """Return what loggers get of a finished run besides figures."""
+    return {
+        "epsilon": run.guarantee.epsilon,
+        "delta": run.guarantee.delta,
+        "guarantee": str(run.guarantee),
+        "statement": run.statement(),
+    }

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+import logging
+import warnings
+
+import pytest
+import torch
+import transformers as hf
+
+from sfumato.errors import QueryFailedError, UnsupportedUseError
+from sfumato.integrations.hugging_face.collated_rows import CollatedRows
+from sfumato.mechanisms.random import resolve
+from sfumato.training.random_state import private_draws
+
+from .tokenizers_of_words import tokenizer
+
+
+class Touchy:
+    """Reads rows aloud, and fails at some."""
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, number):
+        warnings.warn(f"row {number} is odd", stacklevel=1)
+        logging.getLogger("touchy").error("row %s", number)
+        if number == 2:
+            raise MemoryError
+        return {"x": [1.0 + number]}
+
+
+def test_a_row_that_fails_is_blank_and_is_multiplied_by_zero(caplog):
+    rows = CollatedRows(Touchy(), hf.default_data_collator)
+    assert len(rows) == 3
+    assert [float(rows[i][0]) for i in range(3)] == [1, 1, 0]
+    assert rows[1][1]["x"].tolist() == [2] and rows[2][1]["x"].tolist() == [0]
+    assert caplog.text == ""  # warnings are errors in tests, so none came out
+
+
+def test_an_interrupt_is_no_row_that_fails():
+    def collate(examples):
+        if examples[0]["x"] == 2:
+            raise KeyboardInterrupt
+        return hf.default_data_collator(examples)
+
+    with pytest.raises(KeyboardInterrupt):
+        CollatedRows([{"x": 1}, {"x": 2}], collate)[1]
+
+
+def test_no_row_is_read_before_one_is_asked_for():
+    rows = CollatedRows(Touchy(), hf.default_data_collator, public=lambda: pytest.fail("asked"))
+    assert len(rows) == 3
+
+
+def test_a_public_example_is_the_format_where_there_is_one():
+    data = [{"x": "broken"}, {"x": [1.0]}]
+    rows = CollatedRows(data, hf.default_data_collator, public=lambda: {"x": [0.5]})
+    assert [float(rows[i][0]) for i in range(2)] == [0, 1]
+
+
+def test_an_error_about_the_first_private_row_does_not_quote_it():
+    def collate(examples):
+        raise ValueError(f"bad row {examples}")
+
+    with pytest.raises(QueryFailedError) as caught:
+        CollatedRows([{"x": 12345}], collate)[0]
+    assert "12345" not in str(caught.value) and caught.value.__context__ is None
+    with pytest.raises(ValueError, match="bad row"):  # of a public one all may be told
+        CollatedRows([{"x": 1}], collate, public=lambda: {"x": 2})[0]
+
+
+def test_what_is_wrong_with_the_collator_is_told():
+    with pytest.raises(UnsupportedUseError, match="max_length"):
+        CollatedRows([{"input_ids": [1]}], hf.DataCollatorWithPadding(tokenizer()))[0]
+
+
+def test_masks_are_drawn_by_the_step():
+    rows = CollatedRows(
+        [{"input_ids": [5] * 200}], hf.DataCollatorForLanguageModeling(tokenizer()), max_length=200
+    )
+    before = torch.get_rng_state()
+
+    def masks(step):
+        with private_draws(resolve(None), "step", step):
+            return rows[0][1]["labels"]
+
+    assert not torch.equal(masks(0), masks(1))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_row_does_not_depend_on_those_that_were_read_before():
+    collate = hf.DataCollatorWithPadding(tokenizer())
+    data = [{"input_ids": [5] * length} for length in (3, 6, 1)]
+    rows = CollatedRows(data, collate, max_length=8)
+    first = rows[2][1]["input_ids"]
+    _ = rows[1], rows[0]
+    assert torch.equal(rows[2][1]["input_ids"], first) and first.tolist() == [5] + [0] * 7

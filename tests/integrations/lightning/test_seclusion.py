@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+import torch
+from torch import nn
+
+from sfumato import Budget, Ledger
+from sfumato.errors import InvalidParameterError, NotPrivateError
+from sfumato.integrations.lightning.seclusion import Seclusion
+
+from .modules import WARNINGS, Classifier, loader, private, trainer
+
+pytestmark = [pytest.mark.filterwarnings(text) for text in WARNINGS]
+
+
+def with_step(step):
+    return type("Stepping", (Classifier,), {"training_step": step})()
+
+
+@pytest.mark.parametrize(
+    "leak",
+    [
+        lambda self: self.trainer.logger,
+        lambda self: self.logger.experiment,
+        lambda self: self.optimizers(),
+        lambda self: self.lr_schedulers(),
+        lambda self: self.trainer.callback_metrics,
+        lambda self: setattr(self.trainer, "should_stop", True),
+        lambda self: self.trainer.strategy,
+        lambda self: self.trainer.train_dataloader,
+    ],
+)
+def test_training_step_reaches_nothing_of_the_trainer_but_public_numbers(leak, tmp_path):
+    account = Ledger(tmp_path / "ledger.db").open(
+        "data", privacy_unit="example", budget=Budget(epsilon=50, delta=1e-5)
+    )
+
+    def step(self, batch, batch_idx):
+        leak(self)
+        return Classifier.training_step(self, batch, batch_idx)
+
+    strategy = private(account=account, purpose="a test", delta=None)
+    with pytest.raises(InvalidParameterError, match=r"training_step (uses|sets)"):
+        trainer(strategy, tmp_path).fit(with_step(step), loader())
+    assert account.spent().epsilon == 0
+
+
+def test_training_step_sees_steps_and_epochs(tmp_path):
+    seen = []
+
+    def step(self, batch, batch_idx):
+        seen.append((self.global_step, self.current_epoch, batch_idx, self.trainer.max_epochs))
+        return Classifier.training_step(self, batch, batch_idx)
+
+    trainer(private(), tmp_path).fit(with_step(step), loader())
+    assert list(dict.fromkeys(seen)) == [(i, i // 4, i % 4, 2) for i in range(8)]
+
+
+def test_what_training_step_logs_or_prints_is_dropped_and_said_once(tmp_path, capsys):
+    def step(self, batch, batch_idx):
+        x, y = batch
+        loss = nn.functional.cross_entropy(self(x), y)
+        self.log_dict({"a": loss, "b": loss}, prog_bar=True)
+        self.log(name="c", value=loss)
+        self.print("secret", loss)
+        return {"loss": loss, "scores": self(x)}
+
+    lit = trainer(private(), tmp_path)
+    with pytest.warns(UserWarning, match=r"training_step logs \['a', 'b', 'c', 'secret'\]") as told:
+        lit.fit(with_step(step), loader())
+    assert len([one for one in told if "training_step logs" in str(one.message)]) == 1
+    assert not lit.callback_metrics and not lit.logged_metrics and not lit.progress_bar_metrics
+    assert "secret" not in capsys.readouterr().out
+
+
+def test_a_name_that_a_row_decides_is_not_told(tmp_path):
+    """Row by row a module can read values: only what synthetic rows log is told of."""
+
+    def step(self, batch, batch_idx):
+        x, y = batch
+        self.log(f"label {int(y)}", 1.0)
+        return nn.functional.cross_entropy(self(x), y)
+
+    data = torch.utils.data.TensorDataset(torch.zeros(48, 4), torch.full((48,), 2))
+    with pytest.warns(UserWarning) as told:
+        trainer(private(), tmp_path).fit(with_step(step), loader(data))
+    assert not any("label 2" in str(one.message) for one in told)
+
+
+@pytest.mark.parametrize("found", [None, torch.zeros(3), "text", {"scores": torch.zeros(1)}])
+def test_training_step_must_return_one_loss(found, tmp_path):
+    with pytest.raises(InvalidParameterError, match="training_step must return the loss"):
+        trainer(private(), tmp_path).fit(with_step(lambda self, batch, batch_idx: found), loader())
+
+
+def test_training_step_may_leave_the_number_of_the_batch_out(tmp_path):
+    strategy = private()
+    step = lambda self, batch: Classifier.training_step(self, batch, 0)  # noqa: E731
+    trainer(strategy, tmp_path).fit(with_step(step), loader())
+    assert strategy.run is not None
+
+
+@pytest.mark.filterwarnings("ignore:.*dataloader_iter")
+def test_training_step_may_not_draw_batches(tmp_path):
+    step = lambda self, dataloader_iter: None  # noqa: E731
+    with pytest.raises(InvalidParameterError, match="dataloader_iter"):
+        trainer(private(), tmp_path).fit(with_step(step), loader())
+
+
+class Counting(nn.Module):
+    """A metric that counts rows, as those of torchmetrics do."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("total", torch.zeros(()))
+
+    def forward(self, values):
+        self.total += values.detach().sum()
+        return self.total
+
+
+def test_a_metric_that_adds_up_training_rows_is_refused(tmp_path):
+    def step(self, batch, batch_idx):
+        self.metric(batch[0])
+        return Classifier.training_step(self, batch, batch_idx)
+
+    module = with_step(step)
+    module.metric = Counting()
+    with pytest.raises(NotPrivateError):
+        trainer(private(), tmp_path).fit(module, loader())
+
+
+def test_a_module_gets_its_own_methods_back_whatever_happens(tmp_path):
+    module = Classifier()
+    lit = trainer(private(), tmp_path)
+    module.trainer = lit
+    seclusion = Seclusion(module, lit)
+    with pytest.raises(KeyError), seclusion.entered():
+        assert module.trainer is not lit and "log" in vars(module)
+        with seclusion.left():
+            assert module.trainer is lit and "log" not in vars(module)
+        assert "log" in vars(module)
+        raise KeyError
+    assert module.trainer is lit and not {"log", "log_dict", "print"} & set(vars(module))

@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
+import time
+
+from sfumato.integrations.loggers.day import begin_of_day, missing
+
+
+def test_the_beginning_of_the_day_is_at_most_a_day_ago():
+    assert 0 <= time.time() - begin_of_day() < 86_401 and begin_of_day() % 86_400 == 0
+
+
+def test_a_missing_package_is_named_with_its_extra():
+    assert "wandb: pip install 'sfumato[loggers]'" in str(missing("wandb", "WandbLog"))
