@@ -10,7 +10,7 @@ Not here   What a data set keeps of the examples that it was asked for, such as 
 
 import logging
 import warnings
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -51,12 +51,18 @@ class CollatedRows(Dataset[tuple[Tensor, Row]]):
         return len(self._examples)
 
     def __getitem__(self, number: int) -> tuple[Tensor, Row]:
+        return self.__getitems__([number])[0]
+
+    def __getitems__(self, numbers: Sequence[int]) -> list[tuple[Tensor, Row]]:
         row_format = self.row_format()
         with _silent():
-            try:
-                row = row_format.read(self._examples[number])
-            except Exception:  # whether an example can be read must not be seen
-                row = None
+            return [self._read(number, row_format) for number in numbers]
+
+    def _read(self, number: int, row_format: RowFormat) -> tuple[Tensor, Row]:
+        try:
+            row = row_format.read(self._examples[number])
+        except Exception:  # whether an example can be read must not be seen
+            row = None
         return (_NOT, row_format.blank) if row is None else (_READABLE, row)
 
     def row_format(self) -> RowFormat:

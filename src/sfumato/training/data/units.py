@@ -99,7 +99,7 @@ class _DatasetRows:
         return self._dataset
 
     def take(self, index: Tensor) -> tuple[Any, ...]:
-        examples = quietly("the data set", lambda: [self._dataset[i] for i in index.tolist()])
+        examples = quietly("the data set", lambda: self._examples(index.tolist()))
         try:
             batch = default_collate(examples)
         except (RuntimeError, TypeError):  # its message would tell shapes or types of private rows
@@ -108,6 +108,10 @@ class _DatasetRows:
                 "number, or are no tensors. Pad or crop each example to one shape in the data set itself."
             ) from None
         return tuple(batch) if isinstance(batch, list | tuple) else (batch,)
+
+    def _examples(self, numbers: list[int]) -> list[Any]:
+        at_once = getattr(self._dataset, "__getitems__", None)  # as torch's own loader asks for them
+        return [self._dataset[i] for i in numbers] if at_once is None else at_once(numbers)
 
 
 def open_rows(data: Any) -> RowSource:
