@@ -89,7 +89,10 @@ _MODULE: Final = {
     "on_after_batch_transfer": "it would see the rows of a batch together. Change rows in the data set",
     "transfer_batch_to_device": "the strategy moves rows to the device",
 }
-_BATCH_HOOKS: Final = {"on_train_batch_start": ("batch",), "on_train_batch_end": ("batch", "outputs")}
+_BATCH_HOOKS: Final = {  # the places of their arguments in a module; callbacks get two more before them
+    "on_train_batch_start": {"batch": 0},
+    "on_train_batch_end": {"outputs": 0, "batch": 1},
+}
 _EACH_STEP: Final = (
     "on_train_batch_start",
     "on_train_batch_end",
@@ -211,8 +214,8 @@ def _refuse_batch_readers(host: LightningModule | Callback) -> None:
     for name, arguments in _BATCH_HOOKS.items():
         if not _defines(host, name):
             continue
-        for argument in arguments:
-            if _reads(getattr(host, name), argument):
+        for argument, place in arguments.items():
+            if _reads(getattr(host, name), argument, place + 2 * isinstance(host, Callback)):
                 raise InvalidParameterError(
                     f"{type(host).__name__}.{name} reads {argument!r}, which is computed from private rows. "
                     "Compute what you need in training_step, or leave the argument alone."
@@ -239,20 +242,18 @@ def _defines(host: LightningModule | Callback, name: str) -> bool:
     return _overrides(host, LightningModule if isinstance(host, LightningModule) else Callback, name)
 
 
-def _reads(hook: Any, argument: str) -> bool:
-    """Whether a function uses one of its arguments at all."""
-    code = getattr(inspect.unwrap(getattr(hook, "__func__", hook)), "__code__", None)
+def _reads(hook: Any, argument: str, place: int) -> bool:
+    """Whether a function uses its argument of that name, or at that place, at all."""
+    function = inspect.unwrap(getattr(hook, "__func__", hook))
+    code = getattr(function, "__code__", None)
     if code is None or getattr(hook, "__module__", "").startswith("lightning."):
         return False
-    names = code.co_varnames[1 : code.co_argcount]
-    places = {"batch": -2, "outputs": -3}
-    parameter = argument if argument in names else _at(names, places[argument])
-    return parameter is not None and any(
+    names = code.co_varnames[inspect.ismethod(hook) : code.co_argcount]
+    if argument not in names and place >= len(names):  # among `*arguments`: an object without content
+        return False
+    parameter = argument if argument in names else names[place]
+    return any(
         parameter in (found.argval if isinstance(found.argval, tuple) else (found.argval,))
         for found in dis.get_instructions(code)
         if found.opname.startswith("LOAD")
     )
-
-
-def _at(names: tuple[str, ...], place: int) -> str | None:
-    return names[place] if len(names) >= -place else None

@@ -21,6 +21,7 @@ from sfumato.integrations.lightning.rows import StepTokens, refuse_shared_rows
 from sfumato.integrations.lightning.run import DrivenTrainer, StepOrder, require_in_step
 from sfumato.integrations.lightning.seclusion import Seclusion
 from sfumato.training.loop import TrainingLoop
+from sfumato.training.record.run_loggers import facts_of
 from sfumato.training.run import TrainingRun
 
 __all__ = ["Session", "callbacks_of"]
@@ -59,8 +60,10 @@ class Session:
         vars(trainer.fit_loop).pop("run", None)
         if self._watch in trainer.callbacks:
             trainer.callbacks.remove(self._watch)
-        facts = {} if run is None else _facts(run)
+        facts = {} if run is None else facts_of(run)
         for logger in self._loggers:
+            for row in () if run is None else run.history:
+                logger.log_metrics({"privacy_epsilon": row.epsilon}, row.step)
             logger.release(facts)
 
     def require_apart(self) -> None:
@@ -165,13 +168,3 @@ def callbacks_of(trainer: Trainer) -> Sequence[Callback]:
     """Return the callbacks of a trainer, without our own."""
     found: list[Callback] = list(trainer.callbacks)  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownArgumentType]
     return [part for part in found if not isinstance(part, _Watch)]
-
-
-def _facts(run: TrainingRun) -> dict[str, Any]:
-    """Return what loggers get of a finished run besides figures."""
-    return {
-        "epsilon": run.guarantee.epsilon,
-        "delta": run.guarantee.delta,
-        "guarantee": str(run.guarantee),
-        "statement": run.statement(),
-    }
