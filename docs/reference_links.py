@@ -49,13 +49,13 @@ def shortcuts() -> dict[str, str]:
 
 @cache
 def targets() -> dict[str, str]:
-    """Return the identifier in the reference for each way to write a public name."""
+    """Return the identifier in the reference for each way to write a public name; for a room, its page."""
     pages = {page.stem for page in (PACKAGE.parents[1] / "docs" / "reference").glob("*.md")}
     rooms = {room: exported(room) for room in sorted(pages - {"sfumato"})}
     homes = Counter(name for names in rooms.values() for name in names)
     known: dict[str, str] = {}
     for room, names in rooms.items():
-        known |= dict.fromkeys((f"sf.{room}", f"sfumato.{room}"), f"sfumato.{room}")
+        known |= dict.fromkeys((f"sf.{room}", f"sfumato.{room}"), f"reference/{room}.md")
         for name in (name for name in names if name not in FOREIGN):
             target = f"sfumato.{room}.{name}"
             known |= dict.fromkeys((f"sf.{room}.{name}", target), target)
@@ -65,8 +65,8 @@ def targets() -> dict[str, str]:
     return known | {"PrivateData": "sfumato.PrivateData"}
 
 
-def linked(markdown: str, known: dict[str, str]) -> str:
-    """Make a link of the first mention of each name."""
+def linked(markdown: str, known: dict[str, str], up: str = "") -> str:
+    """Make a link of the first mention of each name. `up` leads from the page to the root of the site."""
     seen: set[str] = set()
 
     def link(part: re.Match[str]) -> str:
@@ -74,11 +74,12 @@ def linked(markdown: str, known: dict[str, str]) -> str:
         if target is None or target in seen:
             return part[0]
         seen.add(target)
-        return f"[{part[0]}][{target}]"
+        return f"[{part[0]}]({up}{target})" if target.endswith(".md") else f"[{part[0]}][{target}]"
 
     return PART.sub(link, markdown)
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     """Link the names of a guide."""
-    return markdown if page.file.src_uri.startswith(WITHOUT) else linked(markdown, targets())
+    place = page.file.src_uri
+    return markdown if place.startswith(WITHOUT) else linked(markdown, targets(), "../" * place.count("/"))

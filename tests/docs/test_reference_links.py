@@ -3,7 +3,11 @@
 
 from docs.reference_links import linked, targets
 
-KNOWN = {"sf.train": "sfumato.training.train", "Clipping": "sfumato.training.Clipping"}
+KNOWN = {
+    "sf.train": "sfumato.training.train",
+    "Clipping": "sfumato.training.Clipping",
+    "sfumato.audit": "reference/audit.md",
+}
 
 
 def test_the_first_mention_of_a_name_is_a_link():
@@ -12,6 +16,10 @@ def test_the_first_mention_of_a_name_is_a_link():
         "[`sf.train(model)`][sfumato.training.train] takes [`Clipping`][sfumato.training.Clipping]; "
         "`Clipping` has a norm; `other`."
     )
+
+
+def test_a_room_is_a_link_to_its_page():
+    assert linked("`sfumato.audit`", KNOWN, "../") == "[`sfumato.audit`](../reference/audit.md)"
 
 
 def test_blocks_headings_and_links_stay_as_they_are():
@@ -25,5 +33,5 @@ def test_names_are_those_of_the_reference():
     known = targets()
     assert known["sf.train"] == known["sfumato.training.train"] == "sfumato.training.train"
     assert known["PoissonSampling"] == "sfumato.training.PoissonSampling"
-    assert known["sf.open"] == "sfumato.open" and known["sfumato.audit"] == "sfumato.audit"
+    assert known["sf.open"] == "sfumato.open" and known["sfumato.audit"] == "reference/audit.md"
     assert "train" not in known  # a word, too
