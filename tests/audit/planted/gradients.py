@@ -296,9 +296,15 @@ class Ranks:
         self._shares: list[list[Tensor]] = [[] for _ in range(size)]
 
     def run(self, work: Callable[[int], None]) -> None:
+        failures: list[BaseException] = []
+
         def begin(rank: int) -> None:
             self._own.rank = rank
-            work(rank)
+            try:
+                work(rank)
+            except BaseException as error:
+                failures.append(error)
+                self._meet.abort()  # the others would wait for this one forever
 
         threads = [threading.Thread(target=begin, args=(rank,)) for rank in range(self._size)]
         with pytest.MonkeyPatch.context() as patch:
@@ -309,6 +315,8 @@ class Ranks:
                 thread.start()
             for thread in threads:
                 thread.join()
+        if failures:
+            raise failures[0]
 
     def _add_up_(self, shares: Sequence[Tensor]) -> None:
         self._shares[self._own.rank] = [share.clone() for share in shares]
