@@ -289,10 +289,15 @@ def count_without_noise(patch: pytest.MonkeyPatch) -> None:
 
 
 class Ranks:
-    """Threads that take a step together, as processes under torchrun do."""
+    """Threads that take a step together, as processes under torchrun do.
+
+    They compute one after the other, because torch's global random state, which the engine watches and puts
+    back, belongs to all threads of a process.
+    """
 
     def __init__(self, size: int) -> None:
         self._size, self._meet, self._own = size, threading.Barrier(size), threading.local()
+        self._turn = threading.Lock()
         self._shares: list[list[Tensor]] = [[] for _ in range(size)]
 
     def run(self, work: Callable[[int], None]) -> None:
@@ -301,7 +306,8 @@ class Ranks:
         def begin(rank: int) -> None:
             self._own.rank = rank
             try:
-                work(rank)
+                with self._turn:
+                    work(rank)
             except BaseException as error:
                 failures.append(error)
                 self._meet.abort()  # the others would wait for this one forever
@@ -320,10 +326,18 @@ class Ranks:
 
     def _add_up_(self, shares: Sequence[Tensor]) -> None:
         self._shares[self._own.rank] = [share.clone() for share in shares]
-        self._meet.wait()
+        self._wait()
         for place, share in enumerate(shares):
             share.copy_(torch.stack([known[place] for known in self._shares]).sum(0))
-        self._meet.wait()
+        self._wait()
+
+    def _wait(self) -> None:
+        """Let the others compute until all of them are here."""
+        self._turn.release()
+        try:
+            self._meet.wait()
+        finally:
+            self._turn.acquire()
 
 
 def ranks_told_apart(seed: int, *, ranks: int = 4, canaries: int = 2000) -> bool:
