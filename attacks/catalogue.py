@@ -18,7 +18,8 @@ from attacks.selections import margin_cases
 from attacks.votes import vote_cases
 from sfumato import _check
 from sfumato.accounting.guarantee import round_up
-from sfumato.audit.evidence.results import AuditResult, confidence_of_each
+from sfumato.audit.evidence.results import AuditResult
+from sfumato.audit.evidence.terms import confidence_of_each
 from sfumato.audit.mechanisms.exact_discrete import audit_discrete
 from sfumato.audit.mechanisms.mechanism_attack import audit_mechanism, runs_needed
 from sfumato.audit.runs.canaries import Canaries

@@ -21,7 +21,8 @@ from torch import Tensor, nn
 
 from sfumato import _check
 from sfumato.accounting.price import price
-from sfumato.audit.evidence.results import AuditResult, confidence_of_each
+from sfumato.audit.evidence.results import AuditResult
+from sfumato.audit.evidence.terms import confidence_of_each
 from sfumato.audit.federations.round_canaries import RoundCanaries
 from sfumato.audit.runs.canaries import Canaries
 from sfumato.federated import (

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from sfumato import _check
 from sfumato.accounting.guarantee import Relation
-from sfumato.audit.evidence.results import AuditResult, confidence_of_each
+from sfumato.audit.evidence.results import AuditResult
+from sfumato.audit.evidence.terms import confidence_of_each
 from sfumato.audit.runs.canaries import Canaries
 from sfumato.labels import AltConv, LabelDpSgd, NoisyGradients, SelfConv, train
 from sfumato.mechanisms.random import Generator, resolve

@@ -19,7 +19,7 @@ import torch
 from models.results import Row
 from torch import nn
 
-from sfumato.audit.evidence.results import confidence_of_each
+from sfumato.audit.evidence.terms import confidence_of_each
 from sfumato.audit.models.memorization import SecretFormat
 from sfumato.audit.models.planted_text import Memorization, train_with_secrets
 from sfumato.datasets import DataNotFoundError, Dataset, load

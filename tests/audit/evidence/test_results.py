@@ -5,7 +5,7 @@ import math
 import pytest
 
 from sfumato.accounting import Guarantee, Relation
-from sfumato.audit.evidence.results import AuditResult, LowerBound, confidence_of_each
+from sfumato.audit.evidence.results import AuditResult, LowerBound
 from sfumato.errors import InvalidParameterError
 
 CLAIM = Guarantee(epsilon=1.0, delta=1e-5, relation=Relation.ADD_REMOVE, privacy_unit="row")
@@ -71,8 +71,3 @@ def test_a_bound_below_the_claim_is_not_shown_above_it():
     claim = Guarantee(epsilon=2.998, delta=1e-5, relation=Relation.ADD_REMOVE, privacy_unit="row")
     said = AuditResult(subject="noise", claim=claim, bounds=(bound(2.9979),)).statement()
     assert "claims epsilon 2.998 at" in said and "at least 2.99 at" in said
-
-
-def test_errors_of_several_attacks_add_up():
-    each = confidence_of_each(0.95, [1, 2, 3])
-    assert 3 * (1 - each) == pytest.approx(0.05)

@@ -40,8 +40,9 @@ from sfumato import _check
 from sfumato.accounting import gaussian
 from sfumato.audit.evidence import bounds
 from sfumato.audit.evidence.claim_limits import Tail
-from sfumato.audit.evidence.results import LowerBound, confidence_of_each
+from sfumato.audit.evidence.results import LowerBound
 from sfumato.audit.evidence.roc import checked_scores
+from sfumato.audit.evidence.terms import confidence_of_each
 from sfumato.errors import InvalidParameterError
 
 __all__ = ["binary_guesses", "f_dp", "gaussian_scores", "highest", "least_canaries", "ranks"]

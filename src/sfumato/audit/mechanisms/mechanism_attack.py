@@ -25,7 +25,8 @@ from typing import Any
 from sfumato import _check
 from sfumato.accounting.guarantee import Guarantee
 from sfumato.audit.evidence.bounds import epsilon_from_counts, needed
-from sfumato.audit.evidence.results import AuditResult, LowerBound, check_claim
+from sfumato.audit.evidence.results import AuditResult, LowerBound
+from sfumato.audit.evidence.terms import check_claim
 from sfumato.audit.mechanisms.event_search import EVENTS, Event, EventSearch, best_event
 from sfumato.audit.mechanisms.outputs import Outputs, read
 from sfumato.errors import InvalidParameterError

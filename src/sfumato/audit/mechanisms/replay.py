@@ -44,7 +44,7 @@ from sfumato._torch import is_tensor
 from sfumato.accounting import composition
 from sfumato.accounting.events import compose
 from sfumato.accounting.guarantee import Guarantee
-from sfumato.audit.evidence.results import check_claim
+from sfumato.audit.evidence.terms import check_claim
 from sfumato.audit.mechanisms.neighbor_distances import (
     SLACK,
     WATCHED,

@@ -23,7 +23,8 @@ from torch import Tensor, nn
 from sfumato import _check
 from sfumato.accounting.guarantee import Guarantee
 from sfumato.audit.evidence import one_run
-from sfumato.audit.evidence.results import AuditResult, confidence_of_each
+from sfumato.audit.evidence.results import AuditResult
+from sfumato.audit.evidence.terms import confidence_of_each
 from sfumato.audit.models.shadow_models import coin_flips, loss_scores
 from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms.random import Generator, uniform_below
