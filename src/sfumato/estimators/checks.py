@@ -48,7 +48,8 @@ UNMET = (
     Unmet(
         checks=("check_dtype_object",),
         of="all but lines",
-        why="an entry that is no number leaves out its row; an error would tell of it",
+        why="the row of an entry that is not a number contributes nothing; an error would reveal that there "
+        "is one",
         concerns=_of_matrices,
     ),
     Unmet(
@@ -60,7 +61,7 @@ UNMET = (
     Unmet(
         checks=("check_supervised_y_no_nan",),
         of="`LogisticRegression`, `AdaSSP`, `TukeyEM`, `Search`",
-        why="a row whose label or target is not finite contributes nothing; an error would tell of it",
+        why="a row whose label or target is not finite contributes nothing; an error would reveal it",
         concerns=_has_target,
     ),
     Unmet(
@@ -86,7 +87,8 @@ UNMET = (
             "check_transformer_preserve_dtypes",
         ),
         of="`Normalizer`, `Binarizer`",
-        why="`fit_transform` returns rows that nobody has read: a private step after it has not paid yet",
+        why="`fit_transform` returns rows before they are read, because a private step after it is not "
+        "charged yet",
         concerns=lambda estimator: isinstance(estimator, RowStep),
     ),
 )

@@ -88,7 +88,7 @@ def _mechanism(facts: Mapping[str, Any], event: str) -> Iterator[str]:
 def _named(accounts: str) -> tuple[str, ...]:
     """Return the names that a job's facts quote.
 
-    >>> _named("'credit', 'it\'s'")
+    >>> _named(repr("credit") + ", " + repr("it's"))
     ('credit', "it's")
     """
     return ast.literal_eval(f"({accounts},)")
