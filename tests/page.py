@@ -56,5 +56,6 @@ def run_page(_cells: list[dict[str, Any]], _namespace: dict[str, Any]) -> list[s
 
 
 if __name__ == "__main__":
+    sys.path[0] = ""  # the folder of the page, as in a notebook: tests/ has folders named like packages
     # In the names of this module: what a page defines is in `__main__`, as in a notebook.
     Path(sys.argv[2]).write_text(json.dumps(run_page(json.loads(Path(sys.argv[1]).read_text()), globals())))

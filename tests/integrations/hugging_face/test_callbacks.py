@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 from torch import nn
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments, trainer_callback
 from transformers.trainer_callback import CallbackHandler, DefaultFlowCallback
 
 from sfumato.errors import UnsupportedUseError
@@ -50,6 +50,15 @@ def event(seen):
     args, state, control = TrainingArguments("out", use_cpu=True), TrainerState(), TrainerControl()
     state.logging_steps = state.eval_steps = state.save_steps = 1
     return own, lambda name, *more: getattr(own, name)(args, state, control, *more)
+
+
+def test_nothing_is_said_of_callbacks_that_are_there(seen, monkeypatch):
+    given = CallbackHandler([DefaultFlowCallback(), seen], nn.Linear(1, 1), None, None, None)
+    said: list[str] = []
+    monkeypatch.setattr(trainer_callback.logger, "warning", said.append)
+    assert PublicCallbacks(given).callbacks == given.callbacks and said == []
+    PublicCallbacks(CallbackHandler([], nn.Linear(1, 1), None, None, None))
+    assert said  # of callbacks that are missing
 
 
 def test_what_is_private_is_left_out():

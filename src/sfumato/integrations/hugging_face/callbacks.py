@@ -52,8 +52,9 @@ class PublicCallbacks(CallbackHandler):
     """The callbacks of a trainer, in the same order."""
 
     def __init__(self, given: CallbackHandler) -> None:
-        super().__init__([], given.model, given.processing_class, given.optimizer, given.lr_scheduler)
-        self.callbacks = given.callbacks
+        super().__init__(
+            given.callbacks, given.model, given.processing_class, given.optimizer, given.lr_scheduler
+        )
         self._withheld = False
 
     def show(self, *, weights: bool) -> None:
