@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from sfumato.audit.evidence.results import AuditResult, Check, LowerBound
     from sfumato.audit.evidence.roc import Roc
     from sfumato.audit.federations.round_canaries import RoundCanaries
+    from sfumato.audit.mechanisms.event_search import EVENTS, LowBits
     from sfumato.audit.mechanisms.exact_discrete import audit_discrete, audit_laws, exact_epsilon
     from sfumato.audit.mechanisms.ledger_records import check_marked, check_one_result, check_stated
     from sfumato.audit.mechanisms.mechanism_attack import (
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from sfumato.audit.runs.run_attack import AttackResult, attack
 
 __all__ = [
+    "EVENTS",
     "AttackResult",
     "Attribute",
     "AuditResult",
@@ -55,6 +57,7 @@ __all__ = [
     "Check",
     "LeakError",
     "Lira",
+    "LowBits",
     "LowerBound",
     "Rmia",
     "Roc",
@@ -95,6 +98,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "EVENTS": "mechanisms.event_search",
     "AttackResult": "runs.run_attack",
     "Attribute": "models.attribute_inference",
     "AuditResult": "evidence.results",
@@ -103,6 +107,7 @@ _HOMES = {
     "Check": "evidence.results",
     "LeakError": "mechanisms.neighbor_distances",
     "Lira": "models.membership",
+    "LowBits": "mechanisms.event_search",
     "LowerBound": "evidence.results",
     "Rmia": "models.membership",
     "Roc": "evidence.roc",

@@ -312,3 +312,32 @@ def test_a_claim_that_is_a_bare_number_is_refused():
     ):
         with pytest.raises(InvalidParameterError, match="claim must be a Guarantee or None"):
             attack()
+
+
+# --- what a function is called with -----------------------------------------------------------------------
+
+
+def broken_sum(values, generator):  # clips after adding up
+    return min(max(sum(values), 0), 100) + m.laplace((1,), scale=1.0, generator=generator).item()
+
+
+def test_a_function_that_changes_its_data_hides_nothing():
+    def tidy(values, generator):
+        answer = broken_sum(values, generator)
+        values[:] = [min(value, 1.0) for value in values]
+        return answer
+
+    rows = [0.5, 50.0]
+    assert audited(tidy, rows, rows[:1], claim=claim()).refuted
+    assert rows == [0.5, 50.0]
+
+
+def test_an_iterator_gives_each_run_all_rows():
+    assert audited(broken_sum, iter([0.5, 50.0]), iter([0.5]), claim=claim()).refuted
+    with pytest.raises(InvalidParameterError, match="generator cannot be copied"):
+        audited(broken_sum, (row for row in [0.5, 50.0]), iter([0.5]), claim=claim())
+
+
+def test_a_function_of_the_data_alone_is_refused_with_what_to_do():
+    with pytest.raises(InvalidParameterError, match="wrap it: lambda data, generator"):
+        audited(lambda values: sum(values), [0.5], [0.5, 1.0], claim=claim())

@@ -450,3 +450,27 @@ def test_an_infinite_output_is_found_on_either_side():
 def test_a_sensitivity_that_is_none_is_refused():
     with pytest.raises(InvalidParameterError, match="sensitivity must be"):
         check_sensitivity(clipped_sum, ROWS, ROWS[1:], sensitivity=0.0)
+
+
+def test_noise_from_elsewhere_is_not_judged():
+    own = np.random.default_rng(0)
+
+    def release(rows, generator):
+        return noisy_sum(rows, generator) + own.normal()
+
+    with pytest.raises(InvalidParameterError, match="different answers on the same data"):
+        replay(release, DATA, MORE)
+    with pytest.raises(InvalidParameterError, match="different answers on the same data"):
+        check_sensitivity(lambda rows, generator: sum(rows) + own.normal(), [1.0], [1.0, 1.0], sensitivity=1)
+
+
+def test_each_run_gets_data_of_its_own():
+    def release(rows, generator):  # hides what it did from the next run
+        answer = sum(rows)
+        rows[:] = [min(row, 1.0) for row in rows]
+        return answer
+
+    rows = [0.5, 9.0]
+    with pytest.raises(LeakError, match="moves the output by 9"):
+        check_sensitivity(release, rows, rows[:1], sensitivity=1)
+    assert rows == [0.5, 9.0]

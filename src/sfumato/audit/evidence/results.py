@@ -179,6 +179,10 @@ class Check:
             sees=sees,
         )
 
+    def __repr__(self) -> str:
+        verdict = f"FAILED: {self.message}" if self.failed else "passed"
+        return f"<Check: {self.name}; {verdict}; p-value {self.p_value:.3g}>"
+
     @property
     def failed(self) -> bool:
         """Whether it shows that the run is not what was priced."""

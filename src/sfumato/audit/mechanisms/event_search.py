@@ -193,7 +193,15 @@ class LowBits:
     """The place of the last binary digit of a number that is not zero."""
 
     def scores(self, first: Outputs, second: Outputs) -> Iterator[tuple[str, Score]]:
-        """Yield for each number how much likelier each place is."""
+        """Yield for each number how much likelier each place is.
+
+        Args:
+            first: Outputs on one data set.
+            second: Outputs on its neighbor.
+
+        Yields:
+            Names and scores.
+        """
         kind = commonest_kind(first, second)
         for column in range(min(_MOST_COLUMNS, first.of_kind(kind)[1].shape[1])):
             cells = _cells(kind, lambda rows, column=column: _lowest_bit(rows[:, column]))

@@ -29,6 +29,7 @@ from sfumato.audit.evidence.results import AuditResult, LowerBound
 from sfumato.audit.evidence.terms import check_claim
 from sfumato.audit.mechanisms.event_search import EVENTS, Event, EventSearch, best_event
 from sfumato.audit.mechanisms.outputs import Outputs, read
+from sfumato.audit.mechanisms.releases import copied, require_two_arguments
 from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms.random import Generator, resolve
 
@@ -81,10 +82,10 @@ def audit_mechanism(
     """Bound epsilon from below by runs of a mechanism on two neighboring data sets.
 
     Args:
-        run: Called as `run(data, generator)`; returns one output: a number, an array, None, a word, or
-            tuples of these.
+        run: Called as `run(data, generator)` with a copy of the data; returns one output: a number, an array,
+            None, a word, or tuples of these.
         first: A data set.
-        second: A neighbor of it.
+        second: A neighbor of it: one unit more or less. With more units apart, a bound refutes nothing.
         trials: The number of runs on each data set.
         delta: The delta to audit at. None is that of the claim, or 0 without a claim.
         confidence: The probability that the bound holds.
@@ -97,8 +98,8 @@ def audit_mechanism(
         The lower bound, beside the claim.
 
     Raises:
-        InvalidParameterError: If a parameter is out of range, or there are too few runs to contradict the
-            claim.
+        InvalidParameterError: If a parameter is out of range, there are too few runs to contradict the
+            claim, or data cannot be copied.
 
     >>> from sfumato.mechanisms import laplace
     >>> from sfumato.testing import seeded
@@ -184,8 +185,9 @@ def audit_outputs(
 def _drawn(run: Run | Vectorized, data: Any, trials: int, generator: Generator) -> Iterable[object]:
     if not isinstance(run, Vectorized):
         # Forks of a seeded generator repeat, so no two runs may share one.
-        return [run(data, generator.fork("run", place)) for place in range(trials)]
-    outputs = run.outputs(data, trials, generator)
+        require_two_arguments(run)
+        return [run(copied(data), generator.fork("run", place)) for place in range(trials)]
+    outputs = run.outputs(copied(data), trials, generator)
     given = len(outputs) if hasattr(outputs, "__len__") else None  # type: ignore[arg-type]  # has one
     if given is not None and given != trials:
         raise InvalidParameterError(

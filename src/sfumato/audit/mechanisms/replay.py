@@ -26,10 +26,9 @@ Edge cases Messages state how far a neighbor moved a release, so use invented da
 """
 
 import contextlib
-import copy
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Generator as Iterating
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -54,9 +53,10 @@ from sfumato.audit.mechanisms.neighbor_distances import (
     comparison_of,
 )
 from sfumato.audit.mechanisms.outputs import read
+from sfumato.audit.mechanisms.releases import copied, require_two_arguments
 from sfumato.errors import InvalidParameterError
-from sfumato.mechanisms import AboveThreshold, FastGenerator, SecureGenerator, SparseVector
-from sfumato.mechanisms.random import Generator, SeededGenerator
+from sfumato.mechanisms import AboveThreshold, SparseVector
+from sfumato.mechanisms.random import Generator
 from sfumato.testing import seeded
 
 __all__ = ["Call", "LeakError", "Tape", "Watch", "check_call", "check_sensitivity", "replay", "watched"]
@@ -94,9 +94,9 @@ class Tape:
         """Record a call, and return its output: computed, or the recorded answer."""
         if self._inside:  # a mechanism that is made of others counts as one
             return compute()
-        terms, kept = self._terms(mechanism), _copied(given)
+        terms, kept = self._terms(mechanism), copied(given)
         returned = self._computed(compute) if self.answers is None else self._repeated(mechanism)
-        self.calls.append(Call(mechanism, terms, kept, _copied(returned)))
+        self.calls.append(Call(mechanism, terms, kept, copied(returned)))
         return returned
 
     def started(self, run: AboveThreshold, threshold: float) -> None:
@@ -124,29 +124,12 @@ class Tape:
         if len(self.calls) >= len(answers):
             self.beyond = True
             raise LeakError(_MORE)
-        returned = _copied(answers[len(self.calls)])
+        returned = copied(answers[len(self.calls)])
         _keep_count(mechanism, returned)
         return returned
 
 
 _MORE = "the neighbor's run calls more mechanisms"
-
-
-def _copied(value: Any) -> Any:
-    """Return a copy that later changes of the value do not affect."""
-    if isinstance(value, SecureGenerator | SeededGenerator | FastGenerator):
-        return value  # no data, and it refuses to be copied
-    if is_tensor(value):
-        return value.detach().clone()
-    if type(value) in (tuple, list):
-        return type(value)(_copied(part) for part in value)
-    try:
-        return copy.deepcopy(value)
-    except Exception as error:
-        raise InvalidParameterError(
-            f"a {type(value).__name__} that a mechanism was given or returned cannot be copied, so later "
-            "changes to it would be missed. Pass numbers, arrays, or lists of these to mechanisms."
-        ) from error
 
 
 def _keep_count(mechanism: Any, returned: Any) -> None:
@@ -186,8 +169,8 @@ def replay(
 
     Raises:
         LeakError: If the release reveals more than it states.
-        InvalidParameterError: If the generator is not seeded, the claim is no Guarantee, or a value cannot be
-            copied.
+        InvalidParameterError: If the generator is not seeded, the claim is no Guarantee, a value cannot be
+            copied, or the release draws noise from elsewhere.
 
     >>> from sfumato.accounting.guarantee import Relation
     >>> from sfumato.mechanisms import Laplace
@@ -201,19 +184,23 @@ def replay(
     sfumato.audit....LeakError: a neighbor moves a number by 3, but the stated sensitivity is 1
     """
     check_claim(claim)
+    require_two_arguments(release)
     watching = WATCHED if watch is None else tuple(watch)
     generators = _twins(generator)
     with watched(Tape(), watching) as first:
-        output = release(data, generators[0])
-    with watched(Tape(answers=[call.returned for call in first.calls]), watching) as second:
-        other = _by_the_neighbor(release, neighbor, generators[1])
+        output = release(copied(data), next(generators))
+    answers = [call.returned for call in first.calls]
+    with watched(Tape(answers=answers), watching) as second:
+        other = _by_the_neighbor(release, copied(neighbor), next(generators))
     if second.beyond:
         raise LeakError(_MORE)
     if len(second.calls) != len(first.calls):
         raise LeakError("the neighbor's run calls fewer mechanisms")
     for one, two in zip(first.calls, second.calls, strict=True):
         check_call(one, two, watching)
-    if read([output]).keys() != read([other]).keys():
+    if not _same(output, other):
+        with watched(Tape(answers=answers), watching):
+            _require_repeatable(output, release(copied(data), next(generators)))
         raise LeakError("the answers differ although every mechanism returned the same")
     if not first.calls:
         raise LeakError("no mechanism was called")
@@ -222,15 +209,30 @@ def replay(
     return tuple(first.calls)
 
 
-def _twins(generator: Generator | None) -> tuple[Generator, Generator]:
-    """Return two generators with the same randomness."""
+def _same(one: Any, two: Any) -> bool:
+    return read([one]).keys() == read([two]).keys()
+
+
+def _require_repeatable(once: Any, again: Any) -> None:
+    """Refuse to judge a release that answers differently on the same data."""
+    if not _same(once, again):
+        raise InvalidParameterError(
+            "the release gives different answers on the same data with the same generator, so a difference "
+            "on a neighbor shows nothing. Draw all noise from the generator that it is given. For noise "
+            "from elsewhere use audit_mechanism."
+        )
+
+
+def _twins(generator: Generator | None) -> Iterator[Generator]:
+    """Yield generators with the same randomness."""
     source = seeded(0) if generator is None else generator
     if not source.seeded:
         raise InvalidParameterError(
             "both runs need the same randomness, but a secure generator does not repeat. Leave the "
             "generator out, or use sfumato.testing.seeded(n)."
         )
-    return source.fork("replay", 0), source.fork("replay", 0)
+    while True:
+        yield source.fork("replay", 0)
 
 
 def _by_the_neighbor(release: Release, neighbor: Any, generator: Generator) -> Any:
@@ -348,8 +350,11 @@ def check_sensitivity(
     1.0
     """
     _check.positive(sensitivity=sensitivity, order=1.0 if order == np.inf else order)
+    require_two_arguments(release)
     generators = _twins(generator)
-    outputs = release(data, generators[0]), _by_the_neighbor(release, neighbor, generators[1])
+    once, again = (release(copied(data), next(generators)) for _ in range(2))
+    _require_repeatable(once, again)
+    outputs = once, _by_the_neighbor(release, copied(neighbor), next(generators))
     one, two = (read([output]) for output in outputs)
     if one.kinds != two.kinds:
         raise LeakError("the outputs have different shapes: a neighbor changes more than numbers")
