@@ -11,7 +11,7 @@ what is allowed. All comparisons are written so that NaN fails.
 import difflib
 import math
 import numbers
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from sfumato.errors import InvalidParameterError
 
@@ -171,15 +171,19 @@ def text(**values: str) -> None:
             raise _fail(name, value, "a non-empty string")
 
 
-def keywords(given: Iterable[str], known: Sequence[str]) -> None:
-    """Require names of keywords that there are.
+def keywords(given: Iterable[str], known: Sequence[str], elsewhere: Mapping[str, str] | None = None) -> None:
+    """Require names of keywords that there are. `elsewhere` has our names for those of other libraries.
 
     >>> keywords(["epsilom"], ["epsilon", "delta"])
     Traceback (most recent call last):
     sfumato.errors.InvalidParameterError: unknown keyword 'epsilom'. Did you mean 'epsilon'?
+    >>> keywords(["lr"], ["learning_rate"], {"lr": "learning_rate"})
+    Traceback (most recent call last):
+    sfumato.errors.InvalidParameterError: unknown keyword 'lr'. Did you mean 'learning_rate'?
     """
     for name in given:
         if name not in known:
-            close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+            own = (elsewhere or {}).get(name)
+            close = [own] if own else difflib.get_close_matches(name, known, n=1, cutoff=0.6)
             hint = f"Did you mean {close[0]!r}?" if close else f"Known are: {', '.join(known)}."
             raise InvalidParameterError(f"unknown keyword {name!r}. {hint}")

@@ -76,6 +76,20 @@ def test_an_exception_inside_spend_leaves_the_release_spent(new_account: New) ->
     assert account.releases()[0].progress is Progress.BEGUN
 
 
+def test_spend_without_a_block_is_spent_at_once(new_account: New) -> None:
+    account = new_account()
+    account.spend(PureDpEvent(0.5), purpose="released elsewhere", relation=ADD_REMOVE)
+    assert account.spent().epsilon == 0.5
+    assert account.releases()[0].progress is Progress.BEGUN
+
+
+def test_spend_with_a_block_is_spent_before_it_and_committed_after_it(new_account: New) -> None:
+    account = new_account()
+    with account.spend(PureDpEvent(0.5), purpose="a block", relation=ADD_REMOVE) as reservation:
+        assert account.spent().epsilon == 0.5 and reservation.release.progress is Progress.BEGUN
+    assert reservation.release.progress is Progress.COMMITTED
+
+
 def test_a_reservation_that_a_crash_left_unbegun_can_be_refunded_by_its_number(
     new_account: New, path: Path
 ) -> None:

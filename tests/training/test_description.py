@@ -22,6 +22,7 @@ from sfumato.training import (
     Privacy,
     Storage,
     Trainer,
+    description,
     train,
 )
 from sfumato.training.description import RunKeywords, describe
@@ -146,3 +147,23 @@ def test_a_batch_size_that_contradicts_the_sampling_is_refused():
     with pytest.raises(InvalidParameterError, match="another expected_batch_size"):
         weights(privacy=plan, progress=False, expected_batch_size=60)
     assert weights(privacy=plan, progress=False, expected_batch_size=30)[0].expected_batch_size == 30
+
+
+@pytest.mark.parametrize(
+    ("given", "ours"),
+    [("max_grad_norm", "clip_norm"), ("batch_size", "expected_batch_size"), ("lr", "learning_rate")],
+)
+def test_a_name_of_another_library_is_answered_with_ours(given, ours):
+    with pytest.raises(InvalidParameterError, match=f"{given!r}. Did you mean {ours!r}"):
+        describe({given: 1})
+
+
+def test_names_of_other_libraries_are_none_of_ours():
+    known = {each.name for kind in KINDS for each in dataclasses.fields(kind)}
+    assert set(description._ELSEWHERE.values()) <= known
+    assert not set(description._ELSEWHERE) & known
+
+
+def test_a_criterion_of_torch_is_no_loss():
+    with pytest.raises(InvalidParameterError, match="takes outputs and targets"):
+        describe({"loss": nn.CrossEntropyLoss(reduction="none")})

@@ -10,8 +10,7 @@ Not here   Begin, commit and refund (`reservation`); how much is left (`remainin
 
 import json
 import math
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from sfumato import _check
@@ -126,7 +125,6 @@ class Account:
         )
         return Reservation(self._book, self.name, row.sequence)
 
-    @contextmanager
     def spend(
         self,
         what: Mechanism | DpEvent,
@@ -135,8 +133,10 @@ class Account:
         relation: Relation | str | None = None,
         generator: Randomness | None = None,
         seeded: bool = False,
-    ) -> Generator["Reservation"]:
-        """Reserve and begin; commit at the end of the `with` block. An exception leaves the release spent.
+    ) -> "Reservation":
+        """Reserve and begin, at once; as a `with` block, commit at its end. An exception leaves it spent.
+
+        Without a block it enters what was released elsewhere.
 
         Args:
             what: The mechanism, or an event together with `relation`.
@@ -145,8 +145,8 @@ class Account:
             generator: Where the noise will come from; see `reserve`.
             seeded: Whether to mark the release as for study only when its generator is not at hand.
 
-        Yields:
-            The reservation.
+        Returns:
+            The reservation, which is spent now.
 
         Raises:
             BudgetExceededError: If the budget does not cover it. Nothing is spent, and the block does not
@@ -156,8 +156,7 @@ class Account:
             what, purpose=purpose, relation=relation, generator=generator, seeded=seeded
         )
         reservation.begin()
-        yield reservation
-        reservation.commit()
+        return reservation
 
     def reservation(self, number: int) -> "Reservation":
         """Return an earlier reservation. One that a crash left before `begin` can be refunded.

@@ -28,6 +28,8 @@ _ANOTHER = "One charge pays for one result: go on where it was continued, or res
 class Reservation:
     """A charged release. Call `begin` before the data is read and `commit` when the result is released.
 
+    As a context, it is committed at the end of the block; an exception leaves it spent.
+
     Args:
         book: The journal of the ledger. Callers do not construct reservations themselves.
         account: The name of the account.
@@ -41,6 +43,13 @@ class Reservation:
 
     def __repr__(self) -> str:
         return f"<Reservation {self.number} of account {self._account!r} of {self._book.location}>"
+
+    def __enter__(self) -> "Reservation":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.commit()
 
     @property
     def release(self) -> ReleaseRecord:

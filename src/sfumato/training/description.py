@@ -15,7 +15,7 @@ last three. Each field is also a keyword of these functions: `train(model, data,
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, TypedDict, TypeVar
+from typing import Any, Final, TypedDict, TypeVar
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -26,7 +26,7 @@ from sfumato.accounting.plan import Plan
 from sfumato.errors import InvalidParameterError
 from sfumato.ledger.account import Account
 from sfumato.training.data.units import Augment
-from sfumato.training.engine.losses import Loss, cross_entropy
+from sfumato.training.engine.losses import Loss, cross_entropy, refuse_criterion
 from sfumato.training.optimizers import ClipSchedule, MakeOptimizer, MakeSchedule
 from sfumato.training.privacy.clipping import Clipping, CoordinateClipping
 from sfumato.training.privacy.correlated_noise import BandedNoise
@@ -159,6 +159,9 @@ class Optimization:
     views: int = 1
     denoiser: Denoiser | None = None
 
+    def __post_init__(self) -> None:
+        refuse_criterion(self.loss)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Evaluation:
@@ -260,6 +263,18 @@ class RunDescription:
     charge: Charge
 
 
+_ELSEWHERE: Final = {  # names in Opacus, transformers and scikit-learn
+    "batch_size": "expected_batch_size",
+    "criterion": "loss",
+    "l2_norm_clip": "clip_norm",
+    "lr": "learning_rate",
+    "max_grad_norm": "clip_norm",
+    "sample_size": "public_size",
+    "target_delta": "delta",
+    "target_epsilon": "epsilon",
+}
+
+
 def describe(
     keywords: Mapping[str, Any],
     *,
@@ -281,7 +296,7 @@ def describe(
     if isinstance(privacy, Plan):
         _require_within(privacy, keywords.get("epsilon"))
     known = {name for kind in (Privacy, Optimization, Evaluation, Storage, Charge) for name in _names(kind)}
-    _check.keywords(keywords, sorted(known))
+    _check.keywords(keywords, sorted(known), _ELSEWHERE)
     measured = evaluation if isinstance(evaluation, Evaluation) else Evaluation(data=evaluation)
     return RunDescription(
         privacy=_with(Privacy() if privacy is None else Privacy.of(privacy), keywords),

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from sfumato.errors import InvalidParameterError
+from sfumato.ledger import Budget, Ledger
 
 from .loops import LOSS, clipped_loop, clipped_sum, data_of, first_batch, private, same
 
@@ -41,13 +42,11 @@ def test_a_criterion_that_would_mix_rows_sees_each_row_alone(mixing):
 @pytest.mark.parametrize(
     ("criterion", "says"),
     [
-        (nn.CrossEntropyLoss(), "one number for the whole batch"),
-        (nn.CrossEntropyLoss(reduction="sum"), "one number for the whole batch"),
         (lambda out, y: LOSS(out, y).mean(), "one number for the whole batch"),
         (lambda out, y: out.square(), "one number for each row"),
         (lambda out, y: 3.0, "a tensor with one number for each row"),
     ],
-    ids=["mean", "sum", "mean of rows", "two axes", "no tensor"],
+    ids=["mean of rows", "two axes", "no tensor"],
 )
 def test_a_criterion_without_one_number_for_each_row_is_refused(criterion, says):
     module, _, criterion, loader, privacy = private(*data_of("mlp"), criterion=criterion)
@@ -55,6 +54,24 @@ def test_a_criterion_without_one_number_for_each_row_is_refused(criterion, says)
     with pytest.raises(InvalidParameterError, match=says):
         criterion(module(x), y)
     assert privacy.steps == 0
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_a_criterion_of_torch_that_makes_one_number_is_refused_before_the_charge(reduction, tmp_path):
+    account = Ledger(tmp_path / "ledger.db").open(
+        "rows", privacy_unit="example", budget=Budget(epsilon=90, delta=1e-5)
+    )
+    with pytest.raises(
+        InvalidParameterError, match=r"CrossEntropyLoss\(reduction='none'\). Nothing was charged"
+    ):
+        private(
+            *data_of("mlp"),
+            criterion=nn.CrossEntropyLoss(reduction=reduction),
+            steps=3,
+            account=account,
+            purpose="a loop",
+        )
+    assert account.releases() == []
 
 
 class Tagger(nn.Module):

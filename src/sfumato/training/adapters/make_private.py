@@ -42,6 +42,7 @@ from sfumato.training.adapters.optimizer_hooks import PrivateSteps
 from sfumato.training.adapters.spent_privacy import SpentPrivacy
 from sfumato.training.data.units import public_size_of
 from sfumato.training.description import Charge
+from sfumato.training.engine.losses import is_criterion
 from sfumato.training.models import batch_norm
 from sfumato.training.payment import Payment
 from sfumato.training.privacy import terms
@@ -232,6 +233,7 @@ class _Loop(NamedTuple):
                 f"criterion must be a function or a module that returns one number for each row, but a "
                 f"{type(self.criterion).__name__} was given."
             )
+        _refuse_averaging(self.criterion)
         processes.refuse_several()
         processes.refuse_wrapped(self.module)
         batch_norm.refuse_mixing(self.module)
@@ -359,6 +361,16 @@ def _check_kind(given: object, kind: type[LoopSettings] | type[Charge], name: st
     if not isinstance(given, kind):
         raise InvalidParameterError(
             f"{name} is of type {type(given).__name__}. Pass sfumato.training.{kind.__name__}(...)."
+        )
+
+
+def _refuse_averaging(criterion: Criterion) -> None:
+    """Raise for a criterion of torch that makes one number of a batch: in the loop it is too late."""
+    reduction = getattr(criterion, "reduction", "none")
+    if is_criterion(criterion) and reduction != "none":
+        raise InvalidParameterError(
+            f"the criterion makes one number of all rows (reduction={reduction!r}). Clipping needs each "
+            f"row's own loss: pass nn.{type(criterion).__name__}(reduction='none'). Nothing was charged."
         )
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from sfumato.errors import InvalidParameterError
 
-__all__ = ["Loss", "checked", "class_losses", "cross_entropy", "weighted"]
+__all__ = ["Loss", "checked", "class_losses", "cross_entropy", "is_criterion", "refuse_criterion", "weighted"]
 
 Loss = Callable[..., Tensor]  # (model, *batch) -> [rows]
 
@@ -56,6 +56,31 @@ def class_losses(scores: Tensor, labels: Tensor) -> Tensor:
     whole = labels.long()
     nearest = whole.clamp(0, scores.shape[min(1, scores.dim() - 1)] - 1)
     return F.cross_entropy(scores, torch.where(nearest == whole, whole, _IGNORED), reduction="none")
+
+
+def is_criterion(value: object) -> bool:
+    """Return whether it is a criterion of torch, of outputs and targets.
+
+    >>> is_criterion(torch.nn.MSELoss()), is_criterion(torch.nn.Linear(1, 1))
+    (True, False)
+    """
+    return isinstance(value, torch.nn.modules.loss._Loss)  # pyright: ignore[reportPrivateUsage] - no public base
+
+
+def refuse_criterion(loss: object) -> None:
+    """Raise for a criterion of torch where `loss(model, *rows)` is needed.
+
+    >>> refuse_criterion(torch.nn.MSELoss())
+    Traceback (most recent call last):
+    sfumato.errors.InvalidParameterError: loss is MSELoss, which takes outputs and targets. A loss takes ...
+    """
+    if is_criterion(loss):
+        name = type(loss).__name__
+        raise InvalidParameterError(
+            f"loss is {name}, which takes outputs and targets. A loss takes the model and its rows: "
+            f"loss=lambda model, x, y: {name}(reduction='none')(model(x), y). Without a loss, classifiers "
+            "get cross-entropy."
+        )
 
 
 def checked(losses: Any, rows: int) -> Tensor:
