@@ -33,7 +33,8 @@ if TYPE_CHECKING:
         check_paid_first,
         check_stays_spent,
     )
-    from sfumato.audit.mechanisms.replay import check_sensitivity, replay
+    from sfumato.audit.mechanisms.replay import replay
+    from sfumato.audit.mechanisms.sensitivity_check import check_sensitivity
     from sfumato.audit.mechanisms.vote_canaries import VoteCanaries
     from sfumato.audit.models.attribute_inference import Attribute, infer_attribute
     from sfumato.audit.models.inversion import invert, score_inversion
@@ -126,7 +127,7 @@ _HOMES = {
     "check_never_exceeds": "mechanisms.payment_order",
     "check_one_result": "mechanisms.ledger_records",
     "check_paid_first": "mechanisms.payment_order",
-    "check_sensitivity": "mechanisms.replay",
+    "check_sensitivity": "mechanisms.sensitivity_check",
     "check_stated": "mechanisms.ledger_records",
     "check_stays_spent": "mechanisms.payment_order",
     "coin_flips": "models.shadow_models",

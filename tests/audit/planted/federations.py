@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sfumato import Budget, Ledger
 from sfumato.audit.mechanisms.ledger_records import check_one_result
-from sfumato.audit.mechanisms.replay import check_sensitivity
+from sfumato.audit.mechanisms.sensitivity_check import check_sensitivity
 from sfumato.audit.runs.canaries import Canaries
 from sfumato.federated import AssignedRows, LocalTraining, federate
 from sfumato.federated.secure_sum.encoding import client_generator, decode, encode

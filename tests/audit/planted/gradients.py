@@ -13,7 +13,7 @@ from sfumato.accounting.guarantee import Guarantee, Relation
 from sfumato.accounting.price import price
 from sfumato.audit.evidence.one_run import gaussian_scores
 from sfumato.audit.mechanisms.mechanism_attack import audit_mechanism, audit_outputs
-from sfumato.audit.mechanisms.replay import check_sensitivity
+from sfumato.audit.mechanisms.sensitivity_check import check_sensitivity
 from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms import tensors
 from sfumato.mechanisms.random import Generator, words

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from sfumato.accounting.guarantee import Relation
 from sfumato.audit.mechanisms.mechanism_attack import audit_mechanism
-from sfumato.audit.mechanisms.replay import check_sensitivity
+from sfumato.audit.mechanisms.sensitivity_check import check_sensitivity
 from sfumato.errors import SfumatoError
 from sfumato.mechanisms.random import Generator
 from sfumato.testing import seeded

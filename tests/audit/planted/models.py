@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from sfumato.audit.mechanisms.mechanism_attack import audit_outputs
-from sfumato.audit.mechanisms.replay import check_sensitivity
+from sfumato.audit.mechanisms.sensitivity_check import check_sensitivity
 from sfumato.estimators import LogisticRegression
 from sfumato.labels import NoisyGradients, SelfConv
 from sfumato.mechanisms.random import Generator

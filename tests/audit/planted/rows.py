@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sfumato.audit.mechanisms.replay import check_sensitivity
+from sfumato.audit.mechanisms.sensitivity_check import check_sensitivity
 from sfumato.errors import SfumatoError, UnsupportedModelError
 from sfumato.mechanisms.random import Generator
 from sfumato.testing import seeded

@@ -19,7 +19,7 @@ from sfumato.accounting.guarantee import Relation
 from sfumato.accounting.price import price
 from sfumato.audit.mechanisms.ledger_records import check_marked, check_one_result
 from sfumato.audit.mechanisms.mechanism_attack import audit_mechanism
-from sfumato.audit.mechanisms.replay import check_sensitivity
+from sfumato.audit.mechanisms.sensitivity_check import check_sensitivity
 from sfumato.errors import InvalidParameterError
 from sfumato.ledger import charge
 from sfumato.ledger.account import Account

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sfumato.accounting.price import price
 from sfumato.audit.federations.round_canaries import RoundCanaries
-from sfumato.audit.mechanisms.replay import check_sensitivity
+from sfumato.audit.mechanisms.sensitivity_check import check_sensitivity
 from sfumato.federated import ClippedNoise, ClippedUpdates, LazyRows, LocalTraining, SecureSum
 from sfumato.federated.decentralized.node import Node
 from sfumato.federated.secure_sum import encoding, secure_sum

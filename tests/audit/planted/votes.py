@@ -12,7 +12,7 @@ from attacks.catalogue import _attacked
 from attacks.votes import vote_cases
 from sfumato.accounting.votes import distance
 from sfumato.audit.mechanisms.mechanism_attack import audit_mechanism
-from sfumato.audit.mechanisms.replay import check_sensitivity
+from sfumato.audit.mechanisms.sensitivity_check import check_sensitivity
 from sfumato.audit.mechanisms.vote_canaries import VoteCanaries
 from sfumato.mechanisms import arrays
 from sfumato.pate import (

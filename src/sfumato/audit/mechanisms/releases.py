@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions under attack: what they are called with.
+"""Functions under attack: what they are called with, and whether two of their runs can be compared.
 
 Guarantee  Each run gets data of its own, so a function that changes its data, or uses up an iterator, cannot
            hide from the next run what it does to whole data.
@@ -7,15 +7,18 @@ Guarantee  Each run gets data of its own, so a function that changes its data, o
 
 import copy
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from sfumato._torch import is_tensor
+from sfumato.audit.mechanisms.neighbor_distances import LeakError
+from sfumato.audit.mechanisms.outputs import read
 from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms import FastGenerator, SecureGenerator
-from sfumato.mechanisms.random import SeededGenerator
+from sfumato.mechanisms.random import Generator, SeededGenerator
+from sfumato.testing import seeded
 
-__all__ = ["copied", "require_two_arguments"]
+__all__ = ["by_the_neighbor", "copied", "require_repeatable", "require_two_arguments", "same", "twins"]
 
 
 def copied(value: Any) -> Any:
@@ -71,3 +74,43 @@ def require_two_arguments(release: Callable[..., Any]) -> None:
         ) from None
     except ValueError:  # functions of C have no signature
         return
+
+
+def same(one: Any, two: Any) -> bool:
+    """Return whether two answers are the same, bit for bit."""
+    return read([one]).keys() == read([two]).keys()
+
+
+def require_repeatable(once: Any, again: Any) -> None:
+    """Refuse to judge a release that answers differently on the same data."""
+    if not same(once, again):
+        raise InvalidParameterError(
+            "the release gives different answers on the same data with the same generator, so a difference "
+            "on a neighbor shows nothing. Draw all noise from the generator that it is given. For noise "
+            "from elsewhere use audit_mechanism."
+        )
+
+
+def twins(generator: Generator | None) -> Iterator[Generator]:
+    """Yield generators with the same randomness."""
+    source = seeded(0) if generator is None else generator
+    if not source.seeded:
+        raise InvalidParameterError(
+            "both runs need the same randomness, but a secure generator does not repeat. Leave the "
+            "generator out, or use sfumato.testing.seeded(n)."
+        )
+    while True:
+        yield source.fork("replay", 0)
+
+
+def by_the_neighbor(release: Callable[[Any, Generator], Any], neighbor: Any, generator: Generator) -> Any:
+    """Release on the neighbor. The first run raised nothing, so an error here separates the two."""
+    try:
+        return release(neighbor, generator)
+    except LeakError:
+        raise
+    except Exception as error:
+        raise LeakError(
+            f"the neighbor's run raises {type(error).__name__}, and the first run did not: whether there is "
+            "an error depends on the data"
+        ) from error

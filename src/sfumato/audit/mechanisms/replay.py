@@ -8,8 +8,7 @@ runs are in the same state at every step, as in the proof of adaptive compositio
 1. both runs must have called the same mechanisms with the same parameters: only their answers decide;
 2. their inputs must differ at most by the sensitivity that each mechanism was made for;
 3. both outputs must be the same: no data bypassed the mechanisms. An error that only the neighbor's run
-raises is an
-   output too;
+   raises is an output too;
 4. the mechanisms together must cost no more than the claim (if delta is 0: costs then add up).
 
 It finds an understated sensitivity (2), data that bypassed the noise (1 or 3) and too small a charge (4),
@@ -17,29 +16,18 @@ each with certainty, on one pair of neighbors, without statistics. It does not f
 another distribution than it states; `audit.mechanisms.mechanism_attack` does. Inputs and outputs are copied
 when they are recorded, so later changes in place do not change the record.
 
-`check_sensitivity` works for any mechanism with additive noise: with the same randomness noise cancels, so
-the outputs differ by what the neighbor moved before the noise. It allows for rounding in the type of the
-outputs, and refuses to judge if that is more than 1% of the sensitivity.
-
 Edge cases Messages state how far a neighbor moved a release, so use invented data, never data of people.
            While a release is watched, mechanisms are watched in the whole process: run one replay at a time.
 """
 
 import contextlib
-import math
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from collections.abc import Generator as Iterating
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 from weakref import WeakKeyDictionary
 
-import numpy as np
-import numpy.typing as npt
-
-from sfumato import _check
-from sfumato._containers import parts
-from sfumato._torch import is_tensor
 from sfumato.accounting import composition
 from sfumato.accounting.events import compose
 from sfumato.accounting.guarantee import Guarantee
@@ -52,20 +40,21 @@ from sfumato.audit.mechanisms.neighbor_distances import (
     Watch,
     comparison_of,
 )
-from sfumato.audit.mechanisms.outputs import read
-from sfumato.audit.mechanisms.releases import copied, require_two_arguments
+from sfumato.audit.mechanisms.releases import (
+    by_the_neighbor,
+    copied,
+    require_repeatable,
+    require_two_arguments,
+    same,
+    twins,
+)
 from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms import AboveThreshold, SparseVector
 from sfumato.mechanisms.random import Generator
-from sfumato.testing import seeded
 
-__all__ = ["Call", "LeakError", "Tape", "Watch", "check_call", "check_sensitivity", "replay", "watched"]
+__all__ = ["Call", "LeakError", "Tape", "Watch", "check_call", "replay", "watched"]
 
 Release = Callable[[Any, Generator], Any]  # data and generator to what leaves
-
-
-_ROUNDED = 8  # times: a number and its noise are added, clipped, scaled and divided, each of which rounds
-_MOST_ROUNDED = 0.01  # of the sensitivity: more could hide what is looked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,66 +175,27 @@ def replay(
     check_claim(claim)
     require_two_arguments(release)
     watching = WATCHED if watch is None else tuple(watch)
-    generators = _twins(generator)
+    generators = twins(generator)
     with watched(Tape(), watching) as first:
         output = release(copied(data), next(generators))
     answers = [call.returned for call in first.calls]
     with watched(Tape(answers=answers), watching) as second:
-        other = _by_the_neighbor(release, copied(neighbor), next(generators))
+        other = by_the_neighbor(release, copied(neighbor), next(generators))
     if second.beyond:
         raise LeakError(_MORE)
     if len(second.calls) != len(first.calls):
         raise LeakError("the neighbor's run calls fewer mechanisms")
     for one, two in zip(first.calls, second.calls, strict=True):
         check_call(one, two, watching)
-    if not _same(output, other):
+    if not same(output, other):
         with watched(Tape(answers=answers), watching):
-            _require_repeatable(output, release(copied(data), next(generators)))
+            require_repeatable(output, release(copied(data), next(generators)))
         raise LeakError("the answers differ although every mechanism returned the same")
     if not first.calls:
         raise LeakError("no mechanism was called")
     if claim is not None and claim.delta == 0:
         _check_cost(claim, first.calls)
     return tuple(first.calls)
-
-
-def _same(one: Any, two: Any) -> bool:
-    return read([one]).keys() == read([two]).keys()
-
-
-def _require_repeatable(once: Any, again: Any) -> None:
-    """Refuse to judge a release that answers differently on the same data."""
-    if not _same(once, again):
-        raise InvalidParameterError(
-            "the release gives different answers on the same data with the same generator, so a difference "
-            "on a neighbor shows nothing. Draw all noise from the generator that it is given. For noise "
-            "from elsewhere use audit_mechanism."
-        )
-
-
-def _twins(generator: Generator | None) -> Iterator[Generator]:
-    """Yield generators with the same randomness."""
-    source = seeded(0) if generator is None else generator
-    if not source.seeded:
-        raise InvalidParameterError(
-            "both runs need the same randomness, but a secure generator does not repeat. Leave the "
-            "generator out, or use sfumato.testing.seeded(n)."
-        )
-    while True:
-        yield source.fork("replay", 0)
-
-
-def _by_the_neighbor(release: Release, neighbor: Any, generator: Generator) -> Any:
-    """Release on the neighbor. The first run raised nothing, so an error here separates the two."""
-    try:
-        return release(neighbor, generator)
-    except LeakError:
-        raise
-    except Exception as error:
-        raise LeakError(
-            f"the neighbor's run raises {type(error).__name__}, and the first run did not: whether there is "
-            "an error depends on the data"
-        ) from error
 
 
 _watching = threading.Lock()
@@ -307,95 +257,3 @@ def _check_cost(claim: Guarantee, calls: Sequence[Call]) -> None:
 
 def _is_run(mechanism: Any) -> bool:
     return isinstance(mechanism, AboveThreshold | SparseVector)
-
-
-# --- without mechanisms of ours ---------------------------------------------------------------------------
-
-
-def check_sensitivity(
-    release: Release,
-    data: Any,
-    neighbor: Any,
-    *,
-    sensitivity: float,
-    order: float = 2.0,
-    generator: Generator | None = None,
-) -> float:
-    """Measure how far a neighbor moves a release with the same randomness.
-
-    Noise must be added, and drawn from the generator in a way that does not depend on the data. Return
-    numbers in the type in which they were computed.
-
-    Args:
-        release: Called as `release(data, generator)`; returns numbers.
-        data: Invented data.
-        neighbor: A neighbor of it.
-        sensitivity: The stated sensitivity.
-        order: The order of its norm: 1, 2 or `math.inf`.
-        generator: A seeded generator, the same for both runs. None is `seeded(0)`.
-
-    Returns:
-        The distance of the two outputs.
-
-    Raises:
-        LeakError: If the distance exceeds the sensitivity, or the outputs have different shapes.
-        InvalidParameterError: If the generator is not seeded, or rounding could hide more than 1% of the
-            sensitivity.
-
-    >>> from sfumato.mechanisms import gaussian
-    >>> def noisy_sum(rows, generator):
-    ...     return rows.sum(axis=0) + gaussian((2,), stddev=1.0, generator=generator).numpy()
-    >>> rows = np.array([[0.6, 0.8], [0.0, 1.0]])
-    >>> round(check_sensitivity(noisy_sum, rows, rows[:1], sensitivity=1.0), 6)
-    1.0
-    """
-    _check.positive(sensitivity=sensitivity, order=1.0 if order == np.inf else order)
-    require_two_arguments(release)
-    generators = _twins(generator)
-    once, again = (release(copied(data), next(generators)) for _ in range(2))
-    _require_repeatable(once, again)
-    outputs = once, _by_the_neighbor(release, copied(neighbor), next(generators))
-    one, two = (read([output]) for output in outputs)
-    if one.kinds != two.kinds:
-        raise LeakError("the outputs have different shapes: a neighbor changes more than numbers")
-    with np.errstate(invalid="ignore"):  # the difference of infinities is none, and is not within
-        moved = _norm(one.rows[0] - two.rows[0], order)
-    rounding = max(_unit(output) for output in outputs) * (_norm(one.rows[0], order) + sensitivity)
-    if not (math.isfinite(moved) and moved <= sensitivity * (1 + SLACK) + rounding):
-        raise LeakError(
-            f"a neighbor moves the output by {moved:g}, but the stated sensitivity is {sensitivity:g}"
-        )
-    _require_precision(rounding, sensitivity)
-    return moved
-
-
-def _norm(numbers: npt.NDArray[np.float64], order: float) -> float:
-    return float(np.linalg.norm(numbers, ord=order)) if numbers.size else 0.0
-
-
-def _unit(output: Any) -> float:
-    """Return the rounding error of 1 in the coarsest number type of an output."""
-    inner = parts(output)
-    if inner:
-        return max(_unit(part) for part in inner)
-    return _ROUNDED * _epsilon(output)
-
-
-def _epsilon(output: Any) -> float:
-    """Return the distance from 1 to the next number of its type: float64's for all that are not floating."""
-    kind: Any = getattr(output, "dtype", None)
-    if is_tensor(output) and kind.is_floating_point:
-        import torch
-
-        return float(torch.finfo(kind).eps)
-    floating = kind if getattr(kind, "kind", None) == "f" else np.float64
-    return float(np.finfo(cast("Any", floating)).eps)
-
-
-def _require_precision(rounding: float, sensitivity: float) -> None:
-    if not rounding <= _MOST_ROUNDED * sensitivity:
-        raise InvalidParameterError(
-            f"outputs as large as these are rounded by up to {rounding:g} in their type, which could hide "
-            f"more than {_MOST_ROUNDED:.0%} of a sensitivity of {sensitivity:g}. Return float64, or smaller "
-            "numbers."
-        )
