@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -206,8 +207,9 @@ def test_the_gallery_shows_every_figure() -> None:
 
 
 def test_the_picture_of_the_way_is_what_its_script_draws() -> None:
-    for name, theme in way.THEMES.items():
-        assert (ROOT / "docs" / "figures" / f"way-{name}.svg").read_text() == way.picture(theme)
+    for (name, theme), (size, columns) in product(way.THEMES.items(), way.COLUMNS.items()):
+        drawn = (ROOT / "docs" / "figures" / f"way-{name}{size}.svg").read_text()
+        assert drawn == way.picture(theme, columns)
 
 
 def test_every_command_and_flag_is_documented() -> None:
