@@ -18,7 +18,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-spark check types bench-quick bench bench-peers audit docs clean
+.PHONY: help setup demo test test-slow test-spark check types bench-quick bench bench-peers audit docs links clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -81,6 +81,9 @@ audit: setup ## Attack every mechanism, statistic and trainer, and renew the tab
 
 docs: setup ## Build the documentation into site/
 	$(BIN)/mkdocs build --strict
+
+links: setup ## Check the links from the documentation to other sites (needs the network)
+	$(BIN)/python docs/check_links.py
 
 clean: ## Remove caches and built documentation (the environment stays)
 	rm -rf site build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache

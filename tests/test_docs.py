@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,9 @@ TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 HOW_TO = sorted((ROOT / "docs" / "how-to").glob("*.md"))
 LANDING = ROOT / "docs" / "index.md"
 PAGES = [ROOT / "README.md", *sorted({*(ROOT / "docs").rglob("*.md")} - {LANDING, *TUTORIALS, *HOW_TO})]
+COMMANDS = re.compile(r"^```console\n.*?^```\n", re.MULTILINE | re.DOTALL)
+# Other pages that show what a block prints. Their commands stand alone, and are run apart.
+GUIDES = [p for p in PAGES if any(cell.shown for cell in cells(COMMANDS.sub("", p.read_text())))]
 EXAMPLES = sorted((ROOT / "docs" / "examples").glob("*.py"))
 BIN = Path(sys.executable).parent
 RUNNER = ROOT / "tests" / "page.py"
@@ -84,14 +88,17 @@ def printed_by(page: str, folder: Path, exit_code: Callable[..., int | None]) ->
     return None if failed else json.loads(printed.read_text())
 
 
-@pytest.mark.parametrize("page", [LANDING, *TUTORIALS, *HOW_TO], ids=lambda p: f"{p.parent.name}-{p.stem}")
+@pytest.mark.parametrize(
+    "page", [LANDING, *TUTORIALS, *HOW_TO, *GUIDES], ids=lambda p: f"{p.parent.name}-{p.stem}"
+)
 def test_a_page_runs_and_prints_what_it_shows(page: Path, tmp_path: Path, exit_code) -> None:
     if page in HOW_TO:
         (tmp_path / "page").mkdir()
         people(tmp_path / "page" / "people.csv")  # a tutorial makes what it reads
-    printed = printed_by(page.read_text(), tmp_path, exit_code)
+    text = COMMANDS.sub("", page.read_text()) if page in GUIDES else page.read_text()
+    printed = printed_by(text, tmp_path, exit_code)
     assert printed is not None, "a block failed: its error is above"
-    for cell, out in zip(cells(page.read_text()), printed, strict=True):
+    for cell, out in zip(cells(text), printed, strict=True):
         if cell.shown is not None and not agrees(cell.shown, out):
             pytest.fail(
                 f"{cell.source}\n\nprints\n\n{out}\nand the page shows\n\n{cell.shown}", pytrace=False
@@ -130,7 +137,9 @@ def test_the_command_is_installed() -> None:
     assert ran.stdout.startswith("sfumato ")
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "python")], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "page", [p for p in PAGES if p not in GUIDES and blocks(p, "python")], ids=lambda p: p.name
+)
 def test_the_python_blocks_of_a_page_run_in_order(page: Path, tmp_path: Path, exit_code) -> None:
     script = tmp_path / "page.py"
     script.write_text("\n".join(blocks(page, "python")))
@@ -198,8 +207,9 @@ def test_the_gallery_shows_every_figure() -> None:
 
 
 def test_the_picture_of_the_way_is_what_its_script_draws() -> None:
-    for name, theme in way.THEMES.items():
-        assert (ROOT / "docs" / "figures" / f"way-{name}.svg").read_text() == way.picture(theme)
+    for (name, theme), (size, columns) in product(way.THEMES.items(), way.COLUMNS.items()):
+        drawn = (ROOT / "docs" / "figures" / f"way-{name}{size}.svg").read_text()
+        assert drawn == way.picture(theme, columns)
 
 
 def test_every_command_and_flag_is_documented() -> None:

@@ -112,7 +112,7 @@ for line in ("train digits --epsilon 1", "audit ."):
 def test_the_commands_of_an_analyst_need_no_torch(tmp_path):
     ran = ran_without("torch", script=COMMANDS, folder=tmp_path)
     assert ran.returncode == 0, ran.stderr
-    assert "pip install 'sfumato[torch]'" in " ".join(ran.stderr.split())
+    assert 'pip install -c constraints.txt ".[torch]"' in " ".join(ran.stderr.split())
     assert "Traceback" not in ran.stderr
 
 
@@ -125,7 +125,7 @@ def check(what, needs):
         needs()
     except MissingDependencyError as error:
         assert isinstance(error, SfumatoError) and isinstance(error, ImportError)
-        assert "pip install 'sfumato[torch]'" in str(error), what
+        assert 'pip install -c constraints.txt ".[torch]"' in str(error), what
     else:
         raise AssertionError(what)
 
@@ -178,7 +178,7 @@ assert '"value"' in found.to_json()
 LogisticRegression(epsilon=1, delta=0, clip_norm=1, classes=(0, 1)).fit(np.eye(2), [0, 1])
 budget = sf.Budget(epsilon=1, delta=0)
 for extra, use in {
-    "sfumato[tables]": lambda: sf.open("b", "b.csv", privacy_unit="row", budget=budget, ledger="ledger.db"),
+    "[tables]": lambda: sf.open("b", "b.csv", privacy_unit="row", budget=budget, ledger="ledger.db"),
     "pandas": found.to_pandas,
 }.items():
     try:

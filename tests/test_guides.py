@@ -45,3 +45,12 @@ def test_words_of_the_glossary_are_sorted_and_occur_once() -> None:
     words = [row.replace("`", "").lower() for row in rows if row not in ("word", "---")]
     assert len(words) > 50
     assert words == sorted(set(words))
+
+
+def test_the_landing_page_links_to_every_tutorial_how_to_and_integration() -> None:
+    page = (DOCS / "index.md").read_text()
+    found = [*DOCS.glob("tutorials/*.md"), *DOCS.glob("how-to/*.md")]
+    named = [path.relative_to(DOCS).as_posix() for path in found]
+    assert len(named) > 20
+    guides = ["hugging-face.md", "lightning.md", "loggers.md", "notebooks.md", "cli.md", "cards.md", "faq.md"]
+    assert [name for name in [*named, *guides] if f"]({name})" not in page] == []

@@ -104,4 +104,6 @@ def test_the_built_wheel_runs_what_readme_shows_in_a_clean_environment(tmp_path)
         subprocess.run([python.parent / name, *rest], cwd=tmp_path, check=True)
     train = [python.parent / "sfumato", "train", "digits", "--epsilon", "1"]
     refused = subprocess.run(train, cwd=tmp_path, capture_output=True, text=True)
-    assert refused.returncode == 2 and "pip install 'sfumato[torch]'" in " ".join(refused.stderr.split())
+    assert refused.returncode == 2 and 'pip install -c constraints.txt ".[torch]"' in " ".join(
+        refused.stderr.split()
+    )

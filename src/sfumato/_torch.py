@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """PyTorch where it is installed; an error that says what to install where it is not.
 
-Torch comes with the extra `sfumato[torch]`. Statistics, estimators, the ledger and accounting work without
+Torch comes with the extra `torch`. Statistics, estimators, the ledger and accounting work without
 it, and do not import it.
 """
 
@@ -9,6 +9,7 @@ import importlib
 import sys
 from typing import Any
 
+from sfumato._extras import how_to_install
 from sfumato.errors import MissingDependencyError
 
 __all__ = ["is_tensor", "require_torch", "without_torch"]
@@ -25,8 +26,8 @@ def require_torch() -> None:
 def without_torch() -> MissingDependencyError:
     """Return the error of what needs torch where torch cannot be imported."""
     return MissingDependencyError(
-        "this needs PyTorch, which is not installed. Run: pip install 'sfumato[torch]'. Statistics, "
-        "estimators, the ledger and accounting work without it."
+        f"this needs PyTorch, which is not installed. {how_to_install('torch')} Statistics, estimators, the "
+        "ledger and accounting work without it."
     )
 
 

@@ -6,7 +6,7 @@
 `audit_mechanism` any mechanism, `replay` code that computes statistics, and `check_paid_first` the order of
 charge and data. `Lira` and `Rmia` estimate who was in the training data; `train_with_secrets`, `invert` and
 `infer_attribute` what else a model reveals. All names are imported lazily; attacks on runs
-and models need `sfumato[torch]`.
+and models need the extra `torch`.
 """
 
 from typing import TYPE_CHECKING

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset as TorchDataset
 
 from sfumato import _check
+from sfumato._extras import how_to_install
 from sfumato.cli.column_types import column_types
 from sfumato.cli.own_classes import own_classes
 from sfumato.cli.settings import TrainSettings
@@ -305,7 +306,7 @@ def read_images(rows: Any) -> tuple[Tensor, Tensor]:
 
 def _images(settings: TrainSettings, place: Path) -> OwnData:
     if importlib.util.find_spec("PIL") is None:
-        raise InvalidParameterError("a folder of images needs Pillow: pip install 'sfumato[images]'.")
+        raise InvalidParameterError(f"a folder of images needs Pillow. {how_to_install('images')}")
     _refuse(
         settings,
         "a folder of images",

@@ -3,7 +3,7 @@
 
 `load("digits")` and `load("breast-cancer")` work anywhere. The others are read from the folder that
 SFUMATO_DATA names, else from the cache, else downloaded; every file must have its published checksum.
-The sets are tensors, so loading one needs `sfumato[torch]`.
+The sets are tensors, so loading one needs the extra `torch`.
 """
 
 from typing import TYPE_CHECKING

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """From outcomes to files: figures as SVG and PNG, and one HTML page of everything.
 
-Figures need matplotlib (`pip install "sfumato[plots]"`); without it the page has tables alone, and says so.
+Figures need matplotlib (the extra `plots`); without it the page has tables alone, and says so.
 """
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sfumato._extras import how_to_install
 from sfumato.experiments.experiment import Finding, Scale, Table, Verdict
 from sfumato.experiments.running import Outcome
 from sfumato.report import escape, page, write_report
@@ -99,7 +100,7 @@ def _figures(outcome: Outcome, home: Path) -> list[str]:
     except ModuleNotFoundError as error:
         if error.name != "matplotlib":
             raise
-        return ['<p class="warning">Figures need matplotlib: pip install "sfumato[plots]".</p>']
+        return [f'<p class="warning">Figures need matplotlib. {escape(how_to_install("plots"))}</p>']
     shown: list[str] = []
     for name, figure in drawn.items():
         place = home / f"{outcome.experiment.name}-{name}"

@@ -37,6 +37,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from sfumato import _files
+from sfumato._extras import how_to_install
 from sfumato.errors import InvalidParameterError, LedgerCorruptError, LedgerError, LedgerReadOnlyError
 from sfumato.ledger import _forks, _queue
 from sfumato.ledger._failures import busy, explained
@@ -246,8 +247,7 @@ class PostgresqlDatabase:
             self._engine = sa.create_engine(url, poolclass=sa.NullPool)
         except ModuleNotFoundError as error:
             raise LedgerError(
-                "a ledger in PostgreSQL needs psycopg, which is not installed. Run: pip install "
-                "'sfumato[postgres]'"
+                f"a ledger in PostgreSQL needs psycopg, which is not installed. {how_to_install('postgres')}"
             ) from error
 
     def exists(self) -> bool:

@@ -5,7 +5,7 @@
 `synthesis_report` one of an evaluation of synthetic data; `line_chart`, `scatter_chart`, `bar_chart` and
 `picture_grid` make SVG pictures, and `picture_file` a PNG file. Nothing in them refers to anything outside:
 no script, no font, no picture, no network. `plot_tradeoff` and the other `plot_...` functions draw figures
-for papers and slides with matplotlib (`pip install "sfumato[plots]"`), and `save_plot` writes them.
+for papers and slides with matplotlib (the extra `plots`), and `save_plot` writes them.
 
 A `PrivacyCard` says on one page what a release promises, to whom, and what it does not protect.
 """

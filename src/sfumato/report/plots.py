@@ -5,7 +5,7 @@ Lines differ by color, mark and dash, so that they can be told apart by anybody 
 and axes have a gray that can be read on white and on black paper; the background is transparent. If a point
 has several values, such as those of several seeds, the mean is drawn with its 95% interval by Student's t.
 
-matplotlib is not installed with sfumato: `pip install "sfumato[plots]"`.
+matplotlib is not installed with sfumato: it comes with the extra `plots`.
 """
 
 import io

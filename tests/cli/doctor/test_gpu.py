@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from sfumato._extras import how_to_install
 from sfumato.cli.doctor import gpu
 from sfumato.cli.doctor.findings import State
 
@@ -115,5 +116,5 @@ def test_torch_is_asked_or_not_as_the_flag_says(machine):
 def test_without_torch_it_says_what_to_install(monkeypatch):
     monkeypatch.setattr(gpu, "find_spec", lambda name: None)
     (found,) = gpu.check(ask_torch=True)
-    assert found.state is State.ABSENT and "sfumato[torch]" in found.advice
+    assert found.state is State.ABSENT and found.advice == how_to_install("torch")
     assert "torch" in sys.modules  # only the question was answered differently

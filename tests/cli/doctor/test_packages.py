@@ -7,6 +7,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+from sfumato._extras import how_to_install
 from sfumato.cli.doctor import packages
 from sfumato.cli.doctor.findings import State
 
@@ -47,7 +48,7 @@ def test_a_tested_install_is_fine(installed):
 def test_a_core_package_outside_its_range_is_broken(installed):
     found = installed(opendp="0.17.0")["core packages"]
     assert found.state is State.BROKEN and "opendp 0.17.0 (supported: <0.17,>=0.16)" in found.found
-    assert found.advice == "Run: pip install --upgrade sfumato"
+    assert found.advice == how_to_install()
 
 
 def test_a_core_package_that_is_gone_is_broken(installed):
@@ -59,7 +60,7 @@ def test_an_extra_is_installed_if_all_its_packages_are(installed):
     found = installed(pandas=None)
     assert found["extra tables"].state is State.ABSENT
     assert "not installed (pandas)" in found["extra tables"].found
-    assert found["extra tables"].advice == "Run: pip install 'sfumato[tables]'"
+    assert found["extra tables"].advice == how_to_install("tables")
     assert found["core packages"].state is State.OK
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from sfumato import Budget, Ledger
+from sfumato._extras import how_to_install
 from sfumato.cli.project import init, templates
 
 FILES = {"sfumato.toml", "first_release.py", "example.csv", "ledger.db", ".gitignore"}
@@ -164,4 +165,4 @@ def test_lines_of_a_gitignore_are_kept(ran):
 def test_without_the_extra_for_files_it_says_what_to_install(ran, monkeypatch):
     monkeypatch.setattr(init, "find_spec", lambda name: None)
     notes = json.loads(ran("init study --json")[1])["notes"]  # a table would break the lines
-    assert any("pip install 'sfumato[tables]'" in note for note in notes)
+    assert any(how_to_install("tables") in note for note in notes)

@@ -43,7 +43,7 @@ assert evaluate(table, table, columns=columns, target="y", settings=how).scores[
 try:
     image_network(shape=(1, 8, 8), classes=2)
 except MissingDependencyError as error:
-    assert "sfumato[torch]" in str(error)
+    assert ".[torch]" in str(error)
 else:
     raise AssertionError
 """

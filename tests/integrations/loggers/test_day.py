@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import time
 
+from sfumato._extras import how_to_install
 from sfumato.integrations.loggers.day import begin_of_day, missing
 
 
@@ -9,4 +10,4 @@ def test_the_beginning_of_the_day_is_at_most_a_day_ago():
 
 
 def test_a_missing_package_is_named_with_its_extra():
-    assert "wandb: pip install 'sfumato[loggers]'" in str(missing("wandb", "WandbLog"))
+    assert f"wandb. {how_to_install('loggers')}" in str(missing("wandb", "WandbLog"))

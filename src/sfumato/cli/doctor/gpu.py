@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+from sfumato._extras import how_to_install
 from sfumato.cli.doctor.findings import Finding, State
 from sfumato.cli.show import waiting
 
@@ -31,9 +32,7 @@ def check(*, ask_torch: bool | None) -> Iterator[Finding]:
     package = find_spec("torch")  # found, not run
     devices = devices_of_driver()
     if package is None or package.origin is None:
-        yield _finding(
-            "torch", State.ABSENT, "not installed: networks need it", "Run: pip install 'sfumato[torch]'"
-        )
+        yield _finding("torch", State.ABSENT, "not installed: networks need it", how_to_install("torch"))
         return
     build = cuda_of_torch(Path(package.origin).parent)
     if ask_torch or (ask_torch is None and devices and build is not None):

@@ -16,6 +16,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+from sfumato._extras import how_to_install
 from sfumato.cli.doctor.findings import Finding, State
 
 __all__ = ["EXTRAS", "check", "pairs", "version_of"]
@@ -49,7 +50,7 @@ def check() -> Iterator[Finding]:
             "sfumato",
             State.WARNING,
             "it runs from a folder and is not installed, so that its ranges are unknown",
-            "Install it: pip install sfumato.",
+            how_to_install(),
         )
         return
     requirements = [Requirement(text) for text in metadata.requires("sfumato") or []]
@@ -122,7 +123,7 @@ def _core(requirements: list[Requirement]) -> Iterator[Finding]:
             "core packages",
             State.BROKEN,
             "; ".join([*lacking, *outside]),
-            "Run: pip install --upgrade sfumato",
+            how_to_install(),
         )
     else:
         yield _finding("core packages", State.OK, f"all {len(requirements)} are in their ranges")
@@ -130,11 +131,11 @@ def _core(requirements: list[Requirement]) -> Iterator[Finding]:
 
 def _extra(extra: str, requirements: list[Requirement]) -> Finding:
     name, use = f"extra {extra}", EXTRAS.get(extra, "")
-    advice = f"Run: pip install --upgrade 'sfumato[{extra}]'"
+    advice = how_to_install(extra)
     missing = sorted({each.name for each in requirements if version_of(each.name) is None})
     if missing:
         found = f"not installed ({', '.join(missing)}): {use}"
-        return _finding(name, State.ABSENT, found, advice.replace("--upgrade ", ""))
+        return _finding(name, State.ABSENT, found, advice)
     if outside := _outside(requirements):
         return _finding(name, State.WARNING, f"{'; '.join(outside)}: {use}", advice)
     return _finding(name, State.OK, f"installed: {use}")

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
+from sfumato._extras import how_to_install
 from sfumato.accounting.default_delta import delta_note
 from sfumato.cli.options import Json
 from sfumato.cli.project import templates
@@ -215,7 +216,7 @@ def _ignore(folder: Path) -> tuple[list[str], list[str]]:
 def _missing() -> list[str]:
     if find_spec("ibis") is not None:
         return []
-    return ["files are read with the extra tables: pip install 'sfumato[tables]'"]
+    return [f"files are read with the extra tables. {how_to_install('tables')}"]
 
 
 def _next(folder: Path, account: str, epsilon: float) -> list[str]:

@@ -3,6 +3,7 @@
 
 import importlib
 
+from sfumato._extras import how_to_install
 from sfumato.errors import MissingDependencyError
 
 for _name in ("transformers", "accelerate"):
@@ -10,5 +11,5 @@ for _name in ("transformers", "accelerate"):
         importlib.import_module(_name)
     except ImportError as error:
         raise MissingDependencyError(
-            f"this needs {_name}, which is not installed. Run: pip install 'sfumato[huggingface]'."
+            f"this needs {_name}, which is not installed. {how_to_install('huggingface')}"
         ) from error

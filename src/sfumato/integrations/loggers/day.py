@@ -7,6 +7,7 @@ for the time of each figure, which cannot be left empty, so all figures of a run
 
 from datetime import UTC, datetime
 
+from sfumato._extras import how_to_install
 from sfumato.errors import MissingDependencyError
 
 __all__ = ["begin_of_day", "missing"]
@@ -23,4 +24,4 @@ def begin_of_day() -> int:
 
 def missing(package: str, name: str) -> MissingDependencyError:
     """Return the error for a package that is not installed."""
-    return MissingDependencyError(f"{name} needs the package {package}: pip install 'sfumato[loggers]'.")
+    return MissingDependencyError(f"{name} needs the package {package}. {how_to_install('loggers')}")

@@ -35,6 +35,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from sfumato._extras import how_to_install
 from sfumato.errors import InvalidParameterError, MissingDependencyError, SfumatoError
 from sfumato.statistics.sources.arrow_frames import readable
 from sfumato.statistics.sources.schema import declared
@@ -82,7 +83,7 @@ def _require_ibis() -> None:
         importlib.import_module("ibis")
     except ImportError as error:
         raise MissingDependencyError(
-            "private tables need Ibis and DuckDB, which are not installed. Run: pip install 'sfumato[tables]'"
+            f"private tables need Ibis and DuckDB, which are not installed. {how_to_install('tables')}"
         ) from error
 
 
