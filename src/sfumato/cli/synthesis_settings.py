@@ -49,7 +49,7 @@ class SynthesisSettings:
     classes: int | None = flag("Of your own .npz file: the number of classes, if labels are 0, 1, 2 ...")
     image_size: int | None = flag("Of a folder of images: the side in pixels to which they are scaled.")
     public_size: int | None = flag(
-        "Of your own file: the number of rows that may be known, such as a rounded one."
+        "Of your own file: the number of rows that may be known, such as the planned one."
     )
     evaluation: str | None = flag(
         "Of your own file: another one of rows that are NOT protected, to evaluate with."

@@ -177,7 +177,7 @@ class LogisticRegression(ClassifierMixin, PrivateEstimator):
         if self.public_size is None and not self._relation().replaces:
             raise InvalidParameterError(
                 "dp-sgd scales its steps by the number of rows, which is private under "
-                f"{self._relation().value} neighbors: pass public_size, such as a rounded one."
+                f"{self._relation().value} neighbors: pass public_size, a number that may be known."
             )
 
     def public_classes(self) -> npt.NDArray[Any]:

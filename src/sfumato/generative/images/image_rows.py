@@ -59,7 +59,7 @@ class ImageRows:
         size = stated if public_size is None else public_size
         if size is None:
             raise InvalidParameterError(
-                "pass public_size=..., the number of images that may be known, such as a rounded one."
+                "pass public_size=..., the number of images that may be known, such as the planned one."
             )
         _check.count(public_size=size)
         images, labels = _parts(data)

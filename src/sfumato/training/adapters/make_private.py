@@ -266,8 +266,8 @@ class _Loop(NamedTuple):
         if found is None:
             raise InvalidParameterError(
                 "the number of rows of the data set is private unless you state otherwise. If the number "
-                "may be known, pass public_size=len(dataset); else a public number near it, such as a "
-                "rounded one."
+                "may be known, pass public_size=len(dataset); else a number that does not come from the "
+                "data, such as the planned one."
             )
         return found
 

@@ -106,7 +106,7 @@ class PoissonSampling:
         if public_size is None:
             raise InvalidParameterError(
                 "the expected size of a Poisson batch needs a public_size: a number of units that may be "
-                "known, such as a rounded one. It scales the gradient; the guarantee does not depend on it."
+                "known, such as the planned one. It scales the gradient; the guarantee does not depend on it."
             )
         _check.count(public_size=public_size)
         return self.sampling_rate * public_size
