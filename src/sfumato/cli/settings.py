@@ -70,7 +70,7 @@ class TrainSettings:
     classes: int | None = flag("Of your own data: the number of classes, if labels are 0, 1, 2 ...")
     bounds: list[str] | None = flag("Of a CSV or Parquet file: public bounds, as age=0:100; repeat.")  # noqa: RUF009
     type: list[str] | None = flag("Of a CSV file: a column's type, as age=number; repeat.")  # noqa: RUF009
-    public_size: int | None = flag("Of your own data: the number of units that may be known, such as the planned one.")
+    public_size: int | None = flag("Of your own data: the number of units that may be known.")
     privacy_unit: str | None = flag(
         "Of a CSV or Parquet file: the column that names the owner of each row. Default: each row is a unit."
     )

@@ -103,8 +103,8 @@ def _sampling(privacy: Privacy, public_size: int | None) -> Sampling:
     if public_size is None:
         raise InvalidParameterError(
             "the size of the data is private unless it is declared: pass public_size, the number of units "
-            "that may be known, such as the planned one. It sets the sampling rate; the data may have more or "
-            "fewer."
+            "that may be known, such as the planned one. It sets the sampling rate; the data may have more "
+            "or fewer."
         )
     _check.count(public_size=public_size)
     expected = privacy.expected_batch_size

@@ -66,8 +66,8 @@ class Privacy:
         steps: How many noisy steps the run takes.
         expected_batch_size: How many units a step samples on average. Default: a fiftieth of `public_size`,
             and at least 256.
-        public_size: The number of units that may be known, such as the planned one. It sets the sampling rate. Not
-            needed if the data declares its own.
+        public_size: The number of units that may be known, such as the planned one. It sets the sampling
+            rate. Not needed if the data declares its own.
         clip_norm: The L2 norm to which the gradient of a unit is clipped. Default: 1.
         clipping: Another way to clip, instead of `clip_norm`.
         sampling: How batches are formed. Default: Poisson sampling.
