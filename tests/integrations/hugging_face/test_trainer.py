@@ -376,8 +376,11 @@ LONGER = {"args": EVALUATED | {"max_steps": 4}, "eval_dataset": architectures.ro
 def test_an_interrupted_run_goes_on_to_the_same_weights_and_one_charge(event, step, whole, tmp_path):
     account = Ledger(tmp_path / "l.db").open("a", privacy_unit="row", budget=Budget(epsilon=100, delta=1e-2))
     given = LONGER | {"charge": Charge(account=account, purpose="test")}
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt) as stopped:
         trainer(tmp_path / "out", callbacks=[Interrupt(step, event)], **given).train()
+    (note,) = stopped.value.__notes__
+    assert "the charge stays" in note and "with train(resume_from_checkpoint=True)." in note
+    assert ("back at step 2" in note) == (step < 4)
     again = trainer(tmp_path / "out", **given)
     again.train(resume_from_checkpoint=True)
     assert again.state.log_history == whole.state.log_history

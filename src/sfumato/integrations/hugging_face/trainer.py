@@ -61,6 +61,10 @@ class TrainerKeywords(TypedDict, total=False):
     preprocess_logits_for_metrics: Callable[..., Any] | None
 
 
+class _Resumable(Trainer):
+    _resuming = "train(resume_from_checkpoint=True)"
+
+
 class PrivateTrainer(PublicTrainer):
     """`transformers.Trainer` with differential privacy: `train()`, `evaluate()` and `save_model()` as usual.
 
@@ -223,7 +227,7 @@ class PrivateTrainer(PublicTrainer):
         if resume and folder is not None:  # a run that took what its account had left keeps its noise
             privacy = budget.resumed(privacy, lambda: RunFolder(folder).load()["noise"])
         runtime = arguments.runtime_for(self.args, self._runtime)
-        trainer = Trainer(
+        trainer = _Resumable(
             self._module,
             self._rows(),
             privacy=privacy,

@@ -13,6 +13,7 @@ Failure    What breaks the claim is refused by name before anything is charged (
            nothing (`held_loggers`).
 """
 
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -216,7 +217,12 @@ class PrivateStrategy(SingleDeviceStrategy):
         driven.rehearsed = session.rehearsed
         driven.drive = partial(session.drive, run_loop)
         with session.seclusion.entered():
-            self._run = driven.fit(resume=self._resume)
+            try:
+                self._run = driven.fit(resume=self._resume)
+            except KeyboardInterrupt as error:  # Lightning turns it into an end of the program
+                for note in getattr(error, "__notes__", ()):
+                    warnings.warn(note, stacklevel=2)
+                raise
 
     def _runtime_for(self, trainer: Trainer) -> Runtime:
         halved = trainer.precision == "bf16-mixed"
