@@ -30,7 +30,7 @@ def main() -> None:
 
     prepare()
     root = typer.main.get_command(app)
-    root.invoke = _noting(root.invoke, show_error)
+    root.invoke = _noting(root.invoke, show_error)  # pyright: ignore[reportAttributeAccessIssue] - of the same form
     try:
         require_once(root, sys.argv[1:])
         sys.exit(root.main(prog_name="sfumato", standalone_mode=False))

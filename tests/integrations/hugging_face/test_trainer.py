@@ -10,6 +10,7 @@ from torch import nn
 from sfumato import Budget, Ledger
 from sfumato.errors import BudgetExceededError, InvalidParameterError, UnsupportedUseError
 from sfumato.integrations.hugging_face import PrivateTrainer
+from sfumato.integrations.hugging_face.arguments import checkpointing
 from sfumato.ledger.state import Progress
 from sfumato.testing import seeded
 from sfumato.training import Charge, CheckpointError, Privacy, Runtime, Trainer, TrainingRun
@@ -89,12 +90,55 @@ def test_the_arguments_are_the_claim(tmp_path):
     assert mechanism.step.clipping.clip_norm == 0.5 and found.run.expected_batch_size == 6
 
 
-def test_bfloat16_and_gradient_checkpointing(tmp_path):
-    with pytest.warns(UserWarning, match="gradient_checkpointing is not used"):
-        found = trained(tmp_path, args={"bf16": True, "gradient_checkpointing": True})
+def test_bfloat16_is_for_gradients_alone(tmp_path):
+    found = trained(tmp_path, args={"bf16": True})
     assert weights(found.model).dtype is torch.float32
     assert not torch.equal(weights(found.model), weights(trained(tmp_path).model))
-    assert not found.model.is_gradient_checkpointing
+
+
+@pytest.mark.parametrize("name", ["GPT-2", "Llama, LoRA"])
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+def test_gradient_checkpointing_gives_the_same_gradients(name, dropout, tmp_path, monkeypatch):
+    ends, calls = [], []
+    real = hf.modeling_utils.checkpoint
+
+    def counted(*given, **more):
+        calls.append(1)
+        return real(*given, **more)
+
+    monkeypatch.setattr(hf.modeling_utils, "checkpoint", counted)
+    for wanted in (False, True):
+        model = architectures.model(name)
+        for part in model.modules():
+            if isinstance(part, nn.Dropout):
+                part.p = dropout
+        runtime = Runtime(check=False, engine="functional")
+        args = {"gradient_checkpointing": wanted}
+        ends.append(weights(trained(tmp_path, name, model=model, args=args, runtime=runtime).model))
+        assert bool(calls) == wanted and not model.is_gradient_checkpointing
+    assert torch.allclose(*ends, atol=1e-6)
+    assert not torch.allclose(ends[0], weights(architectures.model(name)), atol=1e-6)
+
+
+def test_gradient_checkpointing_chooses_an_engine_that_can_do_it(tmp_path):
+    args = {"gradient_checkpointing": True}
+    found = trained(tmp_path, args=args, runtime=None)
+    assert torch.allclose(weights(found.model), weights(trained(tmp_path).model), atol=1e-2)
+
+
+def test_reentrant_checkpointing_and_models_without_it_are_refused(tmp_path):
+    args = {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": True}}
+    with pytest.raises(UnsupportedUseError, match="use_reentrant"):
+        trainer(tmp_path, args=args)
+
+    class Own(nn.Module):
+        pass
+
+    with (
+        pytest.raises(UnsupportedUseError, match="Own has no gradient_checkpointing_enable"),
+        checkpointing(arguments(tmp_path, gradient_checkpointing=True), Own()),
+    ):
+        pass
 
 
 def test_a_loss_of_a_subclass_is_used_for_one_row_at_a_time(tmp_path):

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NoReturn
 
 import transformers
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import IterableDataset
 
 from sfumato.errors import InvalidParameterError, UnsupportedUseError
 from sfumato.integrations.hugging_face.callbacks import PublicCallbacks, public
@@ -135,11 +135,15 @@ class PublicTrainer(transformers.Trainer):
 
     # --- not supported -----------------------------------------------------------------------------------
 
-    def get_train_dataloader(self) -> DataLoader[Any]:
-        """Raise: which rows are in a batch is secret, and a loader would show it."""
+    def get_train_dataloader(self) -> NoReturn:
+        """Raise: which rows are in a batch is secret, and a loader would show it.
+
+        Raises:
+            UnsupportedUseError: Always.
+        """
         _refuse_call("get_train_dataloader", "rows are sampled by sfumato, as the claim says.")
 
-    def training_step(self, *args: Any, **keywords: Any) -> Any:
+    def training_step(self, *args: Any, **keywords: Any) -> NoReturn:
         """Raise: a step outside of the run would not be charged.
 
         Args:
@@ -151,7 +155,7 @@ class PublicTrainer(transformers.Trainer):
         """
         _refuse_call("training_step", "a step outside of train() would not be charged.")
 
-    def hyperparameter_search(self, *args: Any, **keywords: Any) -> Any:
+    def hyperparameter_search(self, *args: Any, **keywords: Any) -> NoReturn:
         """Raise: each trial would be a run of its own.
 
         Args:
