@@ -344,7 +344,7 @@ def test_the_run_is_kept_beside_the_checkpoints(watched):
     found, _ = watched
     run = TrainingRun.load(found._output / "_sfumato", architectures.model("GPT-2"))
     assert torch.equal(weights(run.model), weights(found.model))
-    assert [row.step for row in run.history] == [2, 3] and run.history[0].loss is not None
+    assert [row.step for row in run.history] == [1, 2, 3] and run.history[1].loss is not None
     assert "evaluation data, which is not protected" in run.statement()
 
 

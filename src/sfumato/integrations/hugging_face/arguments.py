@@ -113,7 +113,8 @@ def _refuse_values(args: TrainingArguments) -> None:
             "backward pass, before noise is added, or keeps two sets of them. Use an optimizer that takes "
             'one noisy gradient a step, such as "adamw_torch".'
         )
-    if args.gradient_checkpointing and (args.gradient_checkpointing_kwargs or {}).get("use_reentrant"):
+    how: Any = args.gradient_checkpointing_kwargs or {}
+    if args.gradient_checkpointing and how.get("use_reentrant"):
         raise UnsupportedUseError(
             "TrainingArguments(gradient_checkpointing_kwargs={'use_reentrant': True}) is refused: gradients "
             "of single rows cannot go through it. Leave use_reentrant out."
@@ -224,9 +225,8 @@ def checkpointing(args: TrainingArguments, model: Any) -> Generator[None]:
             f"gradient_checkpointing=True needs a model of transformers; {type(model).__name__} has no "
             "gradient_checkpointing_enable. Leave it out, and lower per_device_train_batch_size."
         )
-    model.gradient_checkpointing_enable(
-        {**(args.gradient_checkpointing_kwargs or {}), "use_reentrant": False}
-    )
+    given: Any = args.gradient_checkpointing_kwargs or {}
+    model.gradient_checkpointing_enable({**given, "use_reentrant": False})
     try:
         yield
     finally:
