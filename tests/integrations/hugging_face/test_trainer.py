@@ -155,6 +155,31 @@ def test_a_loss_of_a_subclass_is_used_for_one_row_at_a_time(tmp_path):
     assert set(sizes) == {1}
 
 
+def test_what_compute_loss_logs_or_keeps_of_private_rows_is_dropped(tmp_path):
+    class Own(PrivateTrainer):
+        def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+            found = super().compute_loss(model, inputs, return_outputs)
+            if model.training:
+                self.log({"sneaky": 1.0})
+                self.kept = inputs["input_ids"]
+                self.total = 1.0 + getattr(self, "total", 0.0)
+            return found
+
+    rows = architectures.rows("GPT-2", COUNT)
+    own = Own(
+        architectures.model("GPT-2"),
+        arguments(tmp_path, logging_steps=1),
+        train_dataset=rows,
+        eval_dataset=architectures.rows("GPT-2", 2),
+        privacy=PRIVACY,
+    )
+    own.train()
+    assert not any("sneaky" in entry for entry in own.state.log_history)
+    assert not hasattr(own, "kept") and not hasattr(own, "total")
+    own.log({"mine": 1.0})  # outside of a pass over private rows
+    assert "mine" in own.state.log_history[-1]
+
+
 def test_label_smoothing_and_a_loss_function_see_one_row(tmp_path):
     seen = set()
 

@@ -7,7 +7,8 @@ Guarantee  Logs, metrics and predictions hold no losses of private rows and no d
 Not here   Training (`trainer`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final, NoReturn
 
 import transformers
@@ -38,6 +39,19 @@ class PublicTrainer(transformers.Trainer):
     def __init__(self, *args: Any, **keywords: Any) -> None:
         super().__init__(*args, **keywords)
         self.callback_handler = self._handler = PublicCallbacks(self.callback_handler)
+        self._secluded = False  # whether private rows are at work
+
+    @contextmanager
+    def secluded(self) -> Generator[None]:
+        """Drop what `compute_loss` logs, and what it sets as attributes, while private rows go through it."""
+        own = vars(self)
+        before = dict(own)
+        self._secluded = True
+        try:
+            yield
+        finally:
+            own.clear()
+            own.update(before)
 
     # --- what is shown -----------------------------------------------------------------------------------
 
@@ -48,6 +62,8 @@ class PublicTrainer(transformers.Trainer):
             logs: What to log.
             start_time: Not used: durations are private.
         """
+        if self._secluded:  # `compute_loss` logs something of a private row
+            return
         shown = public(logs)
         super().log(shown)
         if "epoch" in shown:  # transformers adds it to what it was given

@@ -229,7 +229,7 @@ class PrivateTrainer(PublicTrainer):
             self._rows(),
             privacy=privacy,
             optimization=Optimization(
-                loss=RowLoss(lambda model, row: self.compute_loss(model, row)),
+                loss=RowLoss(self._loss_of_row),
                 optimizer=lambda _: self.create_optimizer(),
                 schedule=lambda optimizer: self.create_scheduler(steps, optimizer),
             ),
@@ -242,6 +242,10 @@ class PrivateTrainer(PublicTrainer):
         )
         steps = trainer.mechanism.steps
         return trainer
+
+    def _loss_of_row(self, model: nn.Module, row: dict[str, Any]) -> Any:
+        with self.secluded():
+            return self.compute_loss(model, row)
 
     @property
     def _folder(self) -> Path | None:
