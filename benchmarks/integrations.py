@@ -59,8 +59,8 @@ class Stamps:
 Run = Callable[[int], tuple[list[float], torch.nn.Module]]  # from steps to CPU times and model
 
 
-def own(build: Callable[[], torch.nn.Module], rows: Any, loss: Any, microbatch_size: int) -> Run:
-    """Return a run of our own trainer."""
+def own(build: Callable[[], torch.nn.Module], rows: Any, loss: Any, *, every: int | None) -> Run:
+    """Return a run of our own trainer, which prices its steps as often as the other one does."""
 
     def run(steps: int) -> tuple[list[float], torch.nn.Module]:
         stamps, model = Stamps(), build()
@@ -70,9 +70,9 @@ def own(build: Callable[[], torch.nn.Module], rows: Any, loss: Any, microbatch_s
             privacy=replace(PRIVACY, steps=steps),
             loss=loss,
             optimizer=stamps.sgd,
-            runtime=Runtime(microbatch_size=microbatch_size, check=False),  # the check is before the steps
+            runtime=Runtime(microbatch_size=BATCH, check=False),  # the check is before the steps
             generator=seeded(1),
-            evaluate_every=steps,  # what steps cost together is priced after the last one, by both
+            evaluate_every=every,
             progress=False,
         ).fit()
         return stamps.seconds, model
@@ -117,13 +117,73 @@ def hugging_face(steps: int, turns: int) -> Iterator[Row]:
                 ).train()
             return stamps.seconds, model
 
-        ours = own(build, architectures.tensors(rows), architectures.own_loss, BATCH)
+        # what steps cost together is priced after the last one, by both
+        ours = own(build, architectures.tensors(rows), architectures.own_loss, every=steps)
         yield from compared(f"Hugging Face: {name}", theirs, ours, steps, turns)
+
+
+# --- Lightning ----------------------------------------------------------------------------------------------
+
+
+def lightning(steps: int, turns: int) -> Iterator[Row]:
+    """Yield the ratio for five architectures."""
+    import logging
+
+    import lightning.pytorch
+    from torch.utils.data import DataLoader, TensorDataset
+
+    from sfumato.integrations.lightning import PrivateStrategy
+    from tests.integrations.lightning import architectures, modules
+
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    sizes = {
+        "perceptron": architectures.Size(width=2048, hidden=2048),
+        "convolutional": architectures.Size(channels=128, side=32),
+        "recurrent": architectures.Size(width=128, hidden=256, length=32),
+        "attentive": architectures.Size(width=128, length=32, heads=4),
+        "residual": architectures.Size(channels=64, side=24),
+    }
+    for name, size in sizes.items():
+        rows = modules.rows(*architectures.shape(name, size), count=COUNT)
+
+        def build(name: str = name, size: Any = size) -> torch.nn.Module:
+            return modules.Classifier(architectures.model(name, size))
+
+        def theirs(steps: int, build: Any = build, rows: Any = rows) -> tuple[list[float], torch.nn.Module]:
+            stamps, model = Stamps(), build()
+            model.configure_optimizers = lambda: stamps.sgd(model.parameters())
+            strategy = PrivateStrategy(
+                replace(PRIVACY, expected_batch_size=None),
+                runtime=Runtime(microbatch_size=BATCH, check=False),
+                generator=seeded(1),
+            )
+            trainer = lightning.pytorch.Trainer(
+                strategy=strategy,
+                max_epochs=-1,
+                max_steps=steps,
+                accelerator="cpu",
+                logger=False,
+                enable_checkpointing=False,
+                enable_progress_bar=False,
+                enable_model_summary=False,
+            )
+            trainer.fit(model, DataLoader(TensorDataset(*rows), batch_size=BATCH))
+            return stamps.seconds, model
+
+        ours = own(build, rows, _cross_entropy, every=None)  # ten times in a run, by both
+        yield from compared(f"Lightning: {name}", theirs, ours, steps, turns)
+
+
+def _cross_entropy(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.cross_entropy(model(x), y).reshape(1)  # of one row
 
 
 # --- measuring ----------------------------------------------------------------------------------------------
 
-PARTS: dict[str, Callable[[int, int], Iterator[Row]]] = {"Hugging Face": hugging_face}
+PARTS: dict[str, Callable[[int, int], Iterator[Row]]] = {
+    "Hugging Face": hugging_face,
+    "Lightning": lightning,
+}
 
 
 def compared(subject: str, theirs: Run, ours: Run, steps: int, turns: int) -> Iterator[Row]:

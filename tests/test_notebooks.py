@@ -134,6 +134,8 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint_with_one_charge(kernel, 
     kernel.manager.interrupt_kernel()
     (error,) = [each["content"] for each in kernel.finish(asked) if each["msg_type"] == "error"]
     assert error["ename"] == "KeyboardInterrupt"
+    shown = "\n".join(error["traceback"])
+    assert "that of the last checkpoint; the charge stays. Continue with resume=True." in shown
     assert not (tmp_path / "run" / "run.json").exists() and (tmp_path / "run" / "checkpoint.pt").exists()
 
     kept = kernel.run(

@@ -97,10 +97,22 @@ def test_a_tutorial_becomes_a_valid_notebook_that_is_offered_on_its_page(page: P
     assert f"({page.stem}.ipynb)" in shown.splitlines()[2]
 
 
-def test_a_notebook_runs_in_a_kernel(tmp_path: Path, monkeypatch):
+def executed(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> nbformat.NotebookNode:
+    """Return the notebook of a page after a kernel ran it in a folder."""
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.delenv("SFUMATO_LEDGER", raising=False)
-    written = made(ROOT / "docs" / "tutorials" / "first-csv.md")
-    nbclient.NotebookClient(written, timeout=None, resources={"metadata": {"path": tmp_path}}).execute()
+    written = made(page)
+    nbclient.NotebookClient(written, timeout=None, resources={"metadata": {"path": folder}}).execute()
     assert [c for c in written.cells if c.cell_type == "code" and c.execution_count is None] == []
+    return written
+
+
+def test_a_notebook_runs_in_a_kernel(tmp_path: Path, monkeypatch):
+    executed(ROOT / "docs" / "tutorials" / "first-csv.md", tmp_path, monkeypatch)
     assert (tmp_path / "ledger.db").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
+def test_every_tutorial_runs_in_a_kernel(page: Path, tmp_path: Path, monkeypatch):
+    executed(page, tmp_path, monkeypatch)

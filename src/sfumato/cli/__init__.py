@@ -6,6 +6,8 @@ words of the command line, never a traceback. Flags are spelled as the glossary 
 """
 
 import sys
+from collections.abc import Callable
+from typing import Any
 
 from sfumato.cli.quick_start import uncollected
 from sfumato.errors import SfumatoError
@@ -28,6 +30,7 @@ def main() -> None:
 
     prepare()
     root = typer.main.get_command(app)
+    root.invoke = _noting(root.invoke, show_error)  # pyright: ignore[reportAttributeAccessIssue] - of the same form
     try:
         require_once(root, sys.argv[1:])
         sys.exit(root.main(prog_name="sfumato", standalone_mode=False))
@@ -42,3 +45,17 @@ def main() -> None:
     except click.Abort:
         show_error("interrupted.")
     sys.exit(2)
+
+
+def _noting(invoke: Callable[[Any], Any], show: Callable[[str], None]) -> Callable[[Any], Any]:
+    """Return `invoke`, which at an interrupt shows what is said of a run that was paid for."""
+
+    def run(context: Any) -> Any:
+        try:
+            return invoke(context)
+        except KeyboardInterrupt as error:
+            notes = " ".join(["interrupted.", *getattr(error, "__notes__", ())])
+            show(notes.replace("resume=True", "--resume"))
+            raise
+
+    return run

@@ -33,6 +33,7 @@ from sfumato.training.description import (
 )
 from sfumato.training.engine import parameter_values
 from sfumato.training.integrity.rollback import undone_on_failure
+from sfumato.training.integrity.standing import Standing
 from sfumato.training.loop import TrainingLoop, private_gradients
 from sfumato.training.optimizers import clip_factors, open_optimizer, open_schedule
 from sfumato.training.payment import Payment
@@ -89,6 +90,8 @@ class Trainer:
     >>> run.history[-1].step, run.guarantee.privacy_unit
     (3, 'example')
     """
+
+    _resuming = "resume=True"  # what a caller continues a run with
 
     def __init__(
         self,
@@ -159,7 +162,6 @@ class Trainer:
         """Fix where the run is kept, and how often."""
         self._folder = None if storage.folder is None else RunFolder(storage.folder)
         self._ownership: RunOwnership | None = None  # of the run at work
-        self._settled = False  # whether its result may leave
         self._checkpoint_every = every(
             self._mechanism.steps, _CHECKPOINTS, checkpoint_every=storage.checkpoint_every
         )
@@ -208,17 +210,20 @@ class Trainer:
         """
         with self._loggers, taken_by_first(self._folder, resume=resume):
             self._reports = self._reports if reporting is None else reporting
-            loop, self._settled = self._loop(), False
+            kept, charged = self._folder is not None, self._account is not None
+            loop, self._standing = self._loop(), Standing(kept, charged, self._resuming)
             self._ownership = None if self._folder is None else RunOwnership(self._payment, self._folder)
 
             def work() -> TrainingRun:
                 (self._resume if resume else self._start)(loop)
+                self._standing.begun = True
                 self._loggers.begin(loop, delta=self.delta, privacy_unit=self.privacy_unit)
                 loop.open()
                 self._take_steps(loop)
                 return self._finish(loop, record)
 
-            return undone_on_failure(work, loop, published=self._published, kept=lambda: self._settled)
+            published = (lambda: None) if self._ownership is None else self._ownership.published
+            return undone_on_failure(work, loop, self._standing, published=published)
 
     def _take_steps(self, loop: TrainingLoop) -> None:
         with ProgressBar(steps=self.mechanism.steps, done=loop.step, shown=self._progress) as bar:
@@ -233,7 +238,7 @@ class Trainer:
                 bar.advance()
                 self._after_step(loop, bar)
                 self._loggers.catch_up(loop.history)
-            if loop.step < self.mechanism.steps and not self._settled:
+            if loop.step < self.mechanism.steps and not self._standing.settled:
                 self._save(loop)  # the last checkpoint says that no step follows
 
     def _over(self, loop: TrainingLoop) -> bool:
@@ -307,7 +312,7 @@ class Trainer:
         state = distributed.first_decides(lambda: self._claimed(ownership, state))
         loop.load(state)
         self._reports.load_state(state["reports"])
-        self._settled = distributed.first_decides(lambda: self._payment.committed)
+        self._standing.settled = distributed.first_decides(lambda: self._payment.committed)
         self._reports.rewrite(loop)
 
     def _claimed(self, ownership: RunOwnership, state: dict[str, Any]) -> dict[str, Any]:
@@ -317,12 +322,6 @@ class Trainer:
         if not self._payment.committed:
             ownership.go_on(found)
         return found
-
-    def _published(self) -> dict[str, Any] | None:
-        """Return the last checkpoint of this run; None where there is none, or it is another rank's."""
-        if self._folder is None or self._ownership is None or not self._ownership.held:
-            return None
-        return self._folder.load()
 
     def _after_step(self, loop: TrainingLoop, bar: ProgressBar) -> None:
         self._reports.after(loop)
@@ -362,11 +361,11 @@ class Trainer:
 
     def _settle(self, loop: TrainingLoop) -> None:
         """Record that the result leaves, before anybody sees any of it."""
-        if self._settled:
+        if self._standing.settled:
             return
         loop.require_paid_steps(stopped=self._reports.stopped)
         distributed.first_decides(self._payment.commit if self._ownership is None else self._ownership.commit)
-        self._settled = True
+        self._standing.settled = True
 
     def _finish(self, loop: TrainingLoop, record: Callable[[TrainingRun], str]) -> TrainingRun:
         self._settle(loop)

@@ -134,7 +134,7 @@ def local_messages(seed: int) -> bool:
 
 def one_seed_for_all_clients(patch: pytest.MonkeyPatch) -> None:
     from sfumato.federated.flower import local_noise
-    from sfumato.federated.flower.client_app import round_number
+    from sfumato.federated.flower.client_side import round_number
 
     def own_stream(generator, message, context):
         return generator.fork("round", round_number(message))

@@ -13,7 +13,7 @@ from sfumato.federated.flower import ExampleLevel
 from sfumato.testing import seeded
 from sfumato.training import DpSgd, PoissonSampling, ShuffledBatches, train
 from tests.federated.flower.local_grid import context
-from tests.federated.flower.test_client_app import message_of
+from tests.federated.flower.test_client_side import message_of
 
 SETTINGS = {
     "rounds": 3,

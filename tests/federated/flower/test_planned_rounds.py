@@ -8,7 +8,7 @@ from sfumato.federated.flower import LocalNoise
 from sfumato.federated.flower.planned_rounds import PlannedRounds, refusal
 from sfumato.ledger.state import Progress
 from tests.federated.flower.local_grid import context
-from tests.federated.flower.test_client_app import message_of, model_of
+from tests.federated.flower.test_client_side import message_of, model_of
 
 
 def noise(epsilon=2.0, rounds=3):

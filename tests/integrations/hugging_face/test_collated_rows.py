@@ -28,6 +28,18 @@ class Touchy:
         return {"x": [1.0 + number]}
 
 
+@pytest.mark.parametrize("error", [RuntimeError("secret"), SystemExit("secret"), MemoryError()])
+def test_an_example_that_raises_when_it_is_read_contributes_nothing(error):
+    class Examples(list):
+        def __getitem__(self, number):
+            if number == 1:
+                raise error
+            return super().__getitem__(number)
+
+    rows = CollatedRows(Examples([{"x": [1.0]}, {"x": [2.0]}]), hf.default_data_collator)
+    assert [float(readable) for readable, _ in rows.__getitems__([0, 1])] == [1.0, 0.0]
+
+
 def test_a_row_that_fails_is_blank_and_is_multiplied_by_zero(caplog):
     rows = CollatedRows(Touchy(), hf.default_data_collator)
     assert len(rows) == 3

@@ -10,6 +10,7 @@ from torch import nn
 from sfumato import Budget, Ledger
 from sfumato.errors import BudgetExceededError, InvalidParameterError, UnsupportedUseError
 from sfumato.integrations.hugging_face import PrivateTrainer
+from sfumato.integrations.hugging_face.arguments import checkpointing
 from sfumato.ledger.state import Progress
 from sfumato.testing import seeded
 from sfumato.training import Charge, CheckpointError, Privacy, Runtime, Trainer, TrainingRun
@@ -89,12 +90,55 @@ def test_the_arguments_are_the_claim(tmp_path):
     assert mechanism.step.clipping.clip_norm == 0.5 and found.run.expected_batch_size == 6
 
 
-def test_bfloat16_and_gradient_checkpointing(tmp_path):
-    with pytest.warns(UserWarning, match="gradient_checkpointing is not used"):
-        found = trained(tmp_path, args={"bf16": True, "gradient_checkpointing": True})
+def test_bfloat16_is_for_gradients_alone(tmp_path):
+    found = trained(tmp_path, args={"bf16": True})
     assert weights(found.model).dtype is torch.float32
     assert not torch.equal(weights(found.model), weights(trained(tmp_path).model))
-    assert not found.model.is_gradient_checkpointing
+
+
+@pytest.mark.parametrize("name", ["GPT-2", "Llama, LoRA"])
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+def test_gradient_checkpointing_gives_the_same_gradients(name, dropout, tmp_path, monkeypatch):
+    ends, calls = [], []
+    real = hf.modeling_utils.checkpoint
+
+    def counted(*given, **more):
+        calls.append(1)
+        return real(*given, **more)
+
+    monkeypatch.setattr(hf.modeling_utils, "checkpoint", counted)
+    for wanted in (False, True):
+        model = architectures.model(name)
+        for part in model.modules():
+            if isinstance(part, nn.Dropout):
+                part.p = dropout
+        runtime = Runtime(check=False, engine="functional")
+        args = {"gradient_checkpointing": wanted}
+        ends.append(weights(trained(tmp_path, name, model=model, args=args, runtime=runtime).model))
+        assert bool(calls) == wanted and not model.is_gradient_checkpointing
+    assert torch.allclose(*ends, atol=1e-6)
+    assert not torch.allclose(ends[0], weights(architectures.model(name)), atol=1e-6)
+
+
+def test_gradient_checkpointing_chooses_an_engine_that_can_do_it(tmp_path):
+    args = {"gradient_checkpointing": True}
+    found = trained(tmp_path, args=args, runtime=None)
+    assert torch.allclose(weights(found.model), weights(trained(tmp_path).model), atol=1e-2)
+
+
+def test_reentrant_checkpointing_and_models_without_it_are_refused(tmp_path):
+    args = {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": True}}
+    with pytest.raises(UnsupportedUseError, match="use_reentrant"):
+        trainer(tmp_path, args=args)
+
+    class Own(nn.Module):
+        pass
+
+    with (
+        pytest.raises(UnsupportedUseError, match="Own has no gradient_checkpointing_enable"),
+        checkpointing(arguments(tmp_path, gradient_checkpointing=True), Own()),
+    ):
+        pass
 
 
 def test_a_loss_of_a_subclass_is_used_for_one_row_at_a_time(tmp_path):
@@ -109,6 +153,31 @@ def test_a_loss_of_a_subclass_is_used_for_one_row_at_a_time(tmp_path):
     own = Own(architectures.model("GPT-2"), arguments(tmp_path), train_dataset=rows, privacy=PRIVACY)
     own.train()
     assert set(sizes) == {1}
+
+
+def test_what_compute_loss_logs_or_keeps_of_private_rows_is_dropped(tmp_path):
+    class Own(PrivateTrainer):
+        def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+            found = super().compute_loss(model, inputs, return_outputs)
+            if model.training:
+                self.log({"sneaky": 1.0})
+                self.kept = inputs["input_ids"]
+                self.total = 1.0 + getattr(self, "total", 0.0)
+            return found
+
+    rows = architectures.rows("GPT-2", COUNT)
+    own = Own(
+        architectures.model("GPT-2"),
+        arguments(tmp_path, logging_steps=1),
+        train_dataset=rows,
+        eval_dataset=architectures.rows("GPT-2", 2),
+        privacy=PRIVACY,
+    )
+    own.train()
+    assert not any("sneaky" in entry for entry in own.state.log_history)
+    assert not hasattr(own, "kept") and not hasattr(own, "total")
+    own.log({"mine": 1.0})  # outside of a pass over private rows
+    assert "mine" in own.state.log_history[-1]
 
 
 def test_label_smoothing_and_a_loss_function_see_one_row(tmp_path):
@@ -300,7 +369,7 @@ def test_the_run_is_kept_beside_the_checkpoints(watched):
     found, _ = watched
     run = TrainingRun.load(found._output / "_sfumato", architectures.model("GPT-2"))
     assert torch.equal(weights(run.model), weights(found.model))
-    assert [row.step for row in run.history] == [2, 3] and run.history[0].loss is not None
+    assert [row.step for row in run.history] == [1, 2, 3] and run.history[1].loss is not None
     assert "evaluation data, which is not protected" in run.statement()
 
 
@@ -376,8 +445,11 @@ LONGER = {"args": EVALUATED | {"max_steps": 4}, "eval_dataset": architectures.ro
 def test_an_interrupted_run_goes_on_to_the_same_weights_and_one_charge(event, step, whole, tmp_path):
     account = Ledger(tmp_path / "l.db").open("a", privacy_unit="row", budget=Budget(epsilon=100, delta=1e-2))
     given = LONGER | {"charge": Charge(account=account, purpose="test")}
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt) as stopped:
         trainer(tmp_path / "out", callbacks=[Interrupt(step, event)], **given).train()
+    (note,) = stopped.value.__notes__
+    assert "the charge stays" in note and "with train(resume_from_checkpoint=True)." in note
+    assert ("back at step 2" in note) == (step < 4)
     again = trainer(tmp_path / "out", **given)
     again.train(resume_from_checkpoint=True)
     assert again.state.log_history == whole.state.log_history

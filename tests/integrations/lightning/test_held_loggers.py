@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 import csv
+import time
 
 import pytest
 from lightning.pytorch import callbacks
-from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
@@ -126,3 +127,54 @@ def test_a_csv_file_has_no_training_loss(tmp_path):
     with (tmp_path / "logs" / "version_0" / "metrics.csv").open() as file:
         names = set(next(csv.reader(file)))
     assert names == {"epoch", "step", "val_loss", "val_accuracy", "privacy_epsilon"}
+
+
+REAL = [
+    "ignore:.*:FutureWarning",
+    "ignore:.*:ResourceWarning",
+    "ignore:.*:pytest.PytestUnraisableExceptionWarning",
+    "ignore:.*:UserWarning",
+]
+
+
+class Last(callbacks.Callback):
+    """Notes the time and the files when training ends, which is before loggers get anything."""
+
+    def __init__(self, folder):
+        self.time, self.files, self._folder = 0.0, None, folder
+
+    def on_train_end(self, trainer, pl_module):
+        self.time, self.files = time.time(), list(self._folder.rglob("*.wandb"))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings(*REAL)
+def test_mlflow_of_lightning_gets_figures_and_the_guarantee_once_the_run_has_ended(tmp_path):
+    from mlflow.tracking import MlflowClient
+
+    place, last = f"sqlite:///{tmp_path}/mlflow.db", Last(tmp_path)
+    done, _ = run(MLFlowLogger(tracking_uri=place), tmp_path, callbacks=[last])
+    client = MlflowClient(tracking_uri=place)
+    (found,) = client.search_runs([each.experiment_id for each in client.search_experiments()])
+    assert {"val_loss", "val_accuracy", "privacy_epsilon"} <= set(found.data.metrics)
+    assert not any("train_loss" in name for name in found.data.metrics)
+    assert found.data.params["guarantee"] == str(done.guarantee)
+    rows = [client.get_metric_history(found.info.run_id, name) for name in found.data.metrics]
+    times = [found.info.start_time, *(row.timestamp for part in rows for row in part)]
+    assert min(times) >= int(last.time * 1000)  # nothing was stamped during the run
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings(*REAL)
+def test_weights_and_biases_of_lightning_gets_figures_once_the_run_has_ended(tmp_path):
+    last, logger = Last(tmp_path), WandbLogger(save_dir=tmp_path, project="p", offline=True)
+    done, _ = run(logger, tmp_path, callbacks=[last])
+    logger.experiment.finish()
+    (file,) = tmp_path.rglob("*.wandb")
+    for _ in range(1000):  # another process writes it
+        content = file.read_bytes()
+        if str(done.guarantee).encode() in content:
+            break
+        time.sleep(0.02)
+    assert last.files == [] and b"privacy_epsilon" in content and b"val_loss" in content
+    assert b"train_loss" not in content and str(done.guarantee).encode() in content

@@ -126,9 +126,13 @@ def test_an_interrupt_from_the_keyboard_undoes_the_run(tmp_path):
             raise KeyboardInterrupt
 
     module = Classifier()
-    with pytest.raises(SystemExit):  # so does Lightning end
-        trainer(private(), tmp_path, callbacks=[Interrupt()]).fit(module, loader())
+    with pytest.raises(SystemExit), pytest.warns(UserWarning, match="what it was before the run"):
+        trainer(private(), tmp_path, callbacks=[Interrupt()]).fit(module, loader())  # so does Lightning end
     assert same(module, Classifier())
+    strategy = private(folder=tmp_path / "run")
+    words = r"back at step 4, that of the last checkpoint. Continue with PrivateStrategy\(resume=True, ...\)"
+    with pytest.raises(SystemExit), pytest.warns(UserWarning, match=words):
+        trainer(strategy, tmp_path, callbacks=[Interrupt()]).fit(Classifier(), loader())
 
 
 def test_a_copy_of_a_folder_cannot_be_resumed_as_well(account, tmp_path):

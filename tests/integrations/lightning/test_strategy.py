@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
 from torch.utils.data import TensorDataset
 
 from sfumato import Budget, Ledger
@@ -13,6 +12,7 @@ from sfumato.errors import BudgetExceededError, InvalidParameterError, NotPrivat
 from sfumato.testing import seeded
 from sfumato.training import Runtime, train
 
+from . import architectures
 from .modules import (
     BATCH,
     ROWS,
@@ -27,53 +27,6 @@ from .modules import (
 )
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in WARNINGS]
-
-
-class Recurrent(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.rnn, self.out = nn.LSTM(4, 5, batch_first=True), nn.Linear(5, 3)
-
-    def forward(self, x):
-        return self.out(self.rnn(x)[0][:, -1])
-
-
-class Attentive(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
-        self.out = nn.Linear(8, 3)
-
-    def forward(self, x):
-        return self.out(self.layer(x).mean(1))
-
-
-class Residual(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.norm = nn.Conv2d(1, 4, 3, padding=1), nn.GroupNorm(2, 4)
-        self.second, self.out = nn.Conv2d(4, 4, 3, padding=1), nn.Linear(4, 3)
-
-    def forward(self, x):
-        x = self.first(x)
-        return self.out((x + self.second(F.relu(self.norm(x)))).mean((2, 3)))
-
-
-def convolutional():
-    return nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 3))
-
-
-def perceptron():
-    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Dropout(0.3), nn.Linear(6, 3))
-
-
-ARCHITECTURES = {
-    "perceptron": (perceptron, (4,)),
-    "convolutional": (convolutional, (1, 6, 6)),
-    "recurrent": (Recurrent, (5, 4)),
-    "attentive": (Attentive, (5, 8)),
-    "residual": (Residual, (1, 6, 6)),
-}
 
 
 def loss(model, x, y):
@@ -99,10 +52,10 @@ def our_own(module, data, **options):
     )
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", architectures.MODELS)
 def test_lightning_gives_the_weights_of_our_own_trainer_bit_for_bit(name, tmp_path):
-    make, shape = ARCHITECTURES[name]
-    module = Classifier(make())
+    shape = architectures.shape(name)
+    module = Classifier(architectures.model(name))
     other = copy.deepcopy(module)
     began = copy.deepcopy(module)
     strategy = private()

@@ -8,7 +8,7 @@ import pytest
 from sfumato.integrations.loggers import WandbLog
 
 from .event_files import history, records
-from .runs import FACTS, FIGURES, trained
+from .runs import FACTS, FIGURES, SHOWN, trained
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*:DeprecationWarning"),
@@ -72,6 +72,21 @@ def test_no_figure_has_the_time_of_its_step(written):
     assert len({row["_timestamp"] for row in rows}) == 1 and rows[0]["_timestamp"] % 86_400 == 0
     # the run of Weights & Biases began when ours had ended
     assert all(0 <= row["_runtime"] <= log.seconds for row in rows)
+
+
+def test_a_folder_that_cannot_be_written_stops_no_run(tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    with pytest.warns(UserWarning, match="the logger WandbLog failed"):
+        run = trained(WandbLog(tmp_path / "file" / "wandb"))
+    assert len(run.history) == SHOWN
+
+
+def test_a_failure_in_the_middle_of_writing_stops_no_run(tmp_path, monkeypatch):
+    log = WandbLog(tmp_path)
+    monkeypatch.setattr(log._wandb, "init", lambda **_: (_ for _ in ()).throw(OSError("no disk")))
+    with pytest.warns(UserWarning, match="the logger WandbLog failed .OSError: no disk"):
+        run = trained(log)
+    assert len(run.history) == SHOWN
 
 
 def test_nothing_of_the_machine_the_code_or_the_console_is_kept(written):

@@ -104,8 +104,11 @@ REASONS = [KeyboardInterrupt, Stop, SystemExit, GeneratorExit]
 @pytest.mark.parametrize("reason", REASONS, ids=lambda reason: reason.__name__)
 def test_a_run_that_is_stopped_leaves_the_weights_of_its_last_checkpoint(reason, ema_decay, tmp_path):
     model, optimizer, trainer = made(tmp_path / "run", stop=reason(), ema_decay=ema_decay)
-    with pytest.raises(reason):
+    with pytest.raises(reason) as stopped:
         trainer.fit()
+    assert stopped.value.__notes__ == [
+        "Stopped. The model is back at step 6, that of the last checkpoint. Continue with resume=True."
+    ]
     held = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)
     assert held["step"] == STOP // EVERY * EVERY == 6
     assert agree(state_of(model, optimizer), (held["model"], held["optimizer"]))
@@ -116,8 +119,10 @@ def test_a_run_that_is_stopped_leaves_the_weights_of_its_last_checkpoint(reason,
 def test_without_a_folder_it_leaves_the_weights_from_before_the_run(reason):
     model, optimizer, trainer = made(stop=reason())
     before = state_of(model, optimizer)
-    with pytest.raises(reason):
+    with pytest.raises(reason) as stopped:
         trainer.fit()
+    (note,) = stopped.value.__notes__
+    assert note.startswith("Stopped. The model is what it was before the run.")
     now = state_of(model, optimizer)
     assert agree(before[0], now[0]) and now[1]["state"] == {}
     assert now[1]["param_groups"][0]["lr"] == before[1]["param_groups"][0]["lr"]
@@ -235,8 +240,9 @@ def test_a_resume_that_is_refused_leaves_the_model_as_it_was(tmp_path):
         trainer.fit()
     model, optimizer, other = made(tmp_path / "run", seed=1)
     before = copy.deepcopy(model.state_dict())
-    with pytest.raises(InvalidParameterError, match="of another run"):
+    with pytest.raises(InvalidParameterError, match="of another run") as refused:
         other.fit(resume=True)
+    assert not hasattr(refused.value, "__notes__")  # nothing of the run was touched
     assert agree(before, model.state_dict()) and optimizer.state_dict()["state"] == {}
 
 
@@ -247,8 +253,9 @@ def test_weights_that_are_committed_stay_although_their_file_cannot_be_written(t
     model, _, trainer = made(tmp_path / "run", account=account, purpose="a test")
     finish = RunFolder.finish
     monkeypatch.setattr(RunFolder, "finish", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(OSError, match="disk full") as stopped:
         trainer.fit()
+    assert "the model has the weights of the run; the charge stays" in stopped.value.__notes__[0]
     assert account.releases()[0].progress is Progress.COMMITTED
     held = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)
     assert held["step"] == STEPS and agree(model.state_dict(), held["model"])

@@ -28,7 +28,7 @@ from sfumato import _check
 from sfumato.accounting.guarantee import Guarantee
 from sfumato.accounting.plan import Plan
 from sfumato.errors import InvalidParameterError
-from sfumato.federated.flower.client_app import loaded, own_stream
+from sfumato.federated.flower.client_side import loaded, own_stream
 from sfumato.federated.flower.local_noise import WEIGHT
 from sfumato.federated.flower.planned_rounds import AccountOf, PlannedRounds, refusal
 from sfumato.ledger.recorded import record_note

@@ -31,7 +31,7 @@ from sfumato.accounting.guarantee import Guarantee, Relation
 from sfumato.accounting.price import price
 from sfumato.accounting.upstream import dp_event as dp
 from sfumato.errors import InvalidParameterError
-from sfumato.federated.flower.client_app import own_stream, record_in
+from sfumato.federated.flower.client_side import own_stream, record_in
 from sfumato.federated.flower.planned_rounds import AccountOf, PlannedRounds, refusal
 from sfumato.federated.flower.replies import update_in
 from sfumato.ledger.recorded import record_note

@@ -68,6 +68,12 @@ _OF_ROWS = ("owners", "contribution_bound", "augment")  # what makes no sense wh
 class PrivateResult(Result):
     """Flower's result, with the run that made it. Metrics of clients are always empty: they are private.
 
+    Args:
+        arrays: The weights of the model.
+        train_metrics_clientapp: Empty.
+        evaluate_metrics_clientapp: Empty.
+        evaluate_metrics_serverapp: What the server measured, by round.
+
     Attributes:
         run: The training run: guarantee, statement, history.
     """
@@ -245,7 +251,7 @@ class PrivateStrategy(Strategy):
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+    ) -> NoReturn:
         """Refuse: cohorts are drawn by the training run.
 
         Args:
@@ -259,9 +265,7 @@ class PrivateStrategy(Strategy):
         """
         _refuse_loop()
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> NoReturn:
         """Refuse: updates are clipped and added up by the training run.
 
         Args:
@@ -275,7 +279,7 @@ class PrivateStrategy(Strategy):
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+    ) -> NoReturn:
         """Refuse: clients are not asked to evaluate.
 
         Args:
@@ -289,7 +293,7 @@ class PrivateStrategy(Strategy):
         """
         _refuse_loop()
 
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> NoReturn:
         """Refuse: metrics of clients are private.
 
         Args:

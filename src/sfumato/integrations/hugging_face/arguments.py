@@ -8,7 +8,8 @@ Not here   What `transformers.Trainer` checks itself.
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import MISSING, Field, fields, replace
 from typing import Any, Final
 
@@ -22,7 +23,7 @@ from sfumato.training.description import Privacy
 from sfumato.training.privacy.dp_sgd import DpSgd
 from sfumato.training.runtime import Runtime
 
-__all__ = ["CHANGED", "KEPT", "REFUSED", "claim", "kept_in_folder", "refuse", "runtime_for"]
+__all__ = ["CHANGED", "KEPT", "REFUSED", "checkpointing", "claim", "kept_in_folder", "refuse", "runtime_for"]
 
 # Arguments that become settings of ours.
 _CHANGED = """
@@ -72,7 +73,7 @@ REFUSED: Final[Mapping[str, str]] = {
     "parallelism_config": "it splits rows or weights over processes. Train in one process.",
     "push_to_hub": "it uploads weights during the run. Train, read the model card, then call push_to_hub().",
     "report_to": "the loggers of transformers keep the time of every step, which depends on private rows. "
-    'Leave it out (report_to="none").',
+    'Leave it out (report_to="none"), and pass PrivateTrainer(loggers=[...]).',
     "skip_memory_metrics": "how much memory a step takes depends on private rows. Leave it out.",
     "torch_compile": "it compiles the model for whole batches. Pass runtime=Runtime(compile=True).",
     "train_sampling_strategy": "the order of rows would depend on their lengths or on chance that the claim "
@@ -111,6 +112,12 @@ def _refuse_values(args: TrainingArguments) -> None:
             f"TrainingArguments(optim={str(args.optim)!r}) is refused: it updates weights during the "
             "backward pass, before noise is added, or keeps two sets of them. Use an optimizer that takes "
             'one noisy gradient a step, such as "adamw_torch".'
+        )
+    how: Any = args.gradient_checkpointing_kwargs or {}
+    if args.gradient_checkpointing and how.get("use_reentrant"):
+        raise UnsupportedUseError(
+            "TrainingArguments(gradient_checkpointing_kwargs={'use_reentrant': True}) is refused: gradients "
+            "of single rows cannot go through it. Leave use_reentrant out."
         )
     if args.world_size > 1:
         raise UnsupportedUseError(
@@ -205,6 +212,25 @@ def runtime_for(args: TrainingArguments, runtime: Runtime | None) -> Runtime:
         autocast=torch.bfloat16 if args.bf16 else own.autocast,
         device=args.device if own.device is None else own.device,
     )
+
+
+@contextmanager
+def checkpointing(args: TrainingArguments, model: Any) -> Generator[None]:
+    """Let a model compute activations again in place of keeping them, if asked for; then as it was."""
+    if not args.gradient_checkpointing or getattr(model, "is_gradient_checkpointing", False):
+        yield
+        return
+    if not hasattr(model, "gradient_checkpointing_enable"):
+        raise UnsupportedUseError(
+            f"gradient_checkpointing=True needs a model of transformers; {type(model).__name__} has no "
+            "gradient_checkpointing_enable. Leave it out, and lower per_device_train_batch_size."
+        )
+    given: Any = args.gradient_checkpointing_kwargs or {}
+    model.gradient_checkpointing_enable({**given, "use_reentrant": False})
+    try:
+        yield
+    finally:
+        model.gradient_checkpointing_disable()
 
 
 def kept_in_folder(args: TrainingArguments) -> bool:

@@ -116,6 +116,8 @@ class CallbackReporting:
         self._note_stop(loop)
         if trainer.control.should_log:
             trainer.log({"learning_rate": self._learning_rate, "epsilon": self._epsilon(loop)})
+            if not self.due(loop):  # else the row has metrics, too
+                loop.history.append(self._row(loop, {}))
 
     def due(self, loop: TrainingLoop) -> bool:
         """Return whether weights are to be evaluated or saved."""
@@ -138,8 +140,10 @@ class CallbackReporting:
         self._note_stop(loop)
 
     def finish(self, loop: TrainingLoop) -> None:
-        """Load the best weights, if that was asked for."""
+        """Load the best weights, if that was asked for; the history ends with the last step."""
         self._handler.show(weights=True)
+        if not loop.history or loop.history[-1].step != loop.step:
+            loop.history.append(self._row(loop, {}))
         self._actions.choose()
 
     def close(self) -> None:

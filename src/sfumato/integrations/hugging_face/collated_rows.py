@@ -61,7 +61,7 @@ class CollatedRows(Dataset[tuple[Tensor, Row]]):
     def _read(self, number: int, row_format: RowFormat) -> tuple[Tensor, Row]:
         try:
             row = row_format.read(self._examples[number])
-        except Exception:  # whether an example can be read must not be seen
+        except (Exception, SystemExit):  # whether an example can be read must not be seen
             row = None
         return (_NOT, row_format.blank) if row is None else (_READABLE, row)
 

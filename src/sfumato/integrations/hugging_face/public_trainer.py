@@ -7,11 +7,12 @@ Guarantee  Logs, metrics and predictions hold no losses of private rows and no d
 Not here   Training (`trainer`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final, NoReturn
 
 import transformers
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import IterableDataset
 
 from sfumato.errors import InvalidParameterError, UnsupportedUseError
 from sfumato.integrations.hugging_face.callbacks import PublicCallbacks, public
@@ -38,6 +39,19 @@ class PublicTrainer(transformers.Trainer):
     def __init__(self, *args: Any, **keywords: Any) -> None:
         super().__init__(*args, **keywords)
         self.callback_handler = self._handler = PublicCallbacks(self.callback_handler)
+        self._secluded = False  # whether private rows are at work
+
+    @contextmanager
+    def secluded(self) -> Generator[None]:
+        """Drop what `compute_loss` logs, and what it sets as attributes, while private rows go through it."""
+        own = vars(self)
+        before = dict(own)
+        self._secluded = True
+        try:
+            yield
+        finally:
+            own.clear()
+            own.update(before)
 
     # --- what is shown -----------------------------------------------------------------------------------
 
@@ -48,6 +62,8 @@ class PublicTrainer(transformers.Trainer):
             logs: What to log.
             start_time: Not used: durations are private.
         """
+        if self._secluded:  # `compute_loss` logs something of a private row
+            return
         shown = public(logs)
         super().log(shown)
         if "epoch" in shown:  # transformers adds it to what it was given
@@ -135,11 +151,15 @@ class PublicTrainer(transformers.Trainer):
 
     # --- not supported -----------------------------------------------------------------------------------
 
-    def get_train_dataloader(self) -> DataLoader[Any]:
-        """Raise: which rows are in a batch is secret, and a loader would show it."""
+    def get_train_dataloader(self) -> NoReturn:
+        """Raise: which rows are in a batch is secret, and a loader would show it.
+
+        Raises:
+            UnsupportedUseError: Always.
+        """
         _refuse_call("get_train_dataloader", "rows are sampled by sfumato, as the claim says.")
 
-    def training_step(self, *args: Any, **keywords: Any) -> Any:
+    def training_step(self, *args: Any, **keywords: Any) -> NoReturn:
         """Raise: a step outside of the run would not be charged.
 
         Args:
@@ -151,7 +171,7 @@ class PublicTrainer(transformers.Trainer):
         """
         _refuse_call("training_step", "a step outside of train() would not be charged.")
 
-    def hyperparameter_search(self, *args: Any, **keywords: Any) -> Any:
+    def hyperparameter_search(self, *args: Any, **keywords: Any) -> NoReturn:
         """Raise: each trial would be a run of its own.
 
         Args:

@@ -12,8 +12,7 @@ Edge cases The evaluation set is NOT protected: metrics are exact, and may stop 
 Failure    An argument that breaks the claim is refused by name, before anything is spent.
 """
 
-import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, TypedDict, Unpack
 
@@ -38,6 +37,7 @@ from sfumato.mechanisms.random import Generator
 from sfumato.training import budget
 from sfumato.training.description import Charge, Evaluation, Optimization, Privacy, Storage
 from sfumato.training.privacy.dp_sgd import DpSgd
+from sfumato.training.record.metrics import RunLogger
 from sfumato.training.record.run_folder import CheckpointError, RunFolder
 from sfumato.training.run import TrainingRun
 from sfumato.training.runtime import Runtime
@@ -51,7 +51,7 @@ _TRIED: Final = 2  # rows of the evaluation set that are tried before the run be
 
 
 class TrainerKeywords(TypedDict, total=False):
-    """The other arguments of `transformers.Trainer`."""
+    """The other arguments of `transformers.Trainer`, and the loggers of `sfumato.integrations.loggers`."""
 
     compute_loss_func: Callable[..., Any] | None
     compute_metrics: Callable[..., Any] | None
@@ -59,6 +59,11 @@ class TrainerKeywords(TypedDict, total=False):
     optimizers: tuple[torch.optim.Optimizer | None, torch.optim.lr_scheduler.LRScheduler | None]
     optimizer_cls_and_kwargs: tuple[type[torch.optim.Optimizer], dict[str, Any]] | None
     preprocess_logits_for_metrics: Callable[..., Any] | None
+    loggers: Sequence[RunLogger]  # this one is ours
+
+
+class _Resumable(Trainer):
+    _resuming = "train(resume_from_checkpoint=True)"
 
 
 class PrivateTrainer(PublicTrainer):
@@ -78,7 +83,8 @@ class PrivateTrainer(PublicTrainer):
             gives each column its own.
         runtime: Engine, memory and device.
         generator: The source of randomness. Default: secure. A seeded one protects nobody.
-        **keywords: The other arguments of `transformers.Trainer`.
+        **keywords: The other arguments of `transformers.Trainer`, and `loggers`: what gets the figures of the
+            run, such as `sfumato.integrations.loggers.TensorBoardLog("runs/a")`.
 
     Raises:
         UnsupportedUseError: If an argument breaks the claim.
@@ -120,7 +126,7 @@ class PrivateTrainer(PublicTrainer):
         refuse_overrides(type(self))
         self._privacy = arguments.claim(args, privacy)
         self._charge, self._runtime, self._noise_generator = charge, runtime, generator
-        self._max_length = max_length
+        self._max_length, self._loggers = max_length, keywords.pop("loggers", ())
         super().__init__(
             model,  # pyright: ignore[reportArgumentType] - a PEFT model is no PreTrainedModel
             args,
@@ -185,7 +191,8 @@ class PrivateTrainer(PublicTrainer):
         reporting = self._reporting(trainer, ignore_keys_for_eval)
         self.is_in_train = True
         try:
-            self._run = trainer.fit(resume=resume, reporting=reporting)
+            with arguments.checkpointing(self.args, self._module):
+                self._run = trainer.fit(resume=resume, reporting=reporting)
         finally:
             self.is_in_train = False
             reporting.close()
@@ -209,12 +216,6 @@ class PrivateTrainer(PublicTrainer):
     def _begin(self) -> None:
         self._run = None
         self.optimizer, self.lr_scheduler = self._given_optimizers
-        if self.args.gradient_checkpointing:
-            warnings.warn(
-                "gradient_checkpointing is not used: rows are run in pieces of per_device_train_batch_size, "
-                "with the same gradients. Lower it if memory is short.",
-                stacklevel=3,
-            )
         if hasattr(self.processing_class, "pad_token_id") and hasattr(self.model, "config"):
             align_special_tokens(self._module, self.processing_class)
 
@@ -223,16 +224,16 @@ class PrivateTrainer(PublicTrainer):
         if resume and folder is not None:  # a run that took what its account had left keeps its noise
             privacy = budget.resumed(privacy, lambda: RunFolder(folder).load()["noise"])
         runtime = arguments.runtime_for(self.args, self._runtime)
-        trainer = Trainer(
+        trainer = _Resumable(
             self._module,
             self._rows(),
             privacy=privacy,
             optimization=Optimization(
-                loss=RowLoss(lambda model, row: self.compute_loss(model, row)),
+                loss=RowLoss(self._loss_of_row),
                 optimizer=lambda _: self.create_optimizer(),
                 schedule=lambda optimizer: self.create_scheduler(steps, optimizer),
             ),
-            evaluation=Evaluation(progress=not self.args.disable_tqdm),
+            evaluation=Evaluation(progress=not self.args.disable_tqdm, loggers=self._loggers),
             # How often is decided by transformers (`CallbackReporting.due`).
             storage=Storage(folder=folder, checkpoint_every=None if folder is None else _NEVER),
             charge=self._charge,
@@ -241,6 +242,10 @@ class PrivateTrainer(PublicTrainer):
         )
         steps = trainer.mechanism.steps
         return trainer
+
+    def _loss_of_row(self, model: nn.Module, row: dict[str, Any]) -> Any:
+        with self.secluded():
+            return self.compute_loss(model, row)
 
     @property
     def _folder(self) -> Path | None:

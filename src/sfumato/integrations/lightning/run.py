@@ -32,6 +32,7 @@ class DrivenTrainer(Trainer):
     drive: Callable[[TrainingLoop, Any], None]
     keep: Callable[[], Any]
     rehearsed: Callable[[], None]
+    _resuming = "PrivateStrategy(resume=True, ...)"
     evaluated = False  # whether figures on evaluation data were shown
 
     _found: Any = None

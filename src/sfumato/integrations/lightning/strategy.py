@@ -13,6 +13,7 @@ Failure    What breaks the claim is refused by name before anything is charged (
            nothing (`held_loggers`).
 """
 
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -127,7 +128,11 @@ class PrivateStrategy(SingleDeviceStrategy):
     # --- before the run ----------------------------------------------------------------------------------
 
     def setup_environment(self) -> None:
-        """Refuse what breaks the claim, and take charge of the trainer's loop, callbacks and loggers."""
+        """Refuse what breaks the claim, and take charge of the trainer's loop, callbacks and loggers.
+
+        Raises:
+            InvalidParameterError: If a setting breaks the claim.
+        """
         super().setup_environment()
         module = self.lightning_module
         assert module is not None
@@ -146,7 +151,18 @@ class PrivateStrategy(SingleDeviceStrategy):
         self._session.take_over(self._train)
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
-        """Return what a file of Lightning holds; a private run has checkpoints of its own."""
+        """Return what a file of Lightning holds; a private run has checkpoints of its own.
+
+        Args:
+            checkpoint_path: The file.
+            weights_only: As for `torch.load`.
+
+        Returns:
+            Its content.
+
+        Raises:
+            InvalidParameterError: During a private run.
+        """
         if self._session is not None:
             raise InvalidParameterError(
                 "ckpt_path cannot continue a private run: a file that is copied would give two runs for one "
@@ -155,7 +171,17 @@ class PrivateStrategy(SingleDeviceStrategy):
         return super().load_checkpoint(checkpoint_path, weights_only)
 
     def process_dataloader(self, dataloader: Any) -> Any:
-        """Take the rows of the training loader, and see that validation data may be shown."""
+        """Take the rows of the training loader, and see that validation data may be shown.
+
+        Args:
+            dataloader: A loader of the trainer.
+
+        Returns:
+            The steps of an epoch in place of a training loader; other loaders as they are.
+
+        Raises:
+            InvalidParameterError: If a loader cannot be used, or shows rows that may not be shown.
+        """
         session = self._session
         if session is None:
             return dataloader
@@ -216,7 +242,12 @@ class PrivateStrategy(SingleDeviceStrategy):
         driven.rehearsed = session.rehearsed
         driven.drive = partial(session.drive, run_loop)
         with session.seclusion.entered():
-            self._run = driven.fit(resume=self._resume)
+            try:
+                self._run = driven.fit(resume=self._resume)
+            except KeyboardInterrupt as error:  # Lightning turns it into an end of the program
+                for note in getattr(error, "__notes__", ()):
+                    warnings.warn(note, stacklevel=2)
+                raise
 
     def _runtime_for(self, trainer: Trainer) -> Runtime:
         halved = trainer.precision == "bf16-mixed"
@@ -226,12 +257,28 @@ class PrivateStrategy(SingleDeviceStrategy):
     # --- one step ----------------------------------------------------------------------------------------
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        """Begin a step."""
+        """Begin a step.
+
+        Args:
+            batch: An object without content.
+            batch_idx: The number of the step in its epoch.
+        """
         if self._session is not None:
             self._session.begin_step(batch_idx)
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
-        """Return what stands for the loss: no number, because the loss is private."""
+        """Return what stands for the loss: no number, because the loss is private.
+
+        Args:
+            *args: As Lightning passes them.
+            **kwargs: As Lightning passes them.
+
+        Returns:
+            NaN.
+
+        Raises:
+            InvalidParameterError: If there are rows among the arguments.
+        """
         if self._session is None or not isinstance(args[0], PrivateBatch):
             raise InvalidParameterError(
                 "rows came to the trainer other than by the strategy. Use Trainer.fit."
@@ -241,7 +288,17 @@ class PrivateStrategy(SingleDeviceStrategy):
     def backward(
         self, closure_loss: Tensor, optimizer: Optimizer | None, *args: Any, **kwargs: Any
     ) -> Tensor:
-        """Set the private gradient of the step."""
+        """Set the private gradient of the step.
+
+        Args:
+            closure_loss: What `training_step` returned.
+            optimizer: The optimizer.
+            *args: As Lightning passes them.
+            **kwargs: As Lightning passes them.
+
+        Returns:
+            What stands for the loss.
+        """
         session = self._session
         if session is None:
             return super().backward(closure_loss, optimizer, *args, **kwargs)
@@ -256,14 +313,30 @@ class PrivateStrategy(SingleDeviceStrategy):
         model: LightningModule | nn.Module | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Move the weights, and finish the step."""
+        """Move the weights, and finish the step.
+
+        Args:
+            optimizer: The optimizer.
+            closure: Sets the gradient.
+            model: The module.
+            **kwargs: As Lightning passes them.
+
+        Returns:
+            What the optimizer returns.
+        """
         found = super().optimizer_step(optimizer, closure, model, **kwargs)
         if self._session is not None:
             self._session.complete_step()
         return found
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
-        """Write a file of Lightning's, with weights that the run's own checkpoint holds already."""
+        """Write a file of Lightning's, with weights that the run's own checkpoint holds already.
+
+        Args:
+            checkpoint: What is written.
+            filepath: Where.
+            storage_options: As Lightning passes them.
+        """
         if self._session is not None:
             self._session.publish()
         super().save_checkpoint(checkpoint, filepath, storage_options)

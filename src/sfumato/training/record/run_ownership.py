@@ -46,6 +46,10 @@ class RunOwnership:
         self._payment.begin(claim=self._known)
         self.held = True
 
+    def published(self) -> dict[str, Any] | None:
+        """Return the last checkpoint of this run; None where there is none, or it is another rank's."""
+        return self._folder.load() if self.held else None
+
     def publish(self, state: Mapping[str, Any]) -> None:
         """Put a checkpoint in the place of the last one, unless another continuation did so before."""
         claim = _fresh()

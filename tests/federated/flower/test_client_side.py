@@ -7,7 +7,7 @@ from torch import nn
 from sfumato.errors import InvalidParameterError
 from sfumato.federated.clients.local_training import LocalTraining, local_update
 from sfumato.federated.flower import GridClients, client_app
-from sfumato.federated.flower.client_app import client_number, own_stream
+from sfumato.federated.flower.client_side import client_number, own_stream
 from sfumato.mechanisms.random import words
 from sfumato.testing import seeded
 from tests.federated.flower.local_grid import LocalGrid, context, identify, served
