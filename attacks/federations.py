@@ -3,50 +3,36 @@
 
 - Somebody who sees the models of all rounds: short runs of `federate` with canary clients, with noise of the
   server and with shares of noise of the clients. Cohorts are secret, so sampling counts in the claim.
-- The server: secure sums, and messages of clients with noise of their own. It knows whom it asked, so every
-  canary is asked in each round, and sampling does not count (`audit.federations.round_canaries`).
-
-`ExampleLevel` and gossip with `NoisySteps` are DP-SGD at the client, which `attacks.trainers` attacks.
+- The server: secure sums. It knows whom it asked, so every canary is asked in each round, and sampling does
+  not count (`audit.federations.round_canaries`).
+- Who receives a message that somebody protected alone: `attacks.federated_messages`.
 
 Guarantee  All lower bounds together have the stated confidence.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from attacks.federated_messages import MESSAGES, Attack
 from sfumato import _check
-from sfumato.accounting.price import price
 from sfumato.audit.evidence.results import AuditResult
 from sfumato.audit.evidence.terms import confidence_of_each
 from sfumato.audit.federations.round_canaries import RoundCanaries
 from sfumato.audit.runs.canaries import Canaries
-from sfumato.federated import (
-    AssignedRows,
-    ClippedNoise,
-    ClippedUpdates,
-    IntegerNoise,
-    LazyRows,
-    LocalTraining,
-    SecureSum,
-    federate,
-)
-from sfumato.federated.decentralized.node import Node
-from sfumato.federated.flower import LocalNoise
+from sfumato.federated import AssignedRows, IntegerNoise, LocalTraining, SecureSum, federate
 from sfumato.mechanisms.random import Generator, resolve
 from sfumato.training.privacy.clipping import AdaptiveClip, Clipping
 
 __all__ = ["federations"]
 
-Attack = Callable[[int, float, Generator], AuditResult]  # canaries, confidence, randomness
-
 _CLIENTS, _RATE, _ROUNDS, _DELTA = 40, 0.25, 12, 1e-5
 _NOISE = 1.5  # multiplier
-_MESSAGES, _SIZE = 3, 8  # of each client, and coordinates of each
+_SUMS = 3  # in which each client takes part
 _LOCAL = LocalTraining(batch_size=2, learning_rate=0.2)
 
 
@@ -91,8 +77,7 @@ def _ways() -> dict[str, Attack]:
     return {
         **{f"federate, seen from outside, {name}": attack for name, attack in outside.items()},
         **{f"SecureSum, {noise.value}, seen by the server": _sums(noise) for noise in IntegerNoise},
-        "LocalNoise, seen by the server": _local,
-        "gossip, ClippedUpdates, seen by neighbors": _gossip,
+        **MESSAGES,
     }
 
 
@@ -127,59 +112,6 @@ def _sums(noise: IntegerNoise) -> Attack:
 
     def attack(canaries: int, confidence: float, generator: Generator) -> AuditResult:
         settings = RoundCanaries(count=canaries, confidence=confidence)
-        return settings.sums(mechanism, rounds=_MESSAGES, delta=_DELTA, generator=generator)
+        return settings.sums(mechanism, rounds=_SUMS, delta=_DELTA, generator=generator)
 
     return attack
-
-
-def _local(canaries: int, confidence: float, generator: Generator) -> AuditResult:
-    """Attack what the mod of a client lets leave."""
-    mod: Any = LocalNoise(clip_norm=0.5, rounds=_MESSAGES, epsilon=4.0, delta=_DELTA, generator=generator)
-
-    def send(client: int, number: int, update: Tensor) -> Tensor:
-        sent = {"weight": update}
-        mod._randomize(sent, generator.fork("client", client).fork("round", number))
-        return sent["weight"]
-
-    return RoundCanaries(count=canaries, confidence=confidence).messages(
-        send,
-        noise_multiplier=mod.noise_multiplier,
-        clip_norm=0.5,
-        rounds=_MESSAGES,
-        claim=mod.guarantee,
-        size=_SIZE,
-        generator=generator,
-    )
-
-
-def _gossip(canaries: int, confidence: float, generator: Generator) -> AuditResult:
-    """Attack what nodes of a graph send: the noisy update of a node whose one row is its update."""
-    noise = ClippedNoise.calibrated(epsilon=4.0, delta=_DELTA, releases=_MESSAGES)
-    protection = ClippedUpdates(noise=noise, local=LocalTraining(learning_rate=1.0, loss=_itself))
-    asked = [torch.zeros(1, _SIZE)]  # the row of the node that speaks
-    rows = LazyRows(lambda _: tuple(asked), clients=1, like=(torch.zeros(0, _SIZE),))
-    model = nn.Linear(_SIZE, 1, bias=False)
-    speak, nodes = protection.open(model, rows, node=0, generator=generator), dict[int, Node]()
-
-    def send(client: int, number: int, update: Tensor) -> Tensor:
-        asked[:] = [update.float()[None]]
-        node = nodes.setdefault(client, Node(client, {client: 1.0}, torch.zeros(_SIZE), speak))
-        before, message = node.state, node.message(client * _MESSAGES + number)  # each has noise of its own
-        node.mix({client: message})
-        return before - message
-
-    claim = price(protection.event(_MESSAGES), delta=_DELTA, relation=protection.relation)
-    return RoundCanaries(count=canaries, confidence=confidence).messages(
-        send,
-        noise_multiplier=noise.noise_multiplier,
-        clip_norm=noise.clip_norm,
-        rounds=_MESSAGES,
-        claim=claim.guarantee(protection.privacy_unit),
-        size=_SIZE,
-        generator=generator,
-    )
-
-
-def _itself(model: nn.Module, rows: Tensor) -> Tensor:
-    """Return a loss whose gradient at each row is that row."""
-    return model(rows)[:, 0]

@@ -126,15 +126,15 @@ def _distance(first: Weights, second: Weights) -> float:
 
 
 @cache
-def clients() -> AssignedRows:
+def clients(seed: int = 0) -> AssignedRows:
     """Return the rows of all clients; once a process."""
-    return iid(load("mnist"), clients=CLIENTS)
+    return iid(load("mnist"), clients=CLIENTS, seed=seed)
 
 
-def initial(name: str) -> nn.Module:
+def initial(name: str, seed: int = 0) -> nn.Module:
     """Return the model that every way begins with."""
     with torch.random.fork_rng():
-        torch.manual_seed(0)
+        torch.manual_seed(seed)
         return model_for(load("mnist"), name)
 
 
@@ -254,8 +254,8 @@ def _server(name: str, rounds: int, watch: _Watch) -> Any:
     return app
 
 
-def flower_client(name: str, training: LocalTraining) -> Any:
-    """Return a ClientApp that trains in plain torch and replies with its model."""
+def flower_client(name: str, training: LocalTraining, seed: int = 0) -> Any:
+    """Return a ClientApp that trains in plain torch and replies with its model. The seed divides the rows."""
     from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
     from flwr.clientapp import ClientApp
 
@@ -266,10 +266,11 @@ def flower_client(name: str, training: LocalTraining) -> Any:
         model = initial_here(name)
         model.load_state_dict(message.content["arrays"].to_torch_state_dict())
         client = int(context.node_config["partition-id"])
-        rows = train_plainly(model, client, training, int(message.content["config"]["step"]))
+        x, y = clients(seed).rows(client)
+        train_plainly(model, x, y, training, client=client, step=int(message.content["config"]["step"]))
         content: dict[str, Any] = {
             "arrays": ArrayRecord(model.state_dict()),
-            "metrics": MetricRecord({"num-examples": rows}),
+            "metrics": MetricRecord({"num-examples": len(y)}),
         }
         return Message(RecordDict(content), reply_to=message)
 
@@ -282,12 +283,12 @@ def initial_here(name: str) -> nn.Module:
     return initial(name)
 
 
-def train_plainly(model: nn.Module, client: int, training: LocalTraining, step: int) -> int:
-    """Train a model on the rows of a client, in plain torch; return how many there are."""
-    x, y = clients().rows(client)
+def train_plainly(
+    model: nn.Module, x: Tensor, y: Tensor, training: LocalTraining, *, client: int, step: int
+) -> None:
+    """Train a model on the rows of a client, in plain torch."""
     optimizer = torch.optim.SGD(model.parameters(), lr=training.learning_rate)
     for chosen in batch_order(len(y), training, client=client, step=step):
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(x[chosen]), y[chosen]).backward()
         optimizer.step()
-    return len(y)

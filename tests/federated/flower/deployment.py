@@ -47,11 +47,11 @@ def free_port():
         return one.getsockname()[1]
 
 
-def wait_until(true, what):
+def wait_until(true, what, *, patience=PATIENCE):
     """Wait for something that another process does; fail after a long time."""
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + patience
     while not true():
-        assert time.monotonic() < end, f"{what} did not happen in {PATIENCE:g} seconds"
+        assert time.monotonic() < end, f"{what} did not happen in {patience:g} seconds"
         time.sleep(0.1)
 
 
@@ -215,10 +215,10 @@ class Deployment:
         listed = json.loads(self.flwr("list", "local", "--run-id", run_id, "--format", "json"))
         return listed["runs"][0]["status"]
 
-    def wait_for(self, run_id):
+    def wait_for(self, run_id, *, patience=PATIENCE):
         """Wait until a run is finished; return its status."""
         told = re.compile(f"Finished task [0-9]+ of run {run_id}")
-        wait_until(lambda: told.search(self.log("superlink")), "the end of the run")
+        wait_until(lambda: told.search(self.log("superlink")), "the end of the run", patience=patience)
         return self.status(run_id)
 
     def kill_node(self, number):

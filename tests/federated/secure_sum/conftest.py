@@ -38,6 +38,22 @@ class NodeGrid:
         self.received += replies
         return replies
 
+    def forms(self):
+        """Return what the messages that came are made of: types and lengths, which no random bytes change."""
+        return sorted(str(form_of(message)) for message in self.received)
+
+
+def form_of(message):
+    """Return the form of a message: its error, or types and lengths of all that is in it."""
+    if message.has_error():
+        return message.error.reason
+    records = {name: dict(record) for name, record in message.content.items()}
+    return {
+        (name, key): (type(value), len(value) if hasattr(value, "__len__") else None)
+        for name, record in records.items()
+        for key, value in record.items()
+    }
+
 
 def trained_by(update, **options):
     """Return an app whose training moves the model against `update`, and tells metrics."""

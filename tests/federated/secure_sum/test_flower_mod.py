@@ -46,7 +46,23 @@ def test_an_app_that_fails_or_is_not_finite_adds_zeros_and_stays(grid, model, ba
     found = secure_round(nodes, list(UPDATES), MECHANISM, content=model(8), seed=5)
     assert found.survivors == 4
     np.testing.assert_allclose(found.total, expected({**UPDATES, 2: np.zeros(8)}), atol=1e-9)
-    assert not any("Lovelace" in str(message.content) for message in nodes.received)
+    good = grid(UPDATES)
+    secure_round(good, list(UPDATES), MECHANISM, content=model(8), seed=5)
+    assert nodes.forms() == good.forms()  # no word more
+
+
+def test_a_text_in_a_message_would_be_seen(grid, model):
+    """A planted bug: the server gets the text of an error."""
+
+    def told(stage, replies):
+        for reply in replies:
+            reply.content["told"] = ConfigRecord({"error": b"the row of Ada Lovelace"})
+        return replies
+
+    good, bad = grid(UPDATES), grid(UPDATES, change=told)
+    for nodes in (good, bad):
+        secure_round(nodes, list(UPDATES), MECHANISM, content=model(8), seed=5)
+    assert bad.forms() != good.forms()
 
 
 def test_an_enormous_update_is_clipped(grid, model):

@@ -55,7 +55,7 @@ def test_a_secure_sum_in_flowers_simulation_with_a_client_that_drops_out():
             time.sleep(0.1)
         for turn in range(2):
             content = RecordDict({"arrays": ArrayRecord([np.zeros(SIZE)])})
-            results.append(secure_round(grid, nodes, MECHANISM, content=content, seed=turn, timeout=60))
+            results.append(secure_round(grid, nodes, MECHANISM, content=content, seed=turn, timeout=600))
 
     run_simulation(
         server, make_client(), num_supernodes=CLIENTS, backend_config={"client_resources": {"num_cpus": 1}}

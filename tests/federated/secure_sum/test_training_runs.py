@@ -20,6 +20,7 @@ from sfumato.training import (
     PoissonSampling,
     PrivateGradients,
     Runtime,
+    TrainingRun,
     train,
 )
 
@@ -84,6 +85,14 @@ def test_a_run_is_priced_by_the_event_of_its_sums(noise):
     (leaf,) = {e.event for e in events.leaves(mechanism.event())}
     assert leaf == secure(noise=noise).event()
     assert "noise of the clients" in run.statement() and "Gaussian noise of 1 " not in run.statement()
+
+
+@pytest.mark.parametrize("noise", list(IntegerNoise))
+def test_a_run_in_a_folder_is_read_back_with_its_sums(tmp_path, noise):
+    run = trained(VECTORS, run_of(secure(noise=noise)), tmp_path / "run")
+    found = TrainingRun.load(tmp_path / "run", nn.Linear(2, 1, bias=False))
+    assert found.mechanism == run.mechanism and found.price.epsilon == run.price.epsilon
+    assert found.against_server == run.against_server and found.against_server is not None
 
 
 def test_calibration_finds_the_noise_of_a_gaussian_run_and_a_run_with_it_works():

@@ -7,7 +7,8 @@ Failure    Only the classes of this library are read. What a file names beyond t
 import enum
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any
+from importlib import import_module
+from typing import Any, Final
 
 from sfumato.errors import InvalidParameterError
 from sfumato.training.privacy.clipping import AdaptiveClip, Clipping, CoordinateClipping, Scaling
@@ -38,6 +39,9 @@ _KINDS: Mapping[str, type[Any]] = {
         TruncatedPoissonSampling,
     )
 }
+
+# Sums with noise of their own, of a room above this one: loaded when a run has one.
+_SUMMATIONS: Final[Mapping[str, str]] = {"SecureSum": "sfumato.federated.secure_sum.secure_sum"}
 
 
 def plain_mechanism(mechanism: DpSgd) -> dict[str, Any] | None:
@@ -81,7 +85,7 @@ def mechanism_from(plain: Any) -> DpSgd:
 def _plain(value: Any) -> Any:
     if is_dataclass(value):
         name = type(value).__name__
-        if _KINDS[name] is not type(value):
+        if _kind(name) is not type(value):
             raise KeyError(name)
         return {"kind": name} | {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
     if isinstance(value, Mapping):
@@ -89,10 +93,18 @@ def _plain(value: Any) -> Any:
     return value.value if isinstance(value, enum.Enum) else value
 
 
+def _kind(name: str) -> type[Any]:
+    """Return a class by its name; raise KeyError if it is none of this library's."""
+    if name in _SUMMATIONS:
+        return getattr(import_module(_SUMMATIONS[name]), name)
+    return _KINDS[name]
+
+
 def _made(plain: Mapping[str, Any]) -> Any:
-    kind = _KINDS.get(plain["kind"])
-    if kind is None:
-        raise InvalidParameterError(f"unknown part {plain['kind']!r} of a mechanism.")
+    try:
+        kind = _kind(plain["kind"])
+    except KeyError:
+        raise InvalidParameterError(f"unknown part {plain['kind']!r} of a mechanism.") from None
     own = {
         name: _made(value) if _is_part(value) else value for name, value in plain.items() if name != "kind"
     }
