@@ -10,11 +10,13 @@ import gc
 import multiprocessing
 import runpy
 import socket
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 import torch
 from hypothesis import settings
 
@@ -108,3 +110,37 @@ def small_classifiers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(classifiers, "image_network", lambda **given: network(**{**given, "epochs": 1}))
     monkeypatch.setattr(classifiers, "_WIDTH", 8)
     monkeypatch.setattr(classifiers, "_TREES", 5)
+
+
+@pytest.fixture(scope="session")
+def postgresql_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Start a server of our own and give its URL. Absent means failed: these tests are never skipped."""
+    # Without this variable, a library of pgserver's warns about the folder it picks, and warnings are errors.
+    runtime = tmp_path_factory.mktemp("runtime")
+    runtime.chmod(0o700)
+    before = os.environ.get("XDG_RUNTIME_DIR")
+    os.environ["XDG_RUNTIME_DIR"] = str(runtime)
+    try:
+        import pgserver
+
+        server = pgserver.get_server(tmp_path_factory.mktemp("postgresql"), cleanup_mode="stop")
+        yield server.get_uri()
+        server.cleanup()
+    finally:
+        if before is None:
+            del os.environ["XDG_RUNTIME_DIR"]
+        else:
+            os.environ["XDG_RUNTIME_DIR"] = before
+
+
+@pytest.fixture
+def postgresql_url(postgresql_server: str) -> str:
+    """Make an empty database and give its URL."""
+    name = f"ledger_{uuid.uuid4().hex}"
+    engine = sa.create_engine(
+        sa.make_url(postgresql_server).set(drivername="postgresql+psycopg"), isolation_level="AUTOCOMMIT"
+    )
+    with engine.connect() as connection:
+        connection.exec_driver_sql(f"CREATE DATABASE {name}")
+    engine.dispose()
+    return sa.make_url(postgresql_server).set(database=name).render_as_string(hide_password=False)

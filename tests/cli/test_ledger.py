@@ -10,6 +10,7 @@ from rich.console import Console
 from sfumato import Budget, Ledger, cli
 from sfumato.accounting.events import PureDpEvent, dp_sgd
 from sfumato.cli import show
+from sfumato.ledger import role_rights
 from sfumato.testing import seeded
 
 WIDTH = 80
@@ -70,6 +71,38 @@ def test_the_releases_of_an_account_fit_and_break_no_number(ledger, narrow):
         assert "…" not in text and "DpEvent" not in text and "{" not in text
         day = ledger.account(account).releases()[0].reserved_at[:10]
         assert text.count(day) == len(ledger.account(account).releases())
+
+
+def test_who_and_when_stands_beside_each_release_and_each_grant(ledger, narrow):
+    account = Ledger(ledger.location, person="Ada Lovelace").account("credit")
+    with account.spend(PureDpEvent(0.1), relation="add-remove", purpose="median"):
+        pass
+    assert "Grants" not in "\n".join(narrow("ledger show credit"))
+    account.grant(epsilon=0.5, reason="second study")
+    lines = narrow("ledger show credit")
+    (release,) = (line for line in lines if "median" in line)
+    (grant,) = (line for line in lines if "second" in line)
+    day = account.grants()[0].written_at[:10]
+    assert day in release and "Ada" in release and day in grant and "Ada" in grant and "0.5" in grant
+    assert max(map(len, lines)) <= WIDTH and "…" not in "\n".join(lines)
+    shown = json.loads("\n".join(narrow("ledger show credit --json")))
+    assert [each["person"] for each in shown["grants"]] == ["Ada Lovelace"]
+
+
+@pytest.mark.parametrize("width", [20, 40, 80])
+def test_the_head_can_be_copied_whole_from_any_terminal(ledger, narrow, monkeypatch, width):
+    monkeypatch.setitem(globals(), "WIDTH", width)
+    assert f"head {ledger.head()}" in narrow("ledger verify")
+    assert json.loads("\n".join(narrow("ledger verify --json")))["head"] == str(ledger.head())
+
+
+def test_roles_prints_what_the_function_returns(narrow):
+    lines = narrow("ledger roles --charging ben --charging cleo --granting", "Ada B")
+    assert "\n".join(lines) == role_rights(charging=["ben", "cleo"], granting=["Ada B"]).rstrip()
+
+
+def test_roles_without_a_role_is_refused(ran):
+    assert ran("ledger roles")[0] == 2 and "no role was given" in ran("ledger roles")[2]
 
 
 def test_a_release_for_study_says_so(ledger, narrow):

@@ -97,7 +97,7 @@ def test_an_account_is_found_again_with_all_it_was_opened_with(location: str) ->
 def test_reopening_with_other_terms_is_refused(new_account: New, path: Path) -> None:
     new_account(epsilon=1, delta=1e-6)
     ledger = Ledger(path)
-    with pytest.raises(LedgerError, match="protects one 'client_id'"):
+    with pytest.raises(LedgerError, match=r"protects one 'client_id'.*same people would be a second budget"):
         ledger.open("credit", privacy_unit="row")
     with pytest.raises(RelationMismatchError, match="counts add-remove"):
         ledger.open("credit", privacy_unit="client_id", relation=Relation.REPLACE_ONE)

@@ -81,6 +81,42 @@ def test_a_file_system_without_hard_links_will_do(path: Path, monkeypatch: pytes
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 
 
+def _modes(folder: Path) -> set[int]:
+    return {entry.stat().st_mode & 0o777 for entry in folder.iterdir()}
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_new_file_is_for_its_owner_alone_until_the_owner_shares_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
+) -> None:
+    def no_links(*_: object) -> None:
+        raise OSError("not supported")
+
+    seen: set[int] = set()
+    migrate = backends.migrate  # type: ignore[attr-defined]
+
+    def watched(connection: sa.Connection, version: int) -> None:
+        migrate(connection, version)
+        assert len(list(path.parent.iterdir())) == 2  # the draft, and its journal beside it
+        seen.update(_modes(path.parent))
+
+    monkeypatch.setattr(backends, "migrate", watched)
+    if not links:
+        monkeypatch.setattr(os, "link", no_links)
+    umask = os.umask(0o022)
+    try:
+        account = _spent(path)
+        assert seen == _modes(path.parent) == {0o600}
+        path.chmod(0o660)
+        account.reserve(PureDpEvent(0.25), purpose="p", relation=ADD_REMOVE)
+        assert _modes(path.parent) == {0o660}
+        with backends.find(path).writing() as connection:
+            connection.exec_driver_sql("UPDATE sfumato_head SET row_count = row_count + 1")
+            assert _modes(path.parent) == {0o660} and len(list(path.parent.iterdir())) == 2
+    finally:
+        os.umask(umask)
+
+
 def test_a_ledger_made_by_another_process_meanwhile_is_the_ledger(path: Path) -> None:
     _spent(path)
     other = path.with_name("draft.db")
@@ -142,6 +178,8 @@ SECRET = "s3cret"
         "postgresql://ada@127.0.0.1:1/db?password=s3cret",
         "postgresql://127.0.0.1:1/db?user=ada&password=s3cret&sslpassword=s3cret",
         "postgresql://ada:s3cret@127.0.0.1:1/db?bogus=1",
+        "postgresql://ada@127.0.0.1:1/db?port=s3cret",
+        "postgresql://ada@/db?host=127.0.0.1&port=s3cret",
         "postgresql://ada:s3cret@127.0.0.1:abc/db",
         "postgresql://ada:x@s3cret@127.0.0.1:1/db",
         "postgresql://ada:s3cret",
@@ -178,6 +216,31 @@ def test_nothing_that_shows_a_ledger_shows_its_password(postgresql_url: str) -> 
     ]
     assert not any(SECRET in text for text in [*shown, account.statement().to_json()])
     assert all(text.count("postgresql://") == 1 for text in shown)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://ada:s3cret@/db?host=/run/db&port=5433", "postgresql://ada@/db?host=/run/db&port=5433"),
+        ("postgresql://ada@/db?host=a,b&password=s3cret", "postgresql://ada@/db?host=a,b"),
+        ("postgresql://ada@/db?host=a&host=b&host=s3cret%40c", "postgresql://ada@/db"),
+        ("postgresql://ada@h:1/db?sslpassword=s3cret&hostaddr=s3cret", "postgresql://ada@h:1/db"),
+    ],
+)
+def test_where_a_server_is_is_shown_also_if_the_query_says_it(url: str, shown: str) -> None:
+    assert backends.find(url).location == shown
+
+
+def test_the_person_is_the_role_where_the_database_knows_one(
+    postgresql_url: str, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOGNAME", "somebody")
+    for location, person in ((postgresql_url, sa.make_url(postgresql_url).username), (path, "somebody")):
+        account = Ledger(location).open("credit", privacy_unit="client_id", budget=BUDGET)
+        account.reserve(PureDpEvent(0.25), purpose="p", relation=ADD_REMOVE)
+        Ledger(location, person="ada").account("credit").grant(epsilon=1, reason="more")
+        assert [release.person for release in account.releases()] == [person]
+        assert [grant.person for grant in account.grants()] == ["ada"]
 
 
 # --- damaged, foreign, newer, older -----------------------------------------------------------------------
@@ -423,7 +486,9 @@ def test_a_team_member_needs_no_right_to_change_rows(postgresql_url: str) -> Non
         connection.exec_driver_sql("DROP ROLE IF EXISTS member")
         connection.exec_driver_sql("CREATE ROLE member LOGIN")
     as_member = sa.make_url(postgresql_url).set(username="member").render_as_string(hide_password=False)
-    with pytest.raises(LedgerReadOnlyError, match="to GRANT it") as refused:
+    with pytest.raises(
+        LedgerReadOnlyError, match=r"permission denied for table sfumato_\w+.*to GRANT it"
+    ) as refused:
         Ledger(as_member, create=False)
     # The error names the rights that are needed, and they are enough.
     rights = re.findall(r"(SELECT[A-Z, ]* ON \w+)[;.]", str(refused.value))

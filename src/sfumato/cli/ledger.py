@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands `sfumato ledger init|show|grant|verify|statement`, and planning within an account."""
+"""The commands `sfumato ledger init|show|grant|verify|statement|roles`, and planning within an account."""
 
 import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,7 +16,7 @@ from sfumato.cli.options import Json, LedgerAt, Name, Relations
 from sfumato.cli.project.defaults import charged_to, ledger_at
 from sfumato.cli.show import show_facts, show_table, show_text, waiting
 from sfumato.errors import InvalidParameterError
-from sfumato.ledger import Account, Budget, ReleaseRecord
+from sfumato.ledger import Account, Budget, Grant, ReleaseRecord, role_rights
 
 if TYPE_CHECKING:
     from sfumato.ledger import Ledger
@@ -76,12 +77,15 @@ def show(
         return
     account = book.account(name)
     with waiting("Pricing"):
-        releases = _releases(account)
+        releases, grants = _releases(account), account.grants()
     if as_json:
-        show_facts("", _account_facts(account) | {"releases": releases}, as_json=True)
+        listed = {"releases": releases, "grants": [asdict(grant) for grant in grants]}
+        show_facts("", _account_facts(account) | listed, as_json=True)
         return
     show_facts(f"Account {name!r}", _account_facts(account), as_json=False)
     show_table("Releases", [_release_row(release) for release in releases])
+    if grants:
+        show_table("Grants", [_grant_row(grant) for grant in grants])
 
 
 @app.command(
@@ -115,13 +119,16 @@ def verify(
     book = _existing(ledger)
     with waiting("Reading every row"):
         found = book.verify(head=head)
+    head = str(found.head)
     facts = {
         "holds": True,
-        "head": str(found.head),
+        **({"head": head} if as_json else {}),
         "accounts": list(found.accounts),
         "overspent": list(found.overspent),
     }
     show_facts(f"Ledger {book.location}", facts, as_json=as_json)
+    if not as_json:
+        show_text(f"head {head}")  # outside of the table, which would break it in a narrow terminal
 
 
 @app.command(epilog="sfumato ledger statement credit")
@@ -131,6 +138,30 @@ def statement(name: Name, *, ledger: LedgerAt = None, as_json: Json = False) -> 
     with waiting("Writing"):
         written = account.statement()
     show_text(written.to_json() if as_json else written.text)
+
+
+@app.command(epilog="sfumato ledger roles --charging ben --charging cleo --granting ada")
+def roles(
+    *,
+    charging: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A role of PostgreSQL that only charges; repeat for more.",
+            metavar="ROLE",
+            show_default=False,
+        ),
+    ] = None,
+    granting: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A role that also opens accounts and grants budget; repeat for more.",
+            metavar="ROLE",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Print the SQL that gives the roles of a team their rights in a PostgreSQL ledger."""
+    show_text(role_rights(charging=charging or [], granting=granting or []).rstrip())
 
 
 def plan_within(
@@ -220,8 +251,19 @@ def _release_row(facts: dict[str, Any]) -> dict[str, Any]:
     return {
         "number": facts["number"],
         "date": facts["reserved_at"][:10],
+        "person": facts["person"],
         "purpose": facts["purpose"],
         "epsilon": facts["epsilon"],
         "delta": facts["delta"],
         "state": f"{facts['progress']}, for study only" if facts["seeded"] else facts["progress"],
+    }
+
+
+def _grant_row(grant: Grant) -> dict[str, Any]:
+    return {
+        "date": grant.written_at[:10],
+        "person": grant.person,
+        "reason": grant.reason,
+        "epsilon": grant.epsilon,
+        "delta": grant.delta,
     }

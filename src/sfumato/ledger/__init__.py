@@ -10,6 +10,7 @@ from sfumato.ledger.charge import Mechanism
 from sfumato.ledger.journal import Head
 from sfumato.ledger.remaining import Remaining
 from sfumato.ledger.reservation import Reservation
+from sfumato.ledger.roles import role_rights
 from sfumato.ledger.state import Grant, Progress, ReleaseRecord
 from sfumato.ledger.statement import Statement
 
@@ -30,6 +31,7 @@ __all__ = [
     "Reservation",
     "Statement",
     "Verification",
+    "role_rights",
 ]
 
 # What opens a database; SQLAlchemy is imported when one of these is used.

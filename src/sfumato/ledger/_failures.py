@@ -46,7 +46,15 @@ def _not_permitted(location: str, cause: str) -> LedgerError:
     return LedgerReadOnlyError(
         f"the ledger {location} cannot be used with the rights of this role ({cause}). {_UNCHANGED} "
         "Ask the owner of its tables to GRANT it: SELECT, INSERT ON sfumato_journal; SELECT, UPDATE ON "
-        "sfumato_head; SELECT ON sfumato_schema."
+        "sfumato_head; SELECT ON sfumato_schema. `sfumato ledger roles` prints the statements."
+    )
+
+
+def _against_a_policy(location: str, cause: str) -> LedgerError:
+    return LedgerReadOnlyError(
+        f"the owner of the ledger {location} does not let this role write that ({cause}). {_UNCHANGED} "
+        "A role that only charges may not open accounts, grant budget, or change what others reserved; ask "
+        "somebody who may. And each role signs with its own name: leave the person out."
     )
 
 
@@ -88,7 +96,6 @@ _SQLITE: dict[str, Callable[[str, str], LedgerError]] = {
 # By SQLSTATE, https://www.postgresql.org/docs/current/errcodes-appendix.html
 _POSTGRESQL: dict[str, Callable[[str, str], LedgerError]] = {
     "25006": _standby,  # read-only transaction or standby
-    "42501": _not_permitted,  # insufficient privilege
     "55P03": busy,  # lock timeout
     "40001": busy,  # serialization failure
     "40P01": busy,  # deadlock
@@ -99,6 +106,7 @@ _POSTGRESQL: dict[str, Callable[[str, str], LedgerError]] = {
 }
 
 
+_NO_RIGHT = "42501"  # insufficient privilege, or a row that a policy refuses
 _NOT_UTF_8 = "Could not decode to UTF-8"  # raised by Python's sqlite3 itself, so without an error name
 
 
@@ -125,9 +133,18 @@ def _explain(location: str, cause: BaseException | None) -> LedgerError:
             return _unusable(location, name)
         return _SQLITE.get(primary, _unusable)(location, name)
     state = getattr(cause, "sqlstate", None)
+    if state == _NO_RIGHT:
+        # What PostgreSQL says of a right names tables, policies and roles, and no values.
+        explain = _against_a_policy if _is_policy(cause) else _not_permitted
+        return explain(location, f"SQLSTATE {state}: {_first_line(cause)}")
     return _POSTGRESQL.get(str(state), _unusable)(
         location, f"SQLSTATE {state}" if state else _first_line(cause)
     )
+
+
+def _is_policy(cause: BaseException | None) -> bool:
+    # Messages are translated; the place in the server's code that refuses a row is not.
+    return getattr(getattr(cause, "diag", None), "source_function", None) == "ExecWithCheckOptions"
 
 
 def _first_line(cause: BaseException | None) -> str:

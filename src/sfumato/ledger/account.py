@@ -75,6 +75,11 @@ class Account:
         """The current budget, grants included."""
         return self._ask(lambda state: state.budget)
 
+    @property
+    def opening_budget(self) -> Budget:
+        """The budget that the account was opened with, before any grant."""
+        return self._recall(lambda state: state.opening_budget)
+
     def reserve(
         self,
         what: Mechanism | DpEvent,

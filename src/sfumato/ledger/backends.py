@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """The two places of a ledger: a SQLite file, or a PostgreSQL database for a team.
 
-SQLite: writers of one machine queue (`_queue`), so that none of many starves. BEGIN IMMEDIATE takes the only
-write lock before anything is read. The journal mode is the rollback journal, not WAL: the ledger is one file,
-which can be copied whole between transactions, and it works where shared memory does not. In that mode
-synchronous=FULL does not sync the folder after a commit, so a power failure could bring the rollback journal
-back and undo a reservation; EXTRA does sync it.
+SQLite: the file is made for its owner alone; who shares it with a group changes its mode. Writers of one
+machine queue (`_queue`), so that none of many starves. BEGIN IMMEDIATE takes the only write lock before
+anything is read. The journal mode is the rollback journal, not WAL: the ledger is one file, which can be
+copied whole between transactions, and it works where shared memory does not. In that mode synchronous=FULL
+does not sync the folder after a commit, so a power failure could bring the rollback journal back and undo a
+reservation; EXTRA does sync it.
 
 PostgreSQL: transactions are SERIALIZABLE, after an exclusive lock on the one-row head table, so the snapshot
 is taken when the lock is held. Members of a team need SELECT and INSERT on the journal and UPDATE on the
-head, nothing more.
+head (which the lock asks for, too), nothing more. `roles` prints these rights, and what limits them.
 
 Every transaction has a connection of its own (no pool), and no fork interrupts one (`_forks`).
 
-`location`, which messages, statements and `repr` show, has no password and no query. A location that cannot
-be parsed is never shown, because it may contain a password.
+`location`, which messages, statements and `repr` show, has no password, and of a query the host and the port
+alone. A location that cannot be parsed is never shown, because it may contain a password.
 
 Guarantee  What a `writing` block did is either all there or not at all, and it is on disk when the block
            ends: a kill -9 or a power cut later loses nothing. Two `writing` blocks on one ledger never
@@ -22,6 +23,7 @@ Guarantee  What a `writing` block did is either all there or not at all, and it 
 """
 
 import os
+import re
 import secrets
 import shutil
 import sqlite3
@@ -41,6 +43,7 @@ from sfumato._extras import how_to_install
 from sfumato.errors import InvalidParameterError, LedgerCorruptError, LedgerError, LedgerReadOnlyError
 from sfumato.ledger import _forks, _queue
 from sfumato.ledger._failures import busy, explained
+from sfumato.ledger._words import line
 from sfumato.ledger.migrations import migrate
 
 __all__ = ["BUSY_SECONDS", "Backend", "find"]
@@ -59,6 +62,10 @@ class Backend(Protocol):
 
     def create(self) -> bool:
         """Make an empty ledger unless one is there; return whether it was made."""
+        ...
+
+    def user(self) -> str | None:
+        """Return the name that the database knows its user by, None for a file."""
         ...
 
     def reading(self) -> AbstractContextManager[Connection]:
@@ -120,11 +127,11 @@ def _elsewhere(given: str) -> InvalidParameterError:
 class SqliteFile:
     """A ledger in one file."""
 
-    def __init__(self, path: Path, *, mode: str = "rw") -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path.expanduser().absolute()
         self.location = str(self._path)
         # mode=rw: a file that went away is an error. SQLite's default would put an empty ledger in its place.
-        self._address = f"{self._path.as_uri()}?mode={mode}"
+        self._address = f"{self._path.as_uri()}?mode=rw"
         self._engine = sa.create_engine("sqlite://", creator=self._connect, poolclass=sa.NullPool)
         event.listen(self._engine, "begin", _begin)
 
@@ -159,13 +166,18 @@ class SqliteFile:
             )
         draft = self._path.with_name(f".{self._path.name}.{secrets.token_hex(8)}")
         try:
-            with SqliteFile(draft, mode="rwc").writing() as connection:
+            os.close(_new_file(draft))
+            with SqliteFile(draft).writing() as connection:
                 migrate(connection, 0)
             return _place(draft, self._path)
         except (LedgerError, OSError) as error:
             raise self._cannot_create(error) from error
         finally:
             draft.unlink(missing_ok=True)
+
+    def user(self) -> str | None:
+        """See `Backend.user`."""
+        return None
 
     @contextmanager
     def reading(self) -> Generator[Connection]:
@@ -215,6 +227,11 @@ def _begin(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
 
 
+def _new_file(path: Path) -> int:
+    """Make an empty file for its owner alone; SQLite gives the journal beside it the same mode."""
+    return os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+
+
 def _place(draft: Path, path: Path) -> bool:
     """Give a finished file its name, never over another; return whether it was placed."""
     try:
@@ -224,7 +241,7 @@ def _place(draft: Path, path: Path) -> bool:
     except OSError:
         # No hard links here. A kill in mid-copy leaves a file that is refused, never a short ledger.
         try:
-            with draft.open("rb") as source, path.open("xb") as target:
+            with draft.open("rb") as source, os.fdopen(_new_file(path), "wb") as target:
                 shutil.copyfileobj(source, target)
                 target.flush()
                 os.fsync(target.fileno())
@@ -238,17 +255,15 @@ class PostgresqlDatabase:
     """A ledger in a database that a team shares; its tables are named sfumato_..."""
 
     def __init__(self, url: URL) -> None:
-        # Built from the parts that may be shown: a password can also stand in the query.
-        shown = URL.create(
-            "postgresql", username=url.username, host=url.host, port=url.port, database=url.database
-        )
-        self.location = shown.render_as_string()
+        self.location = _without_secrets(url)
         try:
             self._engine = sa.create_engine(url, poolclass=sa.NullPool)
         except ModuleNotFoundError as error:
             raise LedgerError(
                 f"a ledger in PostgreSQL needs psycopg, which is not installed. {how_to_install('postgres')}"
             ) from error
+        except ArgumentError:
+            raise _elsewhere("a URL that cannot be read") from None  # as in `_at_url`
 
     def exists(self) -> bool:
         """Whether the ledger's tables are there."""
@@ -262,6 +277,11 @@ class PostgresqlDatabase:
                 return False
             migrate(connection, 0)
             return True
+
+    def user(self) -> str | None:
+        """Return the role that was authenticated; SET ROLE does not change it."""
+        with self.reading() as connection:
+            return line(role=str(connection.exec_driver_sql("SELECT session_user").scalar_one()))
 
     @contextmanager
     def reading(self) -> Generator[Connection]:
@@ -292,6 +312,20 @@ class PostgresqlDatabase:
             connection = plain.execution_options(isolation_level=isolation_level)
             with connection.begin():
                 yield connection
+
+
+_PUBLIC = ("host", "port")
+_PLAIN = re.compile(r"[\w./:,-]+")  # of a host, a folder with a socket, a port, or several of these
+
+
+def _without_secrets(url: URL) -> str:
+    """Build a URL from the parts that may be shown: a password can also stand in the query."""
+    shown = URL.create(
+        "postgresql", username=url.username, host=url.host, port=url.port, database=url.database
+    )
+    asked = {name: ",".join(url.normalized_query.get(name, ())) for name in _PUBLIC}
+    query = "&".join(f"{name}={value}" for name, value in asked.items() if _PLAIN.fullmatch(value))
+    return shown.render_as_string() + (f"?{query}" if query else "")
 
 
 _ADVISORY_LOCK = int.from_bytes(b"sfumato", "big")  # any constant that no other application is likely to use

@@ -35,7 +35,8 @@ class Ledger:
 
     Args:
         location: The path of a file, or the URL of a database.
-        person: Who signs what is written. None takes the user of the operating system.
+        person: Who signs what is written. None takes the role in PostgreSQL, or the user of the operating
+            system for a file.
         create: Whether to make a ledger if there is none.
 
     Raises:
@@ -58,8 +59,9 @@ class Ledger:
     def __init__(
         self, location: str | os.PathLike[str], *, person: str | None = None, create: bool = True
     ) -> None:
-        signature = this_person() if person is None else line(person=person)
-        self._book = Book(Store(location, create=create), signature)
+        signature = None if person is None else line(person=person)  # refused before a ledger is made
+        store = Store(location, create=create)
+        self._book = Book(store, signature or store.user() or this_person())
         self._book.names()  # a journal that does not hold is refused here, not at the first release
 
     @classmethod
@@ -68,7 +70,8 @@ class Ledger:
 
         Args:
             location: The path of a file, or the URL of a database.
-            person: Who signs what is written. None takes the user of the operating system.
+            person: Who signs what is written. None takes the role in PostgreSQL, or the user of the operating
+            system for a file.
 
         Returns:
             The ledger.
@@ -84,7 +87,8 @@ class Ledger:
         """Make a ledger that is deleted when no object refers to it any more: budgets hold, nothing is kept.
 
         Args:
-            person: Who signs what is written. None takes the user of the operating system.
+            person: Who signs what is written. None takes the role in PostgreSQL, or the user of the operating
+            system for a file.
 
         Returns:
             The ledger.
@@ -228,6 +232,13 @@ def _clean_up(folder: str, process: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+# Said where somebody may be about to open a second account for the same people.
+_ONE_ACCOUNT = (
+    "Only data about other people gets an account of its own, under another name: a second account for the "
+    "same people would be a second budget."
+)
+
+
 class _AlreadyOpenError(Exception):
     """Another process opened the account meanwhile."""
 
@@ -237,7 +248,7 @@ def _require_new_spelling(name: str, accounts: Accounts) -> None:
         if _words.spelling(known) == _words.spelling(name):
             raise LedgerError(
                 f"account {name!r} would differ from account {known!r} only in how it is spelled, and have a "
-                f"budget of its own. Open {known!r}, or choose another name."
+                f"budget of its own. Open {known!r}. {_ONE_ACCOUNT}"
             )
 
 
@@ -247,12 +258,12 @@ def _require_same(
     if relation is not None and relation is not known.relation:
         raise RelationMismatchError(
             f"account {known.name!r} counts {known.relation.value} neighbors, but {relation.value} was "
-            f"given. Use {known.relation.value}, or open an account under another name."
+            f"given. Use {known.relation.value}. {_ONE_ACCOUNT}"
         )
     if privacy_unit != known.privacy_unit:
         raise LedgerError(
             f"account {known.name!r} protects one {known.privacy_unit!r}, but privacy_unit={privacy_unit!r} "
-            "was given. Use the same unit, or open an account under another name."
+            f"was given. Use the same unit. {_ONE_ACCOUNT}"
         )
     if budget is not None and budget not in (known.opening_budget, known.budget):
         raise LedgerError(

@@ -116,9 +116,7 @@ def _left(left: Remaining, state: AccountState) -> str:
     if left.epsilon > 0:
         kind = "a release of any other kind" if found else "one release"
         found.append(f"{kind} of at most epsilon={_round_down(left.epsilon):g} and delta=0")
-    return (
-        f"Left is {', or '.join(found)}. Ask for that," if found else "Nothing is left. Use another account,"
-    )
+    return f"Left is {', or '.join(found)}. Ask for that," if found else "Nothing is left. Stop here,"
 
 
 def _round_down(value: float) -> float:

@@ -69,6 +69,10 @@ class Store:
         """Give a connection with the only write lock, and make its work durable at the end."""
         return self._backend.writing()
 
+    def user(self) -> str | None:
+        """Return the role that the database knows this user by; None where it knows none."""
+        return self._backend.user()
+
     def rows(self, connection: Connection, *, start: int = 0) -> list[Row]:
         """Return the rows from number `start` on, in order, unverified; 0 is before the first."""
         wanted = _select_rows

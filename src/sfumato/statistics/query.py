@@ -208,7 +208,7 @@ class Query(Generic[Value]):
             raise InvalidParameterError(
                 f"account {account.name!r} protects one {account.privacy_unit!r}, but the data's "
                 f"privacy unit is {promised.privacy_unit!r}. Open the data with the account's unit as "
-                "privacy_unit=..., or use another account."
+                "privacy_unit=...."
             )
         named = purpose or self.question.name
         with account.spend(self.question, purpose=named, generator=generator):

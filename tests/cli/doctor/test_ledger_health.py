@@ -18,7 +18,6 @@ def ledger(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     made = Ledger("ledger.db")
     made.open("people", privacy_unit="id", budget=Budget(epsilon=100, delta=1e-6))
-    Path("ledger.db").chmod(0o600)
     return made
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sfumato.cli.doctor.findings import Finding, State
+from sfumato.cli.doctor.ledger_rights import check_rights
 from sfumato.cli.project.passwords import has_password
 from sfumato.errors import SfumatoError
 
@@ -45,6 +46,8 @@ def check(location: str, *, is_named: bool) -> Iterator[Finding]:
         return
     try:
         yield from _opened(location)
+        if not is_file:
+            yield from check_rights(location)
     except SfumatoError as error:
         yield _finding("ledger", State.BROKEN, str(error), "Nothing is spent from it until this is settled.")
     if is_file and Path(location).is_file():

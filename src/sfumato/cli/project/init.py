@@ -190,9 +190,6 @@ def _open_account(folder: Path, place: str, name: str, unit: str, budget: Budget
         if is_new:
             Path(where).unlink(missing_ok=True)  # it has no account, or was not made
         raise
-    if is_new:
-        with contextlib.suppress(OSError):
-            Path(where).chmod(_OWN_ONLY)
 
 
 def _ignore(folder: Path) -> tuple[list[str], list[str]]:
