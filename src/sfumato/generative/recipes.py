@@ -6,6 +6,7 @@ private data of a user was involved, but figures for these two sets are a little
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final, Protocol, Unpack
 
 from sfumato.errors import InvalidParameterError
@@ -21,6 +22,7 @@ from sfumato.generative.images.mixtures import NoisyMixtures
 __all__ = ["METHODS", "ImageMethod", "image_method"]
 
 _FEW: Final = 10_000  # images, below which small settings are used
+_EACH: Final = 5  # images of a teacher, at least: with fewer images there are fewer teachers
 
 
 class ImageMethod(Protocol):
@@ -87,4 +89,7 @@ def image_method(name: str, *, public_size: int, gpu: bool) -> ImageMethod:
     if name not in _MADE:
         raise InvalidParameterError(f"unknown method {name!r}. Use one of: {', '.join(METHODS)}.")
     large, small = _MADE[name]
-    return large() if gpu and public_size >= _FEW else small()
+    made = large() if gpu and public_size >= _FEW else small()
+    if isinstance(made, PateCGAN):
+        return replace(made, teachers=min(made.teachers, max(1, public_size // _EACH)))
+    return made
