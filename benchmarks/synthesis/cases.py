@@ -15,13 +15,15 @@ class Case(Setting):
     """One method on one data set, with the bars of its scores."""
 
     bars: dict[tuple[str, str], float] = field(default_factory=dict[tuple[str, str], float])  # of scores
+    public: str | None = None  # a set of public images to begin with, scaled to the size of the private ones
 
     @property
     def subject(self) -> str:
         """The words for it in a table."""
         promised = "without privacy" if self.method == "real" else f"at epsilon {self.epsilon:g}"
         settings = "".join(f", {name} {value}" for name, value in self.settings.items())
-        return f"{self.data}, {self.method}{settings} {promised}"
+        begun = "" if self.public is None else f" from public {self.public}"
+        return f"{self.data}, {self.method}{begun}{settings} {promised}"
 
 
 def _of_r4(name: str, bars: dict[tuple[str, str], float] | None = None) -> Case:
@@ -45,5 +47,9 @@ CASES: dict[str, tuple[Case, ...]] = {
     "dp-gan": (_of_r4("dp-gan"), _of_r4("dp-gan-r4")),
     "pate-teachers": tuple(_of_mnist("pate-cgan", 10.0, teachers=number) for number in TEACHERS),
     "pate-r4": (_of_r4("pate-r4"),),
+    "public-start": (
+        Case(data="digits", method="diffusion", epsilon=1.0),
+        Case(data="digits", method="diffusion", epsilon=1.0, public="mnist"),
+    ),
     "real": (_of_mnist("real", 0.0),),
 }

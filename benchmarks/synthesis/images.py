@@ -25,6 +25,7 @@ from sfumato.generative.generator import ImageGenerator
 from sfumato.generative.images.image_rows import ImageRows, holdout_images
 
 DRAWN = 60_000
+_ALONE: Any = {"classes": None, "public_size": None, "conditional": False}  # images without labels
 JUDGED = 5000  # images of which the Frechet distance is measured
 
 
@@ -62,8 +63,9 @@ def _judged(rows: LabeledRows, holdout: LabeledRows, options: argparse.Namespace
         scores = train_on_synthetic(rows, holdout, classifiers=chosen, device=options.device, seed=seed)
     found: Scores = {}
     for score in scores:
-        found[score.classifier, "accuracy"] = float(score.accuracy)
-        found[score.classifier, "auroc"] = float(score.auroc)
+        assert score.auroc is not None
+        found[score.classifier, "accuracy"] = score.accuracy
+        found[score.classifier, "auroc"] = score.auroc
     signs = find_collapse(rows, holdout=holdout, seed=seed).findings
     return found | _distances(rows, holdout, seed) | {("signs of collapse", "number"): len(signs)}
 
@@ -99,8 +101,18 @@ def _made(
         return None, (rows.images, rows.labels)
     where = FitSettings(epsilon=1.0, device=options.device).where()
     method = case.made(public_size=data.public_size, gpu=where.type == "cuda")
-    made = method.fit(data, epsilon=case.epsilon, delta=DELTA, device=where, progress=False)
+    public = None if case.public is None else _public(case.public, ImageRows.of(data, **_ALONE).shape)
+    made = method.fit(data, epsilon=case.epsilon, delta=DELTA, device=where, public=public, progress=False)
     return made, made.sample(2000 if options.quick else DRAWN, seed=seed)
+
+
+def _public(name: str, shape: tuple[int, int, int]) -> torch.Tensor:
+    """Return public images without labels, averaged over blocks to another size; edges are cut off."""
+    images = ImageRows.of(load(name), **_ALONE).images
+    block = images.shape[-1] // shape[-1]
+    cut = (images.shape[-1] - block * shape[-1]) // 2
+    inner = images[..., cut : cut + block * shape[-1], cut : cut + block * shape[-1]]
+    return torch.nn.functional.avg_pool2d(inner, block)
 
 
 def _claim(case: Case, data: Any, made: ImageGenerator | None) -> Iterator[Row]:

@@ -42,8 +42,14 @@ class ImageMethod(Protocol):
 
 
 def _small_gan(kind: type[DPGAN]) -> DPGAN:
+    """Return a GAN for few images: its generator is slow and waits, or else its images are nearly alike."""
     return kind(
-        width=16, steps=600, expected_batch_size=256, generator_steps=StepRule(least=1), ema_decay=0.99
+        width=16,
+        steps=1500,
+        expected_batch_size=512,
+        generator_steps=StepRule(least=3, most=20, told_apart=0.6),
+        generator_learning_rate=3e-4,
+        ema_decay=0.99,
     )
 
 

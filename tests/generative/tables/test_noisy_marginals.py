@@ -370,3 +370,13 @@ def test_an_unknown_domain_names_its_column():
 def test_wrong_settings_are_refused(changes):
     with pytest.raises(InvalidParameterError):
         NoisyMarginals(**changes)
+
+
+@pytest.mark.parametrize(("unknown", "share"), [(1, 0.1), (6, 0.2), (40, 0.4)])
+def test_more_unknown_columns_take_a_larger_share_and_the_price_is_the_same(unknown, share):
+    domain = {f"c{number}": UnknownCategory() for number in range(unknown)}
+    claim = NoisyMarginals().claim(domain, epsilon=2.0, delta=1e-6)
+    assert (
+        claim.purchase == NoisyMarginals(domain_share=share).claim(domain, epsilon=2.0, delta=1e-6).purchase
+    )
+    assert 1.99 < price(claim.event(), delta=1e-6).epsilon <= 2.0
