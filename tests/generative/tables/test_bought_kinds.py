@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sfumato.accounting.price import price
+from sfumato.audit.mechanisms.replay import LeakError, replay
 from sfumato.errors import InvalidParameterError
 from sfumato.generative.tables.bought_domain import DomainPurchase, UnknownColumn
 from sfumato.generative.tables.bought_kinds import KindQuestion, kind_counts
@@ -89,6 +90,27 @@ def test_the_type_is_as_noisy_as_its_epsilon_says():
         chance.append(sum(found) / runs)
     assert 0.4 < chance[0] < 0.75 and chance[0] < chance[1] + 0.05
     assert (1 - chance[0]) / (1 - chance[1]) < math.exp(1.0) * 1.2
+
+
+def _types(cells, generator):
+    return bought(cells, epsilon=8.0, generator=generator).whole
+
+
+def _exact(_, cells, *, generator):
+    whole, other, _ = kind_counts(cells)
+    return "whole" if whole > 2 * other else "number"
+
+
+@pytest.mark.parametrize("planted", [False, True])
+def test_a_type_leaves_by_its_noise_alone(planted, monkeypatch):
+    """One fraction more makes half as many as whole numbers: without noise the type would change."""
+    cells = ["7"] * 20 + ["2.5"] * 10
+    if planted:  # the planted bug: the type is read from the cells
+        monkeypatch.setattr(KindQuestion, "buy", _exact)
+        with pytest.raises(LeakError):
+            replay(_types, cells, cells[:-1])
+    else:
+        replay(_types, cells, cells[:-1])
 
 
 def test_settings_out_of_range_are_refused():

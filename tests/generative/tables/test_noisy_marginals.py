@@ -16,7 +16,7 @@ from sfumato.audit.mechanisms.payment_order import check_paid_first, check_stays
 from sfumato.audit.mechanisms.replay import replay
 from sfumato.errors import BudgetExceededError, InvalidParameterError, RelationMismatchError
 from sfumato.generative.tables import adaptive_rounds
-from sfumato.generative.tables.bought_domain import UnknownCategory, UnknownNumber
+from sfumato.generative.tables.bought_domain import UnknownCategory, UnknownColumn, UnknownNumber
 from sfumato.generative.tables.domain import Category, Domain, Number, UnknownDomainError
 from sfumato.generative.tables.noisy_marginals import NoisyMarginals
 from sfumato.generative.tables.private_table import DeferredTable, PrivateRows
@@ -183,6 +183,7 @@ EVERY_KIND = {
     "number": Number(lower=0, upper=9, bins=3),
     "bought": UnknownCategory(),
     "bounded": UnknownNumber(),
+    "anything": UnknownColumn(),
 }
 
 
