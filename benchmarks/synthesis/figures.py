@@ -80,6 +80,19 @@ def roc(name: str, synthetic: Any, holdout: Any) -> Series:
     return Series(name=f"{name}: accuracy {score.accuracy:.1%}, AUROC {score.auroc:.3f}", points=score.curve)
 
 
+def write_roc(place: Path, lines: list[Series], *, data: str) -> None:
+    """Write the ROC curves of the methods that were made so far."""
+    chart = line_chart(
+        lines,
+        title=f"{data}: ROC curves of classifiers that learned from generated images",
+        x_label="false-positive rate",
+        y_label="true-positive rate",
+        x_bounds=(0.0, 1.0),
+        y_bounds=(0.0, 1.0),
+    )
+    place.write_text(chart)
+
+
 def main() -> None:
     """Make the figures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -108,16 +121,7 @@ def main() -> None:
         if name in options.map:
             write_maps(begin, rows, public, name=name)
         lines.append(roc(name, rows, public))
-    if lines:
-        chart = line_chart(
-            lines,
-            title=f"{options.data}: ROC curves of classifiers that learned from generated images",
-            x_label="false-positive rate",
-            y_label="true-positive rate",
-            x_bounds=(0.0, 1.0),
-            y_bounds=(0.0, 1.0),
-        )
-        begin.with_name(f"{begin.name}-roc.svg").write_text(chart)
+        write_roc(begin.with_name(f"{begin.name}-roc.svg"), lines, data=options.data)
 
 
 if __name__ == "__main__":

@@ -6,77 +6,91 @@ import statistics
 import time
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from models.results import Row
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+from synthesis.cases import CASES, Case
 
 from sfumato.datasets import load
-from sfumato.experiments.r4.generators import DELTA, SETTINGS, Setting, judges
-from sfumato.generative.evaluation import find_collapse, labeled_rows, train_on_synthetic
+from sfumato.experiments.r4.generators import DELTA, judges
+from sfumato.generative.evaluation import find_collapse, frechet_distance, labeled_rows, train_on_synthetic
+from sfumato.generative.evaluation.rows import LabeledRows
 from sfumato.generative.fit_settings import FitSettings
 from sfumato.generative.generator import ImageGenerator
 from sfumato.generative.images.image_rows import ImageRows, holdout_images
 
 DRAWN = 60_000
-
-
-@dataclass(frozen=True, kw_only=True)
-class Case(Setting):
-    """One method on one data set, with the bars of its scores."""
-
-    bars: dict[tuple[str, str], float] = field(default_factory=dict[tuple[str, str], float])  # of scores
-
-
-def _of_r4(name: str, bars: dict[tuple[str, str], float] | None = None) -> Case:
-    """Return a case with the settings of the experiments of report R4."""
-    return Case(**vars(SETTINGS[name]), bars=bars or {})
-
-
-CASES = {
-    "dp-cgan": _of_r4("dp-cgan", {("logistic regression", "auroc"): 0.90, ("MLP", "auroc"): 0.93}),
-    "mnist-10": Case(data="mnist", method="dp-cgan", epsilon=10.0, bars={("CNN", "accuracy"): 0.95}),
-    "mnist-1": Case(data="mnist", method="diffusion", epsilon=1.0, bars={("CNN", "accuracy"): 0.90}),
-    "fashion-10": Case(
-        data="fashion-mnist", method="dp-cgan", epsilon=10.0, bars={("CNN", "accuracy"): 0.80}
-    ),
-    "mixtures": Case(data="mnist", method="mixtures", epsilon=10.0),
-    "kernel-mean": Case(data="mnist", method="kernel-mean", epsilon=10.0),
-    "pate-10": _of_r4("pate-10"),
-    "pate-best": _of_r4("pate-best"),
-    "pate-r4": _of_r4("pate-r4"),
-    "real": Case(data="mnist", method="real", epsilon=0.0),
-}
+_ALONE: Any = {"classes": None, "public_size": None, "conditional": False}  # images without labels
+JUDGED = 5000  # images of which the Frechet distance is measured
 
 
 def images(name: str, options: argparse.Namespace) -> Iterator[Row]:
+    """Yield the figures of a part: of each of its cases, with each seed."""
+    for case in CASES[name]:
+        yield from _measured(replace(case, data="digits", bars={}) if options.quick else case, options)
+
+
+def _measured(case: Case, options: argparse.Namespace) -> Iterator[Row]:
     """Fit a method with each seed, draw, and score classifiers that learn from the draws."""
-    case = CASES[name]
-    if options.quick:
-        case = replace(case, data="digits", bars={})
     data, found, seconds, made = load(case.data), list[Any](), list[float](), None
+    holdout = labeled_rows(*holdout_images(data), classes=data.num_classes)
     for seed in options.seeds:
         torch.manual_seed(seed)
         began = time.perf_counter()
         made, synthetic = _made(case, data, options, seed)
         seconds.append(time.perf_counter() - began)
-        found.append(_judged(synthetic, holdout_images(data), data.num_classes, options, seed))
+        rows = labeled_rows(*synthetic, classes=data.num_classes)
+        judged = _without_classes if made is not None and made.classes == 1 else _judged
+        found.append(judged(rows, holdout, options, seed))
     yield from _scores(case, found)
-    yield from _claim(case, made)
-    yield Row(subject=_subject(case), name="fit and draw, s", value=statistics.mean(seconds))
+    yield from _claim(case, data, made)
+    yield Row(subject=case.subject, name="fit and draw, s", value=statistics.mean(seconds))
 
 
-def _judged(synthetic: Any, holdout: Any, classes: int, options: argparse.Namespace, seed: int) -> Any:
+Scores = dict[tuple[str, str], float]
+
+
+def _judged(rows: LabeledRows, holdout: LabeledRows, options: argparse.Namespace, seed: int) -> Scores:
     """Return the scores of a logistic regression, an MLP and a convolutional network, one setting each."""
-    rows, public = (labeled_rows(*pair, classes=classes) for pair in (synthetic, holdout))
-    shape = tuple(synthetic[0].shape[1:])
-    chosen = judges(shape, classes=classes, device=options.device, seed=seed)
+    chosen = judges(rows.features.shape[1:], classes=rows.classes, device=options.device, seed=seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # passes are limited, for all methods alike
-        scores = train_on_synthetic(rows, public, classifiers=chosen, device=options.device, seed=seed)
-    return scores, find_collapse(rows, holdout=public, seed=seed)
+        scores = train_on_synthetic(rows, holdout, classifiers=chosen, device=options.device, seed=seed)
+    found: Scores = {}
+    for score in scores:
+        assert score.auroc is not None
+        found[score.classifier, "accuracy"] = score.accuracy
+        found[score.classifier, "auroc"] = score.auroc
+    signs = find_collapse(rows, holdout=holdout, seed=seed).findings
+    return found | _distances(rows, holdout, seed) | {("signs of collapse", "number"): len(signs)}
+
+
+def _without_classes(
+    rows: LabeledRows, holdout: LabeledRows, options: argparse.Namespace, seed: int
+) -> Scores:
+    """Return what can be said of images without classes: nothing can learn to classify from them."""
+    judge = LogisticRegression(max_iter=1000)
+    shape = (len(holdout), -1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        judge.fit(holdout.features.reshape(shape), holdout.labels)
+    classes = judge.predict(rows.features.reshape(len(rows), -1))
+    shares = np.bincount(classes, minlength=rows.classes) / len(classes)
+    entropy = -sum(share * np.log(share) for share in shares if share > 0)
+    return {("classes that are drawn", "exp of the entropy"): float(np.exp(entropy))} | _distances(
+        rows, holdout, seed
+    )
+
+
+def _distances(rows: LabeledRows, holdout: LabeledRows, seed: int) -> Scores:
+    found = frechet_distance(rows.take(np.arange(min(JUDGED, len(rows)))), holdout, seed=seed)
+    assert found.floor is not None
+    return {("Frechet distance", "of images"): found.distance, ("Frechet distance", "floor"): found.floor}
 
 
 def _made(
@@ -87,36 +101,41 @@ def _made(
         return None, (rows.images, rows.labels)
     where = FitSettings(epsilon=1.0, device=options.device).where()
     method = case.made(public_size=data.public_size, gpu=where.type == "cuda")
-    made = method.fit(data, epsilon=case.epsilon, delta=DELTA, device=where, progress=False)
+    public = None if case.public is None else _public(case.public, ImageRows.of(data, **_ALONE).shape)
+    made = method.fit(data, epsilon=case.epsilon, delta=DELTA, device=where, public=public, progress=False)
     return made, made.sample(2000 if options.quick else DRAWN, seed=seed)
 
 
-def _subject(case: Case) -> str:
-    promised = "without privacy" if case.method == "real" else f"at epsilon {case.epsilon:g}"
-    settings = "".join(f", {name} {value}" for name, value in case.settings.items())
-    return f"{case.data}, {case.method}{settings} {promised}"
+def _public(name: str, shape: tuple[int, int, int]) -> torch.Tensor:
+    """Return public images without labels, averaged over blocks to another size; edges are cut off."""
+    images = ImageRows.of(load(name), **_ALONE).images
+    block = images.shape[-1] // shape[-1]
+    cut = (images.shape[-1] - block * shape[-1]) // 2
+    inner = images[..., cut : cut + block * shape[-1], cut : cut + block * shape[-1]]
+    return torch.nn.functional.avg_pool2d(inner, block)
 
 
-def _claim(case: Case, made: ImageGenerator | None) -> Iterator[Row]:
+def _claim(case: Case, data: Any, made: ImageGenerator | None) -> Iterator[Row]:
     """Yield what the generators promise, for all seeds alike, and what the last one is warned of."""
-    if made is not None:
-        subject = _subject(case)
-        yield Row(subject=subject, name="epsilon", value=made.guarantee.epsilon, note=str(made.guarantee))
-        warned = len(made.findings)
-        yield Row(subject=subject, name="warnings", value=warned, note=" ".join(made.findings))
+    if made is None:
+        return
+    subject = case.subject
+    yield Row(subject=subject, name="epsilon", value=made.guarantee.epsilon, note=str(made.guarantee))
+    if case.method == "pate-cgan":
+        method = case.made(public_size=data.public_size, gpu=False)  # the plan is that of any network
+        planned = method.plan(epsilon=case.epsilon, delta=DELTA)[1].queries
+        yield Row(subject=subject, name="queries that are paid for", value=planned)
+    yield Row(subject=subject, name="warnings", value=len(made.findings), note=" ".join(made.findings))
 
 
-def _scores(case: Case, found: list[Any]) -> Iterator[Row]:
-    for place, first in enumerate(found[0][0]):
-        for score in ("accuracy", "auroc"):
-            values = [float(getattr(scores[place], score)) for scores, _ in found]
-            yield Row(
-                subject=_subject(case),
-                name=f"{first.classifier}, {score}",
-                value=statistics.mean(values),
-                bar=case.bars.get((first.classifier, score)),
-                at_least=True,
-                note=", ".join(f"{value:.4f}" for value in values),
-            )
-    signs = max(len(collapse.findings) for _, collapse in found)
-    yield Row(subject=_subject(case), name="signs of collapse", value=signs)
+def _scores(case: Case, found: list[Scores]) -> Iterator[Row]:
+    for of, score in found[0]:
+        values = [each[of, score] for each in found]
+        yield Row(
+            subject=case.subject,
+            name=f"{of}, {score}",
+            value=statistics.mean(values),
+            bar=case.bars.get((of, score)),
+            at_least=True,
+            note=", ".join(f"{value:.4f}" for value in values),
+        )

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sfumato import Budget, Ledger, cli
+from sfumato import Budget, Ledger, cli, generative
 from sfumato.generative import ImageGenerator
 
 LINE = "synthesize digits --method mixtures --epsilon 10 --out made --count 300"
@@ -241,3 +241,35 @@ def test_a_fit_that_fails_after_the_charge_stays_spent(says, monkeypatch):
     with pytest.raises(MemoryError):
         says(f"{OWN} --ledger ledger.db --account a")
     assert account.spent().epsilon > 9.0 and not Path("made/generator.json").exists()
+
+
+def test_public_images_are_learned_from_first_and_the_statement_says_so(says, monkeypatch):
+    from sfumato.generative import recipes
+
+    small = generative.Diffusion(width=8, steps=2, start_steps=2, start_batch_size=8, levels=2)
+    monkeypatch.setitem(recipes._MADE, "diffusion", (lambda: small, lambda: small))
+    line = OWN.replace("mixtures", "diffusion")
+    code, out, err = says(f"{line} --public test.npz")
+    assert code == 0, err
+    assert "first learned from public images, which are not protected" in " ".join(out.split())
+    assert len(images()["x"]) == 40
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("--public test.npz", "--public is for --method diffusion"),
+        ("--method diffusion --public none.npz", "no file or folder 'none.npz'"),
+        ("--method diffusion --public mnist", "public images must have the shape"),
+        ("--method diffusion --public test.npz --report test.npz", "which is the images of --public"),
+    ],
+)
+def test_wrong_public_images_are_told_before_the_charge(says, more, said, monkeypatch):
+    from sfumato import datasets
+
+    monkeypatch.setattr(datasets, "load", lambda name: (np.zeros((3, 1, 28, 28)), np.zeros(3)))
+    account = Ledger("ledger.db").open("a", privacy_unit="example", budget=Budget(epsilon=60.0, delta=1e-5))
+    line = OWN.replace("--method mixtures ", "" if "--method" in more else "--method mixtures ")
+    code, _, err = says(f"{line} {more} --ledger ledger.db --account a")
+    assert code == 2 and said in " ".join(err.split()), err
+    assert account.releases() == []

@@ -65,6 +65,7 @@ def test_a_unit_is_charged_once_and_is_not_synthesized(says):
     ("more", "said"),
     [
         ("--epsilon 0", "epsilon must be"),
+        ("--public-size 0", "--public-size must be"),
         ("--method dp-cgan", "is for images"),
         ("--contribution-bound 2", "--privacy-unit"),
         ("--domain none.toml", "cannot be read"),
@@ -86,9 +87,35 @@ def test_wrong_lines_are_told_and_nothing_is_made(says, more, said):
     assert not Path("made.csv").exists()
 
 
-def test_delta_is_needed_without_an_account(says):
-    code, _, err = says("synthesize people.csv --epsilon 1 --out made.csv")
-    assert code == 2 and "--delta" in err
+def test_a_file_alone_is_enough_and_what_was_decided_is_told(says):
+    """As the documentation writes it: no delta, no types. Both come from public facts or are bought."""
+    code, out, err = says("synthesize people.csv --epsilon 50 --out made.parquet --json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert found["guarantee"]["delta"] == 1e-9 and found["guarantee"]["epsilon"] <= 50
+    notes = " ".join(found["notes"])
+    assert "1e-09 is used" in notes and "age (integer), city (text)" in notes
+    made = pd.read_parquet("made.parquet")
+    assert str(made["age"].dtype) == "Int64" and set(made["city"].dropna()) == {"Rome", "Oslo"}
+
+
+@pytest.mark.parametrize(("more", "delta"), [("--public-size 800", 1e-3), ("--delta 1e-5", 1e-5)])
+def test_a_declared_size_or_delta_is_used(says, more, delta):
+    line = "synthesize people.csv --type age=number --epsilon 50 --domain people.toml --out made.csv --json"
+    code, out, err = says(f"{line} {more}")
+    assert code == 0, err
+    assert json.loads(out)["guarantee"]["delta"] == delta and "is used" not in out
+
+
+def test_a_declaration_that_needs_a_type_says_which_option_declares_it(says):
+    code, _, err = says("synthesize people.csv --epsilon 50 --domain people.toml --out made.csv")
+    assert code == 2 and "declare the type: --type age=number" in " ".join(err.split())
+
+
+def test_declared_types_are_not_bought(says):
+    code, out, err = says(f"{LINE} --type city=text --type who=text")
+    assert code == 0, err
+    assert "types of these columns" not in out and "No delta" not in out
 
 
 def test_a_holdout_gives_scores_errors_and_a_page(says):

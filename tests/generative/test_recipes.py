@@ -14,6 +14,12 @@ def test_every_method_has_settings_for_small_and_large_data(name):
     assert callable(large.fit)
 
 
+def test_few_images_have_few_teachers():
+    sizes = (60_000, 1250, 400, 4)
+    found = [image_method("pate-cgan", public_size=size, gpu=False).teachers for size in sizes]
+    assert found == [250, 250, 80, 1]
+
+
 def test_a_method_that_there_is_not_is_told():
     with pytest.raises(InvalidParameterError, match="Use one of"):
         image_method("vae", public_size=10, gpu=False)

@@ -54,6 +54,27 @@ def test_all_columns_but_the_unit_are_bought_by_default(tmp_path):
     assert abs(shares["True"] - 0.25) < 0.05
 
 
+def test_the_types_of_a_csv_file_are_bought_unless_they_are_declared(tmp_path):
+    rows = [
+        f"{place // 2},{place % 50},{place % 7 / 2},{'Rome' if place % 3 else 'Oslo'}" for place in range(900)
+    ]
+    (tmp_path / "people.csv").write_text("\n".join(["person,age,size,city", *rows, "7,a word,,\n"]))
+    data = sf.open(
+        "people",
+        tmp_path / "people.csv",
+        types={"size": "text"},
+        privacy_unit="person",
+        contribution_bound=2,
+        budget=sf.Budget(epsilon=200, delta=1e-5),
+        ledger=tmp_path / "ledger.db",
+    )
+    made = data.synthesize(epsilon=100.0, method=QUICK, progress=False).domain.columns
+    assert list(made) == ["age", "size", "city"] and len(data.account.releases()) == 1
+    assert isinstance(made["age"], Number) and made["age"].whole
+    assert isinstance(made["size"], Category) and "0.5" in made["size"].values
+    assert made["city"] == Category(values=("Oslo", "Rome"))
+
+
 def test_a_unit_costs_as_many_rows_as_it_may_have(tmp_path):
     """With twice the rows of a unit, the same noise in counts costs more: the claim must know the bound."""
     seen = []

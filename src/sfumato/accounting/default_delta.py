@@ -6,16 +6,21 @@ number of units is noted (`delta_note`).
 
 Guarantee  `default_delta(public_size)` is the largest power of ten below one over the number of units. It is
            never derived from data: without a public size there is no default, and the caller must pass a
-           delta.
+           delta. One command has to go on without either: it uses `DELTA_OF_ANY_SIZE`, which is below one
+           over the number of units of all data of less than a billion units, and says so.
 Unit       The number of units must be public. A delta near 1 / size would allow a mechanism that publishes
            one unit at random, so size times the default is always below 1.
 Not here   The delta of an account: a run that is charged to an account uses that account's delta.
 """
 
+from typing import Final
+
 from sfumato import _check
 from sfumato.errors import InvalidParameterError
 
-__all__ = ["default_delta", "delta_note", "delta_or_default"]
+__all__ = ["DELTA_OF_ANY_SIZE", "default_delta", "delta_note", "delta_or_default"]
+
+DELTA_OF_ANY_SIZE: Final = 1e-9
 
 _LARGE = 1e-3  # if the number of units is not known: data of fewer than a thousand units is rare
 

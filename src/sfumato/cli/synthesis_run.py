@@ -38,6 +38,7 @@ __all__ = ["run"]
 
 NAMED = ("digits", "mnist", "fashion-mnist", "cifar10")
 _METHOD, _COUNT, _SHOWN = "dp-cgan", 10_000, 10
+_BEGINS = "diffusion"  # the method that may begin with public images
 _GRID = "grid.svg"
 _WRITTEN = (GENERATOR, "generator.pt", IMAGES, _GRID, "settings.json", "progress", "training")
 Read = TypeVar("Read")
@@ -96,6 +97,8 @@ def _require(settings: SynthesisSettings) -> None:
             _check.count(**{name: getattr(settings, name)})
     if settings.method is not None and settings.method not in METHODS:
         raise InvalidParameterError(f"unknown method {settings.method!r}. Use one of: {', '.join(METHODS)}.")
+    if settings.public is not None and settings.method != _BEGINS:
+        raise InvalidParameterError(f"--public is for --method {_BEGINS}, which begins with public images.")
 
 
 def _named(settings: SynthesisSettings) -> _Images:
@@ -142,6 +145,22 @@ def _own(settings: SynthesisSettings) -> _Images:
     )
 
 
+def _public(settings: SynthesisSettings) -> Any:
+    """Return the public images to begin with, if there are any; a file or a folder has labels, too."""
+    place = settings.public
+    if place in NAMED:  # its classes are others, so images alone are taken
+        from sfumato.datasets import load
+
+        found = load(place)
+        return ImageRows.of(found, classes=None, public_size=1, conditional=False).images
+    if place is None:
+        return None
+    names = ("label", "classes", "image_size")
+    given = {name: getattr(settings, name) for name in names}
+    own = _read(place, lambda: open_own(TrainSettings(data=place, public_size=1, **given)))
+    return _read(place, lambda: read_images(own.rows))
+
+
 def _read(place: str | None, read: Callable[[], Read]) -> Read:
     try:
         return read()
@@ -181,6 +200,7 @@ def _terms(
         "delta": settings.delta,
         "classes": data.classes,
         "public_size": data.public_size,
+        "public": _public(settings),
         "account": account,
         "purpose": None if account is None else settings.purpose or f"synthetic images of {data.name}",
         "folder": settings.out,
@@ -205,6 +225,7 @@ def _require_places(settings: SynthesisSettings, *, resume: bool) -> None:
         {
             "the private data": settings.data if settings.is_own else None,
             "the data of --evaluation": settings.evaluation,
+            "the images of --public": settings.public,
             "the ledger": settings.ledger,
         },
     )

@@ -27,8 +27,8 @@ class SynthesisSettings:
     )
     epsilon: float | None = flag("The epsilon of everything that is generated.")
     delta: float | None = flag(
-        "The delta of the guarantee. Default: that of the account, else of a named set the largest power of "
-        "ten below 1 / size."
+        "The delta of the guarantee. Default: that of the account, else the largest power of ten below 1 / "
+        "public size; of a table without --public-size 1e-9."
     )
     out: str | None = flag(
         "Of images: a folder for them and the generator. Of a table: a .parquet or .csv file."
@@ -40,7 +40,9 @@ class SynthesisSettings:
         "Of a table: a TOML file that declares its columns. Default: a share of epsilon buys them."
     )
     target: str | None = flag("Of a table: the column that matters most, which classifiers predict.")
-    type: list[str] | None = flag("Of a CSV file: a column's type, as age=number; repeat.")  # noqa: RUF009
+    type: list[str] | None = flag(  # noqa: RUF009
+        "Of a CSV file: a column's type, as age=number; repeat. Default: a share of epsilon buys it."
+    )
     privacy_unit: str | None = flag(
         "Of a table: the column that names the owner of each row. Default: each row is a unit."
     )
@@ -53,6 +55,14 @@ class SynthesisSettings:
     )
     evaluation: str | None = flag(
         "Of your own file: another one of rows that are NOT protected, to evaluate with."
+    )
+    public: str | None = flag(
+        "With --method diffusion: images that are NOT protected, to learn from first: an .npz file, a "
+        "folder, or a named set.",
+        "digits",
+        "mnist",
+        "fashion-mnist",
+        "cifar10",
     )
     device: str | None = flag("Where to train, such as cuda. Default: a GPU if there is one.", "cpu", "cuda")
     audit: int | None = flag("Let this many canaries audit DP-SGD, where the method uses it.")

@@ -13,6 +13,8 @@ Columns are declared in a TOML file, or their values are bought with a share of 
     [income]
     unknown = "number"
 
+Of a CSV file without declarations the types of columns are bought, too: "any" instead of "number".
+
 Guarantee  The evaluation reads synthetic rows, and those of the holdout, which are not protected.
 Failure    Settings, files, the account and the places that are written to are checked before the charge. A
            holdout in which classifiers find nothing to predict leaves the other figures. The generator is
@@ -24,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from sfumato import _check, _files
-from sfumato.accounting.default_delta import delta_note
+from sfumato.accounting.default_delta import DELTA_OF_ANY_SIZE, default_delta, delta_note
 from sfumato.cli.column_types import column_types
 from sfumato.cli.paid_generator import AfterPaymentError, after_payment, require_count
 from sfumato.cli.places import account_at, begin_page, require_apart
@@ -32,8 +34,8 @@ from sfumato.cli.show import show_facts, show_text, waiting
 from sfumato.cli.synthesis_settings import SynthesisSettings
 from sfumato.errors import InvalidParameterError
 from sfumato.generative.evaluation import Evaluation, EvaluationSettings, evaluate, evaluation_report
-from sfumato.generative.tables.bought_domain import Column, UnknownCategory, UnknownNumber
-from sfumato.generative.tables.domain import Category, Number
+from sfumato.generative.tables.bought_domain import Column, UnknownCategory, UnknownColumn, UnknownNumber
+from sfumato.generative.tables.domain import Category, Field, Number
 from sfumato.generative.tables.noisy_marginals import NoisyMarginals
 from sfumato.generative.tables.table_generator import TableGenerator
 from sfumato.ledger import Account
@@ -47,7 +49,7 @@ from sfumato.testing import seeded
 
 __all__ = ["run"]
 
-_IMAGES_ONLY = ("method", "label", "classes", "image_size", "public_size", "device", "audit")
+_IMAGES_ONLY = ("method", "label", "classes", "image_size", "public", "device", "audit")
 _WRITTEN = (".parquet", ".csv")
 
 
@@ -77,7 +79,8 @@ def run(settings: SynthesisSettings, *, as_json: bool) -> None:
                 found = _evaluated(settings, made, rows, holdout)
         if found is not None and settings.report is not None:
             write_report(settings.report, _page(settings, made, found, account))
-    _show(settings, made, len(rows), account, found, as_json=as_json)
+    notes = _notes(settings, columns, made, account)
+    _show(settings, made, len(rows), account, found, notes=notes, as_json=as_json)
 
 
 def _saved(settings: SynthesisSettings, made: TableGenerator) -> Path:
@@ -113,6 +116,8 @@ def _require(settings: SynthesisSettings) -> None:
         raise InvalidParameterError("pass how private everything that is generated must be: --epsilon.")
     _check.positive(epsilon=settings.epsilon)
     require_count(settings.count)
+    if settings.public_size is not None:
+        _check.count(public_size=settings.public_size)
     if settings.contribution_bound is not None:
         _check.count(contribution_bound=settings.contribution_bound)
     if settings.contribution_bound is not None and settings.privacy_unit is None:
@@ -155,13 +160,13 @@ def _declared(place: str) -> dict[str, Column]:
 
 
 def _column(name: str, settings: Any) -> Column:
-    kinds = {"number": UnknownNumber, "category": UnknownCategory}
+    kinds = {"number": UnknownNumber, "category": UnknownCategory, "any": UnknownColumn}
     if not isinstance(settings, dict):
         raise InvalidParameterError(f"column {name!r} must be a table of settings, as [{name}] begins one.")
     known: dict[str, Any] = dict(settings)  # pyright: ignore[reportUnknownArgumentType] - of a file
     unknown = known.pop("unknown", None)
     if unknown is not None and unknown not in kinds:
-        raise InvalidParameterError(f"column {name!r}: unknown must be 'number' or 'category'.")
+        raise InvalidParameterError(f"column {name!r}: unknown must be 'number', 'category' or 'any'.")
     kind: Any = kinds[unknown] if unknown is not None else Category if "values" in known else Number
     takes: tuple[str, ...] = tuple(kind.__dataclass_fields__)
     odd = [key for key in known if key not in takes]
@@ -173,8 +178,8 @@ def _column(name: str, settings: Any) -> Column:
         return kind(**known)
     except TypeError:
         raise InvalidParameterError(
-            f"column {name!r} needs values = [...], or lower, upper and bins, or unknown = 'number' or "
-            "'category'."
+            f"column {name!r} needs values = [...], or lower, upper and bins, or unknown = 'number', "
+            "'category' or 'any'."
         ) from None
 
 
@@ -229,23 +234,52 @@ def _page(
 def _fitted(
     settings: SynthesisSettings, table: PrivateTable, columns: dict[str, Column], account: Account | None
 ) -> TableGenerator:
-    delta = account.budget.delta if settings.delta is None and account is not None else settings.delta
-    if delta is None:
-        raise InvalidParameterError(
-            "pass --delta, the chance that the guarantee fails: less than 1 over the number of owners."
-        )
     assert settings.epsilon is not None
     return NoisyMarginals(target=settings.target).fit(
         synthetic_rows(table, columns),
         domain=columns,
         epsilon=settings.epsilon,
-        delta=delta,
+        delta=_delta(settings, account),
         account=account,
         purpose=None if account is None else settings.purpose or "synthetic rows",
         rows_per_unit=table.contribution_bound,
         privacy_unit=table.privacy_unit,
         generator=None if settings.seed is None else seeded(settings.seed),
     )
+
+
+def _delta(settings: SynthesisSettings, account: Account | None) -> float:
+    """Return the delta: the given one, that of the account, or one that public facts alone decide."""
+    if settings.delta is not None:
+        return settings.delta
+    if account is not None:
+        return account.budget.delta
+    return DELTA_OF_ANY_SIZE if settings.public_size is None else default_delta(settings.public_size)
+
+
+def _notes(
+    settings: SynthesisSettings, columns: dict[str, Column], made: TableGenerator, account: Account | None
+) -> list[str]:
+    """Return what was decided for the user, from public facts and from what was released."""
+    found: list[str] = []
+    if settings.delta is None and settings.public_size is None and account is None:
+        found.append(
+            f"No delta was given: {DELTA_OF_ANY_SIZE:g} is used. It is below one over the number of owners "
+            "in any table of less than a billion. With --public-size, a number of owners that may be known, "
+            "or with --delta there is less noise."
+        )
+    bought = [name for name, column in columns.items() if isinstance(column, UnknownColumn)]
+    if bought:
+        types = ", ".join(f"{name} ({_type_of(made.domain.columns[name])})" for name in bought)
+        found.append(
+            f"The types of these columns were not declared, so a part of epsilon bought them: {types}. A "
+            "wrong type, and values that the noise hides, are cured by --type or, better, by --domain."
+        )
+    return found
+
+
+def _type_of(released: Field) -> str:
+    return "text" if isinstance(released, Category) else "integer" if released.whole else "number"
 
 
 def _show(
@@ -255,6 +289,7 @@ def _show(
     account: Account | None,
     found: Evaluation | None,
     *,
+    notes: list[str],
     as_json: bool,
 ) -> None:
     facts: dict[str, Any] = {
@@ -268,9 +303,9 @@ def _show(
         "report": settings.report,
     }
     if as_json:
-        said = record_note(account), delta_note(made.guarantee.delta)
         more: dict[str, Any] = {"settings": settings.given(), "statement": made.statement()}
         more["evaluation"] = None if found is None else found.to_dict()
+        said = record_note(account), delta_note(made.guarantee.delta, settings.public_size), *notes
         show_facts("", facts | more | {"notes": [note for note in said if note is not None]}, as_json=True)
         return
     show_facts(
@@ -281,3 +316,5 @@ def _show(
     if found is not None:
         show_text(f"\n{found}")
     show_text(f"\n{made.statement()}")
+    for note in notes:
+        show_text(f"\n{note}")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sfumato.generative.images.diffusion import Diffusion
     from sfumato.generative.images.kernel_mean import KernelMean
     from sfumato.generative.images.mixtures import NoisyMixtures
-    from sfumato.generative.tables.bought_domain import UnknownCategory, UnknownNumber
+    from sfumato.generative.tables.bought_domain import UnknownCategory, UnknownColumn, UnknownNumber
     from sfumato.generative.tables.domain import Category, Domain, Number, UnknownDomainError
     from sfumato.generative.tables.noisy_marginals import NoisyMarginals
     from sfumato.generative.tables.private_table import DeferredTable
@@ -43,6 +43,7 @@ __all__ = [
     "StepRule",
     "TableGenerator",
     "UnknownCategory",
+    "UnknownColumn",
     "UnknownDomainError",
     "UnknownNumber",
 ]
@@ -65,6 +66,7 @@ _HOMES = {
     "StepRule": "adversarial.game",
     "TableGenerator": "tables.table_generator",
     "UnknownCategory": "tables.bought_domain",
+    "UnknownColumn": "tables.bought_domain",
     "UnknownDomainError": "tables.domain",
     "UnknownNumber": "tables.bought_domain",
 }

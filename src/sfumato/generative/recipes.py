@@ -6,6 +6,7 @@ private data of a user was involved, but figures for these two sets are a little
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final, Protocol, Unpack
 
 from sfumato.errors import InvalidParameterError
@@ -21,6 +22,7 @@ from sfumato.generative.images.mixtures import NoisyMixtures
 __all__ = ["METHODS", "ImageMethod", "image_method"]
 
 _FEW: Final = 10_000  # images, below which small settings are used
+_EACH: Final = 5  # images of a teacher, at least: with fewer images there are fewer teachers
 
 
 class ImageMethod(Protocol):
@@ -40,8 +42,14 @@ class ImageMethod(Protocol):
 
 
 def _small_gan(kind: type[DPGAN]) -> DPGAN:
+    """Return a GAN for few images: its generator is slow and waits, or else its images are nearly alike."""
     return kind(
-        width=16, steps=600, expected_batch_size=256, generator_steps=StepRule(least=1), ema_decay=0.99
+        width=16,
+        steps=1500,
+        expected_batch_size=512,
+        generator_steps=StepRule(least=3, most=20, told_apart=0.6),
+        generator_learning_rate=3e-4,
+        ema_decay=0.99,
     )
 
 
@@ -87,4 +95,7 @@ def image_method(name: str, *, public_size: int, gpu: bool) -> ImageMethod:
     if name not in _MADE:
         raise InvalidParameterError(f"unknown method {name!r}. Use one of: {', '.join(METHODS)}.")
     large, small = _MADE[name]
-    return large() if gpu and public_size >= _FEW else small()
+    made = large() if gpu and public_size >= _FEW else small()
+    if isinstance(made, PateCGAN):
+        return replace(made, teachers=min(made.teachers, max(1, public_size // _EACH)))
+    return made

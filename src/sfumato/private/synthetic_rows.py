@@ -13,7 +13,7 @@ Failure    An error while rows are read quotes nothing that was read. The charge
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from sfumato.errors import InvalidParameterError, QueryFailedError
+from sfumato.errors import ColumnTypeError, InvalidParameterError, QueryFailedError
 from sfumato.statistics.columns.table_columns import column
 from sfumato.statistics.sources.schema import plain_type
 from sfumato.statistics.sources.tables import PrivateTable
@@ -48,8 +48,9 @@ def synthesize(
     Args:
         domain: The declaration of each column to synthesize: `Category`, `Number`, or `UnknownCategory` and
             `UnknownNumber`, whose values are bought with a share of epsilon. Default: all columns are bought,
-            by their types, but the one of the unit. For a pandas frame these types must be declared when it
-            is opened: one value may change those of pandas.
+            by their types, but the one of the unit. Types of a CSV file that were not declared are bought,
+            too. For a pandas frame they must be declared when it is opened: one value may change those of
+            pandas.
         epsilon: The privacy budget of the generator.
         delta: The delta of the guarantee. Default: that of the account.
         method: The settings of the synthesizer. Default: `NoisyMarginals()`.
@@ -89,6 +90,8 @@ def synthesize(
 def bought_columns(table: PrivateTable) -> dict[str, Any]:
     """Return a declaration for each column of a table but its unit, by the schema: all values are bought.
 
+    A CSV file has no schema: the type of a column is bought, too, unless it was declared.
+
     Args:
         table: The private table.
 
@@ -99,7 +102,7 @@ def bought_columns(table: PrivateTable) -> dict[str, Any]:
         InvalidParameterError: If a column has a type that cannot be synthesized, or one that a single value
             may change.
     """
-    from sfumato.generative.tables.bought_domain import UnknownCategory, UnknownNumber
+    from sfumato.generative.tables.bought_domain import UnknownCategory, UnknownColumn, UnknownNumber
 
     untyped = [name for name in table.schema if name in table.owned.typed_by_values - {table.owned.unit}]
     if untyped:
@@ -113,7 +116,9 @@ def bought_columns(table: PrivateTable) -> dict[str, Any]:
         if name == table.owned.unit:
             continue
         kind = _type_of(table, name)
-        if kind in ("number", "integer"):
+        if kind == "text" and name in table.owned.untyped:
+            found[name] = UnknownColumn()
+        elif kind in ("number", "integer"):
             found[name] = UnknownNumber(whole=kind == "integer")
         else:
             found[name] = UnknownCategory()
@@ -141,10 +146,11 @@ def _require_fit(name: str, kind: str, declared: Any) -> None:
     if kind != "text" and isinstance(declared, Category) and any(isinstance(v, str) for v in declared.values):
         problem = f"is of type {kind}, but is declared with values that are texts"
     if problem is not None:
-        raise InvalidParameterError(
-            f"column {name!r} {problem}. Change the declaration, or declare the type when you open the data: "
-            f"types={{{name!r}: {'text' if kind != 'text' else 'number'!r}}}."
-        )
+        wanted = "text" if kind != "text" else "number"
+        begins = f"column {name!r} {problem}. Change the declaration, or declare the type"
+        error = ColumnTypeError(f"{begins} when you open the data: types={{{name!r}: {wanted!r}}}.")
+        error.in_options = f"{begins}: --type {name}={wanted}."
+        raise error
 
 
 def synthetic_rows(table: PrivateTable, columns: Mapping[str, Any]) -> "DeferredTable":

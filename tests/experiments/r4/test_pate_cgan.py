@@ -8,7 +8,7 @@ QUICK = Scale(quick=True, device="cpu")
 
 
 def _rows(as_described, started):
-    accuracies = {"pate-r4": as_described, "pate-10": started, "pate-best": 0.8}
+    accuracies = {"pate-r4": as_described, "pate-10": started, "pate-250": 0.8}
     found = {"epsilon": 8.6, "delta": 1e-5, "relation": "add-remove", "distance": 2.0, "queries": 3}
     return [
         {**case, **found, "accuracy": accuracies[case["generator"]], "pictures": ["0f", "f0"]}

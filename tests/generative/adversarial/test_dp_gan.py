@@ -53,6 +53,59 @@ def test_a_wasserstein_discriminator_has_bounded_weights(stripes, monkeypatch):
     assert max(float(p.detach().abs().max()) for p in kept[0].parameters()) <= 0.02 + 1e-9
 
 
+PAPER = {"learning_rate": 5e-5, "generator_learning_rate": 5e-5}  # Arjovsky et al. 2017, Algorithm 1
+
+
+@pytest.mark.parametrize(("loss", "rates"), [("wasserstein", 10.0), ("logistic", 1.0)])
+def test_the_first_step_of_both_sides_is_that_of_the_stated_optimizer(stripes, monkeypatch, loss, rates):
+    """RMSProp divides a first gradient g by sqrt(0.01 g^2): ten rates. Adam divides by |g|: one rate."""
+    moved = _first_moves(stripes, monkeypatch, loss=loss, weight_bound=1e3, **PAPER)
+    for side in ("discriminator", "generator"):
+        largest = max(float(change.abs().max()) for change in moved[side])
+        assert largest == pytest.approx(rates * 5e-5, rel=0.02), side
+
+
+def test_weights_are_clipped_at_the_bound_of_the_paper_after_each_step_and_not_before(stripes, monkeypatch):
+    bounds = []
+    original = dp_gan._bound_weights
+
+    def watched(optimizer, bound):
+        weights = [p for group in optimizer.param_groups for p in group["params"]]
+        before = max(float(p.detach().abs().max()) for p in weights)
+        original(optimizer, bound)
+        bounds.append((before, max(float(p.detach().abs().max()) for p in weights)))
+
+    monkeypatch.setattr(dp_gan, "_bound_weights", watched)
+    method = DPGAN(loss="wasserstein", weight_bound=0.01, **PAPER, **SMALL)
+    method.fit(stripes[0], public_size=400, epsilon=1.0, delta=1e-5, progress=False)
+    assert len(bounds) == SMALL["steps"] and all(after == pytest.approx(0.01) for _, after in bounds)
+    assert bounds[0][0] > 0.011  # the first weights were beyond the bound: without clipping they stay there
+
+
+def _first_moves(stripes, monkeypatch, **settings):
+    """Return how far each weight of both sides moves in a run of one step."""
+    kept, made = [], []
+    original, game = dp_gan.discriminator_for, dp_gan.Game
+
+    def discriminator(*arguments, **more):
+        kept.append(original(*arguments, **more))
+        made.append(("discriminator", kept[-1], [p.detach().clone() for p in kept[-1].parameters()]))
+        return kept[-1]
+
+    def started(generator, **more):
+        made.append(("generator", generator, [p.detach().clone() for p in generator.parameters()]))
+        return game(generator, **{**more, "ema_decay": 1e-9})  # draws with the last weights
+
+    monkeypatch.setattr(dp_gan, "discriminator_for", discriminator)
+    monkeypatch.setattr(dp_gan, "Game", started)
+    method = DPGAN(**{**SMALL, "steps": 1, **settings})
+    method.fit(stripes[0], public_size=400, epsilon=1.0, delta=1e-5, progress=False)
+    return {
+        side: [p.detach() - first for p, first in zip(module.parameters(), before, strict=True)]
+        for side, module, before in made
+    }
+
+
 def test_a_fit_is_one_charge_of_the_stated_price(stripes, account):
     made = DPCGAN(**SMALL).fit(stripes, epsilon=2.0, account=account, purpose="look", **TERMS)
     assert len(account.releases()) == 1 and 1.9 < made.epsilon <= 2.0

@@ -108,9 +108,10 @@ def test_refusals_cost_nothing(stripes, account):
         (stripes, {"epsilon": 1.0, "audit": 1}),
         (stripes, {"epsilon": 1.0, "resume": True}),
         (stripes, {"epsilon": 1.0, "public": stripes}),
+        (stripes, {"epsilon": 5.0, "public_size": 19}),  # one below the number of teachers
     ):
         with pytest.raises(InvalidParameterError):
-            PateCGAN(**SMALL).fit(data, **terms, **wrong)
+            PateCGAN(**SMALL).fit(data, **{**terms, **wrong})
     assert account.releases() == []
 
 

@@ -2,6 +2,7 @@
 """Private images: shapes and public numbers are checked, values never raise."""
 
 from dataclasses import replace
+from decimal import Decimal
 
 import numpy as np
 import pandas as pd
@@ -131,3 +132,64 @@ def test_public_images_have_the_private_shape():
     for wrong in (torch.ones(3, 1, 5, 5), torch.ones(0, 1, 4, 4)):
         with pytest.raises(InvalidParameterError, match="public images"):
             public_images(wrong, rows)
+
+
+NO_PIXELS = [
+    None,
+    "a",
+    b"b",
+    2 + 1j,
+    np.complex128(1 + 2j),
+    [1],
+    {},
+    10**400,
+    np.array([1, 2]),
+    Decimal("sNaN"),
+]
+
+
+@pytest.mark.parametrize("pixel", NO_PIXELS)
+def test_a_pixel_that_changes_the_type_of_an_array_changes_itself_only(pixel, recwarn):
+    images = np.full((3, 1, 2, 2), 0.5, dtype=object)
+    images[1, 0, 0, 0] = pixel
+    found = ImageRows.of((images, [0, 1, 0]), **PUBLIC).images
+    assert found[1, 0, 0, 0] in (0, 1)
+    found[1, 0, 0, 0] = 0.5
+    assert bool((found == 0.5).all()) and not recwarn.list
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        np.full((2, 2), None),
+        np.full((2, 2), "a"),
+        np.full((2, 2), 1j),
+        np.full((2, 2), np.longdouble("1e4000")),
+        [[0.0, None], [0.0, 0.0]],
+        torch.full((2, 2), torch.nan, requires_grad=True),
+        torch.zeros(2, 2).to_sparse(),
+    ],
+)
+def test_one_image_of_a_list_that_is_no_numbers_changes_itself_only(image, recwarn):
+    half = np.full((2, 2), 0.5, dtype=np.float32)
+    rows = ImageRows.of(([half, image, half], [0, 1, 0]), **PUBLIC)
+    assert rows.images.shape == (3, 1, 2, 2) and bool((rows.images[[0, 2]] == 0.5).all())
+    assert rows.images[1].min() == rows.images[1].max() and not rows.images.requires_grad
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize(
+    "label", [np.complex128(1 + 2j), np.array([1, 2]), b"1", np.longdouble("1e4000"), {}]
+)
+def test_a_label_of_any_kind_gives_no_warning(label, recwarn):
+    rows = ImageRows.of((torch.zeros(3, 1, 2, 2), [1, label, 0]), **PUBLIC)
+    assert rows.labels.tolist() == [1, 0] and not recwarn.list
+
+
+@pytest.mark.parametrize(
+    "images",
+    [[None] * 3, ["a"] * 3, [[[0.0, 1.0], [1.0]]] * 3, np.zeros((3, 1, 0, 2)), np.zeros(3), [[], [], []]],
+)
+def test_what_has_not_the_shape_of_images_is_refused_by_name(images):
+    with pytest.raises(InvalidParameterError, match="shape"):
+        ImageRows.of((images, [0, 1, 0]), **PUBLIC)

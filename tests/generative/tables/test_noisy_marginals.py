@@ -16,7 +16,7 @@ from sfumato.audit.mechanisms.payment_order import check_paid_first, check_stays
 from sfumato.audit.mechanisms.replay import replay
 from sfumato.errors import BudgetExceededError, InvalidParameterError, RelationMismatchError
 from sfumato.generative.tables import adaptive_rounds
-from sfumato.generative.tables.bought_domain import UnknownCategory, UnknownNumber
+from sfumato.generative.tables.bought_domain import UnknownCategory, UnknownColumn, UnknownNumber
 from sfumato.generative.tables.domain import Category, Domain, Number, UnknownDomainError
 from sfumato.generative.tables.noisy_marginals import NoisyMarginals
 from sfumato.generative.tables.private_table import DeferredTable, PrivateRows
@@ -183,6 +183,7 @@ EVERY_KIND = {
     "number": Number(lower=0, upper=9, bins=3),
     "bought": UnknownCategory(),
     "bounded": UnknownNumber(),
+    "anything": UnknownColumn(),
 }
 
 
@@ -370,3 +371,13 @@ def test_an_unknown_domain_names_its_column():
 def test_wrong_settings_are_refused(changes):
     with pytest.raises(InvalidParameterError):
         NoisyMarginals(**changes)
+
+
+@pytest.mark.parametrize(("unknown", "share"), [(1, 0.1), (6, 0.2), (40, 0.4)])
+def test_more_unknown_columns_take_a_larger_share_and_the_price_is_the_same(unknown, share):
+    domain = {f"c{number}": UnknownCategory() for number in range(unknown)}
+    claim = NoisyMarginals().claim(domain, epsilon=2.0, delta=1e-6)
+    assert (
+        claim.purchase == NoisyMarginals(domain_share=share).claim(domain, epsilon=2.0, delta=1e-6).purchase
+    )
+    assert 1.99 < price(claim.event(), delta=1e-6).epsilon <= 2.0

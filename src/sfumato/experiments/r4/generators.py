@@ -72,7 +72,7 @@ SETTINGS: Final = {
     "dp-gan-r4": Setting(
         data="mnist", method="dp-gan", epsilon=9.6, settings={"architecture": "dense", "loss": "wasserstein"}
     ),
-    "pate-best": Setting(data="mnist", method="pate-cgan", epsilon=10.0, settings={"teachers": 250}),
+    "pate-250": Setting(data="mnist", method="pate-cgan", epsilon=10.0, settings={"teachers": 250}),
     "pate-10": Setting(data="mnist", method="pate-cgan", epsilon=10.0, settings={"teachers": 10}),
     "pate-r4": Setting(  # without what the class has beyond R4: three queries are all that it learns from
         data="mnist",

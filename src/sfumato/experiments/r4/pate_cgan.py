@@ -25,7 +25,7 @@ __all__ = ["EXPERIMENT"]
 NAMES: Final = {
     "pate-r4": "10 teachers, as in R4",
     "pate-10": "10 teachers, with a start",
-    "pate-best": "250 teachers, with a start",
+    "pate-250": "250 teachers, with a start",
 }
 
 
@@ -79,7 +79,7 @@ def _finding(rows: Sequence[Row]) -> Finding:
         f"from the images is right for {shown(found['pate-r4'], percent=True)}% of the test images. With a "
         f"start from noisy means, which leaves {_queries(rows, 'pate-10')}, it is "
         f"{shown(found['pate-10'], percent=True)}%, and with 250 teachers and "
-        f"{_queries(rows, 'pate-best')} queries {shown(found['pate-best'], percent=True)}%. The report "
+        f"{_queries(rows, 'pate-250')} queries {shown(found['pate-250'], percent=True)}%. The report "
         "states no epsilon.",
     )
 

@@ -9,8 +9,9 @@ Guarantee  The answers are those of one labeling job of `sfumato.pate`, planned 
            the noise and the number of queries, not on the votes. The means that the generator begins with
            are one Gaussian release. Both are one charge (`event`). Everything else is post-processing.
 Unit       One image; add-remove neighbors.
-Edge cases Teachers without images vote "fake", so that few images raise nothing. Classes of generated images
-           are drawn uniformly. Without answers the generator stays as it began, and the statement says so.
+Edge cases Teachers without images vote "fake", so that few images raise nothing. More teachers than
+           `public_size` are refused. Classes of generated images are drawn uniformly. Without answers the
+           generator stays as it began, and the statement says so.
 Failure    All of it is charged before an image is read, and an error after that leaves it spent.
 Source     R4 Algorithm 8 and Figure 5.2; Jordon, Yoon, van der Schaar 2019 (PATE-GAN). Confident-GNMax:
            Papernot et al. 2018, arXiv:1802.08908. Wrong classes as fakes: Reed et al. 2016, arXiv:1605.05396.
@@ -31,6 +32,7 @@ from sfumato.accounting import events
 from sfumato.accounting.events import DpEvent
 from sfumato.accounting.gaussian import stddev_for
 from sfumato.accounting.upstream import dp_event as dp
+from sfumato.errors import InvalidParameterError
 from sfumato.generative.adversarial.networks import NetworkSampler, check_architecture, discriminator_for
 from sfumato.generative.adversarial.paid_votes import PaidVotes
 from sfumato.generative.adversarial.student_game import Pace, StudentGame
@@ -159,6 +161,13 @@ class PateCGAN:
         """
         return events.compose(self._start_event(noise_multiplier), job.event())
 
+    def _require_teachers(self, public_size: int) -> None:
+        if public_size < self.teachers:
+            raise InvalidParameterError(
+                f"{self.teachers} teachers need at least as many images, but public_size is {public_size}. "
+                "Use fewer teachers; nothing was spent."
+            )
+
     def _start_event(self, noise_multiplier: float) -> DpEvent:
         if self.start is None or math.isinf(noise_multiplier):
             return dp.NoOpDpEvent()
@@ -185,6 +194,7 @@ class PateCGAN:
             data, classes=settings.classes, public_size=settings.public_size, conditional=True
         ).to(settings.where())
         check_architecture(self.architecture, rows.shape)
+        self._require_teachers(rows.public_size)
         delta = settings.delta_for(rows.public_size)
         noise, job = self.plan(epsilon=settings.budget, delta=delta)
         event = self.event(noise, job)

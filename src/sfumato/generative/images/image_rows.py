@@ -7,10 +7,14 @@ Guarantee  Shape, number of classes and `public_size` are public and checked. Va
 Unit       One image.
 """
 
+import math
 from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -115,26 +119,70 @@ def _classes(data: Any, classes: int | None) -> int:
 
 
 def _checked_images(images: Any) -> Tensor:
+    if isinstance(images, np.ndarray) and images.dtype == object and images.ndim == 1:
+        images = images.tolist()  # each of them an array of its own
     if isinstance(images, list | tuple):
-        shapes = {tuple(getattr(image, "shape", ())) for image in images}
-        if len(shapes) > 1:
+        given = [_tensor(image) for image in images]
+        if len({tuple(image.shape) for image in given}) > 1:
             raise InvalidParameterError(
                 "images must all have one shape, but these have several. Crop, pad or resize each of them "
                 "to one size first; and put labels beside the images in a tuple, (images, labels)."
             )
-        if not images:
+        if not given:
             raise InvalidParameterError(
                 "an empty list has no shape. Pass an array [0, channels, height, width]."
             )
-        images = torch.stack([_scaled(torch.as_tensor(image)) for image in images])  # each by its own type
-    known = torch.as_tensor(images)
+        images = torch.stack([_scaled(image) for image in given])  # each by its own type
+    known = _tensor(images)
     if known.dim() == 3:
         known = known[:, None]
-    if known.dim() != 4 or known.dtype.is_complex:
+    if known.dim() != 4 or 0 in known.shape[1:]:
         raise InvalidParameterError(
-            f"images must have the shape [rows, channels, height, width], but theirs has {known.dim()} axes."
+            "images must have the shape [rows, channels, height, width] and at least one pixel, but theirs "
+            f"is {list(known.shape)[1:]} without the rows."
         )
     return known
+
+
+def _tensor(values: Any) -> Tensor:
+    """Return pixels as a tensor of numbers. One that is a word or None makes all of them words or objects."""
+    if isinstance(values, Tensor):
+        known = values.detach().to_dense()
+    else:
+        array = _array(values)
+        known = torch.from_numpy(
+            np.require(array, requirements=["C", "W"]) if array.dtype.kind in "biuf" else _pixels(array)
+        )
+    return torch.where(known.imag == 0, known.real, 0.0) if known.is_complex() else known
+
+
+def _array(values: Any) -> npt.NDArray[Any]:
+    try:
+        array = np.asarray(values)
+    except Exception:  # lists of different lengths; the message may quote one
+        array = np.zeros(0)
+    if array.dtype == np.longdouble:  # which torch has not
+        with np.errstate(all="ignore"):
+            return array.astype(np.float64)
+    return array
+
+
+def _pixels(array: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """Return cells that may be anything as numbers, NaN for those that are none."""
+    return np.array([_real(cell) for cell in array.ravel().tolist()], dtype=np.float64).reshape(array.shape)
+
+
+def _real(cell: object) -> float:
+    """Return a number without an error or a warning that a value could cause; NaN for what is none."""
+    try:
+        plain: Any = cell.item() if hasattr(cell, "item") else cell  # type: ignore[attr-defined]
+        if isinstance(plain, complex):
+            return plain.real if plain.imag == 0 else math.nan
+        return float(plain) if isinstance(plain, int | float | str | Decimal | Fraction) else math.nan
+    except OverflowError:  # a whole number beyond float64
+        return math.inf
+    except Exception:  # whose message may quote it
+        return math.nan
 
 
 def _checked_labels(labels: Any, images: Tensor) -> Tensor:
@@ -155,12 +203,12 @@ def _numbers(labels: Any) -> Tensor:
     """Return labels as a tensor. One that is a word or None makes a whole column one of words or objects."""
     known = labels
     if not isinstance(labels, Tensor):
-        array = np.array(labels) if hasattr(labels, "dtype") else None
+        array = _array(labels) if hasattr(labels, "dtype") else None
         if array is not None and array.ndim != 1:
             raise InvalidParameterError(_ONE_EACH)
         if array is None or array.dtype.kind not in "biufc":
             return torch.tensor([_whole(label) for label in labels], dtype=torch.int64)
-        known = torch.as_tensor(array)
+        known = torch.from_numpy(np.require(array, requirements=["C", "W"]))
     if known.is_complex():
         return torch.where(known.imag == 0, known.real, -1.0)
     return known
@@ -168,10 +216,7 @@ def _numbers(labels: Any) -> Tensor:
 
 def _whole(label: object) -> int:
     """Return a class number, or -1 for what is none."""
-    try:
-        number = float(label)  # type: ignore[arg-type]
-    except Exception:  # whose message may quote it
-        return -1
+    number = _real(label)
     return int(number) if number.is_integer() and 0 <= number < 2**31 else -1
 
 

@@ -3,6 +3,7 @@
 
 Categories are found by the thresholded key discovery of `sfumato.statistics`: a category is listed if enough
 units have it. Bins of numbers follow a noisy histogram whose cells grow with the size (`bought_bins`).
+Whether a column holds the one or the other can be bought, too (`bought_kinds`).
 
 Guarantee  Everything is charged by events that were fixed before a row was read: `(epsilon, delta)` for all
            bought columns together, divided evenly. Categories and bins are outputs of these mechanisms, and
@@ -22,13 +23,16 @@ import numpy as np
 from sfumato import _check
 from sfumato.accounting.events import DpEvent, compose
 from sfumato.generative.tables.bought_bins import BinsQuestion
+from sfumato.generative.tables.bought_kinds import KindQuestion, UntypedQuestion
 from sfumato.generative.tables.cells import Cells, numbers_of, text_of
 from sfumato.generative.tables.domain import Category, Domain, Field, Number
 from sfumato.generative.tables.private_table import PrivateColumns
 from sfumato.mechanisms.random import Generator
 from sfumato.statistics.groups.key_discovery import KeyDiscovery
 
-__all__ = ["DomainPurchase", "UnknownCategory", "UnknownNumber"]
+__all__ = ["DomainPurchase", "UnknownCategory", "UnknownColumn", "UnknownNumber"]
+
+_KIND_SHARE = 0.25  # of the epsilon of a column of unknown type, for its type
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,8 +94,56 @@ class UnknownNumber:
         )
 
 
-Column = Field | UnknownCategory | UnknownNumber
-Question = KeyDiscovery | BinsQuestion
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UnknownColumn:
+    """A column of which not even the type is known: the release finds whether it holds numbers or categories.
+
+    A fourth of what the column costs is for that. Text among numbers becomes missing.
+
+    Args:
+        most: The most categories to keep, as of `UnknownCategory`.
+        bins: The most bins, as of `UnknownNumber`.
+
+    Raises:
+        InvalidParameterError: If a parameter is out of range.
+    """
+
+    most: int = 200
+    bins: int = 32
+
+    def __post_init__(self) -> None:
+        _check.count(most=self.most, bins=self.bins)
+
+    def question(self, name: str, *, epsilon: float, delta: float, rows_per_unit: int) -> UntypedQuestion:
+        """Return what is asked about the column.
+
+        Args:
+            name: The name of the column.
+            epsilon: The epsilon of everything that is asked.
+            delta: The delta of it.
+            rows_per_unit: The most rows of one unit.
+
+        Returns:
+            The questions.
+        """
+        rest = (1 - _KIND_SHARE) * epsilon
+        numbers, whole = (
+            UnknownNumber(bins=self.bins, whole=known).question(epsilon=rest, rows_per_unit=rows_per_unit)
+            for known in (False, True)
+        )
+        return UntypedQuestion(
+            kind=KindQuestion(epsilon=_KIND_SHARE * epsilon, rows_per_unit=rows_per_unit),
+            categories=KeyDiscovery(
+                columns=(name,), epsilon=rest, delta=delta, contribution_bound=rows_per_unit
+            ),
+            numbers=numbers,
+            whole=whole,
+        )
+
+
+_UNKNOWN = (UnknownCategory, UnknownColumn, UnknownNumber)
+Column = Field | UnknownCategory | UnknownColumn | UnknownNumber
+Question = KeyDiscovery | BinsQuestion | UntypedQuestion
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +171,7 @@ class DomainPurchase:
 
     def __post_init__(self) -> None:
         declared = {
-            name: Category(values=()) if isinstance(column, UnknownCategory | UnknownNumber) else column
+            name: Category(values=()) if isinstance(column, _UNKNOWN) else column
             for name, column in self.columns.items()
         }
         Domain(declared)  # checks names and kinds
@@ -128,11 +180,7 @@ class DomainPurchase:
     @property
     def unknown(self) -> tuple[str, ...]:
         """The names of the columns that are bought."""
-        return tuple(
-            name
-            for name, column in self.columns.items()
-            if isinstance(column, UnknownCategory | UnknownNumber)
-        )
+        return tuple(name for name, column in self.columns.items() if isinstance(column, _UNKNOWN))
 
     def questions(self) -> dict[str, Question]:
         """Return what is asked about each unknown column.
@@ -144,13 +192,11 @@ class DomainPurchase:
 
     def _question(self, name: str) -> Question:
         column, share = self.columns[name], self.epsilon / len(self.unknown)
+        delta, bound = self.delta / len(self.unknown), self.rows_per_unit
+        if isinstance(column, UnknownColumn):
+            return column.question(name, epsilon=share, delta=delta, rows_per_unit=bound)
         if isinstance(column, UnknownCategory):
-            return KeyDiscovery(
-                columns=(name,),
-                epsilon=share,
-                delta=self.delta / len(self.unknown),
-                contribution_bound=self.rows_per_unit,
-            )
+            return KeyDiscovery(columns=(name,), epsilon=share, delta=delta, contribution_bound=bound)
         assert isinstance(column, UnknownNumber)
         return column.question(epsilon=share, rows_per_unit=self.rows_per_unit)
 
@@ -177,6 +223,8 @@ class DomainPurchase:
         }
         for name, question in self.questions().items():
             cells = data.cells[name]
+            if isinstance(question, UntypedQuestion):
+                question = question.next(cells, generator=generator)
             if isinstance(question, KeyDiscovery):
                 found[name] = self._categories(name, question, cells, generator)
             else:
@@ -194,5 +242,5 @@ class DomainPurchase:
         counts = np.array([-(-counted[key] // bound) for key in keys], dtype=np.int64)
         kept = question.mechanism().release(counts, generator=generator) if keys else np.zeros(0, bool)
         column = self.columns[name]
-        most = column.most if isinstance(column, UnknownCategory) else 0
+        most = column.most if isinstance(column, UnknownCategory | UnknownColumn) else 0
         return Category(values=tuple(key for key, keep in zip(keys, kept, strict=True) if keep)[:most])

@@ -51,6 +51,7 @@ class OwnedRows:
     lines_left_out: bool = False  # in a CSV file, lines that are not rows are left out
     floats_may_be_whole: bool = False  # in a pandas frame, one missing value makes whole numbers floats
     typed_by_values: frozenset[str] = frozenset()  # columns whose types pandas chose by looking at the values
+    untyped: frozenset[str] = frozenset()  # columns of a CSV file whose type nobody declared: they are text
 
     @property
     def privacy_unit(self) -> str:

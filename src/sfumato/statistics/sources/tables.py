@@ -79,6 +79,7 @@ def private_table(
         lines_left_out=is_lines(source),
         floats_may_be_whole=is_pandas(source),
         typed_by_values=typed_by_values(source, types=known),
+        untyped=frozenset(expression.columns) - set(known) if is_lines(source) else frozenset(),
     )
     if unit is not None:
         _check_unit(owned, unit)
