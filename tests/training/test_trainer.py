@@ -38,6 +38,7 @@ from sfumato.training import (
     Scaling,
     ShuffledBatches,
     Trainer,
+    TrainingRun,
     TruncatedPoissonSampling,
     train,
 )
@@ -612,3 +613,26 @@ def test_the_json_holds_the_guarantee_the_event_and_the_history():
     shown = {"step", "epsilon", "learning_rate", "loss", "accuracy"}
     assert [set(row) for row in facts["history"]] == [shown, shown]
     assert math.isfinite(facts["history"][-1]["loss"])
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (
+            {"owners": Y, "contribution_bound": 2, "privacy_unit": "person"},
+            "At most 2 rows of one person count",
+        ),
+        (
+            {"privacy_unit": "person"},
+            "Each row was taken for another person; whether that is so was not checked.",
+        ),
+        ({}, None),
+    ],
+    ids=["owners", "declared", "rows"],
+)
+def test_the_statement_and_the_card_say_what_a_unit_has_of_rows(tmp_path, options, says):
+    run = fit((X, Y), run_of(), folder=tmp_path / "run", **options)
+    loaded = TrainingRun.load(tmp_path / "run")
+    for text in (run.statement(), run.card().to_markdown(), loaded.statement()):
+        assert says is None or says in text
+        assert says is not None or ("rows of one" not in text and "taken for another" not in text)

@@ -43,6 +43,7 @@ class TrainingRun:
         expected_batch_size: The public number that noisy sums were divided by.
         history: Metrics during the run.
         evaluated: Whether there was evaluation data.
+        rows_note: What must be said of the rows of one unit, if a unit is no row.
         stopped_after: How many steps were taken, if the run was stopped before its last one.
         denoised: What units contributed in place of gradients, and what was done to noisy ones, if anything.
         federation: What is said of clients, if units are clients and steps are rounds.
@@ -65,6 +66,7 @@ class TrainingRun:
     expected_batch_size: float
     history: tuple[Metrics, ...]
     evaluated: bool
+    rows_note: str | None = None
     stopped_after: int | None = None
     denoised: str | None = None
     federation: Federation | None = None
@@ -127,6 +129,7 @@ class TrainingRun:
             audit=None if audit is None else LoadedVerdict(audit, facts["audit_statement"]),
             federation=None if federation is None else Federation(**federation),
             stopped_after=facts.get("stopped_after"),  # files of earlier versions have none
+            rows_note=facts.get("rows_note"),
             **{name: facts[name] for name in same},
         )
 
@@ -231,6 +234,7 @@ class TrainingRun:
             *mechanism_words.told(
                 self.mechanism, unit=self.privacy_unit, divided_by=self.expected_batch_size, words=words
             ),
+            self.rows_note,
             self.denoised,
             None
             if self.stopped_after is None
@@ -273,6 +277,7 @@ class TrainingRun:
             "noise": [list(part) for part in self.mechanism.noise],
             "mechanism": plain_mechanism(self.mechanism),
             "evaluated": self.evaluated,
+            "rows_note": self.rows_note,
             "stopped_after": self.stopped_after,
             "denoised": self.denoised,
             "federation": None if self.federation is None else asdict(self.federation),

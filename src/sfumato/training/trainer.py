@@ -389,6 +389,7 @@ class Trainer:
             loop,
             price=self.mechanism.price(delta=self.delta),
             privacy_unit=self.privacy_unit,
+            rows_note=terms.rows_note(self.privacy_unit, self._contributions["contribution_bound"]),
             evaluated=self._reports.evaluated,
             audited=self._audited,
             generator=self._generator,

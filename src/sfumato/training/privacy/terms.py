@@ -9,7 +9,7 @@ from sfumato.errors import InvalidParameterError
 from sfumato.ledger.account import Account
 from sfumato.training import distributed
 
-__all__ = ["ROW_UNITS", "privacy_unit_of"]
+__all__ = ["ROW_UNITS", "privacy_unit_of", "rows_note"]
 
 ROW_UNITS = ("example", "row", "label")  # units that are one row each
 
@@ -30,3 +30,20 @@ def privacy_unit_of(given: str | None, account: Account | None, *, by_owner: boo
             f"owners=..., or privacy_unit={stated!r} if each row is another {stated}."
         )
     return stated
+
+
+def rows_note(unit: str, contribution_bound: int | None) -> str | None:
+    """Return what a reader must know of the rows of one unit; None if a unit is a row.
+
+    >>> rows_note("person", 4)
+    'At most 4 rows of one person count in a step.'
+    >>> rows_note("person", None)
+    'Each row was taken for another person; whether that is so was not checked.'
+    """
+    if contribution_bound is not None:
+        rows = "row" if contribution_bound == 1 else "rows"
+        count = "counts" if contribution_bound == 1 else "count"
+        return f"At most {contribution_bound} {rows} of one {unit} {count} in a step."
+    if unit in ROW_UNITS:
+        return None
+    return f"Each row was taken for another {unit}; whether that is so was not checked."

@@ -28,6 +28,7 @@ def finished_run(
     *,
     price: Price,
     privacy_unit: str,
+    rows_note: str | None,
     evaluated: bool,
     audited: AuditedRun | None,
     generator: Generator | None,
@@ -42,6 +43,7 @@ def finished_run(
         mechanism=loop.mechanism,
         price=price,
         privacy_unit=privacy_unit,
+        rows_note=rows_note if loop.contributor is None else None,  # the units of a federation are no rows
         expected_batch_size=loop.private.expected_batch_size,
         history=tuple(first(lambda: loop.history)),
         evaluated=evaluated,

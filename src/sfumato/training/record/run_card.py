@@ -62,8 +62,7 @@ def _mechanism(run: "TrainingRun") -> Iterator[str]:
     yield from mechanism_words.told(
         run.mechanism, unit=run.privacy_unit, divided_by=run.expected_batch_size, words=run.words
     )
-    if run.denoised is not None:
-        yield run.denoised
+    yield from (note for note in (run.rows_note, run.denoised) if note is not None)
 
 
 def _numerics(run: "TrainingRun") -> tuple[str, ...]:
