@@ -11,16 +11,21 @@ from sfumato.estimators.pricing import cost
 from sfumato.estimators.row_steps import Binarizer, Normalizer
 from sfumato.estimators.search import Search
 from sfumato.estimators.theil_sen import TheilSen
+from sfumato.estimators.trees.boosting import HistGradientBoostingClassifier
+from sfumato.estimators.trees.forest import DecisionTreeClassifier, RandomForestClassifier
 from sfumato.estimators.tukey_em import TukeyEM
 
 __all__ = [
     "PCA",
     "AdaSSP",
     "Binarizer",
+    "DecisionTreeClassifier",
+    "HistGradientBoostingClassifier",
     "LogisticRegression",
     "NoisyStats",
     "Normalizer",
     "PrivateEstimator",
+    "RandomForestClassifier",
     "Search",
     "StandardScaler",
     "TheilSen",
