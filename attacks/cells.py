@@ -33,6 +33,7 @@ def cell_cases(epsilon: float) -> tuple[Case, ...]:
     """
     pure: dict[str, Any] = {"epsilon": epsilon, **_BINS}
     gaussian: dict[str, Any] = {**pure, "delta": DELTA}
+    clusters: dict[str, Any] = {"epsilon": epsilon, "n_clusters": 1, "bounds": (0.0, 1.0), "max_iter": 1}
     one: dict[str, Any] = {"n_estimators": 1, "max_depth": 1}
     return (
         _fitted(e.HistGradientBoostingClassifier(**pure, max_iter=1)),
@@ -40,6 +41,10 @@ def cell_cases(epsilon: float) -> tuple[Case, ...]:
         _fitted(e.DecisionTreeClassifier(**pure, max_depth=1)),
         _fitted(e.DecisionTreeClassifier(**gaussian, max_depth=1), ", Gaussian"),
         _fitted(e.RandomForestClassifier(**pure, **one)),
+        _fitted(e.GaussianNB(epsilon=epsilon, **_DOMAINS)),
+        _fitted(e.GaussianNB(epsilon=epsilon, delta=DELTA, **_DOMAINS), ", Gaussian"),
+        _fitted(e.KMeans(**clusters)),
+        _fitted(e.KMeans(**clusters, delta=DELTA), ", Gaussian"),
     )
 
 
@@ -65,6 +70,10 @@ def stored(model: Any) -> tuple[float, ...]:
     """Return all numbers that a fitted model stores of the data, as many whatever the noise was."""
     if isinstance(model, e.HistGradientBoostingClassifier):
         return tuple(np.concatenate([scores.ravel() for scores in model.scores_]))
+    if isinstance(model, e.GaussianNB):
+        return (*model.class_prior_, *model.theta_.ravel(), *model.var_.ravel())
+    if isinstance(model, e.KMeans):
+        return tuple(model.cluster_centers_.ravel())
     grown = model.trees_[0]
     leaves = grown.leaves(np.arange(3)[:, None])  # of each bin
     return (float(grown.feature[0]), *grown.value[leaves].ravel())

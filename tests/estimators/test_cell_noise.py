@@ -16,9 +16,13 @@ from sfumato.accounting.price import price
 from sfumato.errors import BudgetExceededError, InvalidParameterError
 from sfumato.estimators import (
     DecisionTreeClassifier,
+    GaussianNB,
     HistGradientBoostingClassifier,
+    KMeans,
     RandomForestClassifier,
     cell_noise,
+    k_means,
+    naive_bayes,
 )
 from sfumato.estimators.cell_noise import CellNoise, Part, Reach, counts, signed
 from sfumato.estimators.trees import boosting, forest
@@ -41,6 +45,8 @@ MODELS = {
     "forest": RandomForestClassifier(
         epsilon=1.0, classes=(0, 1), max_bins=4, max_depth=2, n_estimators=2, max_features=1, **DOMAINS
     ),
+    "naive Bayes": GaussianNB(epsilon=1.0, classes=(0, 1), bounds=(0.0, 1.0)),
+    "k-means": KMeans(n_clusters=2, epsilon=1.0, bounds=[(0.0, 1.0), (0.0, 4.0)]),
 }
 
 
@@ -50,6 +56,11 @@ def of(name, **options):
 
 def labels_of(name):
     return MODELS[name].classes if hasattr(MODELS[name], "classes") else (0, 1)
+
+
+def told(model, X):
+    """Return what a model tells of rows: probabilities, or distances."""
+    return model.predict_proba(X) if hasattr(model, "predict_proba") else model.transform(X)
 
 
 def some_rows(name, count=60):
@@ -176,7 +187,7 @@ def test_one_row_of_anything_moves_each_part_within_its_reach(name, row, other, 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_part_with_half_of_its_reach_is_noticed(name, monkeypatch):
-    for module in (boosting, forest):
+    for module in (boosting, forest, k_means, naive_bayes):
         for known in ("counts", "signed"):
             if hasattr(module, known):
                 whole = getattr(cell_noise, known)
@@ -226,7 +237,7 @@ def test_no_row_raises_warns_or_changes_a_shape(name, odd):
         rows = [*X.tolist(), ODD_ROWS[odd]]
         fitted = of(name).fit(rows, [*y.tolist(), label])
         assert shapes(fitted) == shapes(clean)
-        assert np.isfinite(fitted.predict_proba(rows)).all()
+        assert np.isfinite(told(fitted, rows)).all()
         assert len(fitted.predict(rows)) == len(rows)
 
 
@@ -251,9 +262,11 @@ def test_poor_data_is_answered_like_any_other(name, rows):
         "constant": (np.full_like(X, 0.5), y),
         "one feature": (X[:, :1], y),
     }[rows]
-    model = of(name).set_params(categories={}) if rows == "one feature" else of(name)
-    told = model.fit(*data).predict_proba(data[0])
-    assert np.isfinite(told).all() and told.shape == (len(data[0]), len(labels_of(name)))
+    model = of(name, bounds=(0.0, 1.0))
+    if rows == "one feature" and hasattr(model, "categories"):
+        model.set_params(categories={})
+    found = told(model.fit(*data), data[0])
+    assert np.isfinite(found).all() and found.shape == (len(data[0]), len(labels_of(name)))
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -16,7 +16,13 @@ REPLAYED = {  # what one row moves, with the same noise: (file, test)
             ("cell_noise", "test_one_row_of_anything_moves_each_part_within_its_reach"),
             ("cell_noise", "test_a_part_with_half_of_its_reach_is_noticed"),
         ]
-        for name in ("DecisionTreeClassifier", "HistGradientBoostingClassifier", "RandomForestClassifier")
+        for name in (
+            "DecisionTreeClassifier",
+            "GaussianNB",
+            "HistGradientBoostingClassifier",
+            "KMeans",
+            "RandomForestClassifier",
+        )
     },
     "AdaSSP": [("linear", "test_one_row_moves_all_sums_of_ada_ssp_within_one_gaussian")],
     "LogisticRegression": [

@@ -4,7 +4,9 @@
 from sfumato.estimators.ada_ssp import AdaSSP
 from sfumato.estimators.base import PrivateEstimator
 from sfumato.estimators.checks import expected_failed_checks
+from sfumato.estimators.k_means import KMeans
 from sfumato.estimators.logistic import LogisticRegression
+from sfumato.estimators.naive_bayes import GaussianNB
 from sfumato.estimators.noisy_stats import NoisyStats
 from sfumato.estimators.preprocessing import PCA, StandardScaler
 from sfumato.estimators.pricing import cost
@@ -20,7 +22,9 @@ __all__ = [
     "AdaSSP",
     "Binarizer",
     "DecisionTreeClassifier",
+    "GaussianNB",
     "HistGradientBoostingClassifier",
+    "KMeans",
     "LogisticRegression",
     "NoisyStats",
     "Normalizer",

@@ -11,6 +11,7 @@ from typing import Any
 
 from sfumato.estimators.base import PrivateEstimator
 from sfumato.estimators.classes import PublicClassifier
+from sfumato.estimators.k_means import KMeans
 from sfumato.estimators.linear import LinearRegressor, OneFeatureRegressor
 from sfumato.estimators.logistic import LogisticRegression
 from sfumato.estimators.row_steps import RowStep
@@ -84,6 +85,12 @@ UNMET = (
         of="`LogisticRegression` and boosting, of three classes and more",
         why="a probability depends on the scores of all classes, not on one",
         concerns=_has_many_classes,
+    ),
+    Unmet(
+        checks=("check_clustering",),
+        of="`KMeans`",
+        why="the labels of the fitted rows are private, so there is no `labels_`",
+        concerns=lambda estimator: isinstance(estimator, KMeans),
     ),
     Unmet(
         checks=(

@@ -20,7 +20,7 @@ from sfumato.errors import InvalidParameterError
 from sfumato.estimators.linear import public_bounds
 from sfumato.estimators.reading import Floats
 
-__all__ = ["MOST_BINS", "Bins", "Places", "check_domains"]
+__all__ = ["MOST_BINS", "Bins", "Places", "check_domains", "pairs_of"]
 
 Places = npt.NDArray[np.intp]
 
@@ -39,7 +39,7 @@ class Bins:
     @classmethod
     def of(cls, estimator: Any, features: int) -> "Bins":
         """Return the bins for the parameters of an estimator, and so many features."""
-        pairs = _pairs(estimator.bounds, features)
+        pairs = pairs_of(estimator.bounds, features)
         sizes = np.full(features, estimator.max_bins + 1, dtype=np.intp)
         categorical = np.zeros(features, dtype=bool)
         for feature, count in (estimator.categories or {}).items():
@@ -68,7 +68,7 @@ def check_domains(estimator: Any) -> None:
     """Require bounds, categories and a number of bins that make sense, whatever the number of features is."""
     _check.count(max_bins=estimator.max_bins)
     _check.in_range(2, MOST_BINS, max_bins=estimator.max_bins)
-    _pairs(estimator.bounds, None)
+    pairs_of(estimator.bounds, None)
     categories = {} if estimator.categories is None else estimator.categories
     if not isinstance(categories, Mapping):
         raise InvalidParameterError(
@@ -82,7 +82,7 @@ def check_domains(estimator: Any) -> None:
         _check.in_range(1, MOST_BINS, categories=count)
 
 
-def _pairs(bounds: Any, features: int | None) -> list[tuple[float, float]]:
+def pairs_of(bounds: Any, features: int | None) -> list[tuple[float, float]]:
     """Return a pair for each feature, from one for all or from one for each."""
     given = list(bounds) if isinstance(bounds, list | tuple | np.ndarray) else bounds
     if not (isinstance(given, list) and given and isinstance(given[0], list | tuple | np.ndarray)):
