@@ -2,6 +2,7 @@
 """Private estimators with the API of scikit-learn."""
 
 from sfumato.estimators.ada_ssp import AdaSSP
+from sfumato.estimators.advice import Advice, advise
 from sfumato.estimators.base import PrivateEstimator
 from sfumato.estimators.checks import expected_failed_checks
 from sfumato.estimators.k_means import KMeans
@@ -20,6 +21,7 @@ from sfumato.estimators.tukey_em import TukeyEM
 __all__ = [
     "PCA",
     "AdaSSP",
+    "Advice",
     "Binarizer",
     "DecisionTreeClassifier",
     "GaussianNB",
@@ -34,6 +36,7 @@ __all__ = [
     "StandardScaler",
     "TheilSen",
     "TukeyEM",
+    "advise",
     "cost",
     "expected_failed_checks",
 ]

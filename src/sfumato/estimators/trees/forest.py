@@ -35,7 +35,7 @@ __all__ = ["DecisionTreeClassifier", "RandomForestClassifier"]
 _LEAF_SHARE = 0.1  # of the budget of a tree
 _DEEPEST = 16
 # Trees and levels, chosen on Adult, which is public. Laplace noise grows with both.
-_SIZES = {"pure": (3, 4), "gaussian": (5, 6)}
+_SIZES = {"pure": (2, 4), "gaussian": (5, 6)}
 _TREE_DEPTH = {"pure": 4, "gaussian": 5}
 _FEWEST_FEATURES = 5  # of a node of a forest, unless max_features is given
 
@@ -184,7 +184,7 @@ class RandomForestClassifier(_Trees):
         categories: Maps features that hold codes 0, 1, ..., by place or by name, to how many codes there are.
             Bounds of these features are not used.
         delta: The delta of the guarantee; 0 for pure differential privacy, with much more noise.
-        n_estimators: How many trees there are. None: 5, or 3 with delta 0.
+        n_estimators: How many trees there are. None: 5, or 2 with delta 0.
         max_depth: How many levels of splits a tree has at most, up to 16. None: 6, or 4 with delta 0.
         max_features: How many features a node looks at. None: the square root of their number, at least 5.
         max_bins: How many bins of equal width the bounds of a feature are divided into, from 2 to 1024.
