@@ -3,7 +3,7 @@
 
 1. The number of rows is released.
 2. Cells: points are drawn at random in the bounds, without the data; the more of them, the more rows there
-   are. The number of rows nearest to each, and the sum of their distances from it, are released. The noisy
+   are. The number of rows nearest to each, and the sum of their displacements, are released. The noisy
    means of the cells, weighted by their counts, are clustered without noise (k-means++ and Lloyd, on public
    numbers).
 3. Steps: rows nearest to each center are counted, and the sums of their displacements from it are released.
