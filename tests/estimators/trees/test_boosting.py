@@ -73,7 +73,13 @@ def test_without_data_scores_stay_small():
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"max_iter": 0}, {"learning_rate": 0.0}, {"l2_regularization": -1.0}, {"epsilon": 501.0}],
+    [
+        {"max_iter": 0},
+        {"learning_rate": 0.0},
+        {"learning_rate": 1.5},
+        {"l2_regularization": -1.0},
+        {"epsilon": 501.0},
+    ],
     ids=str,
 )
 def test_settings_that_make_no_sense_are_refused_before_anything_is_read(wrong):

@@ -59,7 +59,7 @@ class HistGradientBoostingClassifier(PublicClassifier):
         delta: The delta of the guarantee; 0 for pure differential privacy, with much more noise.
         max_iter: How many rounds there are. In each, every feature makes one step. None: 30, or 4 with
             delta 0.
-        learning_rate: The share of a Newton step that is made. None: 0.25, or 0.7 with delta 0.
+        learning_rate: The share of a Newton step that is made, at most 1. None: 0.25, or 0.7 with delta 0.
         max_bins: How many bins of equal width the bounds of a feature are divided into, from 2 to 1024.
         l2_regularization: What is added to the curvature of each bin, in rows. None: by the noise.
         relation: Which data sets are neighbors: a `Relation` or its name.
@@ -128,6 +128,7 @@ class HistGradientBoostingClassifier(PublicClassifier):
         rounds, rate = self._schedule()
         _check.count(max_iter=rounds)
         _check.positive(learning_rate=rate)
+        _check.in_range(0, 1, learning_rate=rate)  # scores stay finite: a NaN would have no bound
         if self.l2_regularization is not None:
             _check.non_negative(l2_regularization=self.l2_regularization)
         return self._noise().event()
