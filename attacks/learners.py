@@ -26,6 +26,7 @@ import torch
 from sklearn.base import clone
 from torch import Tensor, nn
 
+from attacks.cells import cell_cases
 from attacks.releases import ADD, DELTA, Case
 from sfumato import estimators as e
 from sfumato.audit.mechanisms.exact_discrete import claim_of
@@ -68,7 +69,7 @@ def estimator_cases() -> tuple[Case, ...]:
     Returns:
         The cases.
     """
-    return (*_classifying(), *_regressing(), *_preprocessing())
+    return (*_classifying(), *_regressing(), *_preprocessing(), *cell_cases(_PURE["epsilon"]))
 
 
 def _fitted(

@@ -3,6 +3,7 @@
 
     .venv-peers/bin/python benchmarks/peers/work.py statistics < settings.json     seconds of each release
     .venv-peers/bin/python benchmarks/peers/work.py logistic < settings.json       accuracy of each seed
+    .venv-peers/bin/python benchmarks/peers/work.py cells < settings.json          accuracy or inertia of each
 
 A release that a peer cannot do is an error message in place of a number.
 """
@@ -16,7 +17,7 @@ import diffprivlib
 import numpy as np
 import opendp.prelude as dp
 from diffprivlib import tools
-from diffprivlib.models import LogisticRegression
+from diffprivlib.models import GaussianNB, KMeans, LogisticRegression, RandomForestClassifier
 
 SLOW = 10.0  # seconds
 
@@ -116,10 +117,54 @@ def accuracies(data, c, setting):
     return found
 
 
+def cells(setting):
+    """Return the accuracies of a forest or of naive Bayes, or the inertias of k-means, for each epsilon."""
+    data = np.load(setting["data"])
+    reached = {"forest": reached_by_forest, "bayes": reached_by_bayes, "clusters": reached_by_clusters}
+    reach, seeds = reached[setting["kind"]], range(setting["seeds"])
+    return {
+        f"{epsilon:g}": {"diffprivlib": [reach(data, setting, epsilon, seed) for seed in seeds]}
+        for epsilon in setting["epsilons"]
+    }
+
+
+def bounds_of(data, setting):
+    """Return the bounds of each feature, as diffprivlib takes them."""
+    return tuple(np.full(data["train_features"].shape[1], float(end)) for end in setting["bounds"])
+
+
+def reached_by_forest(data, setting, epsilon, seed):
+    """Return the accuracy of a forest with diffprivlib's defaults: bounds of codes end at the largest."""
+    highest = np.maximum(data["train_features"].max(axis=0), 1.0)
+    model = RandomForestClassifier(
+        epsilon=epsilon,
+        bounds=(np.zeros(len(highest)), highest),
+        classes=setting["classes"],
+        random_state=seed,
+    )
+    model.fit(data["train_features"], data["train_labels"])
+    return float(model.score(data["test_features"], data["test_labels"]))
+
+
+def reached_by_bayes(data, setting, epsilon, seed):
+    """Return the accuracy of naive Bayes."""
+    model = GaussianNB(epsilon=epsilon, bounds=bounds_of(data, setting), random_state=seed)
+    model.fit(data["train_features"], data["train_labels"])
+    return float(model.score(data["test_features"], data["test_labels"]))
+
+
+def reached_by_clusters(data, setting, epsilon, seed):
+    """Return the inertia of k-means."""
+    rows = data["train_features"]
+    model = KMeans(setting["clusters"], epsilon=epsilon, bounds=bounds_of(data, setting), random_state=seed)
+    centers = model.fit(rows).cluster_centers_
+    return float(((rows[:, None] - centers) ** 2).sum(axis=2).min(axis=1).sum())
+
+
 def main():
     """Read the setting, do the work, print what came of it."""
     warnings.simplefilter("ignore", diffprivlib.utils.PrivacyLeakWarning)
-    work = {"statistics": statistics, "logistic": logistic}[sys.argv[1]]
+    work = {"statistics": statistics, "logistic": logistic, "cells": cells}[sys.argv[1]]
     print(json.dumps(work(json.load(sys.stdin))))
 
 

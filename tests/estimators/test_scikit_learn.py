@@ -18,9 +18,14 @@ from sfumato.estimators import (
     PCA,
     AdaSSP,
     Binarizer,
+    DecisionTreeClassifier,
+    GaussianNB,
+    HistGradientBoostingClassifier,
+    KMeans,
     LogisticRegression,
     NoisyStats,
     Normalizer,
+    RandomForestClassifier,
     Search,
     StandardScaler,
     TheilSen,
@@ -59,6 +64,7 @@ class FirstTheilSen(FirstColumn, TheilSen):
 
 CLASSIFIER = {"clip_norm": 50.0, "classes": (0, 1, 2)}
 DESCENT = {"method": "dp-sgd", "delta": 1e-5, "public_size": 100, "steps": 3}
+BINNED = {"classes": (0, 1, 2), "bounds": (-10.0, 10.0)}
 ESTIMATORS = {
     "objective": LogisticRegression(epsilon=100.0, **CLASSIFIER),
     "output": LogisticRegression(epsilon=100.0, method="output", **CLASSIFIER),
@@ -74,6 +80,11 @@ ESTIMATORS = {
     ),
     "AdaSSP": AdaSSP(epsilon=20.0, delta=1e-6, clip_norm=1.0, target_bounds=UNIT),
     "TukeyEM": TukeyEM(epsilon=20.0, delta=1e-2, num_models=30, fallback=0.0),
+    "DecisionTree": DecisionTreeClassifier(epsilon=100.0, **BINNED),
+    "RandomForest": RandomForestClassifier(epsilon=100.0, n_estimators=2, **BINNED),
+    "HistGradientBoosting": HistGradientBoostingClassifier(epsilon=100.0, delta=1e-5, **BINNED),
+    "GaussianNB": GaussianNB(epsilon=100.0, **BINNED),
+    "KMeans": KMeans(n_clusters=3, epsilon=100.0, bounds=(-10.0, 10.0)),
     "StandardScaler": StandardScaler(epsilon=100.0, bounds=(-10.0, 10.0)),
     "StandardScaler, no mean": StandardScaler(epsilon=100.0, bounds=(-10.0, 10.0), with_mean=False),
     "PCA": PCA(epsilon=100.0, clip_norm=2.0, n_components=1),

@@ -10,10 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from sfumato.estimators.base import PrivateEstimator
+from sfumato.estimators.classes import PublicClassifier
+from sfumato.estimators.k_means import KMeans
 from sfumato.estimators.linear import LinearRegressor, OneFeatureRegressor
 from sfumato.estimators.logistic import LogisticRegression
 from sfumato.estimators.row_steps import RowStep
 from sfumato.estimators.search import Search
+from sfumato.estimators.trees.boosting import HistGradientBoostingClassifier
 
 __all__ = ["UNMET", "Unmet", "expected_failed_checks"]
 
@@ -33,7 +36,9 @@ def _of_matrices(estimator: Any) -> bool:
 
 
 def _has_target(estimator: Any) -> bool:
-    return isinstance(estimator, LogisticRegression | LinearRegressor | Search) and _of_matrices(estimator)
+    return isinstance(
+        estimator, PublicClassifier | LogisticRegression | LinearRegressor | Search
+    ) and _of_matrices(estimator)
 
 
 def _has_classes(estimator: Any) -> bool:
@@ -41,7 +46,8 @@ def _has_classes(estimator: Any) -> bool:
 
 
 def _has_many_classes(estimator: Any) -> bool:
-    return isinstance(estimator, LogisticRegression) and len(estimator.public_classes()) > 2
+    scored = isinstance(estimator, LogisticRegression | HistGradientBoostingClassifier)
+    return scored and len(estimator.public_classes()) > 2
 
 
 UNMET = (
@@ -60,7 +66,7 @@ UNMET = (
     ),
     Unmet(
         checks=("check_supervised_y_no_nan",),
-        of="`LogisticRegression`, `AdaSSP`, `TukeyEM`, `Search`",
+        of="classifiers, `AdaSSP`, `TukeyEM`, `Search`",
         why="a row whose label or target is not finite contributes nothing; an error would reveal it",
         concerns=_has_target,
     ),
@@ -70,15 +76,21 @@ UNMET = (
             "check_classifiers_regression_target",
             "check_classifiers_train",
         ),
-        of="`LogisticRegression`, and `Search` over it",
+        of="classifiers, and `Search` over them",
         why="labels that are none of the public `classes` contribute nothing; the checks use others",
         concerns=_has_classes,
     ),
     Unmet(
         checks=("check_decision_proba_consistency",),
-        of="`LogisticRegression` of three classes and more",
+        of="`LogisticRegression` and boosting, of three classes and more",
         why="a probability depends on the scores of all classes, not on one",
         concerns=_has_many_classes,
+    ),
+    Unmet(
+        checks=("check_clustering",),
+        of="`KMeans`",
+        why="the labels of the fitted rows are private, so there is no `labels_`",
+        concerns=lambda estimator: isinstance(estimator, KMeans),
     ),
     Unmet(
         checks=(

@@ -33,6 +33,7 @@ from sfumato.accounting.gaussian import stddev_for
 from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError
 from sfumato.estimators.base import Floats, PrivateEstimator
+from sfumato.estimators.classes import public_labels
 from sfumato.estimators.minimum import LEAST_REGULARIZATION
 from sfumato.estimators.objective_perturbation import (
     GaussianObjectivePerturbation,
@@ -189,14 +190,7 @@ class LogisticRegression(ClassifierMixin, PrivateEstimator):
         Raises:
             InvalidParameterError: If there are fewer than two different labels, or they are of mixed types.
         """
-        classes = np.asarray(self.classes)
-        if not (classes.ndim == 1 and len(classes) >= 2 and _are_alike(self.classes)):
-            raise InvalidParameterError(
-                "classes must list at least two different labels, all of them text or all of them numbers, "
-                f"but {self.classes!r} was given. They are public: which labels occur must not be read from "
-                "the data."
-            )
-        return classes
+        return public_labels(self.classes)
 
     def _models(self) -> int:
         classes = len(self.public_classes())
@@ -379,11 +373,3 @@ class LogisticRegression(ClassifierMixin, PrivateEstimator):
         """
         with np.errstate(all="ignore"):
             return np.log(self.predict_proba(X))
-
-
-def _are_alike(classes: Any) -> bool:
-    """Whether labels differ, and are all text, all bytes, all true or false, or all finite numbers."""
-    labels = [label.item() if isinstance(label, np.generic) else label for label in classes]
-    one_kind = any(all(isinstance(label, kind) for label in labels) for kind in (str, bytes, int | float))
-    finite = all(not isinstance(label, float) or math.isfinite(label) for label in labels)
-    return one_kind and finite and len(set(labels)) == len(labels)
