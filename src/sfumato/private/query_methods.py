@@ -11,7 +11,7 @@ from sfumato.statistics.release import Release
 if TYPE_CHECKING:
     from sfumato.private.private_data import PrivateData
 
-__all__ = ["agg", "group_by", "keys", "left", "left_out_share", "mutate"]
+__all__ = ["agg", "group_by", "keys", "left", "left_out_share", "mutate", "sql"]
 
 
 def left_out_share(
@@ -145,6 +145,48 @@ def agg(
     """
     groups = queries.group_by(self.table, account=self.account)
     return groups.agg(epsilon=epsilon, delta=delta, relation=relation, where=where, level=level, **statistics)
+
+
+def sql(
+    self: "PrivateData",
+    statement: str,
+    *,
+    epsilon: float,
+    delta: float = 0.0,
+    bounds: Any = None,
+    keys: Any = None,
+    rows_per_group: int | None = None,
+    groups_per_unit: int | None = None,
+) -> queries.Aggregation:
+    """Return the query that a SELECT statement asks. Call `.release()` on it.
+
+    Args:
+        statement: One SELECT with aggregates, FROM data, or from the name of this data.
+        epsilon: The budget of the whole statement.
+        delta: The delta of the guarantee. 0 means pure differential privacy.
+        bounds: Lower and upper bound, public, by the name of the column: {"amount": (0, 100)}.
+        keys: The keys of the groups: a list, domains by column, or `sfumato.queries.Discovered()`.
+        rows_per_group: The most rows of one unit in one group.
+        groups_per_unit: The most groups of one unit.
+
+    Returns:
+        The query. Nothing is computed or charged before `.release()`.
+
+    Raises:
+        InvalidParameterError: If a clause has no private answer, which the message names.
+    """
+    return queries.sql(
+        self.table,
+        statement,
+        epsilon=epsilon,
+        delta=delta,
+        bounds=bounds,
+        keys=keys,
+        rows_per_group=rows_per_group,
+        groups_per_unit=groups_per_unit,
+        account=self.account,
+        name=self.account.name,
+    )
 
 
 def left(self: "PrivateData", *, delta: float = 0.0) -> Remaining:

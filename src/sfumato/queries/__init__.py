@@ -14,6 +14,7 @@ from sfumato.queries.asked import (
 from sfumato.queries.counts import Cell, Statistic
 from sfumato.queries.explanation import Expected, Explanation
 from sfumato.queries.grouped import Aggregation, Discovered, Grouped, group_by
+from sfumato.queries.sql import sql
 from sfumato.queries.tables import TableRelease
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "mean",
     "median",
     "quantile",
+    "sql",
     "standard_deviation",
     "sum",
     "variance",

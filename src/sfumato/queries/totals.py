@@ -157,7 +157,12 @@ class GroupedRows:
         self, rows: Expression, wanted: tuple[Total, ...], places: Mapping[str, int], *, kind: str
     ) -> Expression:
         labels = {name: i for i, name in enumerate(_compared(wanted))}
-        made = {f"total{i}": _total(rows, each, places, labels, kind) for i, each in enumerate(wanted)}
+        stepped_rows, steps = _with_steps(rows, wanted, places)
+        made = {
+            f"total{i}": _total(stepped_rows, each, places, labels, steps, kind)
+            for i, each in enumerate(wanted)
+        }
+        rows = stepped_rows
         names = list(self._keys())
         return rows.group_by(names).aggregate(**made) if names else rows.aggregate(**made)
 
@@ -193,23 +198,44 @@ class GroupedRows:
         return [GroupBins(cells[owner == i], counts[owner == i]) for i in range(self.size)]
 
 
+def _with_steps(
+    rows: Expression, wanted: tuple[Total, ...], numbers: Mapping[str, int]
+) -> tuple[Expression, dict[tuple[str, Bounds], str]]:
+    """Return the rows with each value in steps, computed once for its sum and the sum of its squares."""
+    kinds = (Kind.STEPS, Kind.SQUARES)
+    read = dict.fromkeys(
+        (each.column, each.bounds)
+        for each in wanted
+        if each.kind in kinds and each.column is not None and each.bounds is not None
+    )
+    if not read:
+        return rows, {}
+    named = {pair: f"steps{i}" for i, pair in enumerate(read)}
+    made = {name: stepped(rows[f"number{numbers[c]}"], bounds) for (c, bounds), name in named.items()}
+    return rows.mutate(**made), named
+
+
 def _total(
-    rows: Expression, wanted: Total, numbers: Mapping[str, int], labels: Mapping[str, int], kind: str
+    rows: Expression,
+    wanted: Total,
+    numbers: Mapping[str, int],
+    labels: Mapping[str, int],
+    steps: Mapping[tuple[str, Bounds], str],
+    kind: str,
 ) -> Expression:
-    if wanted.kind is Kind.ROWS:
+    if wanted.kind is Kind.ROWS or wanted.column is None:
         return rows.count()
     if wanted.kind is Kind.DISTINCT:
-        return rows[f"label{labels[wanted.column or '']}"].nunique()
-    value = rows[f"number{numbers[wanted.column or '']}"]
-    if wanted.kind is Kind.KNOWN:
+        return rows[f"label{labels[wanted.column]}"].nunique()
+    value = rows[f"number{numbers[wanted.column]}"]
+    if wanted.kind is Kind.KNOWN or wanted.bounds is None:
         return value.count()
-    bounds = wanted.bounds or (0.0, 1.0)
     if wanted.kind is Kind.GRID:
-        return in_grid(value, bounds).cast(kind).sum()
-    steps = stepped(value, bounds)
+        return in_grid(value, wanted.bounds).cast(kind).sum()
+    known = rows[steps[wanted.column, wanted.bounds]]
     if wanted.kind is Kind.SQUARES:
-        steps = whole(steps * steps * number(1 / STEPS))
-    return steps.cast(kind).sum()
+        known = whole(known * known * number(1 / STEPS))
+    return known.cast(kind).sum()
 
 
 def _numbers(wanted: Iterable[Total]) -> list[str]:
