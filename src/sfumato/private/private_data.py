@@ -24,7 +24,7 @@ from sfumato.ledger import Account, Budget, Ledger
 from sfumato.ledger.statement import Statement
 from sfumato.private.column_methods import of_categories, of_column, of_rows
 from sfumato.private.estimator_rows import fit
-from sfumato.private.query_methods import agg, group_by, keys, left, left_out_share, mutate, sql
+from sfumato.private.query_methods import agg, group_by, keys, left, left_out_share, mutate, ranges, sql
 from sfumato.private.synthetic_rows import synthesize
 from sfumato.private.views import data_view
 from sfumato.private.voting_rows import pate
@@ -125,6 +125,7 @@ class PrivateData:
     group_by = group_by
     agg = agg
     sql = sql
+    ranges = ranges
     left = left
 
     def filter(self, *predicates: Any) -> "PrivateData":

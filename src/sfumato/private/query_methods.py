@@ -11,7 +11,7 @@ from sfumato.statistics.release import Release
 if TYPE_CHECKING:
     from sfumato.private.private_data import PrivateData
 
-__all__ = ["agg", "group_by", "keys", "left", "left_out_share", "mutate", "sql"]
+__all__ = ["agg", "group_by", "keys", "left", "left_out_share", "mutate", "ranges", "sql"]
 
 
 def left_out_share(
@@ -186,6 +186,48 @@ def sql(
         groups_per_unit=groups_per_unit,
         account=self.account,
         name=self.account.name,
+    )
+
+
+def ranges(
+    self: "PrivateData",
+    column: str,
+    *,
+    bounds: tuple[float, float],
+    bins: int = 1024,
+    epsilon: float,
+    delta: float = 0.0,
+    level: float = 0.95,
+    purpose: str | None = None,
+) -> queries.RangeRelease:
+    """Release counts from which every range of a column is answered (`sfumato.queries.ranges`).
+
+    Args:
+        column: The column of numbers.
+        bounds: Lower and upper bound, public. Values outside count in the first and the last bin.
+        bins: The number of even bins.
+        epsilon: The budget of all ranges together.
+        delta: The delta of the guarantee. 0 means pure differential privacy.
+        level: The confidence level of the intervals.
+        purpose: What the release is for. The account keeps it.
+
+    Returns:
+        The release.
+
+    Raises:
+        InvalidParameterError: If a parameter is out of range. Nothing is charged.
+        BudgetExceededError: If the budget does not cover it. Nothing is spent.
+    """
+    return queries.ranges(
+        self.table[column],
+        bounds=bounds,
+        bins=bins,
+        epsilon=epsilon,
+        delta=delta,
+        level=level,
+        relation=self.account.relation,
+        account=self.account,
+        purpose=purpose,
     )
 
 

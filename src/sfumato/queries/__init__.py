@@ -14,6 +14,7 @@ from sfumato.queries.asked import (
 from sfumato.queries.counts import Cell, Statistic
 from sfumato.queries.explanation import Expected, Explanation
 from sfumato.queries.grouped import Aggregation, Discovered, Grouped, group_by
+from sfumato.queries.ranges import RangeRelease, Ranges, ranges
 from sfumato.queries.sql import sql
 from sfumato.queries.tables import TableRelease
 
@@ -24,6 +25,8 @@ __all__ = [
     "Expected",
     "Explanation",
     "Grouped",
+    "RangeRelease",
+    "Ranges",
     "Statistic",
     "TableRelease",
     "count",
@@ -32,6 +35,7 @@ __all__ = [
     "mean",
     "median",
     "quantile",
+    "ranges",
     "sql",
     "standard_deviation",
     "sum",

@@ -23,7 +23,7 @@ from sfumato.queries.sql_rows import expression_of, named_column, refused
 from sfumato.statistics.columns.columns import Bounds
 from sfumato.statistics.sources.private_tables import PrivateTable
 
-__all__ = ["sql"]
+__all__ = ["condition", "sql"]
 
 _RESERVED = {"epsilon", "delta", "relation", "where", "level", "self"}  # parameters of `agg`
 _KNOWN = {"expressions", "from_", "from", "where", "group", "kind"}
@@ -109,6 +109,23 @@ def sql(
         account=account,
     )
     return groups.agg(epsilon=epsilon, delta=delta, relation=relation, **cast(dict[str, Any], statistics))
+
+
+def condition(table: PrivateTable, text: str) -> Any:
+    """Return a condition of one row that is written in SQL, such as "age >= 18 AND city = 'Rome'".
+
+    Args:
+        table: The private table.
+        text: The condition, as it stands behind WHERE.
+
+    Returns:
+        The condition, as `filter` and `agg(where=...)` take it.
+
+    Raises:
+        InvalidParameterError: If it is not a condition of one row.
+    """
+    select = _parsed(f"SELECT COUNT(*) FROM data WHERE {text}")
+    return expression_of(select.args["where"].this, table.owned.expression, "WHERE")
 
 
 def _parsed(statement: str) -> Any:
