@@ -14,7 +14,7 @@ from sfumato.queries.asked import (
 from sfumato.queries.counts import Cell, Statistic
 from sfumato.queries.explanation import Expected, Explanation
 from sfumato.queries.grouped import Aggregation, Discovered, Grouped, group_by
-from sfumato.queries.ranges import RangeRelease, Ranges, ranges
+from sfumato.queries.ranges import RangeRelease, ranges
 from sfumato.queries.sql import sql
 from sfumato.queries.tables import TableRelease
 
@@ -26,7 +26,6 @@ __all__ = [
     "Explanation",
     "Grouped",
     "RangeRelease",
-    "Ranges",
     "Statistic",
     "TableRelease",
     "count",
