@@ -74,7 +74,7 @@ def test_a_page_has_80_columns_and_shows_every_parameter_with_its_explanation(pa
 
 def test_choices_defaults_and_what_is_needed_are_shown():
     shown = " ".join(page(ALL["sfumato stats"], "sfumato stats").split())
-    assert "Usage: sfumato stats [OPTIONS] SOURCE STATISTIC [COLUMN]" in shown
+    assert "Usage: sfumato stats [OPTIONS] SOURCE [STATISTIC] [COLUMN]" in shown
     assert "One of: count, sum, mean" in shown and "[default: add-remove]" in shown
     assert "--epsilon NUMBER What the answer may cost, above 0. [required]" in shown
     assert "--bounds LOWER UPPER" in shown

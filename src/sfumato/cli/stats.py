@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command `sfumato stats`: one private statistic of a file or a database."""
 
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -14,6 +15,7 @@ from sfumato.cli.project.defaults import Chosen, choose
 from sfumato.cli.quick_start import uncollected
 from sfumato.cli.releases import require_place, show_release, write_release
 from sfumato.cli.show import show_facts, waiting
+from sfumato.cli.stats_queries import query_of_options, query_of_workload, show_released_table
 from sfumato.errors import InvalidParameterError
 
 __all__ = ["charged", "command", "named_values", "opened"]
@@ -40,7 +42,10 @@ class Statistic(StrEnum):
 
 def command(
     source: Source,
-    statistic: Annotated[Statistic, typer.Argument(help="What to ask of it.", show_default=False)],
+    statistic: Annotated[
+        Statistic | None,
+        typer.Argument(help="What to ask of it; left out with --workload.", show_default=False),
+    ] = None,
     column: Annotated[
         str | None,
         typer.Argument(
@@ -98,6 +103,29 @@ def command(
             help="Of left-out-share: count up to so many rows of one unit.", rich_help_panel=_QUESTION
         ),
     ] = None,
+    group_by: Annotated[
+        list[str] | None,
+        typer.Option(help="Ask of each group of this column; repeat for more.", rich_help_panel=_QUESTION),
+    ] = None,
+    key: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A public key of --group-by; repeat. column=value with several columns. Without keys, and "
+            "with --delta, common ones are found as part of the cost.",
+            rich_help_panel=_QUESTION,
+        ),
+    ] = None,
+    where: Annotated[
+        str | None,
+        typer.Option(help="A condition of one row in SQL: 'age >= 18'.", rich_help_panel=_QUESTION),
+    ] = None,
+    workload: Annotated[
+        str | None,
+        typer.Option(
+            help="A TOML file with several statistics of the same groups, for one cost.",
+            rich_help_panel=_QUESTION,
+        ),
+    ] = None,
     type_of: Typed = None,
     privacy_unit: PrivacyUnit = None,
     contribution_bound: Annotated[
@@ -132,17 +160,70 @@ def command(
     options = {name: value for name, value in given.items() if value is not None}
     chosen = choose(source, ledger=ledger, account=account, privacy_unit=privacy_unit, types=type_of)
     table = opened(source, chosen.privacy_unit, contribution_bound, chosen.types)
-    query = _query(table, statistic, column, terms, _with_bounds(options, statistic, column, chosen))
+    if statistic is not None:
+        options = _with_bounds(options, statistic, column, chosen)
+    grouped = _Groups(group_by or [], key or [], where, workload)
+    query = grouped.query(table, statistic, column, terms, options)
     payer = charged(chosen.ledger, chosen.account)
     if plan:
-        told = {"plan": query.plan(), "guarantee": query.guarantee.to_dict()}
+        told = query.explain().facts() if grouped.asked else _planned(query)
         show_facts("Nothing is spent yet", told, as_json=as_json)
         return
     require_place(out, suffixes=(".json", ".csv"), others=(source, chosen.ledger))
     with waiting("Computing"):
         found = query.release(account=payer, purpose=purpose)
+    if grouped.asked:
+        show_released_table(found, out, as_json=as_json)
+        return
     show_release(found, as_json=as_json)
     write_release(found, out)
+
+
+def _planned(query: Any) -> dict[str, Any]:
+    return {"plan": query.plan(), "guarantee": query.guarantee.to_dict()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Groups:
+    """The options of a query of groups; without them one statistic of all rows is asked."""
+
+    by: list[str]
+    keys: list[str]
+    where: str | None
+    workload: str | None
+
+    @property
+    def asked(self) -> bool:
+        return bool(self.by or self.keys or self.where is not None or self.workload is not None)
+
+    def query(
+        self,
+        table: Any,
+        statistic: Statistic | None,
+        column: str | None,
+        terms: dict[str, Any],
+        options: dict[str, Any],
+    ) -> Any:
+        if self.workload is not None:
+            if statistic is not None or options or self.by or self.keys or self.where is not None:
+                raise InvalidParameterError(
+                    "--workload names statistics, groups, keys and conditions: leave them out of the command."
+                )
+            return query_of_workload(table, self.workload, terms)
+        if statistic is None:
+            raise InvalidParameterError("name a statistic, such as count or mean, or give --workload.")
+        if not self.asked:
+            return _query(table, statistic, column, terms, options)
+        return query_of_options(
+            table,
+            statistic.value,
+            column,
+            group_by=self.by,
+            keys=self.keys,
+            where=self.where,
+            terms=terms,
+            options=options,
+        )
 
 
 def opened(source: str, privacy_unit: str | None, contribution_bound: int, type_of: list[str] | None) -> Any:

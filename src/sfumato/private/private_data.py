@@ -24,6 +24,7 @@ from sfumato.ledger import Account, Budget, Ledger
 from sfumato.ledger.statement import Statement
 from sfumato.private.column_methods import of_categories, of_column, of_rows
 from sfumato.private.estimator_rows import fit
+from sfumato.private.query_methods import agg, group_by, keys, left, left_out_share, mutate, ranges, sql
 from sfumato.private.synthetic_rows import synthesize
 from sfumato.private.views import data_view
 from sfumato.private.voting_rows import pate
@@ -118,58 +119,14 @@ class PrivateData:
             self.table.count(epsilon=epsilon, delta=delta, relation=relation, level=level), purpose=purpose
         )
 
-    def left_out_share(
-        self,
-        *,
-        epsilon: float,
-        most_rows: int | None = None,
-        delta: float = 0.0,
-        level: float = 0.95,
-        purpose: str | None = None,
-    ) -> Release[float | None]:
-        """Release the share of rows that `contribution_bound` leaves out (`PrivateTable.left_out_share`).
-
-        Args:
-            epsilon: The privacy budget of this release.
-            most_rows: The most rows of one unit that are counted. Default: that of the table.
-            delta: The delta of this release. 0 for pure differential privacy.
-            level: The confidence level of the interval.
-            purpose: What the release is for. The account keeps it.
-
-        Returns:
-            The release, with the share, or None if the noise hides it.
-
-        Raises:
-            BudgetExceededError: If the budget does not cover the release. Nothing is spent.
-        """
-        query = self.table.left_out_share(
-            epsilon=epsilon,
-            most_rows=most_rows,
-            delta=delta,
-            relation=self.account.relation,
-            level=level,
-        )
-        return self.release(query, purpose=purpose)
-
-    def keys(
-        self, *columns: str, epsilon: float, delta: float, purpose: str | None = None
-    ) -> Release[list[Any]]:
-        """Release the keys of columns that many units have.
-
-        Args:
-            *columns: The columns that make up a key.
-            epsilon: The privacy budget of this release.
-            delta: The chance that a key of one unit alone is listed.
-            purpose: What the release is for. The account keeps it.
-
-        Returns:
-            The release, with the list of keys.
-
-        Raises:
-            BudgetExceededError: If the budget does not cover the release. Nothing is spent.
-        """
-        query = self.table.keys(*columns, epsilon=epsilon, delta=delta, relation=self.account.relation)
-        return self.release(query, purpose=purpose)
+    left_out_share = left_out_share
+    keys = keys
+    mutate = mutate
+    group_by = group_by
+    agg = agg
+    sql = sql
+    ranges = ranges
+    left = left
 
     def filter(self, *predicates: Any) -> "PrivateData":
         """Return the rows for which predicates hold, with the same account.

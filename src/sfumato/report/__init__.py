@@ -17,6 +17,7 @@ from sfumato.report.html import escape, page, write_report
 from sfumato.report.pictures import picture_file, picture_grid
 from sfumato.report.plots import (
     plot_bars,
+    plot_intervals,
     plot_lines,
     plot_pictures,
     plot_scatter,
@@ -43,6 +44,7 @@ __all__ = [
     "picture_file",
     "picture_grid",
     "plot_bars",
+    "plot_intervals",
     "plot_lines",
     "plot_pictures",
     "plot_scatter",

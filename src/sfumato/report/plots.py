@@ -26,7 +26,16 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["plot_bars", "plot_lines", "plot_pictures", "plot_scatter", "plot_tradeoff", "save_plot", "svg_of"]
+__all__ = [
+    "plot_bars",
+    "plot_intervals",
+    "plot_lines",
+    "plot_pictures",
+    "plot_scatter",
+    "plot_tradeoff",
+    "save_plot",
+    "svg_of",
+]
 
 # From an x to one value, or to the values of several seeds.
 Line: TypeAlias = Mapping[Any, float | Sequence[float]]
@@ -157,6 +166,31 @@ def plot_bars(
         axes.bar(list(bars), means, yerr=errors, color=colors, ecolor=_INK, capsize=3)
         axes.grid(visible=False, axis="x")
         if max(map(len, bars)) * len(bars) > 70:
+            axes.tick_params(axis="x", rotation=25)
+    return figure
+
+
+def plot_intervals(
+    cells: Mapping[str, tuple[float | None, tuple[float, float] | None]], *, title: str, note: str = ""
+) -> "Figure":
+    """Return a figure of numbers by name, each with the interval that was released with it.
+
+    Args:
+        cells: For each name the number, None if it failed, and the ends of its interval, or None.
+        title: The title.
+        note: A sentence below the figure, such as the guarantee.
+
+    Returns:
+        The figure of matplotlib.
+    """
+    with _figure(title, note, "") as (figure, axes):
+        axes.set_xticks(range(len(cells)), list(cells))
+        for place, (number, ends) in enumerate(cells.values()):
+            if ends is not None:
+                axes.vlines(place, *ends, color=_INK, linewidth=1.5)
+            if number is not None:
+                axes.plot(place, number, "o", color=_COLORS[0])
+        if max(map(len, cells), default=0) * len(cells) > 70:
             axes.tick_params(axis="x", rotation=25)
     return figure
 

@@ -27,7 +27,7 @@ from sfumato.errors import InvalidParameterError, MissingDependencyError
 if TYPE_CHECKING:
     from sfumato.statistics.release import Interval, Release
 
-__all__ = ["VERSION", "facts", "to_csv", "to_json", "to_pandas", "written"]
+__all__ = ["VERSION", "cell_text", "facts", "to_csv", "to_json", "to_pandas", "written"]
 
 VERSION = 1  # of the JSON's layout
 _FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n")
@@ -62,7 +62,7 @@ def to_csv(release: "Release[Any]", *, escape_formulas: bool) -> str:
     text = io.StringIO()
     writer = csv.writer(text)  # ends lines as RFC 4180 requires
     for cells in (rows[0].keys(), *(row.values() for row in rows)):
-        writer.writerow([_cell(value, escape_formulas) for value in cells])
+        writer.writerow([cell_text(value, escape_formulas=escape_formulas) for value in cells])
     return text.getvalue()
 
 
@@ -194,7 +194,8 @@ def _columns(part: _Part) -> Row:
     return {"value": part.number} | columns
 
 
-def _cell(value: Any, escape_formulas: bool) -> str:
+def cell_text(value: Any, *, escape_formulas: bool) -> str:
+    """Return a value as one cell of CSV."""
     if isinstance(value, float):
         return repr(float(value))  # all digits, and "inf", which CSV readers understand
     found = _json.plain(value)

@@ -189,7 +189,7 @@ def smallest_rows_first(patch: pytest.MonkeyPatch) -> None:
 
 
 def values_and_not_rows(patch: pytest.MonkeyPatch) -> None:
-    def _bounded(self, rows):
+    def _bounded(self, rows, **_):
         hashes = rows["unit"].hash() ^ rows["value"].hash()  # equal rows have one: all of them are next
         place = ibis.row_number().over(group_by="unit", order_by=[hashes, rows["value"]])
         rows = rows.mutate(place=place)

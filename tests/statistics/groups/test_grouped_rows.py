@@ -67,7 +67,7 @@ def test_no_unit_moves_an_answer_beyond_its_sensitivity_whatever_its_values(rows
 
 def test_the_replay_catches_a_bound_that_is_not_enforced(neighbors, monkeypatch):
     monkeypatch.setattr(
-        "sfumato.statistics.contributions.owned_rows.OwnedRows._bounded", lambda self, rows: rows
+        "sfumato.statistics.contributions.owned_rows.OwnedRows._bounded", lambda self, rows, **_: rows
     )
     data = pd.DataFrame({"who": ["a"] * 5 + ["b"], "sector": ["wood"] * 6, "pay": [1.0] * 6})
 

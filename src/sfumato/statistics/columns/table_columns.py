@@ -36,6 +36,7 @@ __all__ = [
     "MOST_ORDERED",
     "TableColumn",
     "TableRows",
+    "binned",
     "clipped",
     "column",
     "fits",
@@ -327,6 +328,12 @@ def stepped(value: Expression, bounds: Bounds) -> Expression:
     # Rounding is monotone: if the ends stay within STEPS, so do all values between them.
     ends = np.rint((np.array([lower, upper]) - middle) * (STEPS / half))
     return steps if np.abs(ends).max() <= STEPS else clipped(steps, (-STEPS, STEPS))
+
+
+def binned(value: Expression, edges: Floats) -> Expression | None:
+    """Return the bin of each value as a float64, or None if the engine cannot find it from these edges."""
+    even = _EvenBins.of(edges)
+    return None if even is None else even.bin(value)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ Guarantee  Whatever is computed from `kept` counts at most `contribution_bound` 
            the same probability, whatever its values are (`contribution_bound`). So neighbors differ in at
            most that many rows that count. An array in memory keeps the same rows.
            Rows are bounded after missing and unselected rows are left out, and before anything is computed.
-           So a row that does not count never displaces one that does.
+           So a row that does not count never displaces one that does. `Within` bounds twice: the groups that
+           a unit is in, then its rows in each of them; never more rows in all than the bound of the table.
            Results of this module are exact. They are not releases, and must not be shown to the analyst.
            Objects that users hold need them from one another, but tab completion does not offer them
            (`shown`).
@@ -25,6 +26,7 @@ from itertools import islice
 from operator import and_
 from typing import Any
 
+from sfumato.errors import InvalidParameterError
 from sfumato.statistics.contributions.contribution_bound import is_kept
 from sfumato.statistics.contributions.unit_draws import drawn, seed
 from sfumato.statistics.filters.total_functions import guarded
@@ -32,12 +34,27 @@ from sfumato.statistics.sources.collations import by_bytes
 from sfumato.statistics.sources.engine_values import comparable
 from sfumato.statistics.sources.type_checks import require_prepared
 
-__all__ = ["OwnedRows", "described", "is_known", "number", "shown"]
+__all__ = ["OwnedRows", "Within", "described", "is_known", "number", "or_null", "shown"]
 
 Expression = Any  # Ibis is imported only when a table is made
 Batch = Any  # a pyarrow.RecordBatch
 _BATCH = 1 << 18  # rows
-_UNIT, _PLACE, _ROWS, _SEED = "unit", "place", "rows", "seed"
+_UNIT, _PLACE, _ROWS, _SEED, _GROUP = "unit", "place", "rows", "seed", "group"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Within:
+    """Two bounds of one unit: the groups that it counts in, and its rows that count in each of them.
+
+    Args:
+        keys: The names of the columns that are the key of a group.
+        groups: The most groups of one unit.
+        rows: The most rows of one unit in one group.
+    """
+
+    keys: tuple[str, ...]
+    groups: int
+    rows: int
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -70,19 +87,22 @@ class OwnedRows:
         self,
         values: Mapping[str, Expression],
         *,
+        beside: Mapping[str, Expression] | None = None,
         only: Callable[[Expression], Sequence[Expression]] | None = None,
         distinct: bool = False,
+        within: Within | None = None,
     ) -> Expression:
         """Return the named values of the rows that count: rows with all values, at most k for each unit.
 
-        `only` selects rows. With `distinct`, equal rows of one unit count once.
+        Values `beside` may be missing, and are null then. `only` selects rows. With `distinct`, equal rows of
+        one unit count once. `within` bounds groups, and rows in each, in place of rows in all.
         """
-        rows = self._known(values)
+        rows = self._known(values, beside or {})
         if only is not None:
             rows = rows.filter(*only(rows))
         if self.unit is None:
             return rows
-        return self._bounded(rows.distinct() if distinct else rows)
+        return self._bounded(rows.distinct() if distinct else rows, beside=tuple(beside or ()), within=within)
 
     def counts(self, *bounds: int, values: Mapping[str, Expression] | None = None) -> list[int]:
         """Count the rows with all of the values, up to each bound for each unit. Raw: not a release."""
@@ -100,10 +120,14 @@ class OwnedRows:
         of_unit: list[Expression] = [ibis.least(units[_ROWS], bound) for bound in bounds]
         return units.aggregate(**{f"count{i}": counted.sum() for i, counted in enumerate(of_unit)})
 
-    def _known(self, values: Mapping[str, Expression]) -> Expression:
+    def _known(
+        self, values: Mapping[str, Expression], beside: Mapping[str, Expression] | None = None
+    ) -> Expression:
         owner = {} if self.unit is None else {_UNIT: self.owner(self.unit)}
-        rows = self.expression.select(**owner, **values)
-        return rows.filter(reduce(and_, (is_known(rows[name]) for name in rows.columns)))
+        others = {name: or_null(value) for name, value in (beside or {}).items()}
+        rows = self.expression.select(**owner, **values, **others)
+        needed = [is_known(rows[name]) for name in rows.columns if name not in others]
+        return rows.filter(reduce(and_, needed)) if needed else rows
 
     def owner(self, unit: str) -> Expression:
         """Return the owner of each row in a comparable form. Raises if owners cannot be compared."""
@@ -112,22 +136,56 @@ class OwnedRows:
         kind = owner.type()
         return known.cast("string") if kind.is_temporal() or kind.is_uuid() else known
 
-    def _bounded(self, rows: Expression) -> Expression:
+    def _bounded(
+        self, rows: Expression, *, beside: Sequence[str] = (), within: Within | None = None
+    ) -> Expression:
+        order: list[Expression] = []
+        for name in rows.columns:
+            if name in beside:
+                order.append(rows[name].isnull())  # missing values come last, in every engine
+            if name != _UNIT:
+                order.append(by_bytes(rows[name], engine=self.engine.name))
+        if within is None:
+            return self._at_most(self.contribution_bound, rows, of=(_UNIT,), order=order)
+        if within.groups * within.rows > self.contribution_bound:  # so no caller can widen what was opened
+            raise InvalidParameterError("a bound within groups must not exceed the contribution bound.")
+        few = self._in_few_groups(rows, within)
+        return self._at_most(within.rows, few, of=(_UNIT, *within.keys), order=order)
+
+    def _at_most(
+        self, bound: int, rows: Expression, *, of: Sequence[str], order: Sequence[Expression]
+    ) -> Expression:
+        """Return at most so many rows of each unit, or of each unit in each group."""
         import ibis
 
-        engine = self.engine.name
-        values = [by_bytes(rows[name], engine=engine) for name in rows.columns if name != _UNIT]
-        window = ibis.window(group_by=_UNIT, order_by=values, preceding=None, following=None)
+        window = ibis.window(group_by=list(of), order_by=list(order), preceding=None, following=None)
         beside = {
             _PLACE: ibis.row_number().over(window),
             _ROWS: rows.count().over(window),
-            _SEED: seed(rows[_UNIT], engine=engine),
+            _SEED: seed(rows[_UNIT], engine=self.engine.name),
         }
-        rows = rows.mutate(**beside)
-        draw = drawn(rows[_SEED], engine=engine)
-        place = rows[_PLACE].cast("int64")  # Spark numbers rows in 32 bits
-        kept = is_kept(place, rows=rows[_ROWS], draw=draw, bound=self.contribution_bound)
-        return rows.filter(kept).drop(*beside)
+        return self._spaced(bound, rows.mutate(**beside)).drop(*beside)
+
+    def _in_few_groups(self, rows: Expression, within: Within) -> Expression:
+        """Return the rows of a few groups of each unit, spread evenly over the keys that it has."""
+        import ibis
+
+        keys = [by_bytes(rows[name], engine=self.engine.name) for name in within.keys]
+        ranked = ibis.window(group_by=_UNIT, order_by=keys)
+        whole = ibis.window(group_by=_UNIT, preceding=None, following=None)
+        rows = rows.mutate(**{_GROUP: ibis.dense_rank().over(ranked)})
+        beside = {
+            _PLACE: rows[_GROUP],
+            _ROWS: (rows[_GROUP].max() + 1).over(whole),
+            _SEED: seed(rows[_UNIT], engine=self.engine.name),
+        }
+        return self._spaced(within.groups, rows.mutate(**beside)).drop(_GROUP, *beside)
+
+    def _spaced(self, bound: int, rows: Expression) -> Expression:
+        """Return the rows at evenly spaced places, at most so many, by the draw of their unit."""
+        draw = drawn(rows[_SEED], engine=self.engine.name)
+        place, among = (rows[name].cast("int64") for name in (_PLACE, _ROWS))  # Spark numbers in 32 bits
+        return rows.filter(is_kept(place, rows=among, draw=draw, bound=bound))
 
     def row(self, expression: Expression) -> dict[str, Any]:
         """Compute an expression of one row. Raw: not a release."""
@@ -213,6 +271,13 @@ def number(value: float) -> Expression:
     import ibis
 
     return ibis.literal(repr(float(value))).cast("float64")
+
+
+def or_null(value: Expression) -> Expression:
+    """Return a value, or null where it is missing: engines add up NaN, but leave out null."""
+    import ibis
+
+    return ibis.ifelse(is_known(value), value, None) if value.type().is_floating() else value
 
 
 def is_known(value: Expression) -> Expression:

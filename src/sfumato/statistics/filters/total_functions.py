@@ -72,7 +72,16 @@ def _totals(engine: str) -> dict[type, Total]:
         **dict.fromkeys(_DATES.split(), _in_calendar),
     }
     known = {getattr(ops, name): guard for name, guard in named.items() if hasattr(ops, name)}
-    return {kind: _of_guarded(guard) for kind, guard in known.items()}
+    totals = {kind: _of_guarded(guard) for kind, guard in known.items()}
+    return {**totals, ops.DateTruncate: _as_date(totals[ops.DateTruncate])}
+
+
+def _as_date(total: Total) -> Total:
+    """Return a function that makes a date of a truncated date, for which DuckDB returns a timestamp."""
+    import ibis.expr.datatypes as dt
+    import ibis.expr.operations as ops
+
+    return lambda node: ops.Cast(total(node), to=dt.date)
 
 
 def _of_guarded(guard: Guard) -> Total:

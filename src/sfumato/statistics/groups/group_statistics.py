@@ -33,7 +33,16 @@ from sfumato.statistics.query import Answer
 from sfumato.statistics.release import Covers, Interval, Parts, key_labels
 from sfumato.statistics.terms import Terms
 
-__all__ = ["MOST_INTERVALS", "GroupCount", "GroupMean", "GroupSum", "RowCount", "Totals"]
+__all__ = [
+    "MOST_INTERVALS",
+    "GroupCount",
+    "GroupMean",
+    "GroupSum",
+    "RowCount",
+    "Totals",
+    "in_grid",
+    "step_of",
+]
 
 MOST_INTERVALS = 1000
 _HALF = STEPS // 2  # the weight of a row in the count of a mean
@@ -142,7 +151,7 @@ class GroupSum(Terms):
     @property
     def step(self) -> float:
         """The step of the grid: a power of two; the largest value has at most 2^20 steps."""
-        return math.ldexp(1.0, math.frexp(self._largest)[1] - 20)
+        return step_of(self.bounds)
 
     @property
     def _largest(self) -> float:
@@ -171,7 +180,7 @@ class GroupSum(Terms):
         )
 
     def _steps(self, value: Expression) -> Expression:
-        return whole(clipped(value, self.bounds) * number(1 / self.step))
+        return in_grid(value, self.bounds)
 
     def plan(self, data: Totals) -> str:
         """Return the SQL that the engine would run."""
@@ -237,6 +246,20 @@ class GroupMean(Terms):
     def plan(self, data: Totals) -> str:
         """Return the SQL that the engine would run."""
         return data.owned.sql(data.totals(self.column, self._steps))
+
+
+def step_of(bounds: Bounds) -> float:
+    """Return the step of the grid for sums: a power of two; the largest value has at most 2^20 steps.
+
+    >>> step_of((0, 1000)) == 2.0**-10
+    True
+    """
+    return math.ldexp(1.0, math.frexp(max(abs(bound) for bound in bounds))[1] - 20)
+
+
+def in_grid(value: Expression, bounds: Bounds) -> Expression:
+    """Return values in whole steps of the grid for sums, clipped to the bounds."""
+    return whole(clipped(value, bounds) * number(1 / step_of(bounds)))
 
 
 def _count_noise(terms: Terms, keys: int) -> WholeNoise:

@@ -177,11 +177,12 @@ class Groups:
         names = list(values)
         if column is not None:
             values["value"] = numeric(self.owned, column)
-        rows = self.owned.kept(values, only=self._wanted)
+        rows = self.owned.kept(values, only=self.wanted)
         sums = {} if value is None else {"total": value(rows["value"]).cast("int64").sum()}
         return rows.group_by(names).aggregate(count=rows.count(), **sums)
 
-    def _wanted(self, rows: Expression) -> list[Expression]:
+    def wanted(self, rows: Expression) -> list[Expression]:
+        """Return conditions for rows that have one of the keys."""
         columns = [rows[f"key{i}"] for i in range(len(self.columns))]
         # If each row is a unit, a row with another key displaces no other, and is skipped later.
         return _has_parts(columns, self.keys) if self.owned.unit is None else _has_one(columns, self.keys)

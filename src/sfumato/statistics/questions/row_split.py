@@ -16,19 +16,21 @@ Edge cases If the number of rows is public, the error of the total of the sums i
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from scipy.special import ndtri, stdtrit
 
 from sfumato.mechanisms.random import Generator
-from sfumato.statistics.arrays import Floats
+from sfumato.statistics.arrays import Floats, Integers
 from sfumato.statistics.columns.columns import STEPS, Moments
 from sfumato.statistics.intervals import GaussianLaw, LaplaceLaw, Law, accepted
 from sfumato.statistics.noise import Kind, WholeNoise, l2_of_counts
 from sfumato.statistics.terms import Terms
 
-__all__ = ["NoisyShares", "Shares"]
+__all__ = ["Adds", "NoisyShares", "Shares"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,19 @@ class Shares:
         )
 
 
+class Adds(Protocol):
+    """Noise for whole numbers, and its law."""
+
+    @property
+    def law(self) -> Law:
+        """The distribution of the noise on each number."""
+        ...
+
+    def add(self, numbers: Sequence[int] | Integers, *, generator: Generator | None = None) -> Floats:
+        """Return the numbers with noise."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NoisyShares:
     """Noisy sums of shares in rows, the distribution of their noise, and the number of rows if it is public.
@@ -104,7 +119,7 @@ class NoisyShares:
     def of(
         cls,
         exact: list[int],
-        noise: WholeNoise,
+        noise: "Adds",
         parts: int,
         public_size: int | None,
         generator: Generator | None,

@@ -29,7 +29,14 @@ from sfumato.statistics.questions.bounded_terms import FAILED, GRID, BoundedTerm
 from sfumato.statistics.questions.row_split import NoisyShares, Shares
 from sfumato.statistics.release import Interval, Release
 
-__all__ = ["StandardDeviation", "Variance", "standard_deviation", "variance"]
+__all__ = [
+    "StandardDeviation",
+    "Variance",
+    "standard_deviation",
+    "stated_deviation",
+    "stated_variance",
+    "variance",
+]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,16 +90,30 @@ class Variance(BoundedTerms):
         shares = Shares(2)
         exact = shares.of(data.moments(self.bounds))
         noisy = NoisyShares.of(exact, shares.noise(self), shares.parts, self.public_size, generator)
-        if noisy.size < 1:
-            return Answer(value=None, notes=FAILED)
-        found, moves = noisy.variance(shares)
-        distance = half_width(noisy.law, level=self.level, weights=moves)
-        square, most = self.width**2, self.width**2 / 4
-        # The derivative of the square is at most 2 widths for values within one width.
-        around_found = around(
-            found * square, (distance + 2 * GRID) * square, level=self.level, within=(0.0, most)
-        )
-        return Answer(value=min(max(found * square, 0.0), most), interval=around_found)
+        return stated_variance(noisy, shares, width=self.width, level=self.level)
+
+
+def stated_variance(
+    noisy: NoisyShares, shares: Shares, *, width: float, level: float
+) -> Answer[float | None]:
+    """Return the variance that noisy shares state, for bounds that are `width` apart, and its interval."""
+    if noisy.size < 1:
+        return Answer(value=None, notes=FAILED)
+    found, moves = noisy.variance(shares)
+    distance = half_width(noisy.law, level=level, weights=moves)
+    square, most = width**2, width**2 / 4
+    # The derivative of the square is at most 2 widths for values within one width.
+    around_found = around(found * square, (distance + 2 * GRID) * square, level=level, within=(0.0, most))
+    return Answer(value=min(max(found * square, 0.0), most), interval=around_found)
+
+
+def stated_deviation(found: Answer[float | None]) -> Answer[float | None]:
+    """Return the standard deviation that a variance states, and its interval."""
+    if found.value is None or not isinstance(found.interval, Interval):
+        return found
+    lower, upper = math.sqrt(found.interval.lower), math.sqrt(found.interval.upper)
+    interval = Interval(lower=lower, upper=upper, level=found.interval.level, covers=found.interval.covers)
+    return Answer(value=math.sqrt(found.value), interval=interval, notes=found.notes)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -143,12 +164,7 @@ class StandardDeviation(BoundedTerms):
         Returns:
             The noisy standard deviation and its interval; the value is None if there are too few rows.
         """
-        found = self._variance().answer(data, generator=generator)
-        if found.value is None or not isinstance(found.interval, Interval):
-            return found
-        lower, upper = math.sqrt(found.interval.lower), math.sqrt(found.interval.upper)
-        interval = Interval(lower=lower, upper=upper, level=self.level, covers=found.interval.covers)
-        return Answer(value=math.sqrt(found.value), interval=interval, notes=found.notes)
+        return stated_deviation(self._variance().answer(data, generator=generator))
 
     def _variance(self) -> Variance:
         return Variance(

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exact totals of groups: what one unit moves, and that they are the sums of the rows that count."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sfumato.accounting.guarantee import Relation
+from sfumato.queries.grouped import group_by
+from sfumato.queries.totals import Bins, Kind, Total
+from sfumato.statistics.columns.columns import STEPS
+from sfumato.statistics.contributions.owned_rows import OwnedRows
+from sfumato.statistics.groups.group_statistics import step_of
+from sfumato.statistics.sources.tables import private_table
+
+KEYS = ["a", "b", "c", "nothing"]
+BOUNDS = (-5.0, 10.0)
+TOTALS = (
+    Total(Kind.ROWS),
+    Total(Kind.KNOWN, "x"),
+    Total(Kind.STEPS, "x", BOUNDS),
+    Total(Kind.SQUARES, "x", BOUNDS),
+    Total(Kind.GRID, "x", BOUNDS),
+    Total(Kind.DISTINCT, "z"),
+    Total(Kind.DISTINCT, "who"),
+)
+BINS = (Bins("x", BOUNDS, 8),)
+LARGEST = math.ceil(10 / step_of(BOUNDS))
+OF_ROW = {Kind.STEPS: STEPS, Kind.SQUARES: STEPS, Kind.GRID: LARGEST}  # what one row may add
+
+hostile = st.tuples(
+    st.integers(0, 3), st.sampled_from([*KEYS, "other", None]), st.floats(width=64), st.sampled_from("pqr")
+)
+
+
+def computed(rows: pd.DataFrame, bound: int, within: tuple[int, int] | None):
+    table = private_table(rows, privacy_unit="who", contribution_bound=bound)
+    per_group, groups = within or (None, None)
+    grouped = group_by(table, "key", keys=KEYS, rows_per_group=per_group, groups_per_unit=groups)
+    source = grouped.source()
+    return source.grouped().compute(TOTALS, BINS), grouped.reach(Relation.ADD_REMOVE)
+
+
+def moved(with_unit, without) -> dict[Total, np.ndarray]:
+    return {total: with_unit.totals[total] - without.totals[total] for total in TOTALS}
+
+
+def require_within_reach(with_unit, without, reach) -> None:
+    for total, change in moved(with_unit, without).items():
+        each = OF_ROW.get(total.kind, 1)
+        most = reach.most_groups if total.column == "who" else reach.l1
+        assert np.abs(change).sum() <= most * each, total
+        square = math.sqrt(reach.most_groups) if total.column == "who" else reach.l2_of_sums
+        assert math.sqrt((change.astype(float) ** 2).sum()) <= square * each * (1 + 1e-12), total
+    groups = zip(with_unit.bins[BINS[0]], without.bins[BINS[0]], strict=True)
+    by_group = [np.abs(w.histogram(BINS[0].edges) - o.histogram(BINS[0].edges)).sum() for w, o in groups]
+    assert sum(by_group) <= reach.l1 and max(by_group) <= reach.rows
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    rows=st.lists(hostile, min_size=1, max_size=24),
+    terms=st.sampled_from([(1, None), (3, None), (4, (2, 2)), (3, (1, 3)), (6, (2, 2)), (2, (2, 1))]),
+)
+def test_one_unit_moves_every_total_by_at_most_its_reach_whatever_its_values(rows, terms):
+    data = pd.DataFrame(rows, columns=["who", "key", "x", "z"])
+    with_unit, reach = computed(data, *terms)
+    without, _ = computed(data[data.who != rows[0][0]], *terms)
+    require_within_reach(with_unit, without, reach)
+
+
+CROWD = pd.DataFrame(
+    {"who": [0] * 40 + [1] * 4, "key": ["a", "b", "c", "a"] * 11, "x": [9.0] * 44, "z": ["p"] * 44}
+)
+
+
+def forgets_every_bound(patch) -> None:
+    patch.setattr(OwnedRows, "_bounded", lambda self, rows, **_: rows)
+
+
+def forgets_the_rows_of_a_group(patch) -> None:
+    patch.setattr(OwnedRows, "_bounded", lambda self, rows, *, within, **_: self._in_few_groups(rows, within))
+
+
+def forgets_the_groups_of_a_unit(patch) -> None:
+    patch.setattr(OwnedRows, "_in_few_groups", lambda self, rows, within: rows)
+
+
+def counts_one_row_too_many(patch) -> None:
+    patch.setattr(OwnedRows, "_at_most", _with_more(OwnedRows._at_most))
+
+
+def _with_more(method):
+    return lambda self, bound, rows, *, of, order: method(self, bound + 1, rows, of=of, order=order)
+
+
+@pytest.mark.parametrize(
+    "bug",
+    [
+        forgets_every_bound,
+        forgets_the_rows_of_a_group,
+        forgets_the_groups_of_a_unit,
+        counts_one_row_too_many,
+    ],
+)
+def test_a_forgotten_bound_is_caught(bug, monkeypatch):
+    others = CROWD[CROWD.who != 0]
+    with_unit, reach = computed(CROWD, 4, (2, 2))
+    require_within_reach(with_unit, computed(others, 4, (2, 2))[0], reach)  # correct code passes
+    bug(monkeypatch)
+    with pytest.raises(AssertionError):
+        require_within_reach(computed(CROWD, 4, (2, 2))[0], computed(others, 4, (2, 2))[0], reach)
+
+
+def test_a_bound_within_groups_cannot_exceed_that_of_the_table():
+    table = private_table(CROWD, privacy_unit="who", contribution_bound=4)
+    source = group_by(table, "key", keys=KEYS, rows_per_group=2, groups_per_unit=2).source()
+    wider = replace(source.owned, contribution_bound=3)
+    with pytest.raises(ValueError, match="must not exceed"):
+        replace(source, owned=wider).grouped().compute(TOTALS, ())
+
+
+def test_totals_are_those_of_the_rows_with_missing_and_infinite_values_and_other_keys():
+    draw = np.random.default_rng(0)
+    rows = pd.DataFrame(
+        {
+            "who": np.arange(3000),
+            "key": draw.choice([*KEYS[:3], "other", None], 3000),
+            "x": draw.choice([1.5, 7.0, np.nan, np.inf, -np.inf, 1e300], 3000),  # ties
+            "z": draw.choice(["p", "q", None], 3000),
+        }
+    )
+    found, _ = computed(rows, 1, None)
+    for i, key in enumerate(KEYS):
+        group = rows[rows.key == key]
+        known = group.x.dropna().clip(*BOUNDS)
+        steps = np.rint((known - 2.5) * (STEPS / 7.5))
+        assert found.totals[Total(Kind.ROWS)][i] == len(group)
+        assert found.totals[Total(Kind.KNOWN, "x")][i] == len(known)
+        assert found.totals[Total(Kind.STEPS, "x", BOUNDS)][i] == steps.sum()
+        assert found.totals[Total(Kind.GRID, "x", BOUNDS)][i] == np.rint(known / step_of(BOUNDS)).sum()
+        assert found.totals[Total(Kind.DISTINCT, "z")][i] == group.z.nunique()
+        assert found.bins[BINS[0]][i].counts.sum() == len(known)
+
+
+def test_more_rows_than_floats_can_add_up_are_added_up_as_whole_numbers(monkeypatch):
+    expected, _ = computed(CROWD, 4, None)
+    monkeypatch.setattr("sfumato.queries.totals.MOST_ROWS", 0)
+    found, _ = computed(CROWD, 4, None)
+    assert all((found.totals[total] == expected.totals[total]).all() for total in TOTALS)
+
+
+def test_one_query_computes_all_totals(monkeypatch):
+    asked = []
+    original = OwnedRows.table
+    monkeypatch.setattr(OwnedRows, "table", lambda self, query: asked.append(1) or original(self, query))
+    table = private_table(CROWD, privacy_unit="who", contribution_bound=4)
+    group_by(table, "key", keys=KEYS).source().grouped().compute(TOTALS * 3, ())
+    assert len(asked) == 1
