@@ -1,14 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-from decimal import Decimal
 
 import numpy as np
-import pandas as pd
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfumato.estimators import LogisticRegression
-from sfumato.estimators.rows import augmented, clipped, codes, row_norm
+from sfumato.estimators.rows import augmented, clipped, row_norm
 
 any_float = st.floats()
 rows = st.lists(st.tuples(any_float, any_float, any_float), min_size=1, max_size=6)
@@ -36,26 +32,3 @@ def test_short_rows_stay_as_they_are_and_the_rest_of_the_norm_is_the_intercept()
 
 def test_a_row_that_is_not_present_has_no_intercept_either():
     assert augmented(np.ones((2, 1)), np.array([True, False]), constant=0.5).tolist() == [[1, 0.5], [0, 0]]
-
-
-def test_labels_of_another_type_are_none_of_the_classes():
-    assert codes(np.array(["1", "0"]), np.array([0, 1])).tolist() == [-1, -1]
-    assert codes(np.array([0.0, 1.0, np.nan, 2.0]), np.array([0, 1])).tolist() == [0, 1, -1, -1]
-
-
-ODD = ["x", None, 2.5, float("nan"), [1], (1,), np.array([1]), np.array([]), np.array("a"), pd.NA, pd.NaT]
-
-
-@pytest.mark.parametrize("odd", [*ODD, Decimal("sNaN"), 10**400], ids=repr)
-def test_one_foreign_label_does_not_change_how_the_others_are_read(odd):
-    labels = [0, 1, 1, 0]
-    estimator = LogisticRegression(epsilon=1.0, clip_norm=1.0, classes=(0, 1))
-    read = estimator._column([*labels, odd], rows=5)
-    assert codes(read, np.array([0, 1])).tolist() == [0, 1, 1, 0, -1]
-
-
-def test_an_array_without_an_axis_is_the_label_in_it_beside_text_too():
-    read = LogisticRegression(epsilon=1.0, clip_norm=1.0, classes=(0, 1))._column(
-        [0, "no", np.array(1)], rows=3
-    )
-    assert codes(read, np.array([0, 1])).tolist() == [0, -1, 1]

@@ -137,8 +137,8 @@ class PrivateEstimator(BaseEstimator):
             The estimator itself, with its results in attributes that end in an underscore.
 
         Raises:
-            InvalidParameterError: If a parameter is out of range, or X or y has a wrong shape or type.
-                Nothing is spent.
+            InvalidParameterError: If a parameter is out of range: nothing is spent. If X or y has a wrong
+                shape or type: the fit stays spent, as the data was looked at.
             BudgetExceededError: If the account does not cover the fit. Nothing is spent.
             QueryFailedError: If the data could not be read or computed on. The fit stays spent.
         """

@@ -116,6 +116,7 @@ class CellNoise:
 
     def __post_init__(self) -> None:
         _check.positive(epsilon=self.epsilon)
+        object.__setattr__(self, "epsilon", float(self.epsilon))  # of numpy's types some are too coarse
         if self.delta > 0:
             _check.in_range(0, _MOST_EPSILON, epsilon=self.epsilon)
         if self.relation not in (Relation.ADD_REMOVE, Relation.REPLACE_ONE):

@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from sfumato.errors import InvalidParameterError
 from sfumato.estimators.base import Floats, PrivateEstimator
-from sfumato.estimators.rows import codes
+from sfumato.estimators.label_codes import alike, codes
 
 __all__ = ["PublicClassifier", "public_labels"]
 
@@ -24,6 +24,17 @@ def public_labels(classes: Any) -> npt.NDArray[Any]:
             "classes must list at least two different labels, all of them text or all of them numbers, "
             f"but {classes!r} was given. They are public: which labels occur must not be read from "
             "the data."
+        )
+    if labels.dtype.kind in "biuf" and (np.abs(labels.astype(np.float64)) >= 2.0**53).any():
+        raise InvalidParameterError(
+            "classes must be below 2^53 in size, where readers of files tell whole numbers apart. Give them "
+            "as text with a letter, such as 'id-12', or number them from 0."
+        )
+    pair = alike(labels)
+    if pair is not None:
+        raise InvalidParameterError(
+            f"the classes {pair[0]!r} and {pair[1]!r} say the same number, and a column that is read as "
+            "numbers cannot tell them apart. Name them otherwise."
         )
     return labels
 

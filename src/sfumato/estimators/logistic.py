@@ -34,6 +34,7 @@ from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError
 from sfumato.estimators.base import Floats, PrivateEstimator
 from sfumato.estimators.classes import public_labels
+from sfumato.estimators.label_codes import codes
 from sfumato.estimators.minimum import LEAST_REGULARIZATION
 from sfumato.estimators.objective_perturbation import (
     GaussianObjectivePerturbation,
@@ -41,7 +42,7 @@ from sfumato.estimators.objective_perturbation import (
     regularization_for,
 )
 from sfumato.estimators.output_perturbation import OutputPerturbation
-from sfumato.estimators.rows import INTERCEPT, augmented, clipped, codes, row_norm
+from sfumato.estimators.rows import INTERCEPT, augmented, clipped, row_norm
 from sfumato.ledger.account import Account
 from sfumato.mechanisms.random import Generator
 

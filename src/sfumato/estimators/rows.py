@@ -10,9 +10,7 @@ Guarantee  Every row that `clipped` returns has L2 norm at most `clip_norm` (up 
            `STEPS` to the clip norm, and no norm is then above `STEPS`: not even by rounding.
 """
 
-import contextlib
 import math
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +18,7 @@ import numpy.typing as npt
 from sfumato.estimators.reading import Floats
 from sfumato.statistics.columns.columns import STEPS
 
-__all__ = ["INTERCEPT", "augmented", "clipped", "clipped_steps", "codes", "equal", "row_norm"]
+__all__ = ["INTERCEPT", "augmented", "clipped", "clipped_steps", "row_norm"]
 
 INTERCEPT = 0.5  # the constant feature, over the clip norm
 _INSIDE = 1 - 2.0**-30  # a norm computed in float64 is off by less
@@ -71,35 +69,3 @@ def augmented(rows: Floats, present: npt.NDArray[np.bool_], *, constant: float) 
     """Return the rows with the constant appended; rows that are not `present` are zeros throughout."""
     whole = np.hstack([rows, np.full((len(rows), 1), constant)]) if constant > 0 else rows
     return np.where(present[:, None], whole, 0.0)
-
-
-def equal(labels: npt.NDArray[Any], others: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Return which labels are the same, each pair by itself; what does not compare is not the same.
-
-    >>> equal(np.array([1, None, "a"], dtype=object), np.array([1, 1, 1])).tolist()
-    [True, False, False]
-    """
-    if labels.dtype.kind != "O" and others.dtype.kind != "O":
-        return np.asarray(labels == others)
-    pairs = zip(labels.tolist(), np.broadcast_to(others, labels.shape).tolist(), strict=True)
-    return np.array([_same(one, other) for one, other in pairs], dtype=bool)
-
-
-def _same(entry: Any, label: Any) -> bool:
-    found, plain = False, entry.item() if isinstance(entry, np.ndarray) and entry.ndim == 0 else entry
-    if not isinstance(plain, np.ndarray):  # one that is not of one entry would warn, or compare as one
-        with contextlib.suppress(Exception):  # of entries of any kind
-            found = bool(plain == label)
-    return found
-
-
-def codes(labels: npt.NDArray[np.generic], classes: npt.NDArray[np.generic]) -> npt.NDArray[np.int64]:
-    """Return each label's place among the public classes, -1 if it is none of them.
-
-    >>> codes(np.array(["no", "yes", "maybe"]), np.array(["no", "yes"])).tolist()
-    [0, 1, -1]
-    """
-    found = np.full(len(labels), -1, dtype=np.int64)
-    for place, label in enumerate(classes):
-        found[equal(labels, np.asarray(label))] = place
-    return found

@@ -39,8 +39,8 @@ from sfumato.accounting.price import quick_epsilon
 from sfumato.accounting.selection import stop_for
 from sfumato.errors import InvalidParameterError
 from sfumato.estimators.base import Floats, PrivateEstimator
+from sfumato.estimators.label_codes import same
 from sfumato.estimators.pricing import event_of, private_steps
-from sfumato.estimators.rows import equal
 from sfumato.ledger.account import Account
 from sfumato.mechanisms.additive import Laplace
 from sfumato.mechanisms.random import Generator, uniform_below, words
@@ -55,7 +55,7 @@ _DELTA_SHARE = 0.5  # of delta, for the deltas that the trials' own budgets are 
 
 def is_right(model: Any, X: Any, y: Any) -> Floats:
     """Return 1.0 for each row that the model predicts right, else 0.0."""
-    return equal(np.asarray(model.predict(X)), np.asarray(y)).astype(np.float64)
+    return same(np.asarray(y), np.asarray(model.predict(X))).astype(np.float64)
 
 
 def draw_trials(shape: float, stop: float, *, generator: Generator | None = None) -> int:

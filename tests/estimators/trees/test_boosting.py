@@ -53,7 +53,7 @@ def test_scores_add_up_to_what_is_predicted():
     model = boosting().fit(X, y)
     assert [scores.shape for scores in model.scores_] == [(33, 1), (33, 1), (7, 1)]
     places = model.bins_.places(X[:9])
-    expected = sum(scores[places[:, j], 0] for j, scores in enumerate(model.scores_))
+    expected = model.start_[0] + sum(scores[places[:, j], 0] for j, scores in enumerate(model.scores_))
     assert model.decision_function(X[:9]) == pytest.approx(expected)
     assert model.predict_proba(X[:9])[:, 1] == pytest.approx(expit(expected))
 
@@ -92,3 +92,14 @@ def test_fewer_rounds_and_more_ridge_are_used_as_given():
     assert boosting(max_iter=3).fit(X, y).n_iter_ == 3
     flat = boosting(l2_regularization=1e9).fit(X, y)
     assert max(np.abs(scores).max() for scores in flat.scores_) < 1e-3
+
+
+@pytest.mark.parametrize(
+    "budget", [{"epsilon": 1e6}, {"epsilon": 100.0, "delta": 1e-6}], ids=["pure", "gaussian"]
+)
+@pytest.mark.parametrize("share", [0.017, 0.5, 0.95])
+def test_the_mean_prediction_is_the_share_of_a_class(budget, share):
+    draws = np.random.default_rng(0)
+    X, y = draws.uniform(size=(20_000, 1)), (draws.uniform(size=20_000) < share).astype(int)
+    model = HistGradientBoostingClassifier(classes=(0, 1), bounds=(0, 1), random_state=0, **budget).fit(X, y)
+    assert model.predict_proba(X)[:, 1].mean() == pytest.approx(y.mean(), abs=0.003)

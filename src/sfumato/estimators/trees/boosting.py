@@ -150,12 +150,13 @@ class HistGradientBoostingClassifier(PublicClassifier):
         sums = _Sums.of(bins.places(rows), bins, labels, len(classes))
         rounds, rate = self._schedule()
         noise, relation = self._noise(), self._relation()
-        counted = noise.part(_COUNT_SHARE, counts(sums.features, relation))
+        counted = noise.part(_COUNT_SHARE, counts(sums.features + 1, relation))  # and once by its class
         norms = (1.0, 1.0) if sums.outputs == 1 else (_L1, _L2)
         turn = noise.part((1 - _COUNT_SHARE) / (rounds * sums.features), signed(*norms, relation))
         ridge = _RIDGE * turn.stddev / math.sqrt(rounds)
         ridge = ridge if self.l2_regularization is None else self.l2_regularization
-        held = sums.rows_in_bins(counted, generator)
+        held, of_classes = sums.rows_in_bins(counted, generator)
+        self.start_ = sums.begin(np.maximum(of_classes, max(1.0, counted.stddev)))
         weight = np.maximum(held, turn.stddev) * _CURVATURE + ridge  # no bin is believed to be emptier
         scores = [np.zeros((size, sums.outputs)) for size in bins.sizes.tolist()]
         for _ in range(rounds):
@@ -184,7 +185,7 @@ class HistGradientBoostingClassifier(PublicClassifier):
 
     def _scored(self, rows: Floats) -> Floats:
         places = self.bins_.places(rows)
-        total = np.zeros((len(rows), self.scores_[0].shape[1]))
+        total = np.tile(self.start_, (len(rows), 1))
         for j, scores in enumerate(self.scores_):
             total += scores[places[:, j]]
         return total
@@ -202,6 +203,7 @@ class _Sums:
 
     places: Places
     sizes: npt.NDArray[np.intp]
+    labels: npt.NDArray[np.int64]
     targets: Floats  # [rows, outputs]: 1 for the class of the row
     scores: Floats  # [rows, outputs]
 
@@ -209,7 +211,8 @@ class _Sums:
     def of(cls, places: Places, bins: Bins, labels: npt.NDArray[np.int64], classes: int) -> "_Sums":
         targets = np.eye(classes)[labels]
         targets = targets[:, 1:] if classes == 2 else targets
-        return cls(places=places, sizes=bins.sizes, targets=targets, scores=np.zeros(targets.shape))
+        scores = np.zeros(targets.shape)
+        return cls(places=places, sizes=bins.sizes, labels=labels, targets=targets, scores=scores)
 
     @property
     def features(self) -> int:
@@ -220,10 +223,20 @@ class _Sums:
         """One score for two classes, else one for each."""
         return self.targets.shape[1]
 
-    def rows_in_bins(self, part: Part, generator: Generator) -> Floats:
-        """Return the noisy number of rows in each bin: [features, the most bins]."""
-        width = int(self.sizes.max())
-        return part.count(self.places + width * np.arange(self.features), (self.features, width), generator)
+    def rows_in_bins(self, part: Part, generator: Generator) -> tuple[Floats, Floats]:
+        """Return the noisy number of rows in each bin, [features, the most bins], and of each class."""
+        classes = max(2, self.outputs)
+        width = max(int(self.sizes.max()), classes)
+        places = np.column_stack([self.places, self.labels]) + width * np.arange(self.features + 1)
+        found = part.count(places, (self.features + 1, width), generator)
+        return found[:-1], found[-1, :classes]
+
+    def begin(self, of_classes: Floats) -> Floats:
+        """Start all scores from the noisy shares of the classes, and return the start: [outputs]."""
+        logs = np.log(of_classes / of_classes.sum())
+        start = logs[1:] - logs[0] if self.outputs == 1 else logs
+        self.scores += start
+        return start
 
     def gradients(self, feature: int, size: int, part: Part, generator: Generator) -> Floats:
         """Return the noisy sums of gradients over the bins of a feature: [bins, outputs]."""
