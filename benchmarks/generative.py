@@ -19,9 +19,9 @@ Images      Classifiers learn from 60,000 generated images, tuned on these alone
             classes, so no classifier can learn from it: its Frechet distance is measured, and how many
             classes a logistic regression sees in it (10 if all are as frequent, 1 if there is one); once
             with our settings and once with those of R4's Algorithm 6. `public-start`: digits at epsilon 1 by
-            diffusion, which begins with noisy mixtures, or with MNIST as public images, scaled to 8 x 8 and
-            without labels. `real`: the same classifiers after
-            learning from the private images, without privacy.
+            diffusion, which begins with noisy mixtures, or with MNIST as public images, scaled to 8 x 8,
+            without labels and with them. `real`: the same classifiers after learning from the private images,
+            without privacy.
 Claim       Of tables: add-remove neighbors, one row as the unit, epsilon 1, delta 1e-5, the same for both.
             Our noise is secure, so a seed sets only where in their bins numbers lie; the peer's noise comes
             from the seed.

@@ -16,13 +16,15 @@ class Case(Setting):
 
     bars: dict[tuple[str, str], float] = field(default_factory=dict[tuple[str, str], float])  # of scores
     public: str | None = None  # a set of public images to begin with, scaled to the size of the private ones
+    public_labels: bool = False  # whether it comes with its labels
 
     @property
     def subject(self) -> str:
         """The words for it in a table."""
         promised = "without privacy" if self.method == "real" else f"at epsilon {self.epsilon:g}"
         settings = "".join(f", {name} {value}" for name, value in self.settings.items())
-        begun = "" if self.public is None else f" from public {self.public}"
+        labels = " with labels" if self.public_labels else ""
+        begun = "" if self.public is None else f" from public {self.public}{labels}"
         return f"{self.data}, {self.method}{begun}{settings} {promised}"
 
 
@@ -50,6 +52,7 @@ CASES: dict[str, tuple[Case, ...]] = {
     "public-start": (
         Case(data="digits", method="diffusion", epsilon=1.0),
         Case(data="digits", method="diffusion", epsilon=1.0, public="mnist"),
+        Case(data="digits", method="diffusion", epsilon=1.0, public="mnist", public_labels=True),
     ),
     "real": (_of_mnist("real", 0.0),),
 }

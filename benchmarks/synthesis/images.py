@@ -101,18 +101,22 @@ def _made(
         return None, (rows.images, rows.labels)
     where = FitSettings(epsilon=1.0, device=options.device).where()
     method = case.made(public_size=data.public_size, gpu=where.type == "cuda")
-    public = None if case.public is None else _public(case.public, ImageRows.of(data, **_ALONE).shape)
+    public = _public(case, ImageRows.of(data, **_ALONE).shape)
     made = method.fit(data, epsilon=case.epsilon, delta=DELTA, device=where, public=public, progress=False)
     return made, made.sample(2000 if options.quick else DRAWN, seed=seed)
 
 
-def _public(name: str, shape: tuple[int, int, int]) -> torch.Tensor:
-    """Return public images without labels, averaged over blocks to another size; edges are cut off."""
-    images = ImageRows.of(load(name), **_ALONE).images
+def _public(case: Case, shape: tuple[int, int, int]) -> Any:
+    """Return public images of another size, averaged over blocks; with labels if the case has them."""
+    if case.public is None:
+        return None
+    rows = ImageRows.of(load(case.public), classes=None, public_size=None, conditional=True)
+    images = rows.images
     block = images.shape[-1] // shape[-1]
     cut = (images.shape[-1] - block * shape[-1]) // 2
     inner = images[..., cut : cut + block * shape[-1], cut : cut + block * shape[-1]]
-    return torch.nn.functional.avg_pool2d(inner, block)
+    small = torch.nn.functional.avg_pool2d(inner, block)
+    return (small, rows.labels) if case.public_labels else small
 
 
 def _claim(case: Case, data: Any, made: ImageGenerator | None) -> Iterator[Row]:

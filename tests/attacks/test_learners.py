@@ -13,7 +13,8 @@ from attacks.releases import DELTA
 from sfumato import estimators, labels
 from sfumato.accounting.guarantee import Guarantee, Relation
 from sfumato.audit.mechanisms.outputs import read
-from sfumato.audit.mechanisms.replay import check_sensitivity, replay
+from sfumato.audit.mechanisms.replay import replay
+from sfumato.audit.mechanisms.sensitivity_check import check_sensitivity
 from sfumato.labels.methods import released_labels
 from sfumato.testing import seeded
 

@@ -11,7 +11,8 @@ from sfumato.accounting.guarantee import Relation
 from sfumato.audit.mechanisms.exact_discrete import audit_discrete
 from sfumato.audit.mechanisms.mechanism_attack import Vectorized
 from sfumato.audit.mechanisms.outputs import read
-from sfumato.audit.mechanisms.replay import LeakError, check_sensitivity, replay
+from sfumato.audit.mechanisms.replay import LeakError, replay
+from sfumato.audit.mechanisms.sensitivity_check import check_sensitivity
 from sfumato.testing import seeded
 
 CASES = {case.subject: case for case in (*mechanism_cases(), *statistic_cases())}

@@ -273,3 +273,28 @@ def test_wrong_public_images_are_told_before_the_charge(says, more, said, monkey
     code, _, err = says(f"{line} {more} --ledger ledger.db --account a")
     assert code == 2 and said in " ".join(err.split()), err
     assert account.releases() == []
+
+
+@pytest.mark.parametrize(
+    ("data", "public", "classes", "kept"),
+    [
+        ("digits", "mnist", 10, True),
+        ("digits", "fashion-mnist", 10, False),
+        ("mnist", "mnist", 10, True),
+        ("own.npz", "mnist", 10, True),
+        ("own.npz", "mnist", 2, False),
+    ],
+)
+def test_labels_of_a_named_public_set_are_kept_if_the_classes_fit(monkeypatch, data, public, classes, kept):
+    import torch
+
+    from sfumato import datasets
+    from sfumato.cli import synthesis_run
+    from sfumato.cli.synthesis_settings import SynthesisSettings
+
+    labels = torch.tensor([3, 1, 3])
+    monkeypatch.setattr(datasets, "load", lambda name: (torch.zeros(3, 1, 8, 8), labels))
+    own = synthesis_run._Images(name=data, rows=None, holdout=None, classes=classes, public_size=9)
+    found = synthesis_run._public(SynthesisSettings(data=data, public=public), own)
+    assert isinstance(found, tuple) == kept
+    assert not kept or found[1].tolist() == [3, 1, 3]

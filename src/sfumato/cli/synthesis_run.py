@@ -37,6 +37,7 @@ from sfumato.testing import seeded
 __all__ = ["run"]
 
 NAMED = ("digits", "mnist", "fashion-mnist", "cifar10")
+_OF_DIGITS = {"digits", "mnist"}  # class k is the digit k in both
 _METHOD, _COUNT, _SHOWN = "dp-cgan", 10_000, 10
 _BEGINS = "diffusion"  # the method that may begin with public images
 _GRID = "grid.svg"
@@ -145,20 +146,29 @@ def _own(settings: SynthesisSettings) -> _Images:
     )
 
 
-def _public(settings: SynthesisSettings) -> Any:
-    """Return the public images to begin with, if there are any; a file or a folder has labels, too."""
+def _public(settings: SynthesisSettings, data: _Images) -> Any:
+    """Return the public images to begin with, if there are any; with labels if classes may be the same."""
     place = settings.public
-    if place in NAMED:  # its classes are others, so images alone are taken
+    if place in NAMED:
         from sfumato.datasets import load
 
         found = load(place)
-        return ImageRows.of(found, classes=None, public_size=1, conditional=False).images
+        same = _same_classes(settings, data, place)
+        rows = ImageRows.of(found, classes=data.classes, public_size=1, conditional=same)
+        return (rows.images, rows.labels) if same else rows.images
     if place is None:
         return None
     names = ("label", "classes", "image_size")
     given = {name: getattr(settings, name) for name in names}
     own = _read(place, lambda: open_own(TrainSettings(data=place, public_size=1, **given)))
     return _read(place, lambda: read_images(own.rows))
+
+
+def _same_classes(settings: SynthesisSettings, data: _Images, public: str) -> bool:
+    """Whether labels of a named set fit: for own data of as many classes, or a set of the same classes."""
+    if settings.is_own:
+        return data.classes == 10  # that of each named set
+    return settings.data == public or {settings.data, public} <= _OF_DIGITS
 
 
 def _read(place: str | None, read: Callable[[], Read]) -> Read:
@@ -200,7 +210,7 @@ def _terms(
         "delta": settings.delta,
         "classes": data.classes,
         "public_size": data.public_size,
-        "public": _public(settings),
+        "public": _public(settings, data),
         "account": account,
         "purpose": None if account is None else settings.purpose or f"synthetic images of {data.name}",
         "folder": settings.out,

@@ -58,7 +58,7 @@ class SynthesisSettings:
     )
     public: str | None = flag(
         "With --method diffusion: images that are NOT protected, to learn from first: an .npz file, a "
-        "folder, or a named set.",
+        "folder, or a named set, whose labels are used if you have ten classes too.",
         "digits",
         "mnist",
         "fashion-mnist",

@@ -33,7 +33,7 @@ from sfumato.cli.places import account_at, begin_page, require_apart
 from sfumato.cli.show import show_facts, show_text, waiting
 from sfumato.cli.synthesis_settings import SynthesisSettings
 from sfumato.errors import InvalidParameterError
-from sfumato.generative.evaluation import Evaluation, EvaluationSettings, evaluate, evaluation_report
+from sfumato.generative.evaluation import Evaluation, evaluate, evaluation_report
 from sfumato.generative.tables.bought_domain import Column, UnknownCategory, UnknownColumn, UnknownNumber
 from sfumato.generative.tables.domain import Category, Field, Number
 from sfumato.generative.tables.noisy_marginals import NoisyMarginals
@@ -50,6 +50,11 @@ from sfumato.testing import seeded
 __all__ = ["run"]
 
 _IMAGES_ONLY = ("method", "label", "classes", "image_size", "public", "device", "audit")
+_NOT_SCORED = (
+    "No classifier was scored: --target {0} has no categories, or no public row has one that is known. To "
+    "predict a column of numbers, give both files a column that says whether the number is above a "
+    "threshold, and pass its name as --target."
+)
 _WRITTEN = (".parquet", ".csv")
 
 
@@ -80,6 +85,8 @@ def run(settings: SynthesisSettings, *, as_json: bool) -> None:
         if found is not None and settings.report is not None:
             write_report(settings.report, _page(settings, made, found, account))
     notes = _notes(settings, columns, made, account)
+    if holdout is not None and settings.target is not None and found is not None and not found.scores:
+        notes.append(_NOT_SCORED.format(settings.target))
     _show(settings, made, len(rows), account, found, notes=notes, as_json=as_json)
 
 
@@ -201,13 +208,12 @@ def _public(settings: SynthesisSettings, names: tuple[str, ...]) -> Any:
 
 def _evaluated(settings: SynthesisSettings, made: TableGenerator, rows: Any, holdout: Any) -> Evaluation:
     """Evaluate rows; without the target where it is no category, or no public row has one that is known."""
-    how = EvaluationSettings(t_sne=settings.report is not None)
     try:
-        return evaluate(rows, holdout, columns=made.domain, target=settings.target, settings=how)
+        return evaluate(rows, holdout, columns=made.domain, target=settings.target)
     except InvalidParameterError:
         if settings.target is None:
             raise
-        return evaluate(rows, holdout, columns=made.domain, settings=how)
+        return evaluate(rows, holdout, columns=made.domain)
 
 
 def _page(

@@ -9,6 +9,7 @@ Not here   Other changes of a message. A command that needs other advice than Py
 """
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,6 +27,7 @@ _OTHERS = {
     "quantile": "adaptive-quantile",
 }
 _PHRASES = {"table=...": "#TABLE behind its address"}  # advice that has no option
+_TYPES = re.compile(r"types=\{'[^']*': '[^']*'(?:, '[^']*': '[^']*')*\}")
 _QUOTED = re.compile(r"""('[^']*'|"[^"]*"|`[^`]*`)""")
 
 
@@ -51,10 +53,20 @@ def in_options(message: str, options: Mapping[str, str]) -> str:
     '--clip-norm must be above 0.'
     >>> in_options("there is no column 'clip_norm'. Give delta=...", {"delta": "--delta"})
     "there is no column 'clip_norm'. Give --delta ..."
+    >>> in_options("Declare it: types={'age': 'number'}.", {"types": "--type"})
+    'Declare it: --type age=number.'
     """
+    if "types" in options:
+        message = _TYPES.sub(lambda found: _as_flags(found[0], options["types"]), message)
     parts = _QUOTED.split(message)  # every second one is quoted
     parts[::2] = [_in_options(part, options) for part in parts[::2]]
     return "".join(parts)
+
+
+def _as_flags(types: str, flag: str) -> str:
+    """Return `types={'age': 'number'}` as flags; a name with a space is in quotes."""
+    named = re.findall(r"'([^']*)': '([^']*)'", types)
+    return " ".join(f"{flag} {shlex.quote(f'{name}={kind}')}" for name, kind in named)
 
 
 def _in_options(text: str, options: Mapping[str, str]) -> str:

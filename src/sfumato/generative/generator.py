@@ -181,6 +181,7 @@ class ImageGenerator:
         return PrivacyCard(
             title=f"A generator of images by {self.method}" if title is None else title,
             released=words.GENERATOR,
+            covers="this generator alone",
             guarantee=self.guarantee,
             mechanism=(self.description,),
             numerics=(words.noise_source(self.study_note), words.FLOAT_TENSORS, words.COST_IN_FLOATS),

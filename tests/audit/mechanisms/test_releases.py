@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What functions under attack are called with."""
 
+import ibis
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
-from sfumato.audit.mechanisms.releases import copied, require_two_arguments
+from sfumato.audit.mechanisms.releases import copied, data_of_its_own, require_two_arguments
 from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms import SecureGenerator
 
@@ -23,8 +24,9 @@ from sfumato.mechanisms import SecureGenerator
 )
 def test_a_change_of_the_copy_does_not_reach_the_value(value, change):
     before = repr(value)
-    change(copied(value))
-    assert repr(value) == before
+    for copy in (copied(value), data_of_its_own(value)):
+        change(copy)
+        assert repr(value) == before
 
 
 def test_a_generator_is_passed_on():
@@ -43,3 +45,9 @@ def test_a_function_must_take_two_arguments():
     for wrong in (lambda: 0, lambda data: 0, lambda a, b, c: 0):
         with pytest.raises(InvalidParameterError, match="two arguments"):
             require_two_arguments(wrong)
+
+
+def test_a_table_of_a_database_is_passed_on():
+    table = ibis.table({"age": "float64"}, name="people")
+    assert data_of_its_own(table) is table
+    assert data_of_its_own([table, [1.0]])[0] is table

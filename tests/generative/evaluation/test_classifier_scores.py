@@ -8,7 +8,12 @@ from sklearn.metrics import roc_auc_score, roc_curve
 from sklearn.neighbors import KNeighborsClassifier
 
 from sfumato.errors import InvalidParameterError
-from sfumato.generative.evaluation.classifier_scores import auroc, roc_points, train_on_synthetic
+from sfumato.generative.evaluation.classifier_scores import (
+    auroc,
+    roc_points,
+    train_on_synthetic,
+    with_real_rows,
+)
 from sfumato.generative.evaluation.rows import LabeledRows, labeled_rows
 
 FAST = {"logistic": [LogisticRegression(C=0.1, max_iter=100)], "neighbors": [KNeighborsClassifier(5)]}
@@ -34,6 +39,24 @@ def test_shuffled_labels_score_by_chance(thirds):
     ]
     assert np.mean([score.accuracy for score in found]) == pytest.approx(0.1, abs=0.04)
     assert np.mean([score.auroc for score in found]) == pytest.approx(0.5, abs=0.03)
+
+
+def test_scores_of_real_rows_do_not_depend_on_synthetic_ones(thirds):
+    """Rows with shuffled labels score by chance, and the real ones beside them as real ones do."""
+    labels = np.random.default_rng(0).permutation(thirds[0].labels)
+    bad = LabeledRows(features=thirds[0].features, labels=labels, classes=10)
+    for score in with_real_rows(
+        train_on_synthetic(bad, thirds[1], classifiers=FAST), thirds[1], classifiers=FAST
+    ):
+        assert score.accuracy < 0.4 and score.real_accuracy > 0.85 and score.real_auroc > 0.97
+
+
+def test_public_rows_of_one_class_give_no_score_of_real_rows(thirds):
+    one = thirds[1].take(thirds[1].labels == 3)
+    [score] = with_real_rows(
+        train_on_synthetic(thirds[0], one, classifiers={"neighbors": FAST["neighbors"]}), one
+    )
+    assert score.real_accuracy is None and score.real_auroc is None
 
 
 def test_the_default_classifiers_of_images_all_report(thirds):

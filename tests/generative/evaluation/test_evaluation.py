@@ -105,6 +105,7 @@ def test_a_table_has_marginals_and_scores():
     found = evaluate(people(0), people(1), columns=COLUMNS, target="sick", settings=FAST)
     assert min(score.auroc for score in found.scores) > 0.95 and found.marginals.worst_two_way < 0.15
     assert found.samples == {} and not found.collapse.collapsed
+    assert min(score.real_auroc for score in found.scores) > 0.95 and "(real rows" in found.table()
     read = json.loads(found.to_json())
     assert read["marginals"]["two_way"][0]["columns"] == ["age", "sex"]
     assert read["marginals"]["worst_two_way"] == found.marginals.worst_two_way
@@ -168,6 +169,18 @@ def test_a_collapsed_generator_is_reported(thirds):
 def test_one_synthetic_row_is_a_result(thirds):
     found = evaluate(pair(thirds[0].take(np.array([0]))), pair(thirds[1]), classes=10, settings=FAST)
     assert found.rows == 1 and found.collapse.collapsed and found.scores[0].auroc == 0.5
+
+
+def test_a_table_has_a_t_sne_map_on_demand_only():
+    for asked, methods in ((None, ["principal components"]), (True, ["principal components", "t-SNE"])):
+        how = EvaluationSettings(t_sne=asked, map_rows=30)
+        found = evaluate(people(0, 60), people(1, 60), columns=COLUMNS, settings=how)
+        assert [each.method for each in found.maps] == methods
+
+
+def test_a_target_of_numbers_is_refused_with_a_way_out():
+    with pytest.raises(InvalidParameterError, match="above a threshold"):
+        evaluate(people(0), people(1), columns=COLUMNS, target="age", settings=FAST)
 
 
 def test_a_t_sne_map_is_made_on_demand(thirds):

@@ -45,8 +45,60 @@ def test_shares_are_those_computed_by_hand_and_named_by_value():
 def test_real_rows_are_near_the_floor():
     found = marginal_errors(table(2000, related=True, seed=0), table(2000, related=True, seed=1), COLUMNS)
     assert found.mean_one_way < 0.03 and found.mean_two_way < 0.05
-    assert found.floor_one_way < 0.05 and found.floor_two_way < 0.06
+    assert found.floor_one_way < 0.03 and found.floor_two_way < 0.04
     assert "worst" in str(found) and "pairs" in str(found)
+
+
+MANY = {
+    "a": Category(values=tuple(range(6)), missing=False),
+    "b": Category(values=tuple(range(40)), missing=False),
+    "c": Number(lower=0.0, upper=1.0, bins=20, missing=False),
+}
+
+
+def sample(rows, seed, *, related=True):
+    rng = np.random.default_rng(seed)
+    first = rng.integers(0, 6, rows)
+    skewed = np.minimum(rng.geometric(0.15, rows), 39)
+    second = (skewed + 3 * first * related) % 40
+    third = np.where(rng.random(rows) < 0.5 * related, (first + 0.5) / 6, rng.random(rows))
+    return pd.DataFrame({"a": first, "b": second, "c": third})
+
+
+@pytest.mark.parametrize(("rows", "public"), [(4000, 1500), (300, 1500), (1500, 400)])
+def test_the_floor_is_the_error_of_as_many_real_rows(rows, public):
+    """Real rows in place of synthetic ones, several times; halves of the public rows would differ by more."""
+    found = [marginal_errors(sample(rows, s), sample(public, 100 + s), MANY, seed=s) for s in range(8)]
+    for ways in ("one_way", "two_way"):
+        floor = np.mean([getattr(each, f"floor_{ways}") for each in found])
+        assert floor == pytest.approx(np.mean([getattr(each, f"mean_{ways}") for each in found]), rel=0.12)
+
+
+def test_rows_without_dependence_are_at_the_other_yardstick_and_above_the_floor():
+    public, unrelated = sample(1500, 1), sample(4000, 0)
+    for name in unrelated:
+        unrelated[name] = np.random.default_rng(3).permutation(unrelated[name])
+    for column, seed in (("b", 4), ("c", 5)):
+        unrelated[column] = np.random.default_rng(seed).permutation(unrelated[column])
+    found = marginal_errors(unrelated, public, MANY)
+    assert found.no_dependence_two_way == pytest.approx(found.mean_two_way, rel=0.05)
+    assert found.no_dependence_two_way > 1.5 * found.floor_two_way
+    assert f"{found.no_dependence_two_way:.3f}" in str(found) and "by chance" in str(found)
+
+
+def test_without_any_relation_both_yardsticks_agree():
+    found = [
+        marginal_errors(sample(4000, s, related=False), sample(1500, 50 + s, related=False), MANY, seed=s)
+        for s in range(4)
+    ]
+    floors, alone = ([getattr(e, name) for e in found] for name in ("floor_two_way", "no_dependence_two_way"))
+    assert np.mean(alone) == pytest.approx(np.mean(floors), rel=0.08)
+
+
+@pytest.mark.parametrize("rows", [2, 3, 7, 8])
+def test_a_few_public_rows_have_yardsticks_too(rows):
+    found = marginal_errors(sample(50, 0), sample(rows, 1), MANY)
+    assert 0 <= found.floor_two_way <= 1 and 0 <= found.no_dependence_two_way <= 1
 
 
 def test_a_lost_relation_shows_in_pairs_only():
@@ -63,6 +115,7 @@ def test_one_column_has_no_pairs():
     found = marginal_errors({"a": [0]}, {"a": [1, 1]}, {"a": COLUMNS["a"]})
     assert found.worst_one_way == 1.0 and found.two_way == {} and found.mean_two_way is None
     assert found.worst_two_way is None and found.floor_two_way is None and "pairs" not in str(found)
+    assert found.no_dependence_two_way is None
 
 
 def test_a_constant_column_is_no_error():

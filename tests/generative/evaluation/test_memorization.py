@@ -35,6 +35,14 @@ def counts(rows, **terms):
     ).release.value
 
 
+def test_a_frame_and_another_test_are_refused_with_what_to_pass():
+    frame = pd.DataFrame({"a": [1.0]})
+    with pytest.raises(InvalidParameterError, match=r"type DataFrame. Pass TrainingRows\(rows=...\)"):
+        near_copies(frame, TEST, epsilon=1.0)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(InvalidParameterError, match="Pass what copy_test"):
+        near_copies(TrainingRows(rows=SYNTHETIC), frame, epsilon=1.0)  # pyright: ignore[reportArgumentType]
+
+
 # --- power ------------------------------------------------------------------------------------------------
 
 

@@ -126,6 +126,24 @@ def test_a_statement_says_who_is_protected_and_how_rows_are_bounded():
     assert "has at most 1 row; further" in made(facts={**FACTS, "bounded": True}).statement()
 
 
+def test_a_statement_and_a_card_name_the_measured_sets_and_what_to_doubt():
+    generator = with_event()
+    assert generator.measured_sets == (("kind", "age"), ("age", "pay"))
+    assert "the model: kind x age; age x pay." in generator.statement()
+    card = generator.card()
+    assert card.facts["sets of columns that were measured"] == "kind x age; age x pay"
+    for text in (generator.statement(), card.to_markdown()):
+        assert "small groups" in text and "were not measured may be wrong" in text
+    assert "this generator alone" in card.to_markdown().lower()
+
+
+def test_a_stated_unit_is_told_as_stated():
+    promised = replace(PROMISED, privacy_unit="person")
+    said = made(guarantee=promised).statement()
+    assert "One person has at most 1 row; this was stated by the caller and not checked." in said
+    assert "stated by the caller" not in made().statement()
+
+
 def with_event(**changes):
     facts = FACTS | {"event": json.loads(events.to_json(events.PureDpEvent(1.0)))}
     return made(facts=facts, guarantee=replace(PROMISED, delta=0.0), **changes)

@@ -29,7 +29,7 @@ from sfumato.audit.evidence.results import AuditResult, LowerBound
 from sfumato.audit.evidence.terms import check_claim
 from sfumato.audit.mechanisms.event_search import EVENTS, Event, EventSearch, best_event
 from sfumato.audit.mechanisms.outputs import Outputs, read
-from sfumato.audit.mechanisms.releases import copied, require_two_arguments
+from sfumato.audit.mechanisms.releases import data_of_its_own, require_two_arguments
 from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms.random import Generator, resolve
 
@@ -99,7 +99,7 @@ def audit_mechanism(
 
     Raises:
         InvalidParameterError: If a parameter is out of range, there are too few runs to contradict the
-            claim, or data cannot be copied.
+            claim, or data is an iterator.
 
     >>> from sfumato.mechanisms import laplace
     >>> from sfumato.testing import seeded
@@ -186,8 +186,8 @@ def _drawn(run: Run | Vectorized, data: Any, trials: int, generator: Generator) 
     if not isinstance(run, Vectorized):
         # Forks of a seeded generator repeat, so no two runs may share one.
         require_two_arguments(run)
-        return [run(copied(data), generator.fork("run", place)) for place in range(trials)]
-    outputs = run.outputs(copied(data), trials, generator)
+        return [run(data_of_its_own(data), generator.fork("run", place)) for place in range(trials)]
+    outputs = run.outputs(data_of_its_own(data), trials, generator)
     given = len(outputs) if hasattr(outputs, "__len__") else None  # type: ignore[arg-type]  # has one
     if given is not None and given != trials:
         raise InvalidParameterError(

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions under attack: what they are called with, and whether two of their runs can be compared.
 
-Guarantee  Each run gets data of its own, so a function that changes its data, or uses up an iterator, cannot
-           hide from the next run what it does to whole data.
+Guarantee  Each run gets data of its own, so a function that changes its data cannot hide from the next run
+           what it does to whole data. Iterators are refused.
+Edge cases Objects of classes that are not known here are shared by all runs.
 """
 
 import copy
 import inspect
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Final, cast
 
 from sfumato._torch import is_tensor
 from sfumato.audit.mechanisms.neighbor_distances import LeakError
@@ -18,7 +19,17 @@ from sfumato.mechanisms import FastGenerator, SecureGenerator
 from sfumato.mechanisms.random import Generator, SeededGenerator
 from sfumato.testing import seeded
 
-__all__ = ["by_the_neighbor", "copied", "require_repeatable", "require_two_arguments", "same", "twins"]
+__all__ = [
+    "by_the_neighbor",
+    "copied",
+    "data_of_its_own",
+    "require_repeatable",
+    "require_two_arguments",
+    "same",
+    "twins",
+]
+
+_COPIED: Final = ("collections", "numpy", "pandas", "polars", "pyarrow")  # packages of containers
 
 
 def copied(value: Any) -> Any:
@@ -50,6 +61,36 @@ def copied(value: Any) -> Any:
             f"a {type(value).__name__} cannot be copied, so changes to it would be missed. Pass numbers, "
             "arrays, or lists of these."
         ) from error
+
+
+def data_of_its_own(value: Any) -> Any:
+    """Return data for one run, which later runs do not share.
+
+    Args:
+        value: The data. Containers, arrays, tensors and frames are copied; tables of databases, which nothing
+            changes in place, and objects of other classes are passed on as they are.
+
+    Returns:
+        The data.
+
+    Raises:
+        InvalidParameterError: For an iterator, which the first run would use up.
+
+    >>> rows = {"ages": [30.0]}
+    >>> data_of_its_own(rows)["ages"] is rows["ages"]
+    False
+    """
+    if isinstance(value, Iterator):
+        raise InvalidParameterError(
+            f"a {type(value).__name__} is used up by the first run. Pass a list: each run gets a copy of it."
+        )
+    if type(value) in (list, tuple, set, frozenset):
+        return type(value)(data_of_its_own(part) for part in value)
+    if isinstance(value, dict):
+        parts = cast(dict[Any, Any], value)
+        return type(parts)((name, data_of_its_own(part)) for name, part in parts.items())
+    known = is_tensor(value) or type(value).__module__.partition(".")[0] in _COPIED
+    return copied(value) if known else value
 
 
 def require_two_arguments(release: Callable[..., Any]) -> None:

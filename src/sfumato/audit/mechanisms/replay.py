@@ -43,6 +43,7 @@ from sfumato.audit.mechanisms.neighbor_distances import (
 from sfumato.audit.mechanisms.releases import (
     by_the_neighbor,
     copied,
+    data_of_its_own,
     require_repeatable,
     require_two_arguments,
     same,
@@ -177,10 +178,10 @@ def replay(
     watching = WATCHED if watch is None else tuple(watch)
     generators = twins(generator)
     with watched(Tape(), watching) as first:
-        output = release(copied(data), next(generators))
+        output = release(data_of_its_own(data), next(generators))
     answers = [call.returned for call in first.calls]
     with watched(Tape(answers=answers), watching) as second:
-        other = by_the_neighbor(release, copied(neighbor), next(generators))
+        other = by_the_neighbor(release, data_of_its_own(neighbor), next(generators))
     if second.beyond:
         raise LeakError(_MORE)
     if len(second.calls) != len(first.calls):
@@ -189,7 +190,7 @@ def replay(
         check_call(one, two, watching)
     if not same(output, other):
         with watched(Tape(answers=answers), watching):
-            require_repeatable(output, release(copied(data), next(generators)))
+            require_repeatable(output, release(data_of_its_own(data), next(generators)))
         raise LeakError("the answers differ although every mechanism returned the same")
     if not first.calls:
         raise LeakError("no mechanism was called")

@@ -24,7 +24,7 @@ from sfumato.audit.mechanisms.neighbor_distances import SLACK, LeakError
 from sfumato.audit.mechanisms.outputs import read
 from sfumato.audit.mechanisms.releases import (
     by_the_neighbor,
-    copied,
+    data_of_its_own,
     require_repeatable,
     require_two_arguments,
     twins,
@@ -80,9 +80,9 @@ def check_sensitivity(
     _check.positive(sensitivity=sensitivity, order=1.0 if order == np.inf else order)
     require_two_arguments(release)
     generators = twins(generator)
-    once, again = (release(copied(data), next(generators)) for _ in range(2))
+    once, again = (release(data_of_its_own(data), next(generators)) for _ in range(2))
     require_repeatable(once, again)
-    outputs = once, by_the_neighbor(release, copied(neighbor), next(generators))
+    outputs = once, by_the_neighbor(release, data_of_its_own(neighbor), next(generators))
     one, two = (read([output]) for output in outputs)
     if one.kinds != two.kinds:
         raise LeakError("the outputs have different shapes: a neighbor changes more than numbers")

@@ -19,7 +19,11 @@ import numpy as np
 
 from sfumato import _check, _files, _json
 from sfumato.errors import InvalidParameterError
-from sfumato.generative.evaluation.classifier_scores import ClassifierScore, train_on_synthetic
+from sfumato.generative.evaluation.classifier_scores import (
+    ClassifierScore,
+    train_on_synthetic,
+    with_real_rows,
+)
 from sfumato.generative.evaluation.classifiers import Classifiers
 from sfumato.generative.evaluation.collapse import CollapseFindings, find_collapse
 from sfumato.generative.evaluation.distances import HoldoutDistances, holdout_distances
@@ -57,7 +61,7 @@ class EvaluationSettings:
             oriented gradients for images, and the numbers themselves for other rows.
         neighbors: Which neighbor's distance is the size of a neighborhood.
         map_rows: The most rows of each kind in a map. 0 means no map.
-        t_sne: Whether to make a t-SNE map, which takes longest.
+        t_sne: Whether to make a t-SNE map, which takes longest. None means for images only.
         samples: The number of images of each class that are kept to be shown.
         seed: The seed of splits and samples.
 
@@ -70,7 +74,7 @@ class EvaluationSettings:
     features: Features | None = None
     neighbors: int = 5
     map_rows: int = 500
-    t_sne: bool = True
+    t_sne: bool | None = None
     samples: int = 8
     seed: int = 0
 
@@ -154,8 +158,14 @@ class Evaluation:
         Returns:
             The lines.
         """
-        lines = [f"{'classifier':<22}{'accuracy':>10}{'AUROC':>8}"] if self.scores else []
-        lines += [f"{s.classifier:<22}{s.accuracy:>10.1%}{_short(s.auroc):>8}" for s in self.scores]
+        real = any(score.real_accuracy is not None for score in self.scores)
+        heads = f"{'classifier':<22}{'accuracy':>10}{'AUROC':>8}" + f"{'(real rows':>12}{'AUROC)':>8}" * real
+        lines = [heads] if self.scores else []
+        lines += [
+            f"{s.classifier:<22}{s.accuracy:>10.1%}{_short(s.auroc):>8}"
+            + (f"{_percent(s.real_accuracy):>12}{_short(s.real_auroc):>8}" if real else "")
+            for s in self.scores
+        ]
         if self.fidelity:
             heads = ("rows", "fidelity", "(real)", "coverage", "recall", "spread")
             lines += ["", f"{'class':<8}" + "".join(f"{head:>10}" for head in heads)]
@@ -272,9 +282,12 @@ class _Measures:
         if self.holdout.classes == 1:
             return ()
         how = self.settings
-        return train_on_synthetic(
+        found = train_on_synthetic(
             self.synthetic, self.holdout, classifiers=how.classifiers, device=how.device, seed=how.seed
         )
+        if self.holdout.is_images:  # whose networks take long
+            return found
+        return with_real_rows(found, self.holdout, classifiers=how.classifiers, seed=how.seed)
 
     def fidelity(self) -> tuple[ClassFidelity, ...]:
         how = self.settings
@@ -297,7 +310,7 @@ class _Measures:
         if how.map_rows == 0:
             return ()
         first = pca_map(self.synthetic, self.holdout, rows=how.map_rows, seed=how.seed)
-        if not how.t_sne:
+        if not (self.holdout.is_images if how.t_sne is None else how.t_sne):
             return (first,)
         second = t_sne_map(self.synthetic, self.holdout, rows=how.map_rows, seed=how.seed)
         return (first,) if second is None else (first, second)
@@ -332,6 +345,10 @@ def _memorization(found: NearCopies) -> dict[str, Any]:
         "privacy_unit": promised.privacy_unit,
         "notes": found.release.notes,
     }
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"
 
 
 def _short(value: float | None) -> str:

@@ -255,6 +255,7 @@ def near_copies(
         BudgetExceededError: If the account has too little budget left. Nothing is read.
         QueryFailedError: If the rows cannot be read. The cost stays charged.
     """
+    _check_kinds(training, test)
     _check_shape(training.rows, test)
     question = _NearCount(
         epsilon=epsilon,
@@ -266,6 +267,19 @@ def near_copies(
     )
     release = Query(question, training).release(account=account, purpose=purpose, generator=generator)
     return _compared(release, question)
+
+
+def _check_kinds(training: object, test: object) -> None:
+    """Raise if the private rows or the test are something else, such as a frame."""
+    if not isinstance(training, TrainingRows):
+        raise InvalidParameterError(
+            f"private rows are of type {type(training).__name__}. Pass TrainingRows(rows=...), which also "
+            "says whose the rows are: units=..., rows_per_unit=... and privacy_unit=...."
+        )
+    if not isinstance(test, CopyTest):
+        raise InvalidParameterError(
+            f"the test is of type {type(test).__name__}. Pass what copy_test(synthetic, holdout) returns."
+        )
 
 
 def _check_shape(rows: Any, test: CopyTest) -> None:

@@ -107,6 +107,11 @@ def evaluation_facts(
         charged=_charged(evaluation),
         collapse=[str(each) for each in evaluation.collapse.findings],
         scores=[(s.classifier, s.accuracy, s.auroc, "; ".join(s.notes) or None) for s in evaluation.scores],
+        real_scores={
+            s.classifier: (s.real_accuracy, s.real_auroc)
+            for s in evaluation.scores
+            if s.real_accuracy is not None
+        },
         curves={s.classifier: s.curve for s in evaluation.scores},
         class_heads=_HEADS,
         classes=_classes(evaluation, class_names),

@@ -171,7 +171,13 @@ def labeled_table(table: Any, columns: Columns, *, target: str) -> LabeledRows:
     domain = declared(columns)
     field = domain.columns.get(target)
     if not isinstance(field, Category) or not field.values:
-        raise InvalidParameterError(f"the target {target!r} must be a declared Category with values.")
+        hint = (
+            " It is a column of numbers: give both tables a column that says whether the number is above a "
+            "threshold, declare that as Category(values=[False, True]) in place of the numbers, and name it."
+            if isinstance(field, Number)
+            else ""
+        )
+        raise InvalidParameterError(f"the target {target!r} must be a declared Category with values.{hint}")
     others = {name: column for name, column in domain.columns.items() if name != target}
     if not others:
         raise InvalidParameterError("declare at least one column beside the target.")

@@ -11,6 +11,9 @@ Guarantee  Private counts are used twice: in the score of an exponential mechani
            moves each L1 distance by at most k, so each score by at most k times the largest weight; it moves
            a marginal by at most k in Euclidean norm. There are at most `rounds` choices, of
            `selection_epsilon` each, and the noise is within its budget.
+           So is the last step: if the noisy counts of the values that are missing or not listed, of all
+           measurements of a column together, are below `_SEEN` standard deviations of their noise, the model
+           gives such values probability 0. Otherwise noise alone would put blanks into complete columns.
 Neighbors  Add-or-remove. The model that scores are compared with is the same for both neighbors; the number
            of rows, which is private, is estimated from noisy counts.
 Source     McKenna, Mullins, Sheldon, Miklau 2022, arXiv:2201.12677, Algorithms 2 and 3 and Section 4.3, with
@@ -19,7 +22,7 @@ Source     McKenna, Mullins, Sheldon, Miklau 2022, arXiv:2201.12677, Algorithms 
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +35,7 @@ from sfumato.generative.tables.model.tree_growth import TreeGrowth
 from sfumato.mechanisms.random import Generator
 from sfumato.mechanisms.selection import Exponential
 
-__all__ = ["AdaptiveRounds", "TableCounts", "score"]
+__all__ = ["AdaptiveRounds", "TableCounts", "score", "without_missing"]
 
 Codes = npt.NDArray[np.int64]
 Counts = npt.NDArray[np.int64]
@@ -41,6 +44,7 @@ GRID = 256  # steps of a count in which scores are computed
 _MORE = 2.0  # times the noise budget of a round, once a measurement shows little that is new (AIM: 4)
 _LARGEST_SCORE = 2**53  # a float holds it; a bound on a score does not raise its sensitivity
 _MOST_KEPT = 2**24  # cells of private counts that are kept for the next round
+_SEEN = 2.0  # standard deviations: a complete column gets blanks with a chance of 2%
 _LAST = 2.0  # if less than this many rounds' budget is left, the next round takes all of it
 
 
@@ -149,6 +153,7 @@ class AdaptiveRounds:
         first_share: The share of the noise budget for all single columns, which are measured first.
         most_cells: The most cells of the junction tree.
         iterations: The most steps of mirror descent in a round.
+        with_missing: The columns whose last code is that of missing and unlisted values.
     """
 
     sizes: tuple[int, ...]
@@ -158,6 +163,7 @@ class AdaptiveRounds:
     first_share: float
     most_cells: int
     iterations: int
+    with_missing: tuple[int, ...] = ()
 
     def run(
         self,
@@ -207,12 +213,49 @@ class AdaptiveRounds:
                 break
             share = share * _MORE if _little_new(before, model, chosen, noise.stddev) else share
         # Not until nothing changes: that fits the noise, and was worse on real tables.
-        return estimate(self.sizes, found, start=model, iterations=self.iterations)
+        model = estimate(self.sizes, found, start=model, iterations=self.iterations)
+        return without_missing(model, [each for each in self.with_missing if not _has_missing(each, found)])
 
     def _next_share(self, share: float, left: float, rounds: int) -> float:
         """Return the share of the next round: all that is left if it is little, or if this is the last."""
         share = max(share, left / rounds)
         return left * (1 - 1e-12) if left < _LAST * share else share
+
+
+def without_missing(model: GraphicalModel, columns: Sequence[int]) -> GraphicalModel:
+    """Return a model that gives the last code of some columns probability 0.
+
+    Args:
+        model: The model.
+        columns: The numbers of the columns. One with a single code is left as it is.
+
+    Returns:
+        The model.
+
+    >>> model = GraphicalModel(sizes=(3,), total=10.0, potentials={(0,): np.zeros(3)})
+    >>> without_missing(model, [0]).marginal((0,))
+    array([0.5, 0.5, 0. ])
+    """
+    potentials = dict(model.potentials)
+    for column in columns:
+        size = model.sizes[column]
+        if size > 1:
+            closed = np.array(potentials.get((column,), np.zeros(size)))
+            closed[-1] = -np.inf
+            potentials[(column,)] = closed
+    return replace(model, potentials=potentials)
+
+
+def _has_missing(column: int, found: Sequence[Measurement]) -> bool:
+    """Return whether noisy counts of the last code of a column are above what their noise makes."""
+    count = precision = 0.0
+    for each in found:
+        if column in each.columns:
+            last = each.values.take(-1, axis=each.columns.index(column))
+            weight = 1 / (each.stddev**2 * last.size)  # the noise of a sum of so many counts
+            count += weight * float(last.sum())
+            precision += weight
+    return count > _SEEN * math.sqrt(precision)
 
 
 def _little_new(before: GraphicalModel, after: GraphicalModel, chosen: Clique, stddev: float) -> bool:

@@ -52,7 +52,9 @@ class Category:
     Args:
         values: All values that the column may have: texts, whole numbers, floats or booleans. They are
             public, and must not be read off the data.
-        missing: Whether there is one more code, for missing and unlisted values.
+        missing: Whether there is one more code, for missing and unlisted values. Say False if you know that
+            there are none: then noise cannot make any. Otherwise synthetic rows have blanks if the noisy
+            counts show more of them than noise alone makes.
 
     Raises:
         InvalidParameterError: If a value is listed twice or is of another type, or there is no code at all.
@@ -122,7 +124,7 @@ class Number:
         bins: The number of bins, or their edges from `lower` to `upper`. A bin holds its lower edge; the last
             one also its upper edge. If it holds one whole number alone, both of its edges are that number.
         whole: Whether the numbers are whole. There is at most one bin for each.
-        missing: Whether there is one more code, for missing values.
+        missing: Whether there is one more code, for missing values; see `Category`.
 
     Raises:
         InvalidParameterError: If a parameter is out of range.

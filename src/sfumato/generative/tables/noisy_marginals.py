@@ -257,6 +257,7 @@ class NoisyMarginals:
             first_share=self.first_share,
             most_cells=int(self.model_size_mb * 2**20 / _CELL),
             iterations=self.iterations,
+            with_missing=tuple(place for place, field in enumerate(domain.columns.values()) if field.missing),
         )
 
     def _workload(self, domain: Domain) -> list[Clique]:

@@ -36,6 +36,11 @@ from sfumato.report.cards.card import PrivacyCard
 __all__ = ["TableGenerator", "saved_facts"]
 
 _FORMAT = 1
+_SETS = 30  # of columns that a statement names; the card names all
+USE = (
+    "Synthetic rows follow the data in single columns and in these sets of columns. What they show of small "
+    "groups, of rare values, and of sets of columns that were not measured may be wrong."
+)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -62,6 +67,13 @@ class TableGenerator:
     def rows(self) -> int:
         """The number of rows of the private table, as estimated from noisy counts."""
         return max(1, round(self.model.total))
+
+    @property
+    def measured_sets(self) -> tuple[tuple[str, ...], ...]:
+        """The sets of columns whose counts were measured together, by their names."""
+        names = self.domain.names
+        chosen = [columns for columns in self.model.potentials if len(columns) > 1]
+        return tuple(tuple(names[column] for column in columns) for columns in chosen)
 
     def sample(
         self, n: int | None = None, *, given: Mapping[str, Any] | None = None, seed: int | None = None
@@ -148,6 +160,7 @@ class TableGenerator:
         """
         said = (
             *self._mechanism(),
+            USE,
             f"The generator, and every row it makes, satisfies {self.guarantee}.",
             f"One {self.guarantee.privacy_unit} has at most {self._rows_of_one()}; "
             + (
@@ -155,12 +168,17 @@ class TableGenerator:
                 if self.facts["bounded"]
                 else "this was stated by the caller and not checked."
             )
-            if self.facts["rows_per_unit"] > 1 or self.facts["bounded"]
+            if self.facts["rows_per_unit"] > 1 or self.facts["bounded"] or self._stated
             else None,
             f"The release was charged to {self.account!r}." if self.account else None,
             *(f"{note[0].upper()}{note[1:]}." for note in self.notes),
         )
         return " ".join(sentence for sentence in said if sentence)
+
+    @property
+    def _stated(self) -> bool:
+        """Whether it was stated by the caller that each row is another unit."""
+        return self.guarantee.privacy_unit not in ("row", "example")
 
     def _rows_of_one(self) -> str:
         rows = self.facts["rows_per_unit"]
@@ -171,11 +189,18 @@ class TableGenerator:
         return (
             f"A generator of synthetic rows of {len(self.domain.names)} columns was fitted to noisy counts "
             f"of the private table: to those of each column, and to those of {self.facts['measured']} sets "
-            "of columns that were chosen one after another by a noisy comparison with the model.",
+            "of columns that were chosen one after another by a noisy comparison with the model"
+            f"{self._sets()}.",
             f"Values of {self.facts['bought']} of the columns were found by the same release."
             if self.facts["bought"]
             else "The values that each column may have were declared.",
         )
+
+    def _sets(self) -> str:
+        """Return the measured sets of columns in words, at most so many that a paragraph stays one."""
+        named = [" x ".join(each) for each in self.measured_sets]
+        rest = f"; and {len(named) - _SETS} more" if len(named) > _SETS else ""
+        return f": {'; '.join(named[:_SETS])}{rest}" if named else ""
 
     def card(self, *, title: str | None = None) -> PrivacyCard:
         """Return the privacy card of the generator, for those who use its rows.
@@ -201,7 +226,13 @@ class TableGenerator:
             study_note=study,
             account=self.account,
             record_note=next((note for note in self.notes if note.startswith(UNRECORDED)), None),
-            facts={"columns": ", ".join(self.domain.names)},
+            facts={
+                "columns": ", ".join(self.domain.names),
+                "sets of columns that were measured": "; ".join(map(" x ".join, self.measured_sets))
+                or "none",
+                "what it is good for": USE,
+            },
+            covers="this generator alone",
             statement=self.statement(),
             code_version=words.code_version(),
         )
