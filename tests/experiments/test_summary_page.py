@@ -71,7 +71,11 @@ def test_the_page_has_every_experiment_of_the_folder_whichever_command_measured_
     _, page = written(tmp_path, "r2-composition", quick=True)
     assert parts(page) == ["R2: Figure 1", "mine: Table 1"]
     text = page.read_text()
-    assert text.count("<svg") == 2 and "squares.py --quick" in text and "made again, and 1 of other" in text
+    assert (
+        text.count("<svg") == 2
+        and "squares.py --quick" in text
+        and "made again, and 1 other experiment (quick" in text
+    )
     _, page = made(tmp_path, quick=True)
     assert parts(page) == ["mine: Table 1", "R2: Figure 1"]
     assert parts(made(tmp_path)[1]) == ["mine: Table 1"]  # at another scale

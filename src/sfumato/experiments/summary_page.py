@@ -116,7 +116,7 @@ def _title(every: Sequence[Summary], *, quick: bool) -> str:
         title = f"{len(own)} experiments"
     else:
         title = f"Tables and figures of {', '.join(reports)}, made again"
-        title += f", and {len(own)} of other experiments" if own else ""
+        title += f", and {len(own)} other experiment{'s' * (len(own) > 1)}" if own else ""
     return title + (" (quick: small data, few steps)" if quick else "")
 
 
