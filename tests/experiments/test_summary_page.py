@@ -122,3 +122,14 @@ def test_the_title_says_what_is_on_the_page(tmp_path):
 
 def test_a_table_becomes_markdown():
     assert markdown_of(Table("t", ("a", "b"), [(1, "x")])) == "| a | b |\n| --- | --- |\n| 1 | x |"
+
+
+def test_no_file_names_a_folder_of_this_machine(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    place = tmp_path / "private" / "ages.csv"
+    finding = f"lambda rows: open({str(place)!r})"
+    reading = f"from dataclasses import replace\nEXPERIMENT = replace(EXPERIMENT, finding={finding})"
+    _, page = made(tmp_path, more=reading)
+    for path in page.parent.iterdir():
+        assert str(tmp_path) not in path.read_text(), path.name
+    assert "private/ages.csv" in page.read_text()

@@ -5,8 +5,10 @@ So a page holds every experiment of a folder, also those that another command me
 elsewhere by now, and no code runs because a file of results names it.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from sfumato.experiments.experiment import Table, Verdict
@@ -54,7 +56,7 @@ class Summary:
                 Table(one.title, one.heads, [list(map(_cell, r)) for r in one.rows]) for one in outcome.tables
             ],
             figures=list(figures),
-            errors=[*warnings, *outcome.errors],
+            errors=[*warnings, *map(_without_places, outcome.errors)],
             cases=(len(outcome.rows), len(outcome.cases)),
             seeds=", ".join(map(str, seeds)) or "none: nothing is random",
             seconds=round(outcome.kept.seconds(outcome.cases), 3),
@@ -84,6 +86,13 @@ class Summary:
     def facts(self) -> dict[str, Any]:
         """Return it as JSON."""
         return asdict(self)
+
+
+def _without_places(error: str) -> str:
+    """Return an error without the folders of this machine, as results may be published."""
+    here, home = f"{Path.cwd()}{os.sep}", str(Path.home())
+    error = error.replace(here, "") if len(here) > 1 else error
+    return error.replace(home, "~") if len(home) > 1 else error
 
 
 def _cell(cell: object) -> str | None:
