@@ -3,7 +3,7 @@
 
 Docstrings of sfumato end with doctests and may open with labelled paragraphs ("Guarantee  ..."). Markdown
 would render doctests as quotations and join the labelled paragraphs. Here they become an `Examples:` section
-and a list.
+and a list. The members of an enum, which have no docstrings of their own, follow its first paragraph.
 """
 
 import re
@@ -42,6 +42,25 @@ def with_label_list(text: str) -> str:
     return "\n".join(lines)
 
 
+def with_members(text: str, members: list[str]) -> str:
+    """Name the members of an enum after the first paragraph of its docstring."""
+    first, gap, rest = text.partition("\n\n")
+    listed = "\n".join(f"- `{member}`" for member in members)
+    return f"{first}\n\nMembers:\n\n{listed}{gap}{rest}"
+
+
+def members_of(enum: griffe.Class) -> list[str]:
+    """Return the members of an enum, each with its value; none of another class."""
+    if not any(str(base).endswith("Enum") for base in enum.bases):
+        return []
+    return [
+        f"{name} = {member.value}"
+        for name, member in enum.members.items()
+        if isinstance(member, griffe.Attribute) and member.value is not None and not name.startswith("_")
+        if member.docstring is None  # else it has an entry of its own
+    ]
+
+
 def uncover(module: griffe.Module) -> None:
     """List the public functions that a submodule of the same name hides, such as `accounting.calibrate`."""
     for name in module.exports or ():
@@ -58,6 +77,12 @@ class ReadableDocstrings(griffe.Extension):
         """Rewrite the docstring of a module, class, function or attribute."""
         if obj.docstring is not None:
             obj.docstring.value = with_examples(with_label_list(obj.docstring.value))
+
+    def on_class(self, *, cls: griffe.Class, **kwargs: object) -> None:
+        """Name the members of an enum, which are known when the class was read."""
+        members = members_of(cls)
+        if members and cls.docstring is not None:
+            cls.docstring.value = with_members(cls.docstring.value, members)
 
     def on_package(self, *, pkg: griffe.Module, **kwargs: object) -> None:
         """Show the functions that submodules hide."""

@@ -13,6 +13,7 @@ from torch import nn
 from sfumato import Budget, Ledger, cli
 from sfumato.accounting.events import PureDpEvent
 from sfumato.accounting.guarantee import Guarantee, Relation
+from sfumato.cli.card import _HUGGING_FACE as RUN_FOLDER
 from sfumato.generative.adversarial.networks import NetworkSampler
 from sfumato.generative.generator import ImageGenerator
 from sfumato.training import train
@@ -171,3 +172,18 @@ def test_a_generator_has_a_card_unless_it_was_changed(asked, tmp_path):
     Path("made/generator.json").write_text(json.dumps(facts))
     code, out, err = asked("card", "made")
     assert code == 2 and not out and "does not fit its fingerprint" in err
+
+
+def test_the_folder_in_an_output_folder_is_the_one_that_the_trainer_writes():
+    trainer = pytest.importorskip("sfumato.integrations.hugging_face.trainer")
+    assert trainer.RUN_FOLDER == RUN_FOLDER
+
+
+def test_the_run_of_a_hugging_face_trainer_is_found_in_its_output_folder(asked, made, tmp_path):
+    expected = asked("card", "made")[1]
+    (tmp_path / "writer").mkdir()
+    (tmp_path / "made").rename(tmp_path / "writer" / RUN_FOLDER)
+    assert asked("card", "writer")[:2] == (0, expected)
+    (tmp_path / "writer" / RUN_FOLDER / "run.json").unlink()
+    code, _, err = asked("card", "writer")
+    assert code == 2 and "is not finished" in err and "resume_from_checkpoint=True" in err

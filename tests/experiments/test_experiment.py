@@ -39,3 +39,11 @@ def test_a_table_has_a_cell_for_each_column():
 
 def test_a_scale_names_its_folder():
     assert (Scale(quick=True).name, Scale().name) == ("quick", "full")
+
+
+@pytest.mark.parametrize(
+    ("verdict", "sentence"), [("confirmed", "Yes."), (None, "Yes."), (Verdict.REFUTED, " ")]
+)
+def test_a_finding_has_a_verdict_and_a_sentence(verdict, sentence):
+    with pytest.raises(InvalidParameterError, match=r"verdict must be one of|sentence"):
+        Finding(verdict, sentence)

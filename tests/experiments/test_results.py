@@ -27,7 +27,7 @@ def test_a_file_says_what_made_it(tmp_path):
     kept = kept_in(tmp_path)
     kept.add({"x": 2}, {"square": 4}, 0.5)
     found = read(kept.path)
-    assert found["command"] == "sfumato reproduce squares --quick" and found["code"] == kept.code
+    assert found["command"] == "sfumato reproduce squares.py --quick" and found["code"] == kept.code
     assert "torch" in found["machine"]
 
 
@@ -61,3 +61,22 @@ def test_a_full_disk_is_told_and_what_was_kept_stays(tmp_path, monkeypatch):
     with pytest.raises(ResultsNotKeptError, match="is full"):
         kept.add({"x": 2}, {"square": 4}, 0.5)
     assert len(read(kept.path)["cases"]) == 1
+
+
+def test_machines_that_measured_are_all_named_and_others_are_not(tmp_path):
+    kept = kept_in(tmp_path)
+    kept.add({"x": 1}, {"square": 1}, 0.5)
+    first = kept.facts["machine"]
+    again = kept_in(tmp_path)
+    again.here = "another one"
+    again.show({"title": "Squares"})
+    assert read(kept.path)["machine"] == first and read(kept.path)["summary"] == {"title": "Squares"}
+    again.add({"x": 2}, {"square": 4}, 0.5)
+    again.add({"x": 3}, {"square": 9}, 0.5)
+    assert read(kept.path)["machine"] == f"{first}; another one"
+
+
+def test_nothing_is_written_of_an_experiment_without_measurements(tmp_path):
+    kept = kept_in(tmp_path)
+    kept.show({"title": "Squares"})
+    assert not kept.path.exists()

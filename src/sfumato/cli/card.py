@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Format", "command"]
 
+_HUGGING_FACE = "_sfumato"  # in the output folder of a trainer, `integrations.hugging_face`
+
 
 class Format(enum.StrEnum):
     """How a card is written."""
@@ -105,9 +107,10 @@ def _of(target: str, title: str | None) -> "PrivacyCard":
         raise InvalidParameterError(
             f"there is no folder or file {target!r}. For an account of a ledger pass --account."
         )
-    for name, read in _FOLDERS.items():
-        if (place / name).exists():
-            return read(place, title)
+    for folder in (place, place / _HUGGING_FACE):
+        for name, read in _FOLDERS.items():
+            if (folder / name).exists():
+                return read(folder, title)
     raise InvalidParameterError(f"{target!r} holds no finished run and no generator, so there is no card.")
 
 
@@ -158,8 +161,9 @@ def _of_run(place: Path, title: str | None) -> "PrivacyCard":
 
 
 def _of_unfinished(place: Path, title: str | None) -> "PrivacyCard":
+    resume = "trainer.train(resume_from_checkpoint=True)" if place.name == _HUGGING_FACE else "--resume"
     raise InvalidParameterError(
-        f"the run in {str(place)!r} is not finished, so it has no card yet. Finish it with --resume."
+        f"the run in {str(place)!r} is not finished, so it has no card yet. Finish it with {resume}."
     )
 
 

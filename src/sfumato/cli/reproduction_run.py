@@ -16,7 +16,6 @@ from sfumato.cli.devices import device_named
 from sfumato.cli.show import show_facts, show_table, show_text
 from sfumato.experiments import Outcome, Scale, experiments, reproduce, write_results
 from sfumato.experiments.running import Watcher
-from sfumato.experiments.summary_page import finding_of
 
 __all__ = ["run", "show_list"]
 
@@ -61,22 +60,22 @@ def run(
         show_facts("", {"page": str(page), "experiments": [_facts(one) for one in outcomes]}, as_json=True)
     else:
         _show(outcomes, page)
-    if not all(one.complete for one in outcomes):
+    if any(one.errors or not one.complete for one in outcomes):
         raise typer.Exit(1)
 
 
 def _show(outcomes: Sequence[Outcome], page: Path) -> None:
     for outcome in outcomes:
-        if outcome.complete and len(outcomes) == 1:
-            for table in outcome.experiment.tables(outcome.rows):
+        if len(outcomes) == 1:
+            for table in outcome.tables:
                 show_table(table.title, [dict(zip(table.heads, row, strict=True)) for row in table.rows])
     rows = [
         {
             "experiment": one.experiment.name,
             "cases": f"{len(one.rows)}/{len(one.cases)}",
             "seconds": round(one.kept.seconds(one.cases)),
-            "claim": finding_of(one).verdict.value,
-            "found": finding_of(one).sentence,
+            "claim": one.finding.verdict.value,
+            "found": one.finding.sentence,
         }
         for one in outcomes
     ]
@@ -88,13 +87,12 @@ def _show(outcomes: Sequence[Outcome], page: Path) -> None:
 
 
 def _facts(outcome: Outcome) -> dict[str, Any]:
-    found = finding_of(outcome)
     return {
         "name": outcome.experiment.name,
         "complete": outcome.complete,
         "seconds": outcome.kept.seconds(outcome.cases),
-        "verdict": found.verdict.value,
-        "finding": found.sentence,
+        "verdict": outcome.finding.verdict.value,
+        "finding": outcome.finding.sentence,
         "rows": outcome.rows,
         "notes": outcome.kept.notes,
         "errors": outcome.errors,

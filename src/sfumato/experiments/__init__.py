@@ -3,7 +3,8 @@
 
 `sfumato reproduce --list` shows them; docs/reproduce.md says how to add one. One module in `r1` to `r5` is
 one table or figure, with everything that is special about it. The rest is shared: `catalog` finds
-experiments, `running` measures their cases, `results` keeps them, `summary_page` shows them.
+experiments, `running` measures their cases, `results` keeps them, `conclusions` has what follows from them,
+and `summary_page` shows it.
 """
 
 from sfumato.experiments.catalog import experiments, find

@@ -11,6 +11,7 @@ import hashlib
 import importlib
 import importlib.util
 import pkgutil
+import shlex
 import sys
 from functools import cache
 from pathlib import Path
@@ -19,25 +20,32 @@ from typing import Final
 
 import sfumato
 from sfumato.errors import InvalidParameterError
+from sfumato.experiments.conclusions import told
 from sfumato.experiments.experiment import Experiment
 
-__all__ = ["Listed", "experiments", "find"]
+__all__ = ["Listed", "experiments", "find", "of_file"]
 
 _ROOT: Final = "sfumato.experiments"
 REPORTS: Final = ("r1", "r2", "r3", "r4", "r5")
 
 
 class Listed:
-    """An experiment, where it was found, and a mark of the code that it consists of."""
+    """An experiment, where it was found, how a command names it, and a mark of its code."""
 
-    def __init__(self, module: ModuleType, *, place: str) -> None:
+    def __init__(self, module: ModuleType, *, place: str, asked: str | None = None) -> None:
         found = getattr(module, "EXPERIMENT", None)
         if not isinstance(found, Experiment):
             raise InvalidParameterError(
                 f"{place} defines no EXPERIMENT = sfumato.experiments.Experiment(...)."
             )
         self.experiment, self.place = found, place
+        self.asked = found.name if asked is None else asked
         self._module = module
+
+    @property
+    def file(self) -> str | None:
+        """The path of its file."""
+        return self._module.__file__
 
     @property
     def code(self) -> str:
@@ -74,7 +82,8 @@ def find(name: str) -> list[Listed]:
         The experiments.
 
     Raises:
-        InvalidParameterError: If there is none of this name, or the file defines none.
+        InvalidParameterError: If there is none of this name, or the file defines none, fails, or defines one
+            with a name like those of the reports.
 
     >>> find("r1-table-7")  # doctest: +SKIP
     Traceback (most recent call last):
@@ -82,7 +91,7 @@ def find(name: str) -> list[Listed]:
     InvalidParameterError: unknown experiment 'r1-table-7'. Did you mean 'r1-table-2'? ...
     """
     if name.endswith(".py"):
-        return [_of_file(Path(name))]
+        return [_own(of_file(Path(name)))]
     known = experiments()
     if name == "all":
         return list(known.values())
@@ -99,7 +108,18 @@ def _unknown(name: str, known: list[str]) -> str:
     return f"unknown experiment {name!r}.{meant} `sfumato reproduce --list` shows all."
 
 
-def _of_file(path: Path) -> Listed:
+def of_file(path: Path) -> Listed:
+    """Return the experiment that a Python file defines, by running the file.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The experiment.
+
+    Raises:
+        InvalidParameterError: If there is no such file, it fails, or it defines no experiment.
+    """
     if not path.is_file():
         raise InvalidParameterError(f"there is no file {str(path)!r}.")
     place = path.resolve()
@@ -108,8 +128,30 @@ def _of_file(path: Path) -> Listed:
     assert spec is not None and spec.loader is not None  # it is a Python file
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return Listed(module, place=str(place))
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:  # whatever it runs
+        raise InvalidParameterError(f"{path.name} cannot be run: {told(error, str(place))}.") from error
+    return Listed(module, place=str(place), asked=_asked(path))
+
+
+def _asked(path: Path) -> str:
+    """Return how a command line names a file: no path that only this machine has."""
+    here = Path.cwd()
+    if path.is_absolute():
+        path = path.relative_to(here) if path.is_relative_to(here) else Path(path.name)
+    return shlex.quote(path.as_posix())
+
+
+def _own(listed: Listed) -> Listed:
+    """Raise if an experiment of a file could be taken for one of the reports, and replace its results."""
+    name = listed.experiment.name
+    if name.partition("-")[0] in REPORTS:
+        raise InvalidParameterError(
+            f"{Path(listed.place).name} defines an experiment {name!r}, but names that begin with r1 to r5 "
+            f"are those of the five reports. Give it another name, such as 'my-{name}'."
+        )
+    return listed
 
 
 def _files(module: ModuleType) -> list[str]:

@@ -4,7 +4,7 @@
 One file declares one experiment, as `EXPERIMENT = Experiment(...)`. It says which table or figure it repeats,
 which cases there are (one for each setting and seed), how one case is measured, and how tables, figures and a
 finding follow from all of them. Everything else is the same for all experiments: running cases in parallel,
-keeping results, resuming, the page (`running`, `results`, `summary_page`).
+keeping results, resuming, the page (`running`, `results`, `conclusions`, `summary_page`).
 
 A case and what is measured are JSON: numbers, text, lists, and objects of these. A case decides its
 measurement up to noise, so a case that was measured is not measured again.
@@ -47,7 +47,11 @@ class Scale:
 
 
 class Verdict(StrEnum):
-    """What became of a claim."""
+    """What became of a claim.
+
+    An experiment returns `CONFIRMED`, `REFUTED` or `PARTLY`. `NOT_TESTED` is the verdict of a quick run, and
+    of a run in which not all cases were measured.
+    """
 
     CONFIRMED = "confirmed"
     REFUTED = "refuted"
@@ -57,10 +61,24 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was found about a claim, in a sentence with its numbers."""
+    """What was found about a claim, in a sentence with its numbers.
+
+    Args:
+        verdict: What became of the claim.
+        sentence: What was found.
+
+    Raises:
+        InvalidParameterError: If the verdict is no `Verdict`, or the sentence is empty.
+    """
 
     verdict: Verdict
     sentence: str
+
+    def __post_init__(self) -> None:
+        _check.text(sentence=self.sentence)
+        if not isinstance(self.verdict, Verdict):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not be typed
+            known = ", ".join(f"Verdict.{name}" for name in Verdict.__members__)
+            raise InvalidParameterError(f"verdict must be one of {known}, but {self.verdict!r} was given.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +121,8 @@ class Experiment:
         measure: From a case and a scale to what is measured.
         tables: From all rows, each a case with what was measured, to tables.
         figures: From all rows to figures by name.
-        finding: From all rows to what was found. It is asked at full scale only.
+        finding: From all rows to what was found. A quick run calls it too, to see that it works, and shows
+            no verdict.
         data: The data sets that full scale needs.
 
     Raises:

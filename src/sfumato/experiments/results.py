@@ -36,11 +36,14 @@ class Kept:
     Attributes:
         path: The file.
         code: The mark of the code that measured.
+        here: The machine at work.
         notes: What happened to an older file.
+        facts: What else the file says of the measurements, such as the command and the machines.
     """
 
     path: Path
     code: str
+    here: str = ""
     measured: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
     notes: list[str] = field(default_factory=list[str])
     facts: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -65,6 +68,21 @@ class Kept:
         """
         entry = {"case": _json.plain(case), "measured": _json.plain(measured), "seconds": round(seconds, 3)}
         self.measured[_key(case)] = entry
+        if self.here not in self.facts["machine"].split("; "):  # the older ones were measured elsewhere
+            self.facts["machine"] = "; ".join(filter(None, (self.facts["machine"], self.here)))
+        self._write()
+
+    def show(self, summary: Mapping[str, Any]) -> None:
+        """Keep what a page shows of the measurements, if there are any.
+
+        Raises:
+            ResultsNotKeptError: If it cannot be written.
+        """
+        self.facts["summary"] = _json.plain(summary)
+        if self.measured:
+            self._write()
+
+    def _write(self) -> None:
         content = {**self.facts, "code": self.code, "cases": list(self.measured.values())}
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -85,7 +103,7 @@ def load(folder: Path, listed: Listed, scale: Scale) -> Kept:
         The measurements, none if there are none by this code.
     """
     path = folder / f"{listed.experiment.name}.json"
-    kept = Kept(path=path, code=listed.code, facts=_facts(listed, scale))
+    kept = Kept(path=path, code=listed.code, here=machine(scale), facts=_facts(listed, scale))
     if not path.exists():
         return kept
     try:
@@ -101,6 +119,7 @@ def load(folder: Path, listed: Listed, scale: Scale) -> Kept:
         )
         return kept
     kept.measured = {_key(entry["case"]): entry for entry in found["cases"]}
+    kept.facts["machine"] = str(found.get("machine", ""))
     return kept
 
 
@@ -134,9 +153,9 @@ def _facts(listed: Listed, scale: Scale) -> dict[str, Any]:
     return {
         "name": listed.experiment.name,
         "scale": scale.name,
-        "command": f"sfumato reproduce {listed.experiment.name}{options}",
+        "command": f"sfumato reproduce {listed.asked}{options}",
         "sfumato": sfumato.__version__,
-        "machine": machine(scale),
+        "machine": "",
     }
 
 

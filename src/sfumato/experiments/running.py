@@ -14,9 +14,12 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from sfumato.errors import SfumatoError
+from sfumato import _json
+from sfumato.errors import InvalidParameterError, SfumatoError
 from sfumato.experiments import catalog, results
-from sfumato.experiments.experiment import Case, Experiment, Row, Scale
+from sfumato.experiments.catalog import Listed
+from sfumato.experiments.conclusions import NOT_ALL, conclude, told
+from sfumato.experiments.experiment import Case, Experiment, Finding, Row, Scale, Table
 from sfumato.experiments.results import Kept
 
 __all__ = ["Outcome", "Watcher", "reproduce"]
@@ -31,7 +34,11 @@ class Outcome:
         scale: How much was run.
         cases: All its cases.
         kept: Its measurements.
-        errors: Why cases could not be measured, each reason once.
+        errors: Why cases could not be measured, or why tables, figures or the finding could not be made from
+            them; each reason once.
+        file: The path of the file that defines the experiment.
+        finding: What was found; nothing before all cases are measured at full scale.
+        tables: The tables; none before all cases are measured.
     """
 
     experiment: Experiment
@@ -39,6 +46,9 @@ class Outcome:
     cases: Sequence[Case]
     kept: Kept
     errors: list[str] = field(default_factory=list[str])
+    file: str | None = None
+    finding: Finding = NOT_ALL
+    tables: Sequence[Table] = ()
 
     @property
     def complete(self) -> bool:
@@ -79,15 +89,18 @@ def reproduce(
         What became of each experiment, in order.
 
     Raises:
-        InvalidParameterError: If a name is unknown.
+        InvalidParameterError: If a name is unknown, a file defines no experiment or one that is named like
+            another, or the cases of one cannot be listed. Nothing was measured.
         ResultsNotKeptError: If a result cannot be written.
     """
-    chosen = {listed.experiment.name: listed for name in names for listed in catalog.find(name)}
+    chosen = _chosen(names)
+    planned = {name: _cases(listed, scale) for name, listed in chosen.items()}
     outcomes: dict[str, Outcome] = {}
     for name, listed in chosen.items():
-        cases = list(listed.experiment.cases(scale))
         kept = results.load(folder / scale.name, listed, scale)
-        outcomes[name] = Outcome(experiment=listed.experiment, scale=scale, cases=cases, kept=kept)
+        outcomes[name] = Outcome(
+            experiment=listed.experiment, scale=scale, cases=planned[name], kept=kept, file=listed.file
+        )
     tasks = [
         _Task(listed.place, name, case)
         for name, listed in chosen.items()
@@ -101,7 +114,36 @@ def reproduce(
         else:
             outcome.kept.add(task.case, *measured)
         watcher(outcome, sum(outcome.kept.has(case) for case in outcome.cases))
+    for outcome in outcomes.values():
+        if outcome.complete:
+            made = conclude(outcome.experiment, scale, outcome.rows, file=outcome.file)
+            outcome.finding, outcome.tables = made.finding, made.tables
+            outcome.errors += made.errors
     return list(outcomes.values())
+
+
+def _chosen(names: Iterable[str]) -> dict[str, Listed]:
+    chosen: dict[str, Listed] = {}
+    for listed in (one for name in names for one in catalog.find(name)):
+        other = chosen.setdefault(listed.experiment.name, listed)
+        if other.place != listed.place:
+            raise InvalidParameterError(
+                f"two files define an experiment {listed.experiment.name!r}: {Path(other.place).name} and "
+                f"{Path(listed.place).name}. Give one of them another name."
+            )
+    return chosen
+
+
+def _cases(listed: Listed, scale: Scale) -> list[Case]:
+    name = listed.experiment.name
+    try:
+        cases = list(listed.experiment.cases(scale))
+        _json.dumps(list(map(dict, cases)))
+    except Exception as error:  # of whatever an experiment calls
+        raise InvalidParameterError(f"the cases of {name} failed: {told(error, listed.file)}.") from error
+    if not cases:
+        raise InvalidParameterError(f"{name} has no cases.")
+    return cases
 
 
 @dataclass(frozen=True)
@@ -141,7 +183,7 @@ def _measure(task: _Task, scale: Scale) -> Measured:
     """Measure a case; every error becomes a sentence, because the other cases go on."""
     begun = time.perf_counter()
     try:
-        found = _experiment(task).measure(task.case, scale)
+        found = _json.plain(dict(_experiment(task).measure(task.case, scale)))
     except SfumatoError as error:
         return str(error)
     except Exception as error:  # of whatever an experiment calls: it is told, and others go on
@@ -151,5 +193,5 @@ def _measure(task: _Task, scale: Scale) -> Measured:
 
 def _experiment(task: _Task) -> Experiment:
     if task.place.endswith(".py"):
-        return catalog.find(task.place)[0].experiment
+        return catalog.of_file(Path(task.place)).experiment
     return catalog.experiments()[task.name].experiment

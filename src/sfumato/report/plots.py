@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = [
+    "inline_svg",
     "plot_bars",
     "plot_intervals",
     "plot_lines",
@@ -274,7 +275,18 @@ def svg_of(figure: "Figure", *, name: str) -> str:
     Returns:
         The SVG element.
     """
-    text = _drawn(figure, "svg", name=name).decode()
+    return inline_svg(_drawn(figure, "svg", name=name).decode())
+
+
+def inline_svg(text: str) -> str:
+    """Return a figure that `save_plot` wrote as an element that can be put into a page.
+
+    Args:
+        text: The text of the file.
+
+    Returns:
+        The SVG element.
+    """
     text = re.sub(r"^.*?(?=<svg)", "", text, flags=re.DOTALL)
     return re.sub(r'<g id="[^"]*"', "<g", text)  # names of groups, which every figure has and nothing uses
 

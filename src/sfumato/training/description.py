@@ -13,7 +13,7 @@ last three. Each field is also a keyword of these functions: `train(model, data,
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, TypedDict, TypeVar
 
@@ -75,7 +75,8 @@ class Privacy:
         relation: Which data sets are neighbors. Default: that of the account, or else add-remove.
         mechanism: The whole run as one mechanism, instead of all of the above but `delta` and `public_size`.
         privacy_unit: Who is protected, in a word for statements, such as "patient".
-        owners: For each row, the number of its owner, if a unit is an owner of several rows.
+        owners: For each row, the number or the name of its owner, if a unit is an owner of several rows. Rows
+            whose owner is missing (None, NaN) are not used.
         contribution_bound: How many rows of one owner count in a step.
 
     >>> Privacy(epsilon=3, delta=1e-5, epochs=10, public_size=60_000).epsilon
@@ -96,7 +97,7 @@ class Privacy:
     relation: Relation | str | None = None
     mechanism: DpSgd | None = None
     privacy_unit: str | None = None
-    owners: Tensor | None = field(default=None, repr=False)
+    owners: Tensor | Sequence[Hashable] | None = field(default=None, repr=False)
     contribution_bound: int | None = None
 
     @classmethod
@@ -230,7 +231,7 @@ class RunKeywords(TypedDict, total=False):
     relation: Relation | str | None
     mechanism: DpSgd | None
     privacy_unit: str | None
-    owners: Tensor | None
+    owners: Tensor | Sequence[Hashable] | None
     contribution_bound: int | None
     loss: Loss
     optimizer: MakeOptimizer | Optimizer | None

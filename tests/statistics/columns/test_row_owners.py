@@ -5,6 +5,7 @@ from decimal import Decimal
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -78,6 +79,17 @@ def test_owners_that_do_not_fit_the_rows_are_refused(owners):
     with pytest.raises(InvalidParameterError) as refused:
         column_of([1.0, 2.0], owners=owners)
     assert SECRET not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "owners",
+    [list(torch.zeros(3)), [object()] * 3, [("a", object())] * 3],
+    ids=["tensors", "objects", "in tuples"],
+)
+def test_owners_that_may_equal_nothing_but_themselves_are_refused(owners):
+    # Each element of a tensor is another object: the rows of one owner would be those of three.
+    with pytest.raises(InvalidParameterError, match="names or numbers"):
+        column_of([1.0, 2.0, 3.0], owners=owners)
 
 
 def test_owners_of_different_kinds_are_told_apart():

@@ -43,7 +43,8 @@ def _measure(case: Case, scale: Scale) -> Mapping[str, Any]:
 def _tables(rows: Sequence[Row]) -> list[Table]:
     found = _epsilons(rows)
     cells = [[count, *(f"{found[way, count]:.4g}" for way in WAYS)] for count in _counts(rows)]
-    title = f"Epsilon of releases of epsilon {EPSILON} each (Laplace noise), delta {DELTA:g}"
+    terms = f"delta {DELTA:g}, add-remove neighbors"
+    title = f"Epsilon of releases of epsilon {EPSILON} each (Laplace noise), {terms}"
     return [Table(title, ("releases", *WAYS), cells)]
 
 

@@ -36,7 +36,7 @@ EPSILON: Final = 3.0  # of the finding
 
 
 def _cases(scale: Scale) -> list[Case]:
-    epsilons = (None, 8.0) if scale.quick else (None, 0.5, 1.0, EPSILON, 8.0)
+    epsilons = (None, EPSILON) if scale.quick else (None, 0.5, 1.0, EPSILON, 8.0)
     return [
         {"epsilon": epsilon, "seed": seed} for epsilon in epsilons for seed in range(1 if scale.quick else 5)
     ]

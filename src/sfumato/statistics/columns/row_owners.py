@@ -5,12 +5,18 @@ Guarantee  `bounded_rows` keeps at most `contribution_bound` rows of each owner.
            only on that owner's rows (`contribution_bound`).
 Edge cases Rows with a missing value, and rows without an owner, are left out first, so they never displace
            other rows.
-Failure    Owners that cannot be compared or hashed are refused, and not shown.
+Failure    Owners that cannot be compared or hashed are refused, and not shown. So are objects that may equal
+           nothing but themselves, such as tensors: each row would be an owner of its own.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from datetime import date, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from fractions import Fraction
+from typing import Any, Final
+from uuid import UUID
 
 import numpy as np
 
@@ -21,9 +27,10 @@ from sfumato.statistics.columns.input_values import is_missing, objects_of
 from sfumato.statistics.contributions.contribution_bound import kept
 from sfumato.statistics.contributions.unit_draws import draw_of, whole_draw
 
-__all__ = ["bounded_rows"]
+__all__ = ["bounded_rows", "numbered_owners"]
 
 _CHUNK = 2**16  # rows at a time: intermediate results stay in the processor's cache
+_NAMES: Final = (str, bytes, int, float, Decimal, Fraction, date, time, timedelta, UUID, Enum, np.generic)
 _MOST_GAPS = 8  # possible owner numbers for each row, most of them unused: each needs memory
 
 
@@ -62,15 +69,39 @@ def _owners(owners: Any, rows: int) -> _Owners:
     owned = objects_of(owners, what="owners")
     if len(owned) != rows:
         raise InvalidParameterError("owners must have one entry for each row.")
+    numbers, names = numbered_owners(owned)
+    return _Owners(
+        numbers, lambda some: np.array([draw_of(names[number]) for number in some], dtype=np.int64)
+    )
+
+
+def numbered_owners(owned: list[object]) -> tuple[Integers, list[object]]:
+    """Return a number for each owner, in order of appearance, and all owners by their number.
+
+    Args:
+        owned: The owner of each row.
+
+    Returns:
+        The numbers, -1 for a missing owner, and the owners.
+
+    Raises:
+        InvalidParameterError: If an owner is neither a name nor a number, nor a tuple of these.
+
+    >>> numbered_owners(["ann", "bob", None, "ann"])
+    (array([ 0,  1, -1,  0]), ['ann', 'bob', None])
+    """
     numbered = _by_first(owned) or _by_first([None if is_missing(owner) else owner for owner in owned])
-    if numbered is None:
+    if numbered is None or not all(map(_is_name, numbered[1])):
         raise InvalidParameterError("owners must be names or numbers. Nothing was charged.")
     numbers, names = numbered
     is_nobody = np.array([is_missing(name) for name in names], dtype=bool)
-    return _Owners(
-        np.where(is_nobody[numbers], -1, numbers) if is_nobody.any() else numbers,
-        lambda some: np.array([draw_of(names[number]) for number in some], dtype=np.int64),
-    )
+    return np.where(is_nobody[numbers], -1, numbers) if is_nobody.any() else numbers, names
+
+
+def _is_name(owner: object) -> bool:
+    if isinstance(owner, tuple):
+        return all(map(_is_name, owner))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    return isinstance(owner, _NAMES) or is_missing(owner)
 
 
 def _by_first(owned: list[object]) -> tuple[Integers, list[object]] | None:

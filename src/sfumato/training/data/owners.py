@@ -3,10 +3,14 @@
 
 Guarantee  An owner takes part with at most `contribution_bound` of its rows, a fresh random subset if it has
            more. Their weights add up to 1, so that its gradients are averaged before they are clipped.
-Edge cases Owners with fewer rows than others are padded with copies of their own rows at weight 0: never with
+Edge cases Owners are whole numbers in a tensor, or names or numbers in any sequence: what is equal is one
+           owner, and 7 is not "7". Rows whose owner is missing (None, NaN) take part in no step.
+           Owners with fewer rows than others are padded with copies of their own rows at weight 0: never with
            another owner's row, nor with a row of zeros, whose loss might not be a number.
+Failure    Owners that cannot be told apart by their values are refused, and not shown.
 """
 
+from collections.abc import Hashable, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -23,15 +27,18 @@ __all__ = ["Owned"]
 class Owned:
     """Which rows belong to which owner."""
 
-    def __init__(self, owners: Tensor, contribution_bound: int) -> None:
-        _, members, counts = np.unique(owners.cpu().numpy(), return_inverse=True, return_counts=True)
-        self._order = np.argsort(members, kind="stable")
+    def __init__(self, owners: Tensor, contribution_bound: int, present: Tensor | None = None) -> None:
+        rows = np.arange(len(owners)) if present is None else np.flatnonzero(present.numpy())
+        _, members, counts = np.unique(owners.cpu().numpy()[rows], return_inverse=True, return_counts=True)
+        self._order = rows[np.argsort(members, kind="stable")]
         self._counts = counts
         self._starts = np.cumsum(counts) - counts
         self._bound = contribution_bound
 
     @classmethod
-    def of(cls, owners: Tensor | None, contribution_bound: int | None, count: int) -> "Owned | None":
+    def of(
+        cls, owners: Tensor | Sequence[Hashable] | None, contribution_bound: int | None, count: int
+    ) -> "Owned | None":
         """Return None if rows are the units."""
         if owners is None:
             if contribution_bound is not None:
@@ -47,13 +54,16 @@ class Owned:
                 "owners."
             )
         _check.count(contribution_bound=contribution_bound)
-        if not (isinstance(owners, Tensor) and owners.dim() == 1 and not owners.is_floating_point()):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not be typed
-            raise InvalidParameterError("owners must be a tensor of whole numbers, one for each row.")
-        if len(owners) != count:
+        numbers = owners if isinstance(owners, Tensor) else _numbers(owners)
+        if numbers.dim() != 1 or numbers.is_floating_point() or numbers.is_complex():
+            raise InvalidParameterError(
+                "owners must be a tensor of whole numbers, one for each row, or names."
+            )
+        if len(numbers) != count:
             raise InvalidParameterError(
                 "owners must have one entry for each row of the data, but it has another number."
             )
-        return cls(owners, contribution_bound)
+        return cls(numbers, contribution_bound, None if numbers is owners else numbers >= 0)
 
     def __len__(self) -> int:
         return len(self._counts)
@@ -86,3 +96,14 @@ class Owned:
         place = np.arange(len(owner)) - starts[owner]
         order = np.lexsort((words(len(owner), generator), owner))
         return self._order[self._starts[units][owner] + place][order], starts, counts
+
+
+def _numbers(owners: Sequence[Hashable]) -> Tensor:
+    """Return a number for each row's owner, -1 for a missing one."""
+    from sfumato.statistics.columns.input_values import objects_of  # here: training starts without statistics
+    from sfumato.statistics.columns.row_owners import numbered_owners
+
+    if isinstance(owners, str | bytes | Mapping | Set):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not be typed
+        raise InvalidParameterError("owners must be a sequence with one entry for each row.")
+    numbers, _ = numbered_owners(objects_of(owners, what="owners"))
+    return torch.from_numpy(numbers)

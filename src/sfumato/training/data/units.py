@@ -11,7 +11,7 @@ Edge cases `Deferred` rows are read by `Units.open`, which a run calls after it 
            whether they can be read at all may depend on what they hold.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -182,7 +182,7 @@ class Units:
         self,
         data: Any,
         *,
-        owners: Tensor | None = None,
+        owners: Tensor | Sequence[Hashable] | None = None,
         contribution_bound: int | None = None,
         augment: Augment | None = None,
         views: int = 1,
