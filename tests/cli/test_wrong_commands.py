@@ -31,7 +31,8 @@ INCOME = f"{VOTES} --target city --label Rome --label Oslo"
 WRONG = {
     # what is not there
     "stats": "Missing argument 'SOURCE'",
-    "stats people.csv": "Missing argument",
+    "stats people.csv": "Missing option '--epsilon'",
+    "stats people.csv --epsilon 1": "name a statistic, such as count or mean",
     "stats people.csv average age --epsilon 1": "'average' is not one of",
     f"stats nofile.csv mean age {AGE}": "there is no file 'nofile.csv'",
     f"stats nofolder/*.parquet mean age {AGE}": "there is no file 'nofolder/*.parquet'",

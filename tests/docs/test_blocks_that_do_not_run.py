@@ -5,11 +5,14 @@ import ast
 import re
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
+import sfumato as sf
 from docs.tutorial_notebooks import FENCE
 from sfumato.cli.project.settings_file import FILE_NAME, read_settings
 from sfumato.cli.settings import read_config
+from sfumato.cli.stats_queries import query_of_workload
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -22,7 +25,7 @@ TITLES = {
 }
 # Blocks with Python that are not run: the first line of each, and why.
 EXCEPTIONS = {
-    "# client_app.py",  # two files of a federation of 200 machines (docs/federated.md)
+    "# server_app.py of flower_secure_sums",  # a part of that project, with which a test compares it
 }
 RUN = re.compile(r"^(?:python|console)\b")
 OPENING = re.compile(r"\s*(?:@\w|def \w+\(|class \w+|from \w[\w.]* import |import \w)|.*[\w\]]\($")
@@ -85,8 +88,15 @@ def test_code_that_is_not_run_has_a_title_that_is_listed() -> None:
 
 def test_the_settings_on_the_page_of_the_command_line_are_read(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "cli.md").read_text()
-    project, run = (fence[2] for fence in FENCE.finditer(page) if fence[1].strip() == "toml")
+    project, workload, run = (fence[2] for fence in FENCE.finditer(page) if fence[1].strip() == "toml")
     (tmp_path / FILE_NAME).write_text(project)
+    (tmp_path / "workload.toml").write_text(workload)
     (tmp_path / "run.toml").write_text(run)
+    people = {"city": ["Rome"], "age": [30.0], "income": [1.0], "client_id": ["a"]}
+    clients = sf.open(
+        "clients", pd.DataFrame(people), privacy_unit="client_id", budget=sf.Budget(epsilon=1, delta=1e-6)
+    )
+    asked = query_of_workload(clients.table, str(tmp_path / "workload.toml"), {"epsilon": 1.0, "delta": 0.0})
+    assert list(asked.workload.statistics) == ["n", "total", "typical", "people"]
     assert read_settings(tmp_path).bounds_of("age") == (18, 100)
     assert read_config(tmp_path / "run.toml").optimizer == "adam"

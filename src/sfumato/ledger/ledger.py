@@ -71,7 +71,7 @@ class Ledger:
         Args:
             location: The path of a file, or the URL of a database.
             person: Who signs what is written. None takes the role in PostgreSQL, or the user of the operating
-            system for a file.
+                system for a file.
 
         Returns:
             The ledger.
@@ -88,7 +88,7 @@ class Ledger:
 
         Args:
             person: Who signs what is written. None takes the role in PostgreSQL, or the user of the operating
-            system for a file.
+                system for a file.
 
         Returns:
             The ledger.

@@ -43,7 +43,11 @@ class PublicTrainer(transformers.Trainer):
 
     @contextmanager
     def secluded(self) -> Generator[None]:
-        """Drop what `compute_loss` logs, and what it sets as attributes, while private rows go through it."""
+        """Drop what `compute_loss` logs, and what it sets as attributes, while private rows go through it.
+
+        Yields:
+            Nothing.
+        """
         own = vars(self)
         before = dict(own)
         self._secluded = True
