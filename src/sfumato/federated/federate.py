@@ -195,8 +195,8 @@ def _warn_of_server(run: DpSgd, keywords: Mapping[str, Any], *, clients: int) ->
         warnings.warn(
             f"the budget of account {account.name!r}, epsilon {budget.epsilon:g}, is one against those who "
             "see the models. Against the server, which knows whom it asks, sampling does not amplify, and "
-            f"this run has {paid.guarantee('client')}. With expected_cohort_size={clients}, all clients, the two "
-            "are equal.",
+            f"this run has {paid.guarantee('client')}. With expected_cohort_size={clients}, all clients, the "
+            "two are equal.",
             stacklevel=3,
         )
 

@@ -220,6 +220,34 @@ def test_a_client_refuses_fewer_neighbors_than_it_accepts(grid, neighbors, told)
         asked(stage="shares", numbers=[7, 8][:told], keys=[*own, *others], threshold=told)
 
 
+@pytest.mark.parametrize(("neighbors", "refused"), [(None, True), (3, True), (2, False)])
+def test_a_client_that_knows_all_others_reveals_nothing_about_a_sum_of_too_few(grid, neighbors, refused):
+    """A server that says that two dropped out of four gets the sum of two, with less noise than stated."""
+    grid({})
+    few = dataclasses.replace(MECHANISM, cohort=4, least_survivors=4)
+    mods = {n: secure_sum_mod(few, rounds=1, neighbors=neighbors) for n in (1, 2, 3, 4)}
+    contexts = {n: Context(1, n, {}, RecordDict(), {}) for n in mods}
+
+    def ask(node, stage, **question):
+        told = ConfigRecord({"session": b"x", "stage": stage, **question})
+        content = RecordDict({RECORD: told, "arrays": ArrayRecord([np.ones(8)])})
+        return mods[node](Message(content, node, "train"), contexts[node], AssertionError).content[RECORD]
+
+    keys = {n: ask(n, "keys", mechanism=mechanism_text(few))["keys"] for n in mods}
+    flat = [key for pair in keys.values() for key in pair]
+    sealed = {n: ask(n, "shares", numbers=list(mods), keys=flat, threshold=3) for n in mods}
+    others = {n: dict(zip(a["numbers"], a["sealed"], strict=True)) for n, a in sealed.items()}
+    got = {n: [others[near][n] for near in mods if near != n] for n in mods}
+    for n in mods:
+        asked = {"numbers": [near for near in mods if near != n], "sealed": got[n], "seed": 1}
+        ask(n, "vector", **asked, parameters=[], contributes=False)
+    if refused:
+        with pytest.raises(ProtocolError, match="too few clients are in the sum"):
+            ask(1, "reveal", active=[1, 2, 3], dropped=[4])
+    else:
+        assert ask(1, "reveal", active=[1, 2, 3], dropped=[4])["shares"]
+
+
 @pytest.mark.parametrize("name", ["neighbors", "rounds"])
 def test_numbers_below_one_are_refused(name):
     with pytest.raises(InvalidParameterError, match=name):

@@ -69,8 +69,9 @@ def secure_sum_mod(
             client's own code: settings of a run of Flower come from those who start the run.
         rounds: The most vectors that the client sends: in a run of Flower, or with `account_of` in all.
         neighbors: Among how many other clients, at least, the secrets of this one are split; None: as many
-            as the mechanism needs survivors. Only then does the client itself see that enough clients are in
-            the sum. With fewer the server is trusted to skip rounds that have too few.
+            as the mechanism needs survivors. Only then, or with all others of the cohort, does the client
+            itself see that enough clients are in the sum. Else the server is trusted to skip rounds that have
+            too few.
         account_of: Returns the account of the client, a zero-out one, from Flower's context. It is charged
             for all rounds before the first, and keeps the count. Without it the count ends with the run of
             Flower: whoever starts another run gets as many rounds again.
@@ -158,6 +159,11 @@ class _Terms:
         others = self.mechanism.least_survivors - 1  # a round with fewer is skipped
         return 1 + (others if self.neighbors is None else min(self.neighbors, others))
 
+    def least_active(self) -> int:
+        """Return how many clients must be in a sum; 0 where this client is told of a part of them."""
+        everybody = self.neighbors is None or self.neighbors >= self.mechanism.cohort - 1
+        return self.mechanism.least_survivors if everybody else 0
+
 
 class _Session:
     """One message of a session, and the state that the client keeps between messages."""
@@ -188,7 +194,7 @@ class _Session:
         client = MaskingClient(
             number=self._message.metadata.dst_node_id,
             session=cast(bytes, self._given["session"]).hex(),
-            least_active=mechanism.least_survivors if self._terms.neighbors is None else 0,
+            least_active=self._terms.least_active(),
         )
         keys = client.public_keys()
         self._store(mechanism, client)
