@@ -180,7 +180,7 @@ def test_noise_of_the_clients_has_a_price_against_the_server_without_sampling(tm
     wanted = price(events.compose(step, step, step), delta=1e-3, relation="zero-out")
     assert run.against_server == wanted.guarantee("client")
     assert run.against_server.epsilon > 1.5 * run.epsilon
-    assert f"nothing is amplified: {run.against_server}." in run.statement()
+    assert f"sampling does not amplify: {run.against_server}." in run.statement()
     told = json.loads((tmp_path / "run" / "run.json").read_text())
     assert told["against_server"] == run.against_server.to_dict()
     assert federated(iid(rows(), clients=20)).against_server is None
@@ -293,3 +293,48 @@ def test_digits_are_learned_at_little_noise():
         evaluation=data.test,
     )
     assert run.accuracy is not None and run.accuracy > 0.9
+
+
+def client_account(folder, epsilon):
+    budget = Budget(epsilon=epsilon, delta=1e-3)
+    return Ledger(folder / "l.db").open("phones", privacy_unit="client", budget=budget)
+
+
+SHARED = {"noise": "skellam", "epsilon": 4, "noise_multiplier": None, "generator": None, "purpose": "a model"}
+
+
+def test_a_run_that_costs_more_against_the_server_than_the_account_has_warns_and_is_recorded_so(tmp_path):
+    account = client_account(tmp_path, 4)
+    with pytest.warns(UserWarning, match="With expected_cohort_size=20, all clients") as told:
+        run = federated(iid(rows(), clients=20), **SHARED, expected_cohort_size=5, account=account)
+    assert run.epsilon <= 4 < run.against_server.epsilon
+    (release,) = account.releases()
+    assert str(run.against_server) in release.purpose and "those who see the models" in release.purpose
+    assert str(run.against_server) in str(told[0].message)
+
+
+def test_with_all_clients_in_each_cohort_the_budget_holds_against_the_server_too(tmp_path):
+    account = client_account(tmp_path, 4)  # a warning would be an error here
+    run = federated(iid(rows(), clients=20), **SHARED, expected_cohort_size=20, account=account)
+    assert run.against_server.epsilon == pytest.approx(run.epsilon, rel=1e-9) and run.epsilon <= 4
+
+
+def test_a_statement_says_against_whom_a_central_federation_holds(tmp_path):
+    account = client_account(tmp_path, 40)
+    run = federated(iid(rows(), clients=20), account=account, purpose="a model", generator=None)
+    assert "The server is trusted" in run.statement() and run.against_server is None
+    assert account.releases()[0].purpose == "a model"
+
+
+@pytest.mark.parametrize(
+    ("unit", "told"),
+    [
+        ("row", "Use an account opened with privacy_unit='client'. Nothing was spent."),
+        ("phone", "'client', or pass privacy_unit='phone' if each client is one phone. Nothing was spent."),
+    ],
+)
+def test_the_two_ways_out_of_a_wrong_unit_are_alternatives(tmp_path, unit, told):
+    account = Ledger(tmp_path / "l.db").open("x", privacy_unit=unit, budget=Budget(epsilon=4, delta=1e-3))
+    with pytest.raises(InvalidParameterError) as refusal:
+        federated(iid(rows(), clients=20), account=account, purpose="a model")
+    assert told in " ".join(str(refusal.value).split()) and not account.releases()

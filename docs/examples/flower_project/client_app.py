@@ -4,7 +4,7 @@ from flwr.app import Context
 from sklearn.datasets import load_digits
 from torch import nn
 
-from sfumato.federated.clients.local_training import LocalTraining
+from sfumato.federated import LocalTraining
 from sfumato.federated.flower import client_app
 
 

@@ -5,9 +5,14 @@ from flwr.clientapp import ClientApp
 from sklearn.datasets import load_digits
 from torch import nn
 
-from sfumato.federated.secure_sum.flower_mod import secure_sum_mod
+from sfumato.federated import SecureSum
+from sfumato.federated.flower import secure_sum_mod
 
-app = ClientApp(mods=[secure_sum_mod(rounds=10)])  # answers 10 rounds at most, and nothing but secure sums
+# What the client agrees to. It is code and no setting: settings of a run come from those who start it.
+ROUNDS = 10
+SUMS = SecureSum(dimension=650, clip_norm=1.0, noise_multiplier=2.0, cohort=8, least_survivors=6)
+
+app = ClientApp(mods=[secure_sum_mod(SUMS, rounds=ROUNDS)])
 
 
 def make_model() -> nn.Module:

@@ -2,12 +2,11 @@
 import time
 
 import torch
-from client_app import digits, make_model
+from client_app import ROUNDS, SUMS, digits, make_model
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from sfumato.federated import SecureSum
-from sfumato.federated.secure_sum.flower_sums import GridSums
+from sfumato.federated.flower import GridSums
 from sfumato.training import Clipping, DpSgd, NoisyStep, Runtime, TruncatedPoissonSampling, train
 
 app = ServerApp()
@@ -16,30 +15,23 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     settings = context.run_config
-    clients, cohort, noise = settings["clients"], settings["cohort"], settings["noise"]
+    clients = settings["clients"]
     while len(nodes := sorted(grid.get_node_ids())) < clients:
         time.sleep(1)
     model = make_model()
-    sums = SecureSum(
-        dimension=sum(p.numel() for p in model.parameters()),
-        clip_norm=settings["clip-norm"],
-        noise_multiplier=noise,
-        cohort=cohort,
-        least_survivors=settings["least-survivors"],
-    )
     rounds = DpSgd(
-        step=NoisyStep(clipping=Clipping(clip_norm=settings["clip-norm"]), summation=sums),
+        step=NoisyStep(clipping=Clipping(clip_norm=SUMS.clip_norm), summation=SUMS),
         sampling=TruncatedPoissonSampling(
-            sampling_rate=settings["rate"], batch_size=cohort, public_size=clients
+            sampling_rate=settings["rate"], batch_size=SUMS.cohort, public_size=clients
         ),
-        noise=[(noise, settings["rounds"])],
+        noise=[(SUMS.noise_multiplier, ROUNDS)],
         relation="add-remove",
     )
     run = train(
         model,
         (torch.arange(clients),),
         mechanism=rounds,
-        runtime=Runtime(engine=GridSums(grid, nodes[:clients], sums, timeout=settings["timeout"])),
+        runtime=Runtime(engine=GridSums(grid, nodes[:clients], SUMS, timeout=settings["timeout"])),
         public_size=clients,
         delta=1e-3,
         privacy_unit="client",

@@ -18,6 +18,8 @@ Not here   A federation of real machines: `federated.flower`.
 """
 
 import math
+import warnings
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Unpack
 
@@ -36,6 +38,7 @@ from sfumato.ledger.account import Account
 from sfumato.mechanisms.random import Generator
 from sfumato.training import distributed
 from sfumato.training.description import RunKeywords
+from sfumato.training.privacy.dp_sgd import DpSgd
 from sfumato.training.privacy.terms import ROW_UNITS
 from sfumato.training.run import TrainingRun
 from sfumato.training.run_audit import RunAudit
@@ -81,7 +84,9 @@ def federate(
         **keywords: As for `training.train`: `epsilon` or `noise_multiplier`, `delta`, `public_size` (how many
             clients may be known to be there; default: they are counted), `clip_norm` or `clipping` of an
             update, `sampling`, `correlation`, `folder`, `account`, and others. The server's `optimizer` is
-            SGD with a learning rate of 1 if none is given, which averages updates.
+            SGD with a learning rate of 1 if none is given, which averages updates. The budget of an account
+            is one against those who see the models. If `noise` is given and the run costs more than that
+            against the server, there is a warning.
 
     Returns:
         The run: the model, its guarantee, its metrics and its statement.
@@ -113,6 +118,7 @@ def federate(
     if noise is not None:
         run = distributed_run(model, IntegerNoise(noise), given, audit=audit)
         assert isinstance(run.step.summation, SecureSum)
+        _warn_of_server(run, given, clients=len(clients))
         summed = SimulatedSums(engine, run.step.summation, generator=generator)
         given = {name: given[name] for name in given if name not in CLAIMED}
         given["mechanism"] = run
@@ -178,16 +184,33 @@ def round_keywords(
     return {**defaults, **keywords, "steps": rounds, "public_size": size}
 
 
+def _warn_of_server(run: DpSgd, keywords: Mapping[str, Any], *, clients: int) -> None:
+    """Warn if a run costs more against the server than its account may spend against others."""
+    account: Account | None = keywords.get("account")
+    if account is None:
+        return
+    given, budget = keywords.get("delta"), account.budget
+    paid = run.price_against_server(delta=budget.delta if given is None else given)
+    if paid is not None and paid.epsilon > budget.epsilon:
+        warnings.warn(
+            f"the budget of account {account.name!r}, epsilon {budget.epsilon:g}, is one against those who "
+            "see the models. Against the server, which knows whom it asks, sampling does not amplify, and "
+            f"this run has {paid.guarantee('client')}. With expected_cohort_size={clients}, all clients, the "
+            "two are equal.",
+            stacklevel=3,
+        )
+
+
 def _require_clients_of(account: Account | None) -> None:
     if account is None:
         return
     stated = distributed.first_decides(lambda: account.privacy_unit)
     if stated == "client":
         return
-    other = "" if stated in ROW_UNITS else f" Pass privacy_unit={stated!r} if each client is one {stated}."
+    other = "" if stated in ROW_UNITS else f", or pass privacy_unit={stated!r} if each client is one {stated}"
     raise InvalidParameterError(
         f"a federation protects a client, all of its rows together, but account {account.name!r} protects "
-        f"one {stated!r}.{other} Use an account opened with privacy_unit='client'. Nothing was spent."
+        f"one {stated!r}. Use an account opened with privacy_unit='client'{other}. Nothing was spent."
     )
 
 

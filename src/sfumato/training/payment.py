@@ -6,12 +6,15 @@ Guarantee  `reserve` charges all steps of the run or raises with nothing spent; 
            reservation that its checkpoint names, which must be of the same event: it is charged once, and
            continued from its last claim alone (`run_ownership`). `commit` comes before anything is
            returned.
-Edge cases Without an account every step here does nothing: the run carries its guarantee, and says that it
+Edge cases The price of a run on sums that the server sees is that against those who see the models. What
+           holds against the server is written beside its purpose.
+           Without an account every step here does nothing: the run carries its guarantee, and says that it
            was not recorded (`ledger.recorded`).
 """
 
 from sfumato.accounting import events
 from sfumato.errors import InvalidParameterError
+from sfumato.ledger.account import Account
 from sfumato.ledger.reservation import Reservation
 from sfumato.ledger.state import Progress
 from sfumato.mechanisms.random import Generator
@@ -25,7 +28,9 @@ __all__ = ["Payment"]
 class Payment:
     """The ledger's side of one run."""
 
-    def __init__(self, charge: Charge, mechanism: DpSgd, *, generator: Generator | None) -> None:
+    def __init__(
+        self, charge: Charge, mechanism: DpSgd, *, generator: Generator | None, delta: float | None = None
+    ) -> None:
         if charge.account is not None and charge.purpose is None:
             raise InvalidParameterError("an account keeps a purpose with every release: pass purpose='...'.")
         if charge.account is None and charge.purpose is not None:
@@ -34,6 +39,7 @@ class Payment:
             )
         self._account, self._mechanism = charge.account, mechanism
         self._purpose, self._generator = charge.purpose or "", generator
+        self._delta = delta
         self._reservation: Reservation | None = None
 
     @property
@@ -70,9 +76,17 @@ class Payment:
         """Charge the whole run; return the number of its reservation."""
         if self._account is not None:
             self._reservation = self._account.reserve(
-                self._mechanism, purpose=self._purpose, generator=self._generator
+                self._mechanism, purpose=self._told(self._account), generator=self._generator
             )
         return self.number
+
+    def _told(self, account: Account) -> str:
+        """Return the purpose, and against whom the price is one, where that is not everybody."""
+        server = None if self._delta is None else self._mechanism.price_against_server(delta=self._delta)
+        if server is None:
+            return self._purpose
+        against = server.guarantee(account.privacy_unit)
+        return f"{self._purpose} [against those who see the models; against the server: {against}]"
 
     def refund(self) -> None:
         """Give back what was charged: nothing was computed yet."""

@@ -14,8 +14,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from sfumato.accounting import events
-from sfumato.accounting.guarantee import Guarantee, Relation
-from sfumato.accounting.price import Price, price
+from sfumato.accounting.guarantee import Guarantee
+from sfumato.accounting.price import Price
 from sfumato.errors import UnsupportedUseError
 from sfumato.report import PrivacyCard, TrainingFacts, notebook, training_report, write_report
 from sfumato.report.cards.words import TUNING_NOT_CHARGED, code_version
@@ -198,15 +198,10 @@ class TrainingRun:
     def against_server(self) -> Guarantee | None:
         """The guarantee against a server that sees noisy sums and knows whom it asked; None without sums.
 
-        Sampling does not amplify: each round is priced as if every client were asked. Who takes part is not
-        hidden from the server, so that what is compared are updates: one of them against zeros (zero-out), or
-        against another one where the run has replace-one neighbors.
+        `DpSgd.price_against_server` says what it counts.
         """
-        if self.mechanism.step.summation is None:
-            return None
-        relation = Relation.REPLACE_ONE if self.mechanism.relation.replaces else Relation.ZERO_OUT
-        paid = price(self.mechanism.unsampled_event(), delta=self.price.delta, relation=relation)
-        return paid.guarantee(self.privacy_unit)
+        paid = self.mechanism.price_against_server(delta=self.price.delta)
+        return None if paid is None else paid.guarantee(self.privacy_unit)
 
     @property
     def epsilon(self) -> float:
@@ -240,9 +235,7 @@ class TrainingRun:
             if self.stopped_after is None
             else f"The run was stopped after {self.stopped_after} of these steps; all of them are charged.",
             f"All weights together, intermediate ones included, satisfy {self.guarantee}.",
-            None
-            if server is None
-            else f"Against the server, which knows whom it asked, nothing is amplified: {server}.",
+            None if self.federation is None and server is None else mechanism_words.against_whom(server),
             f"Epsilon is an upper bound, by {self.price.theorem}.",
             TUNING_NOT_CHARGED,
             None if self.audit is None else self.audit.statement(),

@@ -152,8 +152,8 @@ class Trainer:
         self._clip_factors = clip_factors(optimization.clip_schedule, self._mechanism.steps)
         denoising.require(optimization.denoiser, self._mechanism)
         self._audited = self._planted()  # what cannot be audited is refused at once
-        self._payment = Payment(charge, self._mechanism, generator=self._generator)
         self._delta = delta_for(privacy, size, charge.account)
+        self._payment = Payment(charge, self._mechanism, generator=self._generator, delta=self._delta)
         self._privacy_unit = terms.privacy_unit_of(
             privacy.privacy_unit, charge.account, by_owner=self._units.by_owner
         )

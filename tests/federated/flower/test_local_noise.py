@@ -17,7 +17,7 @@ from sfumato.errors import InvalidParameterError
 from sfumato.federated.flower import LocalNoise
 from sfumato.testing import seeded
 from tests.federated.flower.local_grid import answer, array, context, identify
-from tests.federated.flower.test_planned_rounds import account_in
+from tests.federated.messages.test_planned_rounds import account_in
 
 ALPHA = 1e-6
 SIZE = 20_000

@@ -10,6 +10,7 @@ from flwr.clientapp import ClientApp
 from flwr.supercore.task_identity import TaskIdentity
 
 from sfumato.federated.secure_sum.flower_mod import RECORD, secure_sum_mod
+from sfumato.federated.secure_sum.secure_sum import SecureSum
 from sfumato.testing import seeded
 
 SEED = 11  # of the clients' noise, where a test compares bits
@@ -55,9 +56,13 @@ def form_of(message):
     }
 
 
-def trained_by(update, **options):
+MECHANISM = SecureSum(dimension=8, clip_norm=1.0, noise_multiplier=0.5, cohort=4, least_survivors=3)
+
+
+def trained_by(update, *, mechanism=MECHANISM, **options):
     """Return an app whose training moves the model against `update`, and tells metrics."""
-    app = ClientApp(mods=[secure_sum_mod(**{"generator": seeded(SEED), **options})])
+    options = {"rounds": 100, "generator": seeded(SEED), **options}
+    app = ClientApp(mods=[secure_sum_mod(mechanism, **options)])
 
     @app.train()
     def train(message, context):

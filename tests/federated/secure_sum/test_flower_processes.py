@@ -28,7 +28,7 @@ def fails_to_answer(message, context, call_next):
 
 
 def make_client():
-    app = ClientApp(mods=[fails_to_answer, secure_sum_mod(MECHANISM)])
+    app = ClientApp(mods=[fails_to_answer, secure_sum_mod(MECHANISM, rounds=2)])
 
     @app.train()
     def train(message, context):

@@ -37,7 +37,7 @@ def test_the_sum_is_bit_by_bit_the_simulated_one_whoever_drops_out(grid, model, 
     lost = {stage: [nodes[i] for i in gone] for stage, gone in lost.items()}
     gone = {n for stage, several in lost.items() if stage != "reveal" for n in several}
     result = secure_round(
-        grid(given, lost=lost, neighbors=neighbors),
+        grid(given, lost=lost, neighbors=neighbors, mechanism=found),
         nodes,
         found,
         content=model(SIZE),
@@ -59,7 +59,7 @@ def test_the_sum_is_bit_by_bit_the_simulated_one_whoever_drops_out(grid, model, 
 
 def test_a_round_with_too_few_survivors_is_skipped_and_nothing_is_revealed(grid, model):
     given = updates()
-    nodes = grid(given, lost={"vector": list(given)[:4]})
+    nodes = grid(given, lost={"vector": list(given)[:4]}, mechanism=mechanism())
     result = secure_round(nodes, list(given), mechanism(), content=model(SIZE), seed=8)
     assert result.skipped and result.survivors == 2
     assert not any("shares" in message.content[RECORD] for message in nodes.received)
@@ -69,7 +69,7 @@ def test_the_server_cannot_tell_a_masked_vector_from_uniform_residues(grid, mode
     size = 2**13
     rows = {n: np.full(size, 1.0) for n in range(1, 5)}
     found = mechanism(dimension=size, cohort=4)
-    nodes = grid(rows, generator=None)
+    nodes = grid(rows, generator=None, mechanism=found)
     secure_round(nodes, list(rows), found, content=model(size), seed=1)
     vectors = [m.content[RECORD]["vector"] for m in nodes.received if "vector" in m.content[RECORD]]
     residues = [np.frombuffer(vector, "<u2") for vector in vectors]
@@ -88,8 +88,9 @@ def test_without_masks_the_vectors_are_told_apart_at_once(grid, model, monkeypat
 
     monkeypatch.setattr(masking_client, "mask", lambda seed, *, count, **facts: np.zeros(count, np.int64))
     size = 2**13
-    nodes = grid({n: np.full(size, 1.0) for n in range(1, 5)}, generator=None)
-    secure_round(nodes, [1, 2, 3, 4], mechanism(dimension=size, cohort=4), content=model(size), seed=1)
+    found = mechanism(dimension=size, cohort=4)
+    nodes = grid({n: np.full(size, 1.0) for n in range(1, 5)}, generator=None, mechanism=found)
+    secure_round(nodes, [1, 2, 3, 4], found, content=model(size), seed=1)
     (first, *_) = [m.content[RECORD]["vector"] for m in nodes.received if "vector" in m.content[RECORD]]
     assert chisquare(np.bincount(np.frombuffer(first, "<u2") >> 8, minlength=256)).pvalue < ALPHA
 
@@ -114,7 +115,8 @@ def test_answers_that_are_nonsense_or_come_twice_do_not_stop_a_round(grid, model
         changed.metadata.__dict__["_src_node_id"] = bad
         return [changed]
 
-    result = secure_round(grid(given, change=change), list(given), mechanism(), content=model(SIZE), seed=8)
+    nodes = grid(given, change=change, mechanism=mechanism())
+    result = secure_round(nodes, list(given), mechanism(), content=model(SIZE), seed=8)
     stays = what == "twice" or stage == "reveal"
     assert not result.skipped and result.survivors == (6 if stays else 5)
 

@@ -32,9 +32,9 @@ def mechanism(**options):
     return SecureSum(**{**facts, **options})
 
 
-def moving(by, *, step=None):
+def moving(by, agreed, *, step=None):
     """Return an app that moves the model; what is no number is raised."""
-    app = ClientApp(mods=[secure_sum_mod()])
+    app = ClientApp(mods=[secure_sum_mod(agreed, rounds=3)])
 
     @app.train()
     def train(message, context):
@@ -58,16 +58,17 @@ class Buffered(nn.Linear):
         self.register_buffer("count", torch.zeros(3))
 
 
-def grid_of(grid, moves, *, step=None):
+def grid_of(grid, moves, agreed, *, step=None):
     nodes = grid({})
-    nodes.apps.update({node: moving(by, step=step) for node, by in moves.items()})
+    nodes.apps.update({node: moving(by, agreed, step=step) for node, by in moves.items()})
     nodes.contexts.update({node: Context(1, node, {}, RecordDict(), {}) for node in moves})
     return nodes
 
 
 def sums(grid, **options):
-    nodes = grid_of(grid, {node: 0.1 * i for i, node in enumerate(NODES)}, step=2)
-    return nodes, GridSums(nodes, NODES, mechanism(**options))
+    agreed = mechanism(**options)
+    nodes = grid_of(grid, {node: 0.1 * i for i, node in enumerate(NODES)}, agreed, step=2)
+    return nodes, GridSums(nodes, NODES, agreed)
 
 
 def test_the_sum_of_a_batch_comes_back_by_parameter(grid):
@@ -113,9 +114,14 @@ def account(tmp_path):
     return Ledger(tmp_path / "ledger.db").open("people", privacy_unit="client", budget=budget)
 
 
+def small(**options):
+    """Return the mechanism of a run."""
+    return mechanism(**{"dimension": 2, "clip_norm": 1.0, "noise_multiplier": 2.0} | options)
+
+
 def run_of(nodes, sampling, account, *, folder=None, resume=False, **options):
     """Train for three rounds on a grid."""
-    found = mechanism(**{"dimension": 2, "clip_norm": 1.0, "noise_multiplier": 2.0} | options)
+    found = small(**options)
     run = DpSgd(
         step=NoisyStep(clipping=Clipping(clip_norm=1.0), summation=found),
         sampling=sampling,
@@ -136,15 +142,16 @@ CUT = TruncatedPoissonSampling(sampling_rate=0.9, batch_size=4, public_size=5)
 
 
 def test_a_run_whose_batches_may_be_larger_than_the_cohort_is_refused_and_not_charged(grid, account):
-    nodes = grid_of(grid, MOVES)
+    nodes = grid_of(grid, MOVES, small())
     with pytest.raises(InvalidParameterError, match="TruncatedPoissonSampling"):
         run_of(nodes, PoissonSampling(sampling_rate=0.5), account)
     assert not account.releases() and not nodes.received
 
 
 def test_batches_that_are_cut_to_the_cohort_are_priced_as_such(grid, account):
-    run = run_of(grid_of(grid, MOVES), CUT, account)
-    whole = run_of(grid_of(grid, MOVES), PoissonSampling(sampling_rate=0.9), account, cohort=5)
+    run = run_of(grid_of(grid, MOVES, small()), CUT, account)
+    all_fit = grid_of(grid, MOVES, small(cohort=5))
+    whole = run_of(all_fit, PoissonSampling(sampling_rate=0.9), account, cohort=5)
     assert {type(part) for part in events.leaves(run.mechanism.event())} == {TruncatedPoissonSampledDpEvent}
     assert run.price.epsilon > whole.price.epsilon  # that a batch was cut has a price
     assert [release.event for release in account.releases()] == [
@@ -153,17 +160,38 @@ def test_batches_that_are_cut_to_the_cohort_are_priced_as_such(grid, account):
     ]
 
 
-def test_rounds_that_are_skipped_are_charged_and_move_nothing(grid, account):
-    nodes = grid_of(grid, MOVES)
+def test_rounds_that_are_skipped_are_charged_move_nothing_and_are_told(grid, account, caplog):
+    nodes = grid_of(grid, MOVES, small())
     nodes.lost = {"vector": NODES[:3]}
     run = run_of(nodes, CUT, account)
     assert not run.model.weight.any() and run.mechanism.steps == 3
+    assert "3 of the 3 rounds had no sum, because fewer than 3 clients" in run.statement()
+    assert caplog.text.count("has no sum") == 3 and "round 2 has no sum" in caplog.text
     (release,) = account.releases()
     assert release.event == run.mechanism.event()
 
 
+def test_clients_that_refuse_every_round_are_told_of(grid, account):
+    run = run_of(grid_of(grid, MOVES, small(noise_multiplier=3.0)), CUT, account)
+    assert not run.model.weight.any() and "3 of the 3 rounds had no sum" in run.statement()
+
+
+def test_a_run_whose_rounds_all_have_sums_says_nothing_of_it(grid, account, caplog):
+    run = run_of(grid_of(grid, MOVES, small()), CUT, account)
+    assert run.model.weight.any()
+    assert "had no sum" not in run.statement() and "no sum" not in caplog.text
+
+
+def test_the_ledger_says_against_whom_its_price_is_and_what_holds_against_the_server(grid, account):
+    run = run_of(grid_of(grid, MOVES, small()), CUT, account)
+    (release,) = account.releases()
+    told = f"a run [against those who see the models; against the server: {run.against_server}]"
+    assert release.purpose == told and told in " ".join(str(account.statement()).split())
+    assert str(run.against_server) in run.statement()
+
+
 def test_a_server_that_died_goes_on_in_new_sessions_and_is_charged_once(grid, account, tmp_path):
-    nodes = grid_of(grid, MOVES)
+    nodes = grid_of(grid, MOVES, small())
     ask, folder = nodes.send_and_receive, tmp_path / "run"
 
     def dies(messages, *, timeout=None):
@@ -182,9 +210,9 @@ def test_a_server_that_died_goes_on_in_new_sessions_and_is_charged_once(grid, ac
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e30, 0.0, RuntimeError("a row"), "late", "shape"])
 def test_one_client_moves_the_sum_by_at_most_the_clip_norm_whatever_it_sends(grid, bad, caplog):
     def summed(by):
-        nodes = grid_of(grid, MOVES | {NODES[1]: 0.0 if by == "late" else by})
-        nodes.lost = {"vector": [NODES[1]]} if by == "late" else {}
         quiet = mechanism(dimension=2, clip_norm=1.0, noise_multiplier=1e-6, cohort=5, bits=32)
+        nodes = grid_of(grid, MOVES | {NODES[1]: 0.0 if by == "late" else by}, quiet)
+        nodes.lost = {"vector": [NODES[1]]} if by == "late" else {}
         model = nn.Linear(2, 1, bias=False)
         found = GridSums(nodes, NODES, quiet)
         with caplog.at_level("DEBUG", logger="sfumato"):

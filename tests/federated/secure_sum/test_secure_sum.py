@@ -162,3 +162,27 @@ def test_the_bound_of_a_rounded_update_is_that_of_its_integers():
     one = mechanism(noise_multiplier=1.5)
     assert one.bound_at(1.5) == pytest.approx(one.l2_bound / one.scale)
     assert one.clip_norm <= one.bound_at(1.5) == mechanism().bound_at(1.5)
+
+
+@pytest.mark.parametrize("noise", KINDS)
+def test_the_guarantee_against_the_server_is_that_of_all_rounds_without_sampling(noise):
+    found = mechanism(noise=noise, noise_multiplier=4.0)
+    wanted = epsilon(dp.SelfComposedDpEvent(dp.GaussianDpEvent(4.0), 10))
+    told = found.against_server(rounds=10, delta=1e-5)
+    assert wanted <= told.epsilon < wanted * 1.001
+    assert (told.delta, told.relation, told.privacy_unit) == (1e-5, Relation.ZERO_OUT, "client")
+
+
+@pytest.mark.parametrize("noise", KINDS)
+@pytest.mark.parametrize("helpers", [20, 79])
+def test_helpers_of_the_server_take_their_shares_of_noise_away(noise, helpers):
+    found = mechanism(noise=noise, noise_multiplier=8.0)
+    left = 8.0 * math.sqrt((80 - helpers) / 80)  # by share: 79 helpers leave one, 8 / sqrt(80)
+    wanted = epsilon(dp.GaussianDpEvent(left))
+    assert wanted <= found.against_server(rounds=1, delta=1e-5, helpers=helpers).epsilon < wanted * 1.01
+
+
+@pytest.mark.parametrize("helpers", [-1, 80, 1.5, True])
+def test_more_helpers_than_there_are_others_are_refused(helpers):
+    with pytest.raises(InvalidParameterError, match="helpers"):
+        mechanism().against_server(rounds=1, delta=1e-5, helpers=helpers)

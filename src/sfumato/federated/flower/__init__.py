@@ -7,12 +7,16 @@ from sfumato.federated.flower.example_level import ExampleLevel
 from sfumato.federated.flower.grid_clients import GridClients
 from sfumato.federated.flower.local_noise import LocalNoise
 from sfumato.federated.flower.private_strategy import PrivateResult, PrivateStrategy
+from sfumato.federated.secure_sum.flower_mod import secure_sum_mod
+from sfumato.federated.secure_sum.flower_sums import GridSums
 
 __all__ = [
     "ExampleLevel",
     "GridClients",
+    "GridSums",
     "LocalNoise",
     "PrivateResult",
     "PrivateStrategy",
     "client_app",
+    "secure_sum_mod",
 ]

@@ -20,7 +20,7 @@ from torch import nn
 from sfumato.errors import InvalidParameterError
 from sfumato.federated.clients.local_training import LocalTraining, local_update
 from sfumato.federated.flower.grid_clients import ROUND
-from sfumato.federated.flower.planned_rounds import refusal
+from sfumato.federated.messages.planned_rounds import refusal
 from sfumato.mechanisms.random import Generator
 
 __all__ = ["client_app", "client_number", "loaded", "own_stream", "record_in", "round_number"]

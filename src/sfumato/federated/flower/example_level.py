@@ -30,7 +30,7 @@ from sfumato.accounting.plan import Plan
 from sfumato.errors import InvalidParameterError
 from sfumato.federated.flower.client_side import loaded, own_stream
 from sfumato.federated.flower.local_noise import WEIGHT
-from sfumato.federated.flower.planned_rounds import AccountOf, PlannedRounds, refusal
+from sfumato.federated.messages.planned_rounds import AccountOf, PlannedRounds, refusal
 from sfumato.ledger.recorded import record_note
 from sfumato.mechanisms.random import Generator, study_note
 from sfumato.training import (

@@ -32,8 +32,8 @@ from sfumato.accounting.price import price
 from sfumato.accounting.upstream import dp_event as dp
 from sfumato.errors import InvalidParameterError
 from sfumato.federated.flower.client_side import own_stream, record_in
-from sfumato.federated.flower.planned_rounds import AccountOf, PlannedRounds, refusal
 from sfumato.federated.flower.replies import update_in
+from sfumato.federated.messages.planned_rounds import AccountOf, PlannedRounds, refusal
 from sfumato.ledger.recorded import record_note
 from sfumato.mechanisms.random import Generator, study_note
 from sfumato.mechanisms.tensors import add_gaussian_many_

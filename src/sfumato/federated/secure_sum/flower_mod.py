@@ -6,12 +6,16 @@ and answers with a trained one. The mod takes the difference, clips it, adds noi
 
 Guarantee  What the server receives from a client in a round are public keys, encrypted shares, one masked
            vector, and shares of masks. Metrics, counts of examples and arrays of the app's reply are dropped.
-           The noise is drawn here, by the client, before anything is sent.
+           The noise is drawn here, by the client, before anything is sent: that of the mechanism in the
+           client's own code, or more. The server cannot ask for less.
 Edge cases An app that fails, or answers with NaN, other shapes or nothing, sends zeros with noise, like a
            client with nothing to say: a row must not decide who drops out. Its log tells the kind of error.
            A client that is asked for noise alone does not call its app.
-Failure    If the server states another mechanism than the client was given, the client does not take part.
-           Messages other than training are refused, whose replies have neither noise nor masks.
+Failure    If the server states another mechanism than the client was given, or asks for more rounds or for
+           fewer neighbors, the client does not take part. Messages other than training are refused, whose
+           replies have neither noise nor masks.
+Not here   Who else is in the sum. A client cannot tell the others from nodes that the server made up: then
+           its own share of noise is all that protects it (`SecureSum.against_server(helpers=...)`).
 """
 
 import dataclasses
@@ -25,7 +29,11 @@ import numpy.typing as npt
 from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 
 from sfumato import _check
-from sfumato.errors import SfumatoError
+from sfumato.accounting.events import DpEvent
+from sfumato.accounting.guarantee import Relation
+from sfumato.accounting.upstream import dp_event as dp
+from sfumato.errors import InvalidParameterError, SfumatoError
+from sfumato.federated.messages.planned_rounds import AccountOf, PlannedRounds
 from sfumato.federated.secure_sum.encoding import client_generator, encode
 from sfumato.federated.secure_sum.masking_client import MaskingClient, ProtocolError
 from sfumato.federated.secure_sum.masks import packed
@@ -36,7 +44,6 @@ __all__ = ["RECORD", "mechanism_from_text", "mechanism_text", "secure_sum_mod"]
 
 RECORD = "sfumato.secure_sum"
 _STATE = "sfumato.secure_sum.state"
-_SENT = "sfumato.secure_sum.sent"
 
 Call = Callable[[Message, Context], Message]
 Mod = Callable[[Message, Context, Call], Message]
@@ -46,24 +53,29 @@ _log = logging.getLogger(__name__)
 
 
 def secure_sum_mod(
-    mechanism: SecureSum | None = None,
+    mechanism: SecureSum,
     *,
+    rounds: int,
     neighbors: int | None = None,
-    rounds: int | None = None,
+    account_of: AccountOf | None = None,
+    purpose: str = "updates in secure sums",
     generator: Generator | None = None,
 ) -> Mod:
-    """Return a mod that sends the updates of an app through secure sums.
+    """Return a mod that sends the updates of an app through secure sums that the client has agreed to.
 
     Args:
-        mechanism: The only mechanism that the client takes part in, with this noise or more. None trusts the
-            server's choice, which protects against a server that follows the protocol and not against one
-            that asks for less noise.
-        neighbors: How many neighbors the server chooses for each client, at least; None: all others. Only
-            then does the client itself see that enough clients are in the sum; otherwise the server must be
-            trusted to skip rounds with fewer.
-        rounds: The most vectors that the client sends in a run of Flower; None: as many as it is asked for.
-            The client counts them itself, in Flower's context. The count ends with the run, and with the
-            SuperNode: a server that starts another run gets as many again.
+        mechanism: What the client takes part in: this clip norm, cohort, least number of survivors and law,
+            with this noise or more. A server that states anything else is refused. It is written in the
+            client's own code: settings of a run of Flower come from those who start the run.
+        rounds: The most vectors that the client sends: in a run of Flower, or with `account_of` in all.
+        neighbors: Among how many other clients, at least, the secrets of this one are split; None: as many
+            as the mechanism needs survivors. Only then, or with all others of the cohort, does the client
+            itself see that enough clients are in the sum. Else the server is trusted to skip rounds that have
+            too few.
+        account_of: Returns the account of the client, a zero-out one, from Flower's context. It is charged
+            for all rounds before the first, and keeps the count. Without it the count ends with the run of
+            Flower: whoever starts another run gets as many rounds again.
+        purpose: What the account keeps with the charge. Another purpose is another charge.
         generator: Source of noise. None uses the secure generator; any other kind is for study only.
 
     Returns:
@@ -73,12 +85,24 @@ def secure_sum_mod(
         InvalidParameterError: If a number is below 1: without neighbors no mask would hide a vector.
 
     >>> from flwr.clientapp import ClientApp
-    >>> app = ClientApp(mods=[secure_sum_mod()])
+    >>> agreed = SecureSum(dimension=650, clip_norm=1, noise_multiplier=1, cohort=100, least_survivors=90)
+    >>> app = ClientApp(mods=[secure_sum_mod(agreed, rounds=10)])
     """
-
-    for name, number in (("neighbors", neighbors), ("rounds", rounds)):
-        if number is not None:
-            _check.count(**{name: number})
+    if not isinstance(mechanism, SecureSum):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not be typed
+        raise InvalidParameterError(
+            "pass the mechanism that the client takes part in, a SecureSum. Without one the server would "
+            "choose how little noise protects the client."
+        )
+    if neighbors is not None:
+        _check.count(neighbors=neighbors)
+    planned = PlannedRounds(
+        _AllRounds(mechanism, rounds),
+        rounds=rounds,
+        purpose=purpose,
+        account_of=account_of,
+        generator=generator,
+    )
+    terms = _Terms(mechanism, neighbors, planned, generator)
 
     def mod(message: Message, context: Context, call_next: Call) -> Message:
         kind = message.metadata.message_type.partition(".")[0]  # "train.default" calls the same function
@@ -86,8 +110,7 @@ def secure_sum_mod(
             raise ProtocolError("this client answers messages of training only: no noise protects others.")
         if RECORD not in message.content.config_records:
             raise ProtocolError("this client trains in secure sums only; the message is not part of one.")
-        given = message.content.config_records[RECORD]
-        client = _Session(message, context, given, _Terms(mechanism, neighbors, rounds, generator))
+        client = _Session(message, context, message.content.config_records[RECORD], terms)
         answer = client.answer(call_next)
         return Message(RecordDict({RECORD: ConfigRecord(answer)}), reply_to=message)
 
@@ -95,27 +118,51 @@ def secure_sum_mod(
 
 
 @dataclasses.dataclass(frozen=True)
+class _AllRounds:
+    """What all rounds together cost the client, with the least noise that it accepts."""
+
+    mechanism: SecureSum
+    rounds: int
+
+    @property
+    def relation(self) -> Relation:
+        return Relation.ZERO_OUT
+
+    def event(self) -> DpEvent:
+        return dp.SelfComposedDpEvent(self.mechanism.event(), self.rounds)
+
+
+@dataclasses.dataclass(frozen=True)
 class _Terms:
     """What a client takes part in."""
 
-    mechanism: SecureSum | None
+    mechanism: SecureSum
     neighbors: int | None
-    rounds: int | None
+    rounds: PlannedRounds
     generator: Generator | None
 
     def require(self, stated: SecureSum) -> None:
         """Raise unless the stated mechanism is the accepted one, with as much noise or more."""
         accepted = self.mechanism
-        if accepted is None:
-            return
         noise = max(stated.noise_multiplier, accepted.noise_multiplier)
-        if stated != dataclasses.replace(accepted, noise_multiplier=noise):
-            raise ProtocolError("the server states another mechanism than this client accepts.")
+        wanted = dataclasses.replace(accepted, noise_multiplier=noise)
+        names = [field.name for field in dataclasses.fields(SecureSum)]
+        others = [name for name in names if getattr(stated, name) != getattr(wanted, name)]
+        if others:
+            raise ProtocolError(
+                f"the server states another {', '.join(others)} than this client accepts. Both must have the "
+                "same SecureSum; the server may add noise, and not take any away."
+            )
 
-    def least_holders(self, mechanism: SecureSum) -> int:
+    def least_holders(self) -> int:
         """Return among how many clients, this one included, secrets must be split at least."""
-        others = mechanism.least_survivors - 1  # a round with fewer is skipped
+        others = self.mechanism.least_survivors - 1  # a round with fewer is skipped
         return 1 + (others if self.neighbors is None else min(self.neighbors, others))
+
+    def least_active(self) -> int:
+        """Return how many clients must be in a sum; 0 where this client is told of a part of them."""
+        everybody = self.neighbors is None or self.neighbors >= self.mechanism.cohort - 1
+        return self.mechanism.least_survivors if everybody else 0
 
 
 class _Session:
@@ -130,7 +177,7 @@ class _Session:
             return self._keys()
         mechanism, client = self._stored()
         if stage == "shares":
-            found = self._shares(client, mechanism)
+            found = self._shares(client)
         elif stage == "vector":
             found = self._vector(client, mechanism, call_next)
         elif stage == "reveal":
@@ -147,15 +194,15 @@ class _Session:
         client = MaskingClient(
             number=self._message.metadata.dst_node_id,
             session=cast(bytes, self._given["session"]).hex(),
-            least_active=mechanism.least_survivors if self._terms.neighbors is None else 0,
+            least_active=self._terms.least_active(),
         )
         keys = client.public_keys()
         self._store(mechanism, client)
         return {"keys": keys}
 
-    def _shares(self, client: MaskingClient, mechanism: SecureSum) -> dict[str, Any]:
+    def _shares(self, client: MaskingClient) -> dict[str, Any]:
         numbers, keys = cast(list[int], self._given["numbers"]), cast(list[bytes], self._given["keys"])
-        if len(set(numbers)) < self._terms.least_holders(mechanism):
+        if len(set(numbers)) < self._terms.least_holders():
             raise ProtocolError("the server chose fewer neighbors than this client accepts.")
         public = {number: keys[2 * i : 2 * i + 2] for i, number in enumerate(numbers)}
         sealed, commitment = client.shares(public, threshold=cast(int, self._given["threshold"]))
@@ -174,11 +221,8 @@ class _Session:
 
     def _count(self) -> None:
         """Count a vector before it is sent, in memory that outlives sessions."""
-        records = self._context.state.config_records
-        sent = cast(int, records[_SENT]["vectors"]) if _SENT in records else 0
-        if self._terms.rounds is not None and sent >= self._terms.rounds:
+        if not self._terms.rounds.take(self._context):
             raise ProtocolError("this client has taken part in as many rounds as it agreed to.")
-        records[_SENT] = ConfigRecord({"vectors": sent + 1})
 
     def _update(self, mechanism: SecureSum, call_next: Call) -> Floats:
         """Return the model of the server minus that of the app, or zeros."""

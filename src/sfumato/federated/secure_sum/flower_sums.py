@@ -12,10 +12,12 @@ Edge cases A batch is never larger than the cohort: a run whose sampler may draw
            clients outside of the batch add noise alone; or batches have a largest size, such as those of
            `TruncatedPoissonSampling`, whose event counts that a larger batch was cut.
 Failure    A round with fewer survivors than `least_survivors` gives no sum; the step counts, and is charged
-           like any other. A run that is resumed repeats the rounds since its last checkpoint, which the
-           server has seen: use `checkpoint_every=1`.
+           like any other. The log and the statement say so: the models show it, too, as they do not move.
+           A run that is resumed repeats the rounds since its last checkpoint, which the server has seen: use
+           `checkpoint_every=1`.
 """
 
+import logging
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -35,6 +37,8 @@ from sfumato.training.engine.contributions import Federation
 __all__ = ["GridSums"]
 
 _ROUND = "server-round"  # the name that Flower's own strategies use
+
+_log = logging.getLogger(__name__)
 
 
 class GridSums:
@@ -70,6 +74,9 @@ class GridSums:
                 "invited to each round."
             )
         self._neighbors, self._timeout, self._config = neighbors, timeout, dict(config or {})
+        self._rounds: dict[
+            int, bool
+        ] = {}  # the rounds that were asked for here, and which of them have a sum
 
     def __repr__(self) -> str:
         """Return what must be the same when a run is resumed."""
@@ -105,7 +112,19 @@ class GridSums:
         return (
             "The update of a client is the model that the server sent to it, minus the model that it "
             "learned. The server saw the sum of a round alone, and knows whom it asked: where the guarantee "
-            "counts on sampling, it is one against those who see models, and not against the server."
+            "counts on sampling, it is one against those who see models, and not against the server. The "
+            f"server follows the protocol, and has not made up clients.{self._without_sum()}"
+        )
+
+    def _without_sum(self) -> str:
+        """Return how many rounds had no sum, as the models show: they do not move in such a round."""
+        without = sum(not has_sum for has_sum in self._rounds.values())
+        if not without:
+            return ""
+        which = "" if 0 in self._rounds else "last "
+        return (
+            f" {without} of the {which}{len(self._rounds)} rounds had no sum, because fewer than "
+            f"{self._mechanism.least_survivors} clients took part to the end: nothing was learned in them."
         )
 
     def noisy_sum(
@@ -144,7 +163,17 @@ class GridSums:
             neighbors=self._neighbors,
             timeout=self._timeout,
         )
-        return None if found.total is None else split_sum(found.total, parameters)
+        self._rounds[step] = not found.skipped
+        if found.total is None:
+            _log.warning(
+                "round %d has no sum: fewer than %d of the %d invited clients took part to the end. Nothing "
+                "is learned in it, and it is charged. Clients that refuse say why in their own logs.",
+                step + 1,
+                self._mechanism.least_survivors,
+                self._mechanism.cohort,
+            )
+            return None
+        return split_sum(found.total, parameters)
 
     def _invited(self, contributors: Sequence[int]) -> list[int]:
         """Return the contributors, and as many others as fill the cohort up."""

@@ -12,7 +12,7 @@ Guarantee  One client moves the sum of integers by at most `l2_bound` in L2 and 
 Neighbors  One client's update is replaced by zeros (zero-out), or by another update (replace-one). The client
            takes part and adds its noise in both worlds: who takes part is not hidden.
 Unit       One client. The noise of a round is that of all clients in the sum. A client, or a server together
-           with k clients, knows its own noise: against these, price with k fewer `least_survivors`.
+           with k clients, knows its own noise: against these, pass `helpers=k` to `against_server`.
 Edge cases If a coordinate wraps around modulo 2^bits, the decoded sum is wrong there, and privacy is not
            touched. The scale is the largest one with which any coordinate of a round wraps around with
            probability at most `wrap_probability`.
@@ -28,7 +28,9 @@ from functools import lru_cache
 
 from sfumato import _check
 from sfumato.accounting.events import DpEvent, SkellamDpEvent, SummedDiscreteGaussianDpEvent
-from sfumato.accounting.guarantee import round_up
+from sfumato.accounting.guarantee import Guarantee, Relation, round_up
+from sfumato.accounting.price import price
+from sfumato.accounting.upstream import dp_event as dp
 from sfumato.errors import InvalidParameterError
 from sfumato.federated.secure_sum.modulus import log_wrap_probability
 from sfumato.federated.secure_sum.rotation import padded_size
@@ -167,13 +169,36 @@ class SecureSum:
         Returns:
             The event, for an accountant.
         """
-        scale = _largest_scale(self, noise_multiplier)
-        bound, survivors = _root(self._l2_bound_squared(scale)), self.least_survivors
-        share = self._share_stddev(scale, noise_multiplier)
-        if self.noise is IntegerNoise.SKELLAM:
-            variance = share * share * survivors * (1 - 2.0**-50)  # rounded down: never more than is there
-            return SkellamDpEvent(variance, bound)
-        return SummedDiscreteGaussianDpEvent(share, bound, survivors)
+        return self._event(noise_multiplier, survivors=self.least_survivors)
+
+    def against_server(self, *, rounds: int, delta: float, helpers: int = 0) -> Guarantee:
+        """Return what one client has against a server that reads these sums and knows whom it asked.
+
+        Args:
+            rounds: How many sums the client is in at most.
+            delta: The delta of the guarantee.
+            helpers: How many other clients of each sum tell the server their noise, add none, or were made up
+                by it. With `least_survivors - 1` of them the client has its own share of noise alone.
+
+        Returns:
+            The guarantee of all rounds together, for zero-out neighbors.
+
+        Raises:
+            InvalidParameterError: If a number is out of range.
+
+        >>> agreed = SecureSum(dimension=9, clip_norm=1, noise_multiplier=4, cohort=10, least_survivors=8)
+        >>> print(agreed.against_server(rounds=10, delta=1e-5))
+        (3.342, 1e-05)-differential privacy for one client, zero-out neighbors
+        """
+        _check.count(rounds=rounds)
+        if isinstance(helpers, bool) or helpers not in range(self.least_survivors):
+            raise InvalidParameterError(
+                f"helpers={helpers} must be a whole number from 0 to {self.least_survivors - 1}: one of the "
+                "least_survivors clients is the protected one."
+            )
+        once = self._event(self.noise_multiplier, survivors=self.least_survivors - helpers)
+        paid = price(dp.SelfComposedDpEvent(once, rounds), delta=delta, relation=Relation.ZERO_OUT)
+        return paid.guarantee("client")
 
     def bound_at(self, noise_multiplier: float) -> float:
         """Return the most that one client's rounded update has in L2 norm, in units of an update.
@@ -221,6 +246,16 @@ class SecureSum:
             InvalidParameterError: If the sum does not fit the bits any more.
         """
         return replace(self, noise_multiplier=noise_multiplier)
+
+    def _event(self, noise_multiplier: float, *, survivors: int) -> DpEvent:
+        """Return the event of one decoded sum to which so many clients have added a share of noise."""
+        scale = _largest_scale(self, noise_multiplier)
+        bound = _root(self._l2_bound_squared(scale))
+        share = self._share_stddev(scale, noise_multiplier)
+        if self.noise is IntegerNoise.SKELLAM:
+            variance = share * share * survivors * (1 - 2.0**-50)  # rounded down: never more than is there
+            return SkellamDpEvent(variance, bound)
+        return SummedDiscreteGaussianDpEvent(share, bound, survivors)
 
     def _l2_bound_squared(self, scale: float) -> int:
         return l2_bound_squared(clip_steps=self.clip_norm * scale, size=self.size)

@@ -207,6 +207,24 @@ class DpSgd:
             *(dp.SelfComposedDpEvent(self.step.event(noise), count) for noise, count in self.noise)
         )
 
+    def price_against_server(self, *, delta: float) -> Price | None:
+        """Return what the run costs against a server that sees noisy sums and knows whom it asked.
+
+        Sampling does not amplify: each round is priced as if every client were asked. Who takes part is not
+        hidden from the server, so that what is compared are updates: one of them against zeros (zero-out), or
+        against another one where the run has replace-one neighbors.
+
+        Args:
+            delta: The delta of the guarantee.
+
+        Returns:
+            The price; None if no sum has its noise before the server sees it.
+        """
+        if self.step.summation is None:
+            return None
+        relation = Relation.REPLACE_ONE if self.relation.replaces else Relation.ZERO_OUT
+        return price(self.unsampled_event(), delta=delta, relation=relation)
+
     def first(self, steps: int) -> "DpSgd":
         """Return the run cut off after its first steps.
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sfumato.accounting.guarantee import round_up
+from sfumato.accounting.guarantee import Guarantee, round_up
 from sfumato.training.privacy.clipping import Clipping, CoordinateClipping
 from sfumato.training.privacy.dp_sgd import DpSgd
 from sfumato.training.privacy.sampling import (
@@ -17,7 +17,7 @@ from sfumato.training.privacy.sampling import (
     TruncatedPoissonSampling,
 )
 
-__all__ = ["ROUNDS", "STEPS", "Words", "told"]
+__all__ = ["ROUNDS", "STEPS", "Words", "against_whom", "told"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,6 +45,18 @@ class Words:
 
 STEPS = Words(run="DP-SGD", step="step", contribution="gradient")
 ROUNDS = Words(run="federated averaging", step="round", contribution="update")
+
+
+def against_whom(server: Guarantee | None) -> str:
+    """Return against whom the guarantee of a federation holds; `server` is what holds against its server.
+
+    >>> against_whom(None)
+    'This holds against those who see the models. The server is trusted: it sees what clients reply before ...
+    """
+    seen = "This holds against those who see the models."
+    if server is None:
+        return f"{seen} The server is trusted: it sees what clients reply before this noise is added."
+    return f"{seen} Against the server, which knows whom it asked, sampling does not amplify: {server}."
 
 
 def told(mechanism: DpSgd, *, unit: str, divided_by: float, words: Words = STEPS) -> list[str]:

@@ -5,7 +5,7 @@ from flwr.app import RecordDict
 from sfumato import Budget, Ledger
 from sfumato.errors import InvalidParameterError
 from sfumato.federated.flower import LocalNoise
-from sfumato.federated.flower.planned_rounds import PlannedRounds, refusal
+from sfumato.federated.messages.planned_rounds import PlannedRounds, refusal
 from sfumato.ledger.state import Progress
 from tests.federated.flower.local_grid import context
 from tests.federated.flower.test_client_side import message_of, model_of
