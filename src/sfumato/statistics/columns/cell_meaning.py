@@ -81,8 +81,8 @@ def key_of(cell: object) -> str | None:
     ('7', '1.5', 'tea', None, None)
     """
     found = said(cell)
-    if found is None or isinstance(found, str):
-        return found
+    if not isinstance(found, float):
+        return found if isinstance(found, str) else None
     if not abs(found) < _LARGEST:
         return None
     return str(int(found)) if found.is_integer() else repr(found)
