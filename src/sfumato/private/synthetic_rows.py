@@ -6,7 +6,7 @@ Unit       At most `contribution_bound` rows of each unit count, as for every re
 Edge cases Cells leave the engine as text, and a missing one as an empty text, so that no row is left out for
            a missing value. A column of text cannot tell an empty cell from a missing one. The type that
            pandas gave a column depends on single values, so nothing is bought by it: such columns must be
-           declared, and text of a number or of true or false in them counts as that, whatever the type is.
+           declared. A cell counts as what it says, whatever the type is (`columns.cell_meaning`).
 Failure    An error while rows are read quotes nothing that was read. The charge stays spent.
 """
 
@@ -48,9 +48,9 @@ def synthesize(
     Args:
         domain: The declaration of each column to synthesize: `Category`, `Number`, or `UnknownCategory` and
             `UnknownNumber`, whose values are bought with a share of epsilon. Default: all columns are bought,
-            by their types, but the one of the unit. Types of a CSV file that were not declared are bought,
-            too. For a pandas frame they must be declared when it is opened: one value may change those of
-            pandas.
+            by their types, but booleans and the one of the unit. Types of a CSV file that were not declared
+            are bought, too. For a pandas frame they must be declared when it is opened: one value may change
+            those of pandas.
         epsilon: The privacy budget of the generator.
         delta: The delta of the guarantee. Default: that of the account.
         method: The settings of the synthesizer. Default: `NoisyMarginals()`.
@@ -90,7 +90,8 @@ def synthesize(
 def bought_columns(table: PrivateTable) -> dict[str, Any]:
     """Return a declaration for each column of a table but its unit, by the schema: all values are bought.
 
-    A CSV file has no schema: the type of a column is bought, too, unless it was declared.
+    Those of booleans are known. A CSV file has no schema: the type of a column is bought, too, unless it was
+    declared.
 
     Args:
         table: The private table.
@@ -103,6 +104,7 @@ def bought_columns(table: PrivateTable) -> dict[str, Any]:
             may change.
     """
     from sfumato.generative.tables.bought_domain import UnknownCategory, UnknownColumn, UnknownNumber
+    from sfumato.generative.tables.domain import Category
 
     untyped = [name for name in table.schema if name in table.owned.typed_by_values - {table.owned.unit}]
     if untyped:
@@ -120,6 +122,8 @@ def bought_columns(table: PrivateTable) -> dict[str, Any]:
             found[name] = UnknownColumn()
         elif kind in ("number", "integer"):
             found[name] = UnknownNumber(whole=kind == "integer")
+        elif kind == "boolean":
+            found[name] = Category(values=(False, True))
         else:
             found[name] = UnknownCategory()
     return found
@@ -177,7 +181,6 @@ def synthetic_rows(table: PrivateTable, columns: Mapping[str, Any]) -> "Deferred
     by_values = table.owned.typed_by_values
     for name in [name for name in kinds if name not in by_values]:
         _require_fit(name, kinds[name], columns[name])
-    kinds = {name: "any" if name in by_values and kind == "text" else kind for name, kind in kinds.items()}
     return DeferredTable(
         columns=tuple(columns),
         read=lambda: _read(table, kinds),
@@ -208,10 +211,8 @@ def _read(table: PrivateTable, kinds: Mapping[str, str]) -> Any:
 
 def _cell(text: str, kind: str) -> Any:
     """Return a cell by the type of its column; numbers and booleans that are no text of one are missing."""
-    from sfumato.generative.tables.cells import as_read
-
-    if kind in ("text", "any"):
-        return text if kind == "text" else as_read(text)
+    if kind == "text":
+        return text
     if kind == "boolean":
         return {"true": True, "false": False, "1": True, "0": False}.get(text.lower())
     try:

@@ -20,6 +20,7 @@ from sfumato.generative.tables.cells import (
     require_columns,
     text_of,
 )
+from sfumato.generative.tables.domain import Category, Domain
 
 anything = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.binary(), st.complex_numbers(),
@@ -100,7 +101,27 @@ def test_one_word_among_numbers_recodes_no_other_cell_of_a_frame(values, texts, 
     )
 
 
-def test_lists_keep_their_cells():
-    assert cells_of(["01", "1"]) == ["01", "1"]
-    places = places_of(["01", "1"])
-    assert [place_of(cell, places, 9) for cell in ("01", "1", 1, "x")] == [0, 1, 1, 9]
+def test_lists_are_read_as_frames_are():
+    places = places_of(["01", "x"])
+    assert [place_of(cell, places, 9) for cell in ("01", "1", 1, True, "x")] == [0, 0, 0, 0, 1]
+
+
+def test_columns_of_times_have_their_text_in_iso_format():
+    times = ["2020-01-01", "2020-01-02T10:30:00", None]
+    for kind in ("s", "ms", "us", "ns"):
+        cells = cells_of(pd.Series(np.array(times, dtype=f"datetime64[{kind}]")))
+        assert [text_of(cell) for cell in cells] == times
+    assert [text_of(cell) for cell in cells_of(np.array(["20000-01-01"], dtype="datetime64[us]"))] == [None]
+
+
+@pytest.mark.parametrize("declared", [["123456789012345", "z"], ["z"]])
+@pytest.mark.parametrize("cell", ["1234567890123456789", "123456789012345678", "123456789012345"])
+def test_one_replaced_cell_changes_the_code_of_no_other(declared, cell):
+    """The counterexample of a review: 600 of 600 cells moved, with a claim of epsilon 1 for one row."""
+    domain = Domain({"id": Category(values=declared)})
+    codes = [
+        domain.encode(pd.read_csv(io.StringIO("id,b\n" + f"{cell},u\n" * 600 + f"{last},u\n"))[["id"]])[:600]
+        for last in ("5", "x", "", "NULL", "0.5", "18446744073709551615", "1" + "0" * 30)
+    ]
+    expected = 0 if cell in declared else len(declared)
+    assert [set(found.ravel().tolist()) for found in codes] == [{expected}] * 7

@@ -96,9 +96,25 @@ def test_unknown_values_have_the_code_of_missing_ones_or_of_the_last_value():
     assert DOMAIN.columns["age"].encode([None, "word"]).tolist() == [0, 0]
 
 
-def test_an_empty_text_or_an_infinite_category_is_not_a_missing_one():
-    declared = Category(values=["", math.inf, "x" * 300])
-    assert declared.encode([None, "", math.inf, "x" * 300, math.nan]).tolist() == [3, 0, 1, 2, 3]
+def test_long_texts_are_categories():
+    declared = Category(values=["x" * 300, "y"])
+    assert declared.encode([None, "", math.inf, "x" * 300, math.nan]).tolist() == [2, 2, 2, 0, 2]
+
+
+@pytest.mark.parametrize(
+    "values", [["1", "1.0"], ["1", "01"], ["1", True], ["TRUE", True], ["0.1", 0.1], [2, "2"]]
+)
+def test_categories_that_no_column_could_tell_apart_are_refused(values):
+    with pytest.raises(InvalidParameterError, match="are the same value"):
+        Category(values=values)
+
+
+@pytest.mark.parametrize(
+    "value", ["", " ", "NA", "NULL", "nan", math.inf, "inf", "1e400", 2**53, "1234567890123456789", 1e15]
+)
+def test_categories_that_count_as_missing_are_refused(value):
+    with pytest.raises(InvalidParameterError, match="cannot be a category"):
+        Category(values=[value, "z"])
 
 
 def test_numbers_beyond_the_bounds_count_in_the_outermost_bins():

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """pandas frames: nothing that is printed tells whether a value is missing or out of range."""
 
+import io
 import math
 from decimal import Decimal
 
@@ -227,3 +228,43 @@ def test_text_that_is_no_utf_8_is_missing_in_a_column_of_text_too():
 def test_one_more_value_does_not_change_how_others_are_read(values, declared, category, counted, extra):
     table = private_table(pd.DataFrame({"a": values + extra}), types={"a": declared})
     assert table.categories("a").tally([category]).tolist() == [counted]
+
+
+@pytest.mark.parametrize("backend", [None, "numpy_nullable"])
+@pytest.mark.parametrize(
+    ("cell", "written"),
+    [
+        ("1234567890123456789", None),
+        ("123456789012345678", None),
+        ("01", "1"),
+        ("1.0", "1"),
+        ("0.1", "0.1"),
+        ("1e5", "100000"),
+        (" 7", "7"),
+        ("TRUE", "true"),
+        ("NULL", None),
+        ("inf", None),
+        ("tea", "tea"),
+        ("2020-01-01", "2020-01-01"),
+    ],
+)
+def test_one_cell_does_not_rename_the_other_texts_of_a_column(cell, written, backend):
+    for last in ("5", "x", "", "0.5", "18446744073709551615", "True", "1" + "0" * 30):
+        file = io.StringIO("id,b\n" + f"{cell},u\n" * 6 + f"{last},u\n")
+        frame = pd.read_csv(file) if backend is None else pd.read_csv(file, dtype_backend=backend)
+        for source in (frame, frame.astype({"id": "category"})):
+            found = private_table(source, types={"id": "text"}).categories("id").tallies()
+            assert [key for key, count in found.items() if count >= 6] == (
+                [] if written is None else [written]
+            )
+
+
+def test_public_values_are_refused_in_a_writing_that_no_row_has():
+    frame = pd.DataFrame({"zip": ["01", "x"] * 20, "x": 1.0})
+    table = private_table(frame, types={"zip": "text"})
+    assert table.group_by("zip", keys=["1", "x"]).count(epsilon=50.0).release().value == {"1": 20, "x": 20}
+    for value, match in (("01", "is written as '1'"), ("1234567890123456789", "counts as missing")):
+        with pytest.raises(InvalidParameterError, match=match):
+            table.group_by("zip", keys=[value, "x"]).count(epsilon=50.0)
+        with pytest.raises(InvalidParameterError, match=match):
+            table.categories("zip").require_fitting([value])

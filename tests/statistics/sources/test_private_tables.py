@@ -133,7 +133,7 @@ def test_what_is_raw_is_not_offered_and_says_so(table):
         "keys", "left_out_share", "mean", "mutate", "name", "names", "plan", "privacy_unit",
         "require_computable", "require_countable", "require_fitting", "require_prepared", "rows", "schema",
         "sql", "sum", "classes", "has_every_row", "lines_left_out", "present", "type_of", "typed_by_values",
-        "untyped",
+        "untyped", "written_alike",
         "unit",
     }  # fmt: skip
     for method in (type(table["cost"]).ordered, type(table.rows("cost")).read, type(table.owned).batches):

@@ -8,7 +8,8 @@ Guarantee  `KindQuestion` costs its event: one histogram of three counts with di
            counts in at most one of them, so a unit moves them by at most `rows_per_unit` in sum.
            `UntypedQuestion` charges a second event that holds for each of the questions that may follow: all
            of them satisfy the same (epsilon, delta), whatever the counts said.
-Edge cases Empty cells, and cells that are neither numbers nor text, count nowhere. Without more numbers than
+Edge cases Empty cells, words for missing values such as "NA", infinite numbers, and cells that are neither
+           numbers nor text count nowhere. True and false are the numbers 1 and 0. Without more numbers than
            words a column is one of categories. Numbers are whole if fractions are less than half as many.
 """
 
@@ -20,7 +21,7 @@ from sfumato import _check
 from sfumato.accounting.events import ApproximateDpEvent, DpEvent, compose
 from sfumato.accounting.guarantee import Relation
 from sfumato.generative.tables.bought_bins import BinsQuestion
-from sfumato.generative.tables.cells import Cells, numbers_of
+from sfumato.generative.tables.cells import Cells, is_word, numbers_of
 from sfumato.mechanisms.random import Generator
 from sfumato.statistics.arrays import Integers
 from sfumato.statistics.groups.key_discovery import KeyDiscovery
@@ -30,7 +31,6 @@ __all__ = ["KindQuestion", "UntypedQuestion", "kind_counts"]
 
 _COUNTS = 3  # whole numbers, other numbers, words
 _WHOLE = 2.0  # whole numbers for each other number, at least, in a column of whole numbers
-_NO_WORDS = ("", "nan")
 
 
 def kind_counts(cells: Cells) -> Integers:
@@ -48,11 +48,7 @@ def kind_counts(cells: Cells) -> Integers:
     numbers = numbers_of(cells)
     known = np.isfinite(numbers)
     whole = int((numbers[known] == np.floor(numbers[known])).sum())
-    words = sum(
-        isinstance(cell, str) and cell.strip().lower() not in _NO_WORDS
-        for cell, number in zip(cells, np.isnan(numbers).tolist(), strict=True)
-        if number
-    )
+    words = sum(map(is_word, cells))
     return np.array([whole, int(known.sum()) - whole, words], dtype=np.int64)
 
 

@@ -1,31 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cells of private tables as they are, as numbers and as texts, without an error that a value could cause.
 
-Guarantee  What is returned for a cell depends on that cell alone. No value raises or warns. The type of a
-           column of a frame or an array is no exception: one word among numbers makes all of them text, so
-           there text that reads as a number or as true or false counts as that, as it would without the word.
-Edge cases So "01" in a frame is 1. A list keeps its cells as they are: pass frame["zip"].tolist().
+Guarantee  What is returned for a cell depends on that cell alone, whatever the type of its column is: it is
+           read by `statistics.columns.cell_meaning`, in frames, arrays, lists and tables alike. No value
+           raises or warns.
+Edge cases So "01" and 1 are one category. Declare values as they should be written, such as "01".
 Failure    Names and shapes are public, and wrong ones are refused. No message shows a value of the data.
 """
 
 import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from decimal import Decimal
-from fractions import Fraction
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from sfumato.errors import InvalidParameterError
+from sfumato.statistics.columns.cell_meaning import key_of, numbers_said, said
 from sfumato.statistics.columns.input_values import quietly
 
 __all__ = [
     "UNKNOWN",
     "Cells",
     "UnknownDomainError",
-    "as_read",
     "cells_of",
+    "is_word",
     "numbers_of",
     "place_of",
     "places_of",
@@ -36,10 +36,7 @@ __all__ = [
 Cells = Sequence[object] | npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
 
-_NUMBERS = (bool, int, float, np.bool_, np.integer, np.floating, Decimal, Fraction, str)
-_PLAIN = (str, int, float, bool, np.bool_, np.integer, np.floating)
 _LONGEST = 200  # characters of a category
-_LARGEST = 1e18  # of a number that may be a category
 UNKNOWN = (
     "the values of column {0!r} are not known. Declare them, {0!r}: Category(values=[...]) or "
     "Number(lower=..., upper=...); or let the release buy them, {0!r}: UnknownCategory() or UnknownNumber(). "
@@ -100,37 +97,24 @@ def cells_of(column: Any) -> Cells:
     if array is not None:
         if array.ndim != 1:
             raise InvalidParameterError("each column of a table has one dimension.")
-        return array if array.dtype.kind in "biuf" else [as_read(cell) for cell in array.tolist()]
+        return _listed(array)
     listed = quietly(lambda: list(column))
     if listed is None or isinstance(column, str | bytes):
         raise InvalidParameterError("each column of a table is a list, an array or a Series.")
-    return [as_read(cell) for cell in listed] if known is not None else listed
+    return listed
 
 
-def as_read(cell: object) -> object:
-    """Return a cell as it would be in a column of its own kind: text of a number as a number.
-
-    Args:
-        cell: The private cell.
-
-    Returns:
-        The cell.
-
-    >>> as_read("01"), as_read("1.50"), as_read("TRUE"), as_read("tea"), as_read(2 + 0j)
-    (1.0, 1.5, True, 'tea', 2.0)
-    """
-    if isinstance(cell, complex | np.complexfloating):
-        return float(cell.real) if cell.imag == 0 else cell
-    if not isinstance(cell, str):
-        return cell
-    if cell.strip().lower() in ("true", "false"):
-        return cell.strip().lower() == "true"
-    number = _number(cell)
-    return number if math.isfinite(number) and abs(number) < _LARGEST else cell
+def _listed(array: npt.NDArray[Any]) -> Cells:
+    if array.dtype.kind in "biuf":
+        return array
+    if array.dtype.kind != "M":
+        return array.tolist()
+    times = array.astype("datetime64[us]").tolist()  # other units would become whole numbers
+    return [time if isinstance(time, datetime) else None for time in times]
 
 
-def places_of(values: Sequence[Any]) -> dict[Hashable, int]:
-    """Return the place of each listed value: by itself, by its text, and as a frame may show it.
+def places_of(values: Sequence[Any]) -> dict[str, int]:
+    """Return the place of each listed value, by the text by which cells are compared with it.
 
     Args:
         values: The public values.
@@ -138,15 +122,28 @@ def places_of(values: Sequence[Any]) -> dict[Hashable, int]:
     Returns:
         The places.
 
+    Raises:
+        InvalidParameterError: If a value counts as missing, or two are the same value.
+
     >>> places_of(["01", "x"])
-    {'01': 0, 'x': 1, '1': 0}
+    {'1': 0, 'x': 1}
     """
-    places: dict[Hashable, int] = {value: place for place, value in enumerate(values)}
-    for shown in (values, [as_read(value) for value in values]):
-        for place, value in enumerate(shown):
-            text = text_of(value)
-            if text is not None:
-                places.setdefault(text, place)
+    places: dict[str, int] = {}
+    for place, value in enumerate(values):
+        key = key_of(value)
+        if key is None:
+            raise InvalidParameterError(
+                f"{value!r} cannot be a category: empty texts, words for missing values such as 'NA', and "
+                "numbers of 1e15 and above count as missing, because other cells of a column can change how "
+                "readers of files take them. Leave it out (missing=True has a code for it), or write it "
+                "otherwise in the table."
+            )
+        if key in places:
+            raise InvalidParameterError(
+                f"values must be different, but {values[places[key]]!r} and {value!r} are the same value: "
+                "other cells of a column can change how readers of files write it. List one of them."
+            )
+        places[key] = place
     return places
 
 
@@ -162,42 +159,47 @@ def numbers_of(cells: Cells) -> Floats:
     >>> numbers_of([1, "2.5", "two", None, 10**400])
     array([1. , 2.5, nan, nan, inf])
     """
-    if isinstance(cells, np.ndarray):
-        with np.errstate(all="ignore"):  # a long double may be too large
-            return cells.astype(np.float64)
+    if isinstance(cells, np.ndarray) and cells.dtype.kind in "biuf":
+        return numbers_said(cells)
     return np.fromiter((_number(cell) for cell in cells), np.float64, len(cells))
 
 
 def _number(cell: object) -> float:
-    if not isinstance(cell, _NUMBERS):
-        return math.nan
-    try:
-        return float(cell)
-    except OverflowError:  # a whole number or a fraction beyond float64
-        return math.inf if cast(int, cell) > 0 else -math.inf
-    except Exception:  # text that is not a number, or a signaling NaN; the message may quote it
-        return math.nan
+    found = said(cell)
+    return found if isinstance(found, float) else math.nan
 
 
-def place_of(cell: object, places: Mapping[Hashable, int], other: int) -> int:
-    """Return the place of a cell in a list, by its value or its text; `other` if it is not there.
+def is_word(cell: object) -> bool:
+    """Return whether a cell is text, and neither a number nor missing.
 
     Args:
         cell: The private cell.
-        places: The places of known values.
+
+    Returns:
+        Whether it is.
+
+    >>> is_word("tea"), is_word("7"), is_word("NULL")
+    (True, False, False)
+    """
+    return isinstance(said(cell), str)
+
+
+def place_of(cell: object, places: Mapping[str, int], other: int) -> int:
+    """Return the place of a cell in a list; `other` if it is not there.
+
+    Args:
+        cell: The private cell.
+        places: The places of known values, of `places_of`.
         other: The place of all others.
 
     Returns:
         The place.
 
-    >>> place_of("1", {1: 0, "1": 0}, 7), place_of([], {1: 0}, 7)
+    >>> place_of("1.0", {"1": 0}, 7), place_of([], {"1": 0}, 7)
     (0, 7)
     """
-    try:
-        found = places.get(cast(Hashable, cell))
-    except Exception:  # a list or another cell that cannot be compared; the message may quote it
-        return other
-    return places.get(text_of(cell), other) if found is None else found
+    key = key_of(cell)
+    return other if key is None else places.get(key, other)
 
 
 def text_of(cell: object) -> str | None:
@@ -212,12 +214,5 @@ def text_of(cell: object) -> str | None:
     >>> text_of(1.0), text_of("tea"), text_of(None), text_of(float("nan"))
     ('1', 'tea', None, None)
     """
-    if not isinstance(cell, _PLAIN):
-        return None
-    plain: Any = cell.item() if isinstance(cell, np.generic) else cell
-    if isinstance(plain, float):
-        if not math.isfinite(plain):
-            return None
-        plain = int(plain) if plain.is_integer() else plain
-    found = str(plain) if isinstance(plain, str) or abs(plain) < _LARGEST else ""
-    return found if 0 < len(found) <= _LONGEST else None
+    key = key_of(cell)
+    return key if key is not None and len(key) <= _LONGEST else None

@@ -10,8 +10,9 @@ Guarantee  The code of a cell depends on that cell and on the declaration, and o
            raises, warns, or changes the code of another cell.
 Edge cases Numbers beyond the bounds, infinite ones too, count in the first or the last bin. Text that Python
            reads as a number counts as that number, because one word in a file makes a whole column text. A
-           cell is a listed value if it equals one, or if their texts are equal: 1, 1.0 and "1" are one
-           category, because one missing cell makes a column of whole numbers one of floats.
+           cell is a listed value if they say the same: 1, 1.0, True, "1", "01" and "TRUE" are one category,
+           because one other cell can turn each into another. Two such values are refused, and so are values
+           that count as missing: numbers of 1e15 and above, empty texts, words such as "NA".
 Failure    Names and shapes are public, and wrong ones are refused. No message shows a value of the data.
 """
 
@@ -57,7 +58,8 @@ class Category:
             counts show more of them than noise alone makes.
 
     Raises:
-        InvalidParameterError: If a value is listed twice or is of another type, or there is no code at all.
+        InvalidParameterError: If a value is listed twice, in another writing too, is of another type or
+            counts as missing, or there is no code at all.
 
     >>> Category(values=("tea", "coffee")).size
     3
@@ -78,6 +80,7 @@ class Category:
             )
         if not 0 < self.size <= _MOST_CODES:
             raise InvalidParameterError("values must list at least one category, or have missing=True.")
+        places_of(self.values)  # refuses values that no column could tell apart
 
     @property
     def size(self) -> int:

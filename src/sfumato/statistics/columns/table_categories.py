@@ -21,6 +21,7 @@ from sfumato.statistics.arrays import Integers
 from sfumato.statistics.columns.table_columns import column, fits
 from sfumato.statistics.contributions.owned_rows import Expression, OwnedRows, described, shown
 from sfumato.statistics.sources.engine_values import comparable, portable, read_back
+from sfumato.statistics.sources.pandas_frames import require_written
 from sfumato.statistics.sources.schema import plain_type, unfitting
 
 __all__ = ["TableCategories"]
@@ -70,6 +71,8 @@ class TableCategories:
         if not all(fits(category, kind, whole=False) for category in categories):
             named = str(kind) if kind.is_decimal() else plain_type(kind)
             raise unfitting(self.name, named, categories, what="category")
+        if self.name in self.owned.written_alike:
+            require_written(self.name, categories)
 
     def plan(self) -> str:
         """Return the SQL for the rows that count."""

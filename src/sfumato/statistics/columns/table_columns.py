@@ -30,6 +30,7 @@ from sfumato.statistics.columns.columns import MOST_ROWS, STEPS, Bounds, Moments
 from sfumato.statistics.contributions.owned_rows import Expression, OwnedRows, described, number, shown
 from sfumato.statistics.sources.collations import told_apart
 from sfumato.statistics.sources.engine_values import portable
+from sfumato.statistics.sources.pandas_frames import require_written
 from sfumato.statistics.sources.schema import not_a_number, plain_type, unfitting
 
 __all__ = [
@@ -261,6 +262,8 @@ def labelled(owned: OwnedRows, name: str, classes: Sequence[Any]) -> Expression:
     known = [_class(label, kind) for label in classes]
     if any(label is None for label in known):
         raise unfitting(name, plain_type(kind), classes, what="class")
+    if name in owned.written_alike:
+        require_written(name, classes)
     if kind.is_decimal():
         value = numeric(owned, name)
     value = told_apart(value, engine=owned.engine.name)

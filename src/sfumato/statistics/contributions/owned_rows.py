@@ -68,6 +68,7 @@ class OwnedRows:
     lines_left_out: bool = False  # in a CSV file, lines that are not rows are left out
     floats_may_be_whole: bool = False  # in a pandas frame, one missing value makes whole numbers floats
     typed_by_values: frozenset[str] = frozenset()  # columns whose types pandas chose by looking at the values
+    written_alike: frozenset[str] = frozenset()  # columns of text in a pandas frame: "01" is written as 1
     untyped: frozenset[str] = frozenset()  # columns of a CSV file whose type nobody declared: they are text
 
     @property

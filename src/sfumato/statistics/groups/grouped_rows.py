@@ -28,6 +28,7 @@ from sfumato.statistics.contributions.owned_rows import Expression, OwnedRows, d
 from sfumato.statistics.groups.group_statistics import GroupCount, GroupMean, GroupSum, Key, Value
 from sfumato.statistics.groups.key_discovery import key_columns
 from sfumato.statistics.query import Query
+from sfumato.statistics.sources.pandas_frames import require_written
 from sfumato.statistics.sources.schema import plain_type, unfitting
 
 __all__ = ["Groups", "groups_of"]
@@ -245,6 +246,9 @@ def groups_of(owned: OwnedRows, columns: Sequence[str], keys: Sequence[Any]) -> 
     if isinstance(keys, str) or not isinstance(keys, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not be typed
         raise InvalidParameterError("keys must be a list of keys, as in keys=['Rome', 'Oslo'].")
     known = tuple(_key(key, columns, kinds) for key in keys)
+    for place, name in enumerate(columns):
+        if name in owned.written_alike:
+            require_written(name, [key[place] for key in known])
     if not known or len(set(known)) < len(known):
         raise InvalidParameterError("keys must contain at least one key, and each key once.")
     return Groups(owned, tuple(columns), known)

@@ -14,12 +14,14 @@ Edge cases Whole numbers are read as float64. As keys, only those values count t
            objects has no type of its own: a row of another kind than all others, or the only row that is not
            missing, decides the type of the column, unless a type is declared. A column with a declared type
            is read value by value by that type (`schema`), whatever its type in pandas is, so no row decides
-           how another one is read.
+           how another one is read. In a column that is declared as text, and in categories, text that says a
+           number is written as that number, "01" as "1", as pandas may have read it so; numbers of 1e15 and
+           above are missing (`columns.cell_meaning`). Public values in another writing are refused.
 Not here   Nullable types, polars and pyarrow, whose types do not depend on the values.
 """
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -28,13 +30,15 @@ import numpy as np
 
 from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms import inputs
+from sfumato.statistics.columns.cell_meaning import key_of, said
 from sfumato.statistics.columns.input_values import is_missing, quietly
 from sfumato.statistics.sources.schema import TYPES
 
-__all__ = ["is_pandas", "read_alike", "typed_by_values"]
+__all__ = ["is_pandas", "read_alike", "require_written", "typed_by_values", "written_alike"]
 
 _TYPED = ("Int", "UInt", "Float", "boolean", "string", "category")  # types in pandas that somebody chose
 _NUMBERS = ("integer", "mixed-integer-float")  # names in pandas
+_TEXT = ("text", TYPES["text"])
 _INT64 = range(-(2**63), 2**63)
 _WHOLE = range(-(2**63), 2**64)
 _LARGEST = int(sys.float_info.max)
@@ -83,17 +87,47 @@ def read_alike(source: Any, *, unit: str | None = None, types: Mapping[str, str]
     return frame
 
 
+def written_alike(source: Any, *, types: Mapping[str, str] | None = None) -> frozenset[str]:
+    """Return the columns of a pandas frame whose values are text as `read_alike` writes it.
+
+    >>> import pandas as pd
+    >>> sorted(written_alike(pd.DataFrame({"zip": ["01", "x"], "age": [40, 50]}), types={"zip": "text"}))
+    ['zip']
+    """
+    if not is_pandas(source):
+        return frozenset()
+    kinds = {str(name): str(source.dtypes.iloc[place]) for place, name in enumerate(source.columns)}
+    return frozenset(
+        name
+        for name, kind in kinds.items()
+        if ((types or {}).get(name) in _TEXT if name in (types or {}) else kind == "category")
+    )
+
+
+def require_written(name: str, values: Iterable[Any]) -> None:
+    """Refuse public values that no row of a column of `written_alike` can have, in their writing."""
+    for value in values:
+        found = quietly(partial(_written, value)) if isinstance(value, str) else value
+        if found != value:
+            meant = "counts as missing" if found is None else f"is written as {found!r}"
+            raise InvalidParameterError(
+                f"{value!r} {meant} in column {name!r} of a pandas frame, as other rows decide whether "
+                "pandas reads a column as numbers. Pass it so, or open the file itself: its text is kept."
+            )
+
+
 def _column(column: Any, declared: str | None, *, is_unit: bool) -> Any:
     column = _with_floats(column)
     kind = str(column.dtype)
     if declared is not None and (is_unit or not _reads_alike(kind, declared)):
-        return _texts(column, _named if declared in ("text", TYPES["text"]) else _cell)
+        named = _named if is_unit else _written
+        return _texts(column, named if declared in _TEXT else _cell)
     if is_unit:
         return _units(column)
     if kind == "object":
         return _plain(column)
     if kind == "category" or kind.startswith(("period", "interval")):
-        return _texts(column, _named)
+        return _texts(column, _written)
     return _texts(column) if kind.startswith("str") else column
 
 
@@ -151,6 +185,16 @@ def _reads_alike(kind: str, declared: str) -> bool:
     return next((so for start, so in by_kind.items() if declared.startswith(start)), False)
 
 
+def _written(value: Any) -> str | None:
+    """Return a value as text that depends on what it says alone: 1.0 and "01" are written as 1."""
+    if isinstance(value, bool | np.bool_) or value in ("True", "TRUE", "true", "False", "FALSE", "false"):
+        return str(value).lower()
+    if said(value) is None and not isinstance(value, str):
+        return _named(value)
+    found = key_of(value)
+    return None if found is None else _text(found)
+
+
 def _named(value: Any) -> str:
     """Return a value as text that does not depend on its type in pandas: 1.0 is written as 1."""
     if isinstance(value, bool | np.bool_):
@@ -198,13 +242,13 @@ def _plain(column: Any) -> Any:
     return _texts(column)
 
 
-def _texts(column: Any, written: Callable[[Any], str] = _text) -> Any:
+def _texts(column: Any, written: Callable[[Any], str | None] = _text) -> Any:
     """Return a column of objects as text."""
     import pyarrow as pa
 
-    if str(column.dtype).startswith(("Int", "UInt")):
+    if str(column.dtype).startswith(("Int", "UInt")) and written is not _written:
         return column.astype("string")
-    if str(column.dtype).startswith("str") and written is not _cell:
+    if str(column.dtype).startswith("str") and written in (_text, _named):
         texts = quietly(
             partial(pa.array, column, "string", from_pandas=True)
         )  # fails on text that is not UTF-8

@@ -17,7 +17,7 @@ from sfumato.statistics.columns.table_columns import column
 from sfumato.statistics.contributions.owned_rows import OwnedRows
 from sfumato.statistics.contributions.unit_draws import seed
 from sfumato.statistics.filters.row_wise import require_row_wise
-from sfumato.statistics.sources.pandas_frames import is_pandas, read_alike, typed_by_values
+from sfumato.statistics.sources.pandas_frames import is_pandas, read_alike, typed_by_values, written_alike
 from sfumato.statistics.sources.private_tables import PrivateTable
 from sfumato.statistics.sources.schema import Types, read_types
 from sfumato.statistics.sources.table_sources import is_lines, opened
@@ -79,6 +79,7 @@ def private_table(
         lines_left_out=is_lines(source),
         floats_may_be_whole=is_pandas(source),
         typed_by_values=typed_by_values(source, types=known),
+        written_alike=written_alike(source, types=known) - {unit},
         untyped=frozenset(expression.columns) - set(known) if is_lines(source) else frozenset(),
     )
     if unit is not None:
