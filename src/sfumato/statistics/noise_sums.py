@@ -44,7 +44,7 @@ def far(weights: Mapping[float, int], *, scale: float, level: float) -> float:
         The distance.
 
     >>> round(far({1.0: 1}, scale=100.0, level=0.95)), round(far({1.0: 400}, scale=1.0, level=0.95))
-    (302, 54)
+    (303, 54)
     """
     _check.probability(level=level)
     known = tuple(sorted((abs(weight), count) for weight, count in weights.items() if weight and count))
