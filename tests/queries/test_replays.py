@@ -29,6 +29,7 @@ NUMBERS = {
     "people": q.count_distinct("who"),
     "values": q.count_distinct("x"),
 }
+AGE = {"age": q.sum("age", bounds=(0.0, 90.0))}
 RANKS = {"mid": q.median("x", **B), "high": q.quantile("x", 0.9, interval=True, **B)}
 
 
@@ -84,8 +85,8 @@ QUERIES = {
     ),
     "quantiles": (lambda rows: q.group_by(opened(rows), "key", keys=KEYS, rows_per_group=2), RANKS),
     "joined": (lambda rows: q.group_by(joined(rows), "office", keys=["n", "s"]), NUMBERS),
-    "by unit": (lambda rows: q.group_by(by_unit(rows), "key", keys=KEYS), NUMBERS | {"age": q.sum("age", bounds=(0, 90))}),
-}  # fmt: skip
+    "by unit": (lambda rows: q.group_by(by_unit(rows), "key", keys=KEYS), NUMBERS | AGE),
+}
 
 
 CASES = [(name, 0.0, relation) for name in QUERIES for relation in NEIGHBORS]

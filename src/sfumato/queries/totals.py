@@ -174,11 +174,9 @@ class GroupedRows:
 
     def _rows(self, numbers: tuple[str, ...], compared: tuple[str, ...]) -> Expression:
         """Return the rows that count, with all columns that the workload reads."""
-        import ibis
-
         read = {f"number{i}": numeric(self.owned, name) for i, name in enumerate(numbers)}
         read |= {f"label{i}": _comparable(self.owned, name) for i, name in enumerate(compared)}
-        values = self._keys() or {"every": ibis.literal(1)}
+        values = self._keys() or _every_row()
         only = None if self.groups is None else self._wanted
         return self.owned.kept(values, beside=read, only=only, within=self.within)
 
@@ -218,9 +216,13 @@ class GroupedRows:
         return tuple(part.encode(errors="surrogatepass") if isinstance(part, str) else part for part in key)
 
     def _binned(self, rows: Expression, bins: Bins, places: Mapping[str, int]) -> Expression:
-        value = rows[f"number{places[bins.column]}"]
-        known = rows.filter(value.notnull())
-        place: Any = binned(known[f"number{places[bins.column]}"], bins.edges)
+        number = f"number{places[bins.column]}"
+        if self.owned.unit is None:  # no row displaces another: only rows with a value need be read
+            values = (self._keys() or _every_row()) | {number: numeric(self.owned, bins.column)}
+            known = self.owned.kept(values, only=None if self.groups is None else self._wanted)
+        else:
+            known = rows.filter(rows[number].notnull())
+        place: Any = binned(known[number], bins.edges)
         named = known.select(*self._keys(), **{_BIN: place.cast("int32")})
         return named.group_by([*self._keys(), _BIN]).aggregate(**{_ROWS: named.count()})
 
@@ -230,6 +232,13 @@ class GroupedRows:
         owner = np.array([-1 if place is None else place for place in order], dtype=np.int64)
         cells, counts = (found[name].to_numpy().astype(np.int64) for name in (_BIN, _ROWS))
         return [GroupBins(cells[owner == i], counts[owner == i]) for i in range(self.size)]
+
+
+def _every_row() -> dict[str, Expression]:
+    """Return a column that every row has."""
+    import ibis
+
+    return {"every": ibis.literal(1)}
 
 
 def _with_steps(
