@@ -91,6 +91,8 @@ QUERIES = {
 
 CASES = [(name, 0.0, relation) for name in QUERIES for relation in NEIGHBORS]
 CASES += [("in few groups", 1e-6, relation) for relation in NEIGHBORS]
+SLOW = ("all rows", "by unit")
+CASES = [pytest.param(*case, marks=[pytest.mark.slow] * (case[0] in SLOW)) for case in CASES]
 
 
 @pytest.mark.parametrize(("name", "delta", "relation"), CASES)
