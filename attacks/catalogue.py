@@ -16,6 +16,7 @@ from attacks.learners import estimator_cases, label_cases
 from attacks.releases import Case, mechanism_cases, statistic_cases
 from attacks.selections import margin_cases
 from attacks.votes import vote_cases
+from attacks.workloads import workload_cases
 from sfumato import _check
 from sfumato.accounting.guarantee import round_up
 from sfumato.audit.evidence.results import AuditResult
@@ -50,7 +51,10 @@ def mechanisms(
     False
     """
     return _one_by_one(
-        (*mechanism_cases(), *margin_cases(), *statistic_cases()), trials, confidence, generator
+        (*mechanism_cases(), *margin_cases(), *statistic_cases(), *workload_cases()),
+        trials,
+        confidence,
+        generator,
     )
 
 

@@ -7,10 +7,11 @@ from functools import partial
 
 import torch
 from models.results import Row, report
-from releases import bounding, coverage, errors, extremes, speed
+from releases import bounding, coverage, errors, extremes, speed, workloads
 
 PARTS: dict[str, Callable[[bool], Iterator[Row]]] = {
     "speed": speed.against_duckdb,
+    "workload": workloads.rows,
     "peers": speed.against_peers,
     "growth": speed.growth,
     "large": speed.large,

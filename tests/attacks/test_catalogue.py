@@ -11,6 +11,7 @@ from attacks.catalogue import table
 from attacks.learners import estimator_cases, label_cases
 from attacks.releases import mechanism_cases, statistic_cases
 from attacks.selections import margin_cases
+from attacks.workloads import workload_cases
 from sfumato import mechanisms, statistics
 from sfumato.accounting.guarantee import Guarantee
 from sfumato.audit.mechanisms.exact_discrete import audit_laws
@@ -69,7 +70,7 @@ def test_subjects_are_different():
 
 @pytest.mark.parametrize("catalogued", [catalogue.mechanisms, catalogue.learners])
 def test_the_bounds_of_a_catalogue_hold_together(catalogued):
-    attacked = (*CASES, *margin_cases()), (*label_cases(), *estimator_cases())
+    attacked = (*CASES, *margin_cases(), *workload_cases()), (*label_cases(), *estimator_cases())
     count = len(attacked[0] if catalogued is catalogue.mechanisms else attacked[1])
     first = next(catalogued(100, confidence=0.9, generator=seeded(0)))
     assert first.best.confidence == pytest.approx(1 - 0.1 / count)

@@ -4,8 +4,10 @@
 import math
 from dataclasses import replace
 
+import ibis
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -162,3 +164,30 @@ def test_one_query_computes_all_totals(monkeypatch):
     table = private_table(CROWD, privacy_unit="who", contribution_bound=4)
     group_by(table, "key", keys=KEYS).source().grouped().compute(TOTALS * 3, ())
     assert len(asked) == 1
+
+
+def test_texts_that_a_collation_or_a_language_calls_equal_are_different_groups():
+    names = ["a", "A", "\u00e9", "e\u0301", "", " a", "\U0001f600"]
+    connection = ibis.duckdb.connect()
+    connection.raw_sql("CREATE TABLE t (name VARCHAR COLLATE NOCASE, number BIGINT)")
+    for i, name in enumerate(names):
+        connection.con.execute("INSERT INTO t SELECT ?, ? FROM range(?)", [name, i % 2, i + 1])
+    connection.raw_sql("INSERT INTO t VALUES (NULL, 1), ('other', 1)")
+    table = private_table(connection.table("t"))
+    found = group_by(table, "name", keys=names).source().grouped().compute((), ())
+    assert found.totals[Total(Kind.ROWS)].tolist() == list(range(1, len(names) + 1))
+    pairs = [(name, i % 2) for i, name in enumerate(names)] + [("a", 1)]
+    found = group_by(table, "name", "number", keys=pairs).source().grouped().compute((), BINS_OF_NUMBER)
+    assert found.totals[Total(Kind.ROWS)].tolist() == [*range(1, len(names) + 1), 0]
+    assert [each.counts.sum() for each in found.bins[BINS_OF_NUMBER[0]]] == [*range(1, len(names) + 1), 0]
+
+
+BINS_OF_NUMBER = (Bins("number", (0.0, 2.0), 4),)
+
+
+def test_whole_numbers_are_not_looked_at_for_nan_but_floats_are():
+    rows = pa.table({"i": [1, None, 3], "b": [True, None, False], "x": [1.0, None, float("nan")]})
+    grouped = group_by(private_table(rows)).source().grouped()
+    totals = [Total(Kind.KNOWN, name) for name in "ibx"]
+    assert [grouped.compute(totals, ()).totals[each].tolist() for each in totals] == [[2], [2], [1]]
+    assert grouped.plan(totals, ()).count("ISNAN") == 1

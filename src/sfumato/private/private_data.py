@@ -24,7 +24,18 @@ from sfumato.ledger import Account, Budget, Ledger
 from sfumato.ledger.statement import Statement
 from sfumato.private.column_methods import of_categories, of_column, of_rows
 from sfumato.private.estimator_rows import fit
-from sfumato.private.query_methods import agg, group_by, keys, left, left_out_share, mutate, ranges, sql
+from sfumato.private.query_methods import (
+    agg,
+    group_by,
+    join,
+    join_by_unit,
+    keys,
+    left,
+    left_out_share,
+    mutate,
+    ranges,
+    sql,
+)
 from sfumato.private.synthetic_rows import synthesize
 from sfumato.private.views import data_view
 from sfumato.private.voting_rows import pate
@@ -122,6 +133,8 @@ class PrivateData:
     left_out_share = left_out_share
     keys = keys
     mutate = mutate
+    join = join
+    join_by_unit = join_by_unit
     group_by = group_by
     agg = agg
     sql = sql

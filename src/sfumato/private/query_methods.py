@@ -5,13 +5,26 @@ from typing import TYPE_CHECKING, Any
 
 from sfumato import queries
 from sfumato.accounting.guarantee import Relation
+from sfumato.errors import InvalidParameterError
 from sfumato.ledger.remaining import Remaining
 from sfumato.statistics.release import Release
+from sfumato.statistics.sources.private_tables import PrivateTable
 
 if TYPE_CHECKING:
     from sfumato.private.private_data import PrivateData
 
-__all__ = ["agg", "group_by", "keys", "left", "left_out_share", "mutate", "ranges", "sql"]
+__all__ = [
+    "agg",
+    "group_by",
+    "join",
+    "join_by_unit",
+    "keys",
+    "left",
+    "left_out_share",
+    "mutate",
+    "ranges",
+    "sql",
+]
 
 
 def left_out_share(
@@ -83,6 +96,46 @@ def mutate(self: "PrivateData", **values: Any) -> "PrivateData":
         InvalidParameterError: If an expression reads other rows or could fail on a row.
     """
     return type(self)(self.table.mutate(**values), self.account)
+
+
+def join(self: "PrivateData", public: Any, *, on: Any, keep_unmatched: bool = True) -> "PrivateData":
+    """Return the data with the columns of a public table, and the same account (`PrivateTable.join`).
+
+    Args:
+        public: A pandas, polars or pyarrow frame, or the path of a Parquet or CSV file. It is read now.
+        on: The column or columns of the key, which is unique in the public table; a mapping from private to
+            public names if they differ.
+        keep_unmatched: Whether rows without a match stay, with missing values in the new columns.
+
+    Returns:
+        The data with these columns. Nothing private is read or charged.
+
+    Raises:
+        InvalidParameterError: If a key has several public rows, or the tables do not fit.
+    """
+    return type(self)(self.table.join(public, on=on, keep_unmatched=keep_unmatched), self.account)
+
+
+def join_by_unit(self: "PrivateData", other: PrivateTable) -> "PrivateData":
+    """Return each row beside each row that the same unit has in another table (`PrivateTable.join_by_unit`).
+
+    Args:
+        other: A private table in the same DuckDB connection, with the same privacy unit. Both tables are
+            protected together: everything that is released of the result is charged to this account.
+
+    Returns:
+        The joined data, with the same account. Nothing is read or charged.
+
+    Raises:
+        InvalidParameterError: If the tables have different units or engines, or `other` has an account of
+            its own.
+    """
+    if not isinstance(other, PrivateTable):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not be typed
+        raise InvalidParameterError(
+            "one account pays for what two tables tell about a unit: pass "
+            "sfumato.statistics.private_table(...), which has no account of its own."
+        )
+    return type(self)(self.table.join_by_unit(other), self.account)
 
 
 def group_by(
@@ -157,6 +210,7 @@ def sql(
     keys: Any = None,
     rows_per_group: int | None = None,
     groups_per_unit: int | None = None,
+    tables: Any = None,
 ) -> queries.Aggregation:
     """Return the query that a SELECT statement asks. Call `.release()` on it.
 
@@ -168,6 +222,7 @@ def sql(
         keys: The keys of the groups: a list, domains by column, or `sfumato.queries.Discovered()`.
         rows_per_group: The most rows of one unit in one group.
         groups_per_unit: The most groups of one unit.
+        tables: Public tables for JOIN, by name: {"zips": frame}.
 
     Returns:
         The query. Nothing is computed or charged before `.release()`.
@@ -186,6 +241,7 @@ def sql(
         groups_per_unit=groups_per_unit,
         account=self.account,
         name=self.account.name,
+        tables=tables,
     )
 
 

@@ -8,15 +8,15 @@ Neighbors  Replacing a unit doubles the L1 norm, and multiplies the L2 norm by s
 Edge cases Bins and blocks are two measurements of the same rows. Their least-squares estimate is consistent:
            a range is the sum of its bins, whichever way it is divided. Its variance is known in closed form,
            so blocks are chosen for the smallest mean error over all ranges, from public numbers. Intervals
-           cover the noise of any one range. Sums of Laplace noises are between Laplace and normal, and the
-           wider of both is used. Ends of ranges are moved to the nearest edges. Values outside the bounds
-           count in the first and the last bin. Counts may be negative: nothing is cut off, so that sums have
-           no bias. Missing values are left out.
+           cover the noise of any one range: its distribution is computed (`noise_sums`). Ends of ranges are
+           moved to the nearest edges. Values outside the bounds count in the first and the last bin. Counts
+           may be negative: nothing is cut off, so that sums have no bias. Missing values are left out.
 Source     Hay, Rastogi, Miklau, Suciu 2010, arXiv:0904.0942 (hierarchies and consistency); Qardaji, Yang, Li
            2013 (large branching is better).
 """
 
 import math
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -32,8 +32,9 @@ from sfumato.mechanisms.random import Generator
 from sfumato.queries.counts import Cell
 from sfumato.statistics.arrays import Floats
 from sfumato.statistics.columns.columns import Bounds, Column, column_of
-from sfumato.statistics.intervals import GaussianLaw, LaplaceLaw, Law, around, half_width
+from sfumato.statistics.intervals import LaplaceLaw, around, half_width
 from sfumato.statistics.noise import Kind, WholeNoise, l2_of_counts
+from sfumato.statistics.noise_sums import far
 from sfumato.statistics.query import Answer, Query
 from sfumato.statistics.release import Parts, Release
 from sfumato.statistics.terms import Terms
@@ -105,11 +106,11 @@ class Ranges(Terms):
     def half_width(self, first: int, last: int) -> float:
         """Return the half width of the interval of the bins from `first` up to before `last`."""
         law = self.noise().law
-        stddev = law.stddev * math.sqrt(_variance(first, last, self.bins, self.block))
-        wider = max(
-            _quantile(GaussianLaw(1.0), self.level), _quantile(LaplaceLaw(math.sqrt(0.5)), self.level)
-        )
-        return stddev * (_quantile(GaussianLaw(1.0), self.level) if self.delta > 0 else wider)
+        if isinstance(law, LaplaceLaw):
+            weights = _weights(first, last, self.bins, self.block)
+            return far(weights, scale=law.scale, level=self.level)
+        spread = math.sqrt(_variance(first, last, self.bins, self.block))
+        return half_width(law, level=self.level, weights=(spread,))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -250,6 +251,22 @@ def _variance(first: int, last: int, bins: int, block: int) -> float:
     return total
 
 
+def _weights(first: int, last: int, bins: int, block: int) -> Counter[float]:
+    """Return how often each weight occurs, by which a range adds up the noises of bins and of blocks.
+
+    Of a block of w bins, m in the range: those bins have 1 - m / (w + 1), its others -m / (w + 1), and the
+    count of the block m / (w + 1).
+    """
+    found = Counter[float]()
+    for start in range(first - first % block, last, block):
+        width = min(block, bins - start)
+        part = min(last, start + width) - max(first, start)
+        spread = part / (width + 1)
+        found[1 - spread] += part
+        found[spread] += width - part + 1  # of either sign: the noises are symmetric
+    return found
+
+
 @lru_cache(maxsize=64)
 def _best_block(bins: int) -> int:
     """Return the size of blocks with the least mean variance over all ranges."""
@@ -269,7 +286,3 @@ def _mean_variance(bins: int, block: int) -> float:
         ways = np.where(m < width, before + after + inside, before * after)
         total += float((spread * ways).sum())
     return total / (bins * (bins + 1) / 2)
-
-
-def _quantile(law: Law, level: float) -> float:
-    return half_width(law, level=level)

@@ -3,7 +3,7 @@
 
 Guarantee  The text is parsed, never run. What it asks becomes statistics, groups and a filter of this
            package, so its cost and its noise are theirs. Every clause that is not listed here is refused by
-           name: joins, subqueries, windows, HAVING, DISTINCT, LIMIT, and so on.
+           name: subqueries, windows, HAVING, DISTINCT, LIMIT, and so on.
 Edge cases COUNT, SUM, AVG, MEDIAN, QUANTILE_CONT, VAR_POP and STDDEV_POP are answered. Values that they read
            are clipped to `bounds`, so all but counts need them.
 Failure    Everything is decided from the text and the schema, before anything is charged.
@@ -19,6 +19,7 @@ from sfumato.ledger.account import Account
 from sfumato.queries import asked
 from sfumato.queries.counts import Statistic
 from sfumato.queries.grouped import Aggregation, Keys, group_by
+from sfumato.queries.sql_joins import with_joins
 from sfumato.queries.sql_rows import expression_of, named_column, refused
 from sfumato.statistics.columns.columns import Bounds
 from sfumato.statistics.sources.private_tables import PrivateTable
@@ -26,9 +27,8 @@ from sfumato.statistics.sources.private_tables import PrivateTable
 __all__ = ["condition", "sql"]
 
 _RESERVED = {"epsilon", "delta", "relation", "where", "level", "self"}  # parameters of `agg`
-_KNOWN = {"expressions", "from_", "from", "where", "group", "kind"}
+_KNOWN = {"expressions", "from_", "from", "joins", "where", "group", "kind"}
 _REASONS = {
-    "joins": "a join can multiply the rows of a person. Make a view whose rows belong to one unit each.",
     "having": "it selects groups by private numbers. Select rows of the release, which costs nothing.",
     "order": "sort the release, which costs nothing.",
     "limit": "it selects rows by their order. Select rows of the release, which costs nothing.",
@@ -62,6 +62,7 @@ def sql(
     relation: Relation | str | None = None,
     account: Account | None = None,
     name: str | None = None,
+    tables: Mapping[str, Any] | None = None,
 ) -> Aggregation:
     """Return the query that a SELECT statement asks of a private table.
 
@@ -77,6 +78,7 @@ def sql(
         relation: Which data sets are neighbors. None means that of the account, or add-remove.
         account: The account that the release is charged to.
         name: The name of the table in FROM, beside "data".
+        tables: Public tables for JOIN, by name: frames or paths, as `PrivateTable.join` takes them.
 
     Returns:
         The query. Nothing is computed or charged before `.release()`.
@@ -95,6 +97,7 @@ def sql(
     """
     select = _parsed(statement)
     _require_one_table(select, name)
+    table = with_joins(table, select, tables or {})
     read = _Read(table=table, bounds=dict(bounds or {}))
     where = select.args.get("where")
     predicate = None if where is None else expression_of(where.this, table.owned.expression, "WHERE")

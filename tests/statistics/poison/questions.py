@@ -8,8 +8,10 @@ from typing import Any
 
 import ibis
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 
-from sfumato import private, statistics
+from sfumato import private, queries, statistics
 from sfumato.estimators import StandardScaler
 from sfumato.private import training_rows
 from sfumato.statistics.sources.private_tables import PrivateTable
@@ -208,6 +210,82 @@ UNITS: dict[str, Ask] = {
     "unit: value and unit": _query(lambda t, kind: t.keys("v", **_ED), "by_value"),
 }
 
+_NUMBER_STATISTICS = {
+    "n": queries.count("v"),
+    "total": queries.sum("v", **_B),
+    "mean": queries.mean("v", **_B),
+    "spread": queries.standard_deviation("v", **_B),
+    "median": queries.median("v", **_B),
+}
+_OF_X = {"n": queries.count(), "total": queries.sum("x", **_B), "median": queries.median("x", **_B)}
+_PUBLIC = pd.DataFrame({"k": ["k0", "k1"], "office": ["a", "b"]})
+
+
+def _workload(make: Callable[[PrivateTable, Kind], Any], of: str = "owned") -> Ask:
+    """Ask several statistics on one charge."""
+
+    def ask(table: Table, purse: Purse) -> Any:
+        opened = getattr(table, of)
+        purse.privacy_unit = opened.privacy_unit
+        return make(opened, table.kind).query.release(account=purse, generator=seeded(0)).value
+
+    return ask
+
+
+def _by_value(table: PrivateTable, kind: Kind) -> PrivateTable:
+    """Return the table beside a public one, by the value."""
+    public = pa.table(
+        {"v": pa.array(list(kind.names)), "office": [f"o{i}" for i, _ in enumerate(kind.names)]}
+    )
+    return table.join(public, on="v")
+
+
+WORKLOADS: dict[str, Ask] = {
+    "workload": _workload(lambda t, kind: queries.group_by(t).agg(**_NUMBER_STATISTICS, **_E)),
+    "workload of rows by group": _workload(
+        lambda t, kind: queries.group_by(t, "k", keys=["k0", "k1"]).agg(**_NUMBER_STATISTICS, **_E), "rows"
+    ),
+    "workload in few groups": _workload(
+        lambda t, kind: queries.group_by(t, "k", keys=["k0"], rows_per_group=1).agg(
+            **_NUMBER_STATISTICS, **_ED
+        )
+    ),
+    "workload by key": _workload(
+        lambda t, kind: queries.group_by(t, "v", keys=kind.names).agg(**_OF_X, **_E)
+    ),
+    "workload of rows by key": _workload(
+        lambda t, kind: queries.group_by(t, "v", keys=kind.names).agg(**_OF_X, **_E), "rows"
+    ),
+    "workload by discovered keys": _workload(
+        lambda t, kind: queries.group_by(t, "v", keys=queries.Discovered()).agg(**_OF_X, **_ED)
+    ),
+    "different values": _workload(
+        lambda t, kind: queries.group_by(t).agg(n=queries.count_distinct("v"), **_E)
+    ),
+    "unit: workload": _workload(
+        lambda t, kind: queries.group_by(t, "k", keys=["k0"]).agg(
+            **_OF_X, people=queries.count_distinct("v"), **_E
+        ),
+        "by_value",
+    ),
+    "ranges": lambda table, purse: queries.ranges(
+        table.rows["v"], **_B, bins=8, **_E, account=purse, generator=seeded(0)
+    ),
+    "joined": _workload(
+        lambda t, kind: queries.group_by(t.join(_PUBLIC, on="k"), "office", keys=["a"]).agg(
+            **_NUMBER_STATISTICS, **_E
+        )
+    ),
+    "joined by value": _workload(
+        lambda t, kind: queries.group_by(_by_value(t, kind), "office", keys=["o0"]).agg(**_OF_X, **_E)
+    ),
+    "SQL": _workload(
+        lambda t, kind: queries.sql(
+            t, "SELECT AVG(v) AS m FROM data WHERE v > 0 OR v IS NULL", bounds={"v": (0, 10)}, **_E
+        )
+    ),
+}
+
 QUESTIONS: dict[str, Ask] = {
     "schema": lambda table, purse: repr(table.owned),
     "rows": _query(lambda t, kind: t.count(**_E)),
@@ -215,6 +293,7 @@ QUESTIONS: dict[str, Ask] = {
     **CATEGORIES,
     **COMPUTED,
     **UNITS,
+    **WORKLOADS,
 }
 
 # One question for each way to read rows: the others compute the same in the engine, and differ in the noise.

@@ -278,7 +278,16 @@ def or_null(value: Expression) -> Expression:
     """Return a value, or null where it is missing: engines add up NaN, but leave out null."""
     import ibis
 
-    return ibis.ifelse(is_known(value), value, None) if value.type().is_floating() else value
+    may_be_nan = value.type().is_floating() and not _of_whole_numbers(value)
+    return ibis.ifelse(is_known(value), value, None) if may_be_nan else value
+
+
+def _of_whole_numbers(value: Expression) -> bool:
+    """Return whether floats are whole numbers that were cast, which cannot be NaN."""
+    import ibis.expr.operations as ops
+
+    made = value.op()
+    return isinstance(made, ops.Cast) and made.arg.dtype.is_integer()
 
 
 def is_known(value: Expression) -> Expression:

@@ -18,7 +18,7 @@ from typing import Any
 
 from sfumato.errors import InvalidParameterError
 
-__all__ = ["by_bytes", "told_apart"]
+__all__ = ["by_bytes", "in_bytes", "told_apart"]
 
 Expression = Any
 
@@ -47,6 +47,11 @@ def by_bytes(value: Expression, *, engine: str) -> Expression:
     if engine == "postgres" and value.type().is_string():
         return _through_bytes(engine)[0](value)
     return value
+
+
+def in_bytes(value: Expression) -> Expression:
+    """Return texts of DuckDB as their bytes, which are compared without a collation, and at no cost."""
+    return _through_bytes("duckdb")[0](value)
 
 
 def _in_unicode(value: Expression) -> Expression:

@@ -28,6 +28,8 @@ from sfumato.statistics.groups.grouped_rows import Groups, groups_of
 from sfumato.statistics.groups.key_discovery import KeyDiscovery, Keyed
 from sfumato.statistics.query import Query
 from sfumato.statistics.questions.left_out_rows import left_out_share
+from sfumato.statistics.sources.public_joins import On, joined
+from sfumato.statistics.sources.unit_joins import joined_by_unit
 
 __all__ = ["PrivateTable"]
 
@@ -189,6 +191,48 @@ class PrivateTable:
                 f"column {self.owned.unit!r} is the privacy unit and cannot change. Use another name."
             )
         return self._with(with_columns(self.owned.expression, values))
+
+    def join(self, public: Any, *, on: On, keep_unmatched: bool = True) -> "PrivateTable":
+        """Return the table with the columns of a public table, in which each key occurs at most once.
+
+        Args:
+            public: A pandas, polars or pyarrow frame, or the path of a Parquet or CSV file. It is read now.
+            on: The column or columns of the key; a mapping from private to public names if they differ.
+            keep_unmatched: Whether rows whose key is missing, or not in the public table, stay, with missing
+                values in the new columns. Otherwise they are left out.
+
+        Returns:
+            The table with these columns. Every row is still one row of the same unit.
+
+        Raises:
+            InvalidParameterError: If a key has several public rows, types differ, a column is in both
+                tables, or the engine is not DuckDB.
+
+        >>> import pandas as pd
+        >>> from sfumato.statistics import private_table
+        >>> visits = private_table(pd.DataFrame({"zip": ["10", "20", "99"], "cost": [5.0, 7.0, 9.0]}))
+        >>> visits.join(pd.DataFrame({"zip": ["10", "20"], "region": ["north", "south"]}), on="zip").schema
+        {'zip': 'string', 'cost': 'float64', 'region': 'string'}
+        """
+        found = joined(self.owned, public, on=on, keep_unmatched=keep_unmatched)
+        self.owned.require_prepared(found.expression)
+        return PrivateTable(found)
+
+    def join_by_unit(self, other: "PrivateTable") -> "PrivateTable":
+        """Return each row beside each row that the same unit has in another private table.
+
+        Args:
+            other: A private table in the same DuckDB connection, with the same privacy unit.
+
+        Returns:
+            The joined table. Its contribution bound is the product of the two bounds.
+
+        Raises:
+            InvalidParameterError: If the tables have different units or engines, or the same column.
+        """
+        found = joined_by_unit(self.owned, other.owned)
+        self.owned.require_prepared(found.expression)
+        return PrivateTable(found)
 
     def _with(self, expression: Any) -> "PrivateTable":
         require_row_wise(expression, engine=self.owned.engine.name)
