@@ -68,9 +68,9 @@ def private_table(
             "privacy_unit=..."
         )
     known = read_types(types)
+    readable = read_alike(source, unit=privacy_unit, types=known)
     _require_names_apart(source)
-    alike = read_alike(source, unit=privacy_unit, types=known)
-    expression, backend = opened(alike, engine=engine, table=table, types=known)
+    expression, backend = opened(readable, engine=engine, table=table, types=known)
     require_row_wise(expression, engine=backend.name)
     unit = _unit(privacy_unit, expression.columns)
     owned = OwnedRows(
