@@ -2,6 +2,7 @@
 """SQL becomes the same query objects, and what has no private answer is refused by naming the clause."""
 
 import datetime
+import importlib
 
 import pandas as pd
 import pytest
@@ -9,9 +10,12 @@ import pytest
 import sfumato as sf
 from sfumato.errors import ColumnTypeError, InvalidParameterError
 from sfumato.queries import Discovered, sql
+from sfumato.queries.sql import condition
+from sfumato.queries.sql_nodes import require_read
 from sfumato.statistics.contributions.owned_rows import OwnedRows
 from sfumato.statistics.sources.tables import private_table
 
+sql_module = importlib.import_module("sfumato.queries.sql")  # the package has a function of that name
 ROWS = pd.DataFrame(
     {
         "Region": ["a", "b"] * 500,
@@ -117,6 +121,12 @@ REFUSED = {
     "SELECT COUNT(*) FROM data WHERE region > 3": "types",
     "SELECT COUNT(*) FROM data WHERE amount": "true or false",
     "SELECT COUNT(*) FROM data WHERE CAST(region AS INTERVAL) IS NULL": "casts",
+    "SELECT COUNT(amount, who) FROM data": r"COUNT\(amount, who\), EXPRESSIONS",
+    "SELECT COUNT(*) FROM data WHERE amount IN amount": "list the values",
+    "SELECT COUNT(*) FROM data WHERE amount BETWEEN SYMMETRIC 9 AND 1": "SYMMETRIC",
+    "SELECT COUNT(*) FROM data AS d(a, b)": "COLUMNS",
+    "SELECT COUNT(*) FROM data WHERE other.amount > 1": "no table 'other'",
+    "SELECT COUNT(*) FROM data WHERE main.data.amount > 1": "DB",
     "DROP TABLE data": "one SELECT",
     "SELEC 1": "not SQL",
     "": "one SELECT",
@@ -137,3 +147,28 @@ def test_what_has_no_private_answer_is_refused_by_name_and_before_data_is_read(s
 def test_a_mean_of_text_is_refused_by_the_schema():
     with pytest.raises(ColumnTypeError):
         asked("SELECT AVG(region) AS amount FROM data")
+
+
+@pytest.mark.parametrize("text", ["amount > 1 GROUP BY region", "amount > 1 LIMIT 3", "amount > 1; SELECT 1"])
+def test_a_condition_with_more_behind_it_is_refused(text):
+    with pytest.raises(InvalidParameterError):
+        condition(private_table(ROWS), text)
+
+
+def test_values_of_any_type_are_counted():
+    rows = ROWS.assign(word=["w", None, None, ""] * 250, when=[pd.NaT, *ROWS.day[1:]])
+    asks = "SELECT COUNT(word) AS n, COUNT(d.when) AS m, COUNT(amount) AS k FROM data AS d"
+    found = sql(private_table(rows), asks, epsilon=1e6).release().values
+    assert found == {"n": [500.0], "m": [999.0], "k": [1000.0]}
+
+
+def test_no_part_of_a_statement_is_ignored():
+    """A part that sqlglot adds to a node, and nobody reads, is refused wherever it is."""
+    asks = "COUNT(*) AS n, SUM(amount * 2) AS double FROM data AS d WHERE NOT amount > 1"
+    statement = f"SELECT region, {asks} GROUP BY 1"
+    for place in range(len(list(sql_module._parsed(statement).walk()))):
+        select = sql_module._parsed(statement)
+        require_read(select, ("data",))
+        list(select.walk())[place].set("unheard_of", True)
+        with pytest.raises(InvalidParameterError, match=r"UNHEARD_OF|one table"):
+            require_read(select, ("data",))

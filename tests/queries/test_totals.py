@@ -90,7 +90,7 @@ def forgets_the_rows_of_a_group(patch) -> None:
 
 
 def forgets_the_groups_of_a_unit(patch) -> None:
-    patch.setattr(OwnedRows, "_in_few_groups", lambda self, rows, within: rows)
+    patch.setattr(OwnedRows, "_in_few_groups", lambda self, rows, within: rows.mutate(group=0))
 
 
 def counts_one_row_too_many(patch) -> None:
@@ -98,7 +98,7 @@ def counts_one_row_too_many(patch) -> None:
 
 
 def _with_more(method):
-    return lambda self, bound, rows, *, of, order: method(self, bound + 1, rows, of=of, order=order)
+    return lambda self, bound, rows, **terms: method(self, bound + 1, rows, **terms)
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,7 @@ class Explanation:
         fits: Whether the account would admit it; None without an account.
         level: The confidence level of the errors.
         plan: The queries of the engine.
+        search: The share of the budget that discovers keys.
     """
 
     guarantee: Guarantee
@@ -52,6 +53,7 @@ class Explanation:
     fits: bool | None
     level: float
     plan: str
+    search: float = 0.0
 
     def facts(self) -> dict[str, Any]:
         """Return the explanation as named plain values.
@@ -70,6 +72,7 @@ class Explanation:
                 for e in self.statistics
             ],
             "plan": self.plan,
+            "search for keys": self.search,
         }
 
     def __str__(self) -> str:
@@ -87,6 +90,8 @@ class Explanation:
             f"  {e.name}: {e.asks}, {100 * e.cost:.0f}% of the budget, +- {e.error:.4g} {e.unit}"
             for e in self.statistics
         ]
+        if self.search:
+            lines.append(f"  search for keys: {100 * self.search:.0f}% of the budget")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -99,12 +104,13 @@ def explained(
     """Return the explanation of a query. Nothing is computed or charged."""
     spends = workload.spends
     total = sum(spend.amount for spend in spends.values())
+    search = 0.0 if workload.discovery is None else min(1.0, workload.discovery.epsilon / guarantee.epsilon)
     expected: list[Expected] = []
     for name, statistic in workload.statistics.items():
         error, unit = statistic.expected_error(
             spends[name], workload.reach, level=workload.level, size=group_size
         )
-        part = spends[name].amount / total
+        part = spends[name].amount / total * (1 - search)
         expected.append(Expected(name=name, asks=statistic.name, cost=part, error=error, unit=unit))
     return Explanation(
         guarantee=guarantee,
@@ -114,6 +120,7 @@ def explained(
         fits=None if account is None else account.admits(workload),
         level=workload.level,
         plan=workload.plan(source),
+        search=search,
     )
 
 

@@ -20,8 +20,9 @@ from sfumato.ledger.account import Account
 from sfumato.mechanisms.random import Generator
 from sfumato.queries.counts import Statistic
 from sfumato.queries.explanation import Explanation, explained
+from sfumato.queries.public_keys import MOST_KEYS, listed, require_few
 from sfumato.queries.spending import Reach
-from sfumato.queries.tables import TableRelease
+from sfumato.queries.tables import TableRelease, require_names_apart
 from sfumato.queries.workload import Cells, Source, Workload, planned
 from sfumato.statistics.contributions.owned_rows import Within
 from sfumato.statistics.groups.grouped_rows import groups_of
@@ -29,8 +30,6 @@ from sfumato.statistics.query import Query
 from sfumato.statistics.sources.private_tables import PrivateTable
 
 __all__ = ["MOST_KEYS", "Aggregation", "Discovered", "Grouped", "group_by"]
-
-MOST_KEYS = 100_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,6 +63,7 @@ class Grouped:
         rows_per_group: The most rows of one unit in one group, or None.
         groups_per_unit: The most groups of one unit, or None.
         account: The account that is charged, or None.
+        heads: The names of the columns in the release; none means their own.
     """
 
     table: PrivateTable
@@ -72,6 +72,7 @@ class Grouped:
     rows_per_group: int | None = None
     groups_per_unit: int | None = None
     account: Account | None = None
+    heads: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         by = f" by {', '.join(self.columns)}" if self.columns else ""
@@ -112,12 +113,14 @@ class Grouped:
                 f"{wrong[0]!r} is not a statistic. Pass one of sfumato.queries, such as n=count(); other "
                 "parameters are epsilon, delta, relation, where and level."
             )
+        heads = self.heads or self.columns
+        require_names_apart(heads, statistics)
         known = self.account.relation if self.account is not None else Relation.ADD_REMOVE
         asked = self.reach(known if relation is None else Relation.parse(relation))
         source = self.source(where)
         workload = planned(
             statistics,
-            columns=self.columns,
+            columns=heads,
             reach=asked,
             epsilon=epsilon,
             delta=delta,
@@ -331,7 +334,7 @@ def group_by(
     grouped = Grouped(
         table=table,
         columns=columns,
-        keys=keys,
+        keys=keys if keys is None or isinstance(keys, Discovered) else listed(keys),
         rows_per_group=rows_per_group,
         groups_per_unit=groups_per_unit,
         account=account,
@@ -349,21 +352,13 @@ def _known(table: PrivateTable, columns: tuple[str, ...], keys: Keys | None) -> 
         return None
     if isinstance(keys, Mapping):
         domains = [list(keys[name]) for name in columns]
-        _require_few(math.prod(map(len, domains)))
+        require_few(math.prod(map(len, domains)))
         combined = list(itertools.product(*domains))
         listed: Any = [key[0] for key in combined] if len(columns) == 1 else combined
     else:
-        _require_few(len(keys))
+        require_few(len(keys))
         listed = keys
     return groups_of(table.owned, columns, listed).keys
-
-
-def _require_few(count: int) -> None:
-    if count > MOST_KEYS:
-        raise InvalidParameterError(
-            f"{count} keys were given, and at most {MOST_KEYS} are answered by one query: noise would hide "
-            "groups that small. Use fewer or coarser keys, or keys=Discovered()."
-        )
 
 
 def _require_fitting(source: Source, workload: Workload) -> None:
@@ -383,8 +378,8 @@ def _that_fits(workload: Workload, account: Account) -> str | None:
         event = statistic.event(workload.spends[name], workload.reach)
         if account.admits(event):
             each.append(name)
-    if left.epsilon > 0:
-        most = -round_up(-left.epsilon)
+    most = -round_up(-left.epsilon)
+    if most > 0 and workload.fits(most):
         said = f"The whole query fits with epsilon={most:g} and delta=0, with more noise."
         return said if not each else f"{said} At the noise that was asked for, {each[0]!r} alone would fit."
     return f"At the noise that was asked for, {each[0]!r} alone would fit." if each else None

@@ -10,7 +10,7 @@ Failure    Everything is decided from the text and the schema, before anything i
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from sfumato.accounting.guarantee import Relation
@@ -20,8 +20,10 @@ from sfumato.queries import asked
 from sfumato.queries.counts import Statistic
 from sfumato.queries.grouped import Aggregation, Keys, group_by
 from sfumato.queries.sql_joins import with_joins
+from sfumato.queries.sql_nodes import require_read
 from sfumato.queries.sql_rows import expression_of, named_column, refused
 from sfumato.statistics.columns.columns import Bounds
+from sfumato.statistics.filters.column_names import unused
 from sfumato.statistics.sources.private_tables import PrivateTable
 
 __all__ = ["condition", "sql"]
@@ -103,6 +105,7 @@ def sql(
     predicate = None if where is None else expression_of(where.this, table.owned.expression, "WHERE")
     columns = read.keys(select)
     statistics = read.statistics(select, columns)
+    require_read(select, (name or "data",))
     groups = group_by(
         read.table.filter(predicate) if predicate is not None else read.table,
         *columns,
@@ -111,7 +114,8 @@ def sql(
         groups_per_unit=groups_per_unit,
         account=account,
     )
-    return groups.agg(epsilon=epsilon, delta=delta, relation=relation, **cast(dict[str, Any], statistics))
+    named = replace(groups, heads=tuple(read.written.get(column, column) for column in columns))
+    return named.agg(epsilon=epsilon, delta=delta, relation=relation, **cast(dict[str, Any], statistics))
 
 
 def condition(table: PrivateTable, text: str) -> Any:
@@ -128,7 +132,12 @@ def condition(table: PrivateTable, text: str) -> Any:
         InvalidParameterError: If it is not a condition of one row.
     """
     select = _parsed(f"SELECT COUNT(*) FROM data WHERE {text}")
-    return expression_of(select.args["where"].this, table.owned.expression, "WHERE")
+    beside = [clause for clause in ("group", "kind") if select.args.get(clause)]
+    if beside:
+        raise refused(beside[0].upper(), "a condition ends there: pass what stands behind WHERE alone.")
+    made = expression_of(select.args["where"].this, table.owned.expression, "WHERE")
+    require_read(select, ("data",))
+    return made
 
 
 def _parsed(statement: str) -> Any:
@@ -168,6 +177,9 @@ class _Read:
     table: PrivateTable
     bounds: dict[str, Bounds]
     derived: dict[str, str] = field(default_factory=dict[str, str])  # from the text of an expression
+    written: dict[str, str] = field(
+        default_factory=dict[str, str]
+    )  # from a derived column to its name in SQL
 
     def keys(self, select: Any) -> tuple[str, ...]:
         """Return the columns of GROUP BY, by name, by place or by the alias of an expression."""
@@ -198,9 +210,10 @@ class _Read:
             made = expression_of(node, self.table.owned.expression, clause)
             if not hasattr(made, "type"):
                 raise refused(f"{clause} {text}", "is a constant.")
-            name = alias if alias and alias not in self.table.schema else text
+            wanted = alias if alias and alias not in self.table.schema else text
+            name = unused(wanted, self.table.schema)  # engines take names that differ by case for one
             self.table = self.table.mutate(**{name: made})
-            self.derived[text] = name
+            self.derived[text], self.written[name] = name, wanted
         return self.derived[text]
 
     def statistics(self, select: Any, columns: Sequence[str]) -> dict[str, Statistic]:
@@ -253,6 +266,7 @@ class _Read:
         return asked.count(self._column(inner, None, text))
 
     def _bounds(self, column: str, alias: str, text: str) -> Bounds:
+        column = self.written.get(column, column)
         found = self.bounds.get(alias) or self.bounds.get(column)
         if found is None:
             raise refused(

@@ -111,6 +111,8 @@ def _negative(node: Any, table: Any, clause: str) -> Any:
 def _in(node: Any, table: Any, clause: str) -> Any:
     if node.args.get("query") is not None or node.args.get("unnest") is not None:
         raise refused(f"{clause} IN (SELECT ...)", "a subquery reads other rows. List the values.")
+    if not node.expressions:
+        raise refused(f"{clause} {node.sql()}", "list the values in brackets: IN (1, 2).")
     listed = [expression_of(each, table, clause) for each in node.expressions]
     return expression_of(node.this, table, clause).isin(listed)
 

@@ -12,6 +12,7 @@ Exports read the release only, so they cost nothing.
 import csv
 import io
 import os
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,9 +26,10 @@ from sfumato.report.cards.card import PrivacyCard
 from sfumato.statistics.export import cell_text, written
 from sfumato.statistics.release import Release
 
-__all__ = ["TableRelease"]
+__all__ = ["TableRelease", "require_names_apart"]
 
 VERSION = 1  # of the JSON's layout
+_ENDS = ("", "_lower", "_upper")  # of the names of the columns of one statistic
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -205,7 +207,7 @@ class TableRelease:
 
     def _heads(self) -> list[str]:
         names = self.release.value.cells
-        ends = [f"{name}{end}" for name in names for end in ("", "_lower", "_upper")]
+        ends = [f"{name}{end}" for name in names for end in _ENDS]
         return [*self.release.value.columns, *ends]
 
     def _rows(self) -> list[list[Any]]:
@@ -253,3 +255,18 @@ def _shown_cell(cell: Cell) -> str:
         return "failed"
     known = cell.interval
     return f"{cell.value:.6g}" + ("" if known is None else f" ({known.lower:.6g} to {known.upper:.6g})")
+
+
+def require_names_apart(columns: Sequence[str], statistics: Iterable[str]) -> None:
+    """Refuse names that would be two columns of the release with one name, or the "key" of its JSON."""
+    seen = [*columns]
+    if len(set(seen)) < len(seen):
+        raise InvalidParameterError("two columns of the release would have one name: use other aliases.")
+    for name in statistics:
+        heads = [f"{name}{end}" for end in _ENDS]
+        if name == "key" or set(heads) & set(seen):
+            raise InvalidParameterError(
+                f"{name!r} cannot be the name of a statistic here: the release would have two columns of one "
+                f"name among {', '.join([*seen, *heads])}, or 'key'. Use another name."
+            )
+        seen += heads

@@ -21,7 +21,7 @@ from sfumato.errors import InvalidParameterError
 from sfumato.statistics.arrays import Floats, Integers
 from sfumato.statistics.columns.columns import MOST_ROWS, STEPS, Bounds
 from sfumato.statistics.columns.table_columns import binned, column, numeric, stepped, whole
-from sfumato.statistics.contributions.owned_rows import Expression, OwnedRows, Within, number
+from sfumato.statistics.contributions.owned_rows import Expression, OwnedRows, Within, is_known, number
 from sfumato.statistics.groups.group_statistics import in_grid
 from sfumato.statistics.groups.grouped_rows import Groups
 from sfumato.statistics.groups.key_discovery import key_columns
@@ -128,8 +128,11 @@ class GroupedRows:
     def require_computable(self, totals: Iterable[Total], bins: Iterable[Bins]) -> None:
         """Raise if a column is missing, or has a type that its statistic cannot read, by the schema."""
         wanted, counted = tuple(totals), tuple(bins)
-        for name in dict.fromkeys([*_numbers(wanted), *(each.column for each in counted)]):
-            self.owned.require_computable({"value": numeric(self.owned, name)}, name)
+        added = _numbers(each for each in wanted if each.kind is not Kind.KNOWN)
+        added += [each.column for each in counted]
+        for name in dict.fromkeys([*_numbers(wanted), *added]):
+            value = (numeric if name in added else _number_or_present)(self.owned, name)
+            self.owned.require_computable({"value": value}, name)
         for name in _compared(wanted):
             self.owned.require_computable({"value": _comparable(self.owned, name)}, name)
         for each in counted:
@@ -174,7 +177,7 @@ class GroupedRows:
 
     def _rows(self, numbers: tuple[str, ...], compared: tuple[str, ...]) -> Expression:
         """Return the rows that count, with all columns that the workload reads."""
-        read = {f"number{i}": numeric(self.owned, name) for i, name in enumerate(numbers)}
+        read = {f"number{i}": _number_or_present(self.owned, name) for i, name in enumerate(numbers)}
         read |= {f"label{i}": _comparable(self.owned, name) for i, name in enumerate(compared)}
         values = self._keys() or _every_row()
         only = None if self.groups is None else self._wanted
@@ -291,6 +294,16 @@ def _compared(wanted: Iterable[Total]) -> tuple[str, ...]:
     """Return the columns whose values are compared, each once."""
     named = (t.column for t in wanted if t.kind is Kind.DISTINCT and t.column is not None)
     return tuple(dict.fromkeys(named))
+
+
+def _number_or_present(owned: OwnedRows, name: str) -> Expression:
+    """Return a column of numbers, or 1 where a column of another type has a value."""
+    import ibis
+
+    value = column(owned, name)
+    if value.type().is_numeric() or value.type().is_boolean():
+        return numeric(owned, name)
+    return ibis.ifelse(is_known(value), number(1.0), ibis.null("float64"))
 
 
 def _comparable(owned: OwnedRows, name: str) -> Expression:

@@ -144,6 +144,25 @@ class Workload:
         }
         return Answer(value=Cells(columns=self.columns, keys=keys, cells=cells), notes=notes)
 
+    def fits(self, epsilon: float) -> bool:
+        """Return whether it can be asked for a pure epsilon: target errors may need more, keys a delta."""
+        if self.discovery is not None:
+            return False
+        try:
+            planned(
+                self.statistics,
+                columns=self.columns,
+                reach=self.reach,
+                epsilon=epsilon,
+                delta=0.0,
+                contribution_bound=self.contribution_bound,
+                level=self.level,
+                key_share=None,
+            )
+        except InvalidParameterError:
+            return False
+        return True
+
     def plan(self, data: Source) -> str:
         """Return the SQL that the engine would run."""
         if self.discovery is None:

@@ -16,7 +16,11 @@ each with certainty, on one pair of neighbors, without statistics. It does not f
 another distribution than it states; `audit.mechanisms.mechanism_attack` does. Inputs and outputs are copied
 when they are recorded, so later changes in place do not change the record.
 
-Edge cases Messages state how far a neighbor moved a release, so use invented data, never data of people.
+Edge cases Mechanisms are checked one by one, and their costs add up. A claim that holds for several only
+           together is refuted though it is true: quantiles of groups (`queries.quantiles`), whose losses are
+           bounded in range together. Replay one group, with add-remove neighbors; a test of that module
+           checks the losses of all groups together.
+           Messages state how far a neighbor moved a release, so use invented data, never data of people.
            While a release is watched, mechanisms are watched in the whole process: run one replay at a time.
 """
 

@@ -306,7 +306,17 @@ def fits(value: Any, kind: Any, *, whole: bool) -> bool:
         return isinstance(value, int | float) and not isinstance(value, bool)
     if kind.is_integer():
         return isinstance(value, int) and not isinstance(value, bool) and value in _INT64
-    return type(value) is date if kind.is_date() else kind.is_string() and isinstance(value, str)
+    if kind.is_date():
+        return type(value) is date
+    return kind.is_string() and isinstance(value, str) and _is_writable(value)
+
+
+def _is_writable(text: str) -> bool:
+    """Return whether a text can stand in a query: UTF-8 without the character NUL."""
+    try:
+        return b"\0" not in text.encode()
+    except UnicodeEncodeError:
+        return False
 
 
 def clipped(value: Expression, bounds: Bounds) -> Expression:

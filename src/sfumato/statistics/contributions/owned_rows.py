@@ -7,7 +7,8 @@ Guarantee  Whatever is computed from `kept` counts at most `contribution_bound` 
            most that many rows that count. An array in memory keeps the same rows.
            Rows are bounded after missing and unselected rows are left out, and before anything is computed.
            So a row that does not count never displaces one that does. `Within` bounds twice: the groups that
-           a unit is in, then its rows in each of them; never more rows in all than the bound of the table.
+           a unit is in, then its rows in each of them, by a draw of their own for each group; never more
+           rows in all than the bound of the table.
            Results of this module are exact. They are not releases, and must not be shown to the analyst.
            Objects that users hold need them from one another, but tab completion does not offer them
            (`shown`).
@@ -28,7 +29,7 @@ from typing import Any
 
 from sfumato.errors import InvalidParameterError
 from sfumato.statistics.contributions.contribution_bound import is_kept
-from sfumato.statistics.contributions.unit_draws import drawn, seed
+from sfumato.statistics.contributions.unit_draws import drawn, redrawn, seed
 from sfumato.statistics.filters.total_functions import guarded
 from sfumato.statistics.sources.collations import by_bytes
 from sfumato.statistics.sources.engine_values import comparable
@@ -151,12 +152,19 @@ class OwnedRows:
         if within.groups * within.rows > self.contribution_bound:  # so no caller can widen what was opened
             raise InvalidParameterError("a bound within groups must not exceed the contribution bound.")
         few = self._in_few_groups(rows, within)
-        return self._at_most(within.rows, few, of=(_UNIT, *within.keys), order=order)
+        found = self._at_most(within.rows, few, of=(_UNIT, *within.keys), order=order, place=_GROUP)
+        return found.drop(_GROUP)
 
     def _at_most(
-        self, bound: int, rows: Expression, *, of: Sequence[str], order: Sequence[Expression]
+        self,
+        bound: int,
+        rows: Expression,
+        *,
+        of: Sequence[str],
+        order: Sequence[Expression],
+        place: str | None = None,
     ) -> Expression:
-        """Return at most so many rows of each unit, or of each unit in each group."""
+        """Return at most so many rows of each unit, or in each group, whose number is in `place`."""
         import ibis
 
         window = ibis.window(group_by=list(of), order_by=list(order), preceding=None, following=None)
@@ -165,10 +173,13 @@ class OwnedRows:
             _ROWS: rows.count().over(window),
             _SEED: seed(rows[_UNIT], engine=self.engine.name),
         }
-        return self._spaced(bound, rows.mutate(**beside)).drop(*beside)
+        return self._spaced(bound, rows.mutate(**beside), again=place).drop(*beside)
 
     def _in_few_groups(self, rows: Expression, within: Within) -> Expression:
-        """Return the rows of a few groups of each unit, spread evenly over the keys that it has."""
+        """Return the rows of a few groups of each unit, spread evenly over the keys that it has.
+
+        The place of the key among those of the unit stays beside the rows: it draws the rows within a group.
+        """
         import ibis
 
         keys = [by_bytes(rows[name], engine=self.engine.name) for name in within.keys]
@@ -180,11 +191,17 @@ class OwnedRows:
             _ROWS: (rows[_GROUP].max() + 1).over(whole),
             _SEED: seed(rows[_UNIT], engine=self.engine.name),
         }
-        return self._spaced(within.groups, rows.mutate(**beside)).drop(_GROUP, *beside)
+        return self._spaced(within.groups, rows.mutate(**beside)).drop(*beside)
 
-    def _spaced(self, bound: int, rows: Expression) -> Expression:
-        """Return the rows at evenly spaced places, at most so many, by the draw of their unit."""
+    def _spaced(self, bound: int, rows: Expression, *, again: str | None = None) -> Expression:
+        """Return the rows at evenly spaced places, at most so many, by the draw of their unit.
+
+        With `again`, by another draw for each of these numbers: the draw that selected the first group would
+        select the first rows in it.
+        """
         draw = drawn(rows[_SEED], engine=self.engine.name)
+        if again is not None:
+            draw = redrawn(draw, rows[again].cast("int64"))
         place, among = (rows[name].cast("int64") for name in (_PLACE, _ROWS))  # Spark numbers in 32 bits
         return rows.filter(is_kept(place, rows=among, draw=draw, bound=bound))
 

@@ -28,7 +28,7 @@ from typing import Any
 from sfumato.errors import InvalidParameterError
 from sfumato.statistics.sources.engine_values import portable
 
-__all__ = ["DRAWS", "draw_of", "drawn", "seed", "whole_draw"]
+__all__ = ["DRAWS", "draw_of", "drawn", "redrawn", "seed", "whole_draw"]
 
 Expression = Any
 DRAWS = 2**30  # times the rows of a unit, up to 2^33, it fits into 64 bits
@@ -52,6 +52,15 @@ def whole_draw(number: Any) -> Any:
     shifted = (number & _POSITIVE) % first + _ADDED
     cubed = shifted * shifted % second * shifted % third
     return (cubed * _FACTOR & _WORD) >> 2
+
+
+def redrawn(draw: Any, place: Any) -> Any:
+    """Return further draws of a unit, one for each whole number from 0 to 2^32, as if drawn independently.
+
+    >>> [redrawn(761795359, place) for place in (0, 1)]
+    [260573384, 491825215]
+    """
+    return whole_draw(draw + (place + 1) * DRAWS)
 
 
 # --- in memory --------------------------------------------------------------------------------------------

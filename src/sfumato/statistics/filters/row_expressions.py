@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 from sfumato.errors import InvalidParameterError
+from sfumato.statistics.filters.column_names import alike
 
 __all__ = ["filtered", "with_columns"]
 
@@ -39,9 +40,15 @@ def filtered(table: Expression, predicates: Iterable[Any]) -> Expression:
 
 
 def with_columns(table: Expression, values: dict[str, Any]) -> Expression:
-    """Return an Ibis table with added columns; a number is the same for all rows."""
+    """Return an Ibis table with added columns; a number is the same for all rows.
+
+    Refuses a name that differs from that of another column only by case, in any engine (`column_names`).
+    """
     import ibis
 
+    pair = alike([*table.columns, *(name for name in values if name not in table.columns)])
+    if pair:
+        _refuse(table, _COLUMN, f"an engine may take {pair[1]!r} for {pair[0]!r}. Use another name")
     numbers = {name: ibis.literal(value) for name, value in values.items() if isinstance(value, int | float)}
     made = {name: _made(table, value, _COLUMN) for name, value in (values | numbers).items()}
     return _without_ibis_errors(lambda: table.mutate(**made), table, _COLUMN)

@@ -14,6 +14,8 @@ Failure    A function that fails on one row fails the whole query, which reveals
            Only casts that cannot fail are allowed, by a list of our own, because Ibis calls some casts safe
            that fail on negative or large numbers. `try_cast` makes values that do not fit missing. An engine
            that compares text with a number casts the text, so only values of like types may be compared.
+           Two columns whose names differ only by case are refused, except in PostgreSQL: DuckDB would read
+           the first in place of the second, without the casts that make the second total.
 Not here   Views: a view in the engine is treated as a table, and its definition is not read. It may be any
            query that no row can make fail, if each of its rows belongs to one unit and depends on no other.
            Memory and time: a row so large that a query runs out of either is not prevented.
@@ -25,6 +27,7 @@ from functools import lru_cache
 from typing import Any
 
 from sfumato.errors import InvalidParameterError
+from sfumato.statistics.filters.column_names import alike
 
 __all__ = ["require_row_wise"]
 
@@ -55,6 +58,7 @@ _SPARK = (
     "ExtractDay ExtractDayOfYear ExtractHour ExtractMinute ExtractMonth ExtractQuarter ExtractYear"
 )
 _OF_ENGINE = {"duckdb": f"{_EVERYWHERE} {_DUCKDB}", "pyspark": f"{_EVERYWHERE} {_SPARK}"}
+_TELL_CASE_APART = ("postgres",)  # engines in which x and X are different columns
 _TRY = ("duckdb", "pyspark")  # engines with a cast that returns null on failure; PostgreSQL has none
 _FLOATS = "Abs Negate Add Subtract Multiply Divide"  # whole numbers and decimals could overflow
 _NUMBERS = "Modulus Power Sqrt Exp Ln Log Log2 Log10 Ceil Floor Round Sign Bucket Degrees Radians Atan Atan2"
@@ -69,7 +73,11 @@ def require_row_wise(expression: Any, *, engine: str) -> None:
     import ibis.expr.operations as ops
 
     for node in expression.op().find(ops.Node):
-        wrong = _refused_relation(node) if isinstance(node, ops.Relation) else _refused_value(node, engine)
+        wrong = (
+            _refused_relation(node, engine)
+            if isinstance(node, ops.Relation)
+            else _refused_value(node, engine)
+        )
         if wrong:
             raise InvalidParameterError(
                 f"{type(node).__name__} {wrong}. A private table can only be filtered and projected row by "
@@ -78,14 +86,17 @@ def require_row_wise(expression: Any, *, engine: str) -> None:
             )
 
 
-def _refused_relation(node: Any) -> str | None:
+def _refused_relation(node: Any, engine: str) -> str | None:
     import ibis.expr.operations as ops
 
     if isinstance(node, ops.SQLQueryResult | ops.SQLStringView):
         return "is SQL text, which cannot be checked"
     if isinstance(node, ops.InMemoryTable):
         return "is a frame in an Ibis table: pass the frame itself"
-    return None if type(node) in _classes(_RELATIONS) else "mixes rows, or changes their number"
+    if type(node) not in _classes(_RELATIONS):
+        return "mixes rows, or changes their number"
+    pair = None if engine in _TELL_CASE_APART else alike(node.schema.names)
+    return f"has the columns {pair[0]!r} and {pair[1]!r}, which {engine} may take for one" if pair else None
 
 
 def _refused_value(node: Any, engine: str) -> str | None:

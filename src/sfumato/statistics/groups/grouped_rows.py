@@ -64,7 +64,7 @@ class Groups:
         return described(self, *self.columns)
 
     def __dir__(self) -> list[str]:
-        return shown(self, "compute", "owned", "totals")
+        return shown(self, "compute", "owned", "totals", "wanted")
 
     def count(
         self,

@@ -16,7 +16,8 @@ Guarantee  Each key is released or not by its own mechanism, which is (e, d)-DP 
 Edge cases Units are counted in the engine and counts are streamed, so only the released keys must fit into
            memory. Keys are sorted, as the order in which an engine finds them may reveal how large they are.
            Texts are different keys if they differ at all (`collations`). Values that Python cannot hold, such
-           as a date of the year 20000, are not keys, however many units have them (`engine_values`).
+           as a date of the year 20000, are not keys, however many units have them (`engine_values`). Nor are
+           whole numbers of 2^63 or more, and texts with the character NUL: no query can name them.
 Source     Desfontaines, Voss, Gipson, Mandayam 2020, arXiv:2006.03684.
 """
 
@@ -44,7 +45,7 @@ from sfumato.statistics.columns.table_columns import column
 from sfumato.statistics.contributions.owned_rows import Expression, OwnedRows, described
 from sfumato.statistics.query import Answer
 from sfumato.statistics.release import Parts, key_labels
-from sfumato.statistics.sources.engine_values import comparable
+from sfumato.statistics.sources.engine_values import comparable, writable
 
 __all__ = ["KeyDiscovery", "KeyThreshold", "Keyed", "key_columns"]
 
@@ -236,7 +237,9 @@ def key_columns(owned: OwnedRows, names: Sequence[str]) -> dict[str, Expression]
                 f"column {name!r} has type {kind}, but rows are grouped by text, whole numbers, true or "
                 "false, or dates. Convert it to bins first, with table.mutate(...)."
             )
-    return {f"key{i}": comparable(key, engine=owned.engine.name) for i, key in enumerate(keys)}
+    engine = owned.engine.name
+    compared = [comparable(key, engine=engine) for key in keys]
+    return {f"key{i}": writable(key, engine=engine) for i, key in enumerate(compared)}
 
 
 def _key(owned: OwnedRows, name: str) -> Expression:

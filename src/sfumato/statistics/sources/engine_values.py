@@ -15,12 +15,13 @@ Edge cases These are missing: dates outside the years 1 to 9999, times of day fr
 from collections.abc import Callable, Hashable, Sequence
 from datetime import datetime, time
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 
 from sfumato.statistics.filters.total_functions import dated, decimal
 from sfumato.statistics.sources.collations import told_apart
 
-__all__ = ["comparable", "portable", "read_back"]
+__all__ = ["comparable", "portable", "read_back", "writable"]
 
 Expression = Any
 
@@ -38,6 +39,34 @@ def comparable(value: Expression, *, engine: str) -> Expression:
     if kind.is_decimal() and engine == "postgres":
         return _without_nan(value)
     return dated(value)
+
+
+def writable(value: Expression, *, engine: str) -> Expression:
+    """Return values that a later query can name; missing if it cannot, such as text with NUL."""
+    import ibis
+
+    if value.type().is_uint64():
+        named = value <= ibis.literal(2**63 - 1, type="uint64")
+    elif value.type().is_string() and engine in _CHARACTER:
+        named = ~value.contains(_character(_CHARACTER[engine])(0))
+    else:  # PostgreSQL has no text with NUL
+        return value
+    return ibis.ifelse(named, value, ibis.null(value.type()))
+
+
+_CHARACTER = {"duckdb": "chr", "pyspark": "char"}
+
+
+@lru_cache(maxsize=2)
+def _character(name: str) -> Callable[[int], Expression]:
+    """Return the engine's function from a number to a character: engines do not read NUL in SQL text."""
+    from ibis import udf
+
+    builtin: Any = udf.scalar.builtin
+
+    def of_number(code: Any) -> Any: ...
+
+    return builtin(of_number, name=name, signature=(("int32",), "string"))
 
 
 def _without_sign_of_zero(value: Expression) -> Expression:

@@ -21,6 +21,7 @@ from sfumato.errors import InvalidParameterError
 from sfumato.statistics.columns.table_categories import TableCategories
 from sfumato.statistics.columns.table_columns import TableColumn, TableRows, column, numeric
 from sfumato.statistics.contributions.owned_rows import OwnedRows, is_known, shown
+from sfumato.statistics.filters.column_names import unused
 from sfumato.statistics.filters.row_expressions import filtered, with_columns
 from sfumato.statistics.filters.row_wise import require_row_wise
 from sfumato.statistics.groups.group_statistics import RowCount
@@ -119,7 +120,8 @@ class PrivateTable:
         import ibis
 
         known = ibis.ifelse(is_known(column(self.owned, name)), 1.0, ibis.null("float64"))
-        added = f"{name} has a value"  # a new column, as this one may be that of the unit
+        columns = self.owned.expression.columns
+        added = unused(f"{name} has a value", columns)  # a new column, as this one may be that of the unit
         expression = self.owned.expression.mutate(**{added: known})
         return TableColumn(replace(self.owned, expression=expression), added)
 

@@ -16,6 +16,7 @@ from sfumato.errors import InvalidParameterError
 from sfumato.statistics.columns.table_columns import column
 from sfumato.statistics.contributions.owned_rows import OwnedRows
 from sfumato.statistics.contributions.unit_draws import seed
+from sfumato.statistics.filters.column_names import alike
 from sfumato.statistics.filters.row_wise import require_row_wise
 from sfumato.statistics.sources.pandas_frames import is_pandas, read_alike, typed_by_values, written_alike
 from sfumato.statistics.sources.private_tables import PrivateTable
@@ -67,8 +68,9 @@ def private_table(
             "privacy_unit=..."
         )
     known = read_types(types)
-    alike = read_alike(source, unit=privacy_unit, types=known)
-    expression, backend = opened(alike, engine=engine, table=table, types=known)
+    readable = read_alike(source, unit=privacy_unit, types=known)
+    _require_names_apart(source)
+    expression, backend = opened(readable, engine=engine, table=table, types=known)
     require_row_wise(expression, engine=backend.name)
     unit = _unit(privacy_unit, expression.columns)
     owned = OwnedRows(
@@ -85,6 +87,17 @@ def private_table(
     if unit is not None:
         _check_unit(owned, unit)
     return PrivateTable(owned)
+
+
+def _require_names_apart(source: Any) -> None:
+    """Refuse a frame in which names differ only by case: DuckDB would rename one of the columns."""
+    names = source.columns if is_pandas(source) else getattr(source, "column_names", ())
+    pair = alike(map(str, names))
+    if pair:
+        raise InvalidParameterError(
+            f"the columns {pair[0]!r} and {pair[1]!r} differ only by upper and lower case, or by spaces, and "
+            "an engine may take one for the other. Rename one of them."
+        )
 
 
 def _check_unit(owned: OwnedRows, unit: str) -> None:
