@@ -103,7 +103,7 @@ def test_other_joins_are_refused_by_their_schemas():
         apart.join_by_unit(visits)
     with pytest.raises(InvalidParameterError, match="same privacy_unit column"):
         people.join_by_unit(private_table(visits.owned.expression))
-    with pytest.raises(InvalidParameterError, match="both tables have a column 'age'"):
+    with pytest.raises(InvalidParameterError, match="the columns 'age' and 'age' have one name"):
         people.join_by_unit(people)
     connection = people.owned.engine
     listed = connection.create_table("listed", schema={"who": "string", "many": "array<int64>"})

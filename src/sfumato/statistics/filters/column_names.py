@@ -23,12 +23,17 @@ def folded(name: str) -> str:
 
 
 def alike(names: Iterable[str]) -> tuple[str, str] | None:
-    """Return the first two names that an engine could take for one another, if there are any."""
+    """Return the first two names that an engine could take for one another, if there are any.
+
+    >>> alike(["age", "Zip", "zip"]), alike(["age", "age"]), alike(["age", "zip"])
+    (('Zip', 'zip'), ('age', 'age'), None)
+    """
     seen: dict[str, str] = {}
     for name in names:
-        first = seen.setdefault(folded(name), name)
-        if first is not name:
-            return first, name
+        form = folded(name)
+        if form in seen:
+            return seen[form], name
+        seen[form] = name
     return None
 
 

@@ -21,6 +21,7 @@ from typing import Any
 
 from sfumato.errors import InvalidParameterError
 from sfumato.statistics.contributions.owned_rows import OwnedRows
+from sfumato.statistics.filters.column_names import alike
 from sfumato.statistics.filters.total_functions import guarded
 from sfumato.statistics.groups.key_discovery import key_columns
 from sfumato.statistics.sources.schema import plain_type
@@ -95,10 +96,10 @@ def _copied(
             f"the public table has no column {absent[0]!r}. It has: {', '.join(found.columns)}."
         )
     added = [name for name in found.columns if name not in names.values()]
-    twice = [name for name in added if name in owned.expression.columns]
+    twice = alike([*owned.expression.columns, *added])
     if twice or not added:
         raise InvalidParameterError(
-            f"both tables have a column {twice[0]!r}: rename it in the public table."
+            f"the columns {twice[0]!r} and {twice[1]!r} have one name for the engine: rename the public one."
             if twice
             else "the public table has no column beside its key, so nothing would be added."
         )

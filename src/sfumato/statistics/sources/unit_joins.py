@@ -16,6 +16,7 @@ from typing import Any
 
 from sfumato.errors import InvalidParameterError
 from sfumato.statistics.contributions.owned_rows import OwnedRows
+from sfumato.statistics.filters.column_names import alike
 from sfumato.statistics.sources.public_joins import viewed
 
 __all__ = ["joined_by_unit"]
@@ -36,9 +37,11 @@ def joined_by_unit(one: OwnedRows, other: OwnedRows) -> OwnedRows:
     """
     unit = _unit(one, other)
     first, second = _bounded(one, unit), _bounded(other, unit)
-    twice = sorted(set(first) & set(second))
-    if twice:
-        raise InvalidParameterError(f"both tables have a column {twice[0]!r}: rename it in one of them.")
+    twice = alike([unit, *first, *second])
+    if twice is not None:
+        raise InvalidParameterError(
+            f"the columns {twice[0]!r} and {twice[1]!r} have one name for the engine: rename one of them."
+        )
     left, right = _rows(one, first, "one"), _rows(other, second, "other")
     if left["one_unit"].type() != right["other_unit"].type():
         raise InvalidParameterError(f"the unit {unit!r} has different types in the two tables: convert one.")
