@@ -130,11 +130,10 @@ def test_what_is_raw_is_not_offered_and_says_so(table):
     offered = {name for holder in raw for name in dir(holder) if not name.startswith("_")}
     assert offered == {
         "categories", "columns", "contribution_bound", "count", "filter", "floats_may_be_whole", "group_by",
-        "join", "join_by_unit", "keys", "left_out_share", "mean", "mutate", "name", "names", "plan", "privacy_unit",
-        "require_computable", "require_countable", "require_fitting", "require_prepared", "rows", "schema",
-        "sql", "sum", "classes", "has_every_row", "lines_left_out", "present", "type_of", "typed_by_values",
-        "untyped", "written_alike",
-        "unit",
+        "join", "join_by_unit", "keys", "left_out_share", "mean", "mutate", "name", "names", "plan",
+        "privacy_unit", "require_computable", "require_countable", "require_fitting", "require_prepared",
+        "rows", "schema", "sql", "sum", "classes", "has_every_row", "lines_left_out", "present", "type_of",
+        "typed_by_values", "untyped", "written_alike", "unit",
     }  # fmt: skip
     for method in (type(table["cost"]).ordered, type(table.rows("cost")).read, type(table.owned).batches):
         assert "Raw: not a release" in method.__doc__
