@@ -88,7 +88,7 @@ def role_rights(*, charging: Iterable[str], granting: Iterable[str] = ()) -> str
         InvalidParameterError: If no role is named, or a name cannot be one of PostgreSQL.
 
     >>> print(role_rights(charging=["ben", "cleo"]).splitlines()[-4])
-    GRANT SELECT, UPDATE ON sfumato_head TO "ben", "cleo"
+    GRANT SELECT, UPDATE ON sfumato_head TO "ben", "cleo";
     """
     lists = {"charging": _quoted(charging), "granting": _quoted(granting)}
     named = list(dict.fromkeys([*lists["charging"], *lists["granting"]]))

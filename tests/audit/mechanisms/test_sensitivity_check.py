@@ -106,6 +106,17 @@ def test_noise_from_elsewhere_is_not_judged():
         check_sensitivity(lambda rows, generator: sum(rows) + own.normal(), [1.0], [1.0, 1.0], sensitivity=1)
 
 
+def test_the_last_digits_of_a_computation_may_differ_from_run_to_run():
+    own = np.random.default_rng(0)
+
+    def release(rows, generator):
+        return sum(rows) + 1e-6 * own.uniform()
+
+    assert check_sensitivity(release, [1.0], [1.0, 1.0], sensitivity=1.001) == pytest.approx(1.0, abs=1e-5)
+    with pytest.raises(InvalidParameterError, match="different answers on the same data"):
+        check_sensitivity(release, [1.0], [1.0, 1.0], sensitivity=1e-6)
+
+
 def test_each_run_gets_data_of_its_own():
     def release(rows, generator):  # hides what it did from the next run
         answer = sum(rows)

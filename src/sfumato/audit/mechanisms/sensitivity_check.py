@@ -81,7 +81,8 @@ def check_sensitivity(
     require_two_arguments(release)
     generators = twins(generator)
     once, again = (release(data_of_its_own(data), next(generators)) for _ in range(2))
-    require_repeatable(once, again)
+    if not _close(once, again, within=_MOST_ROUNDED * sensitivity, order=order):
+        require_repeatable(once, again)
     outputs = once, by_the_neighbor(release, data_of_its_own(neighbor), next(generators))
     one, two = (read([output]) for output in outputs)
     if one.kinds != two.kinds:
@@ -95,6 +96,15 @@ def check_sensitivity(
         )
     _require_precision(rounding, sensitivity)
     return moved
+
+
+def _close(once: Any, again: Any, *, within: float, order: float) -> bool:
+    """Return whether two answers on the same data differ by so little that it hides nothing."""
+    one, two = (read([output]) for output in (once, again))
+    if one.kinds != two.kinds:
+        return False
+    with np.errstate(invalid="ignore"):
+        return _norm(one.rows[0] - two.rows[0], order) <= within
 
 
 def _norm(numbers: npt.NDArray[np.float64], order: float) -> float:

@@ -25,11 +25,10 @@ from typing import Any, Final, cast
 import numpy as np
 import numpy.typing as npt
 
+from sfumato.statistics.arrays import Floats
 from sfumato.statistics.columns.input_values import quietly
 
 __all__ = ["key_of", "numbers_said", "said"]
-
-Floats = npt.NDArray[np.float64]
 
 _NUMBERS = (bool, int, float, np.floating, Decimal, Fraction)
 _TRUTH: Final = {"True": 1.0, "TRUE": 1.0, "true": 1.0, "False": 0.0, "FALSE": 0.0, "false": 0.0}
