@@ -55,7 +55,7 @@ def _table(rows: Rows, *, joined: bool) -> PrivateTable:
 
 
 def _case(
-    subject: str, asked: dict[str, q.Statistic], *, delta: float = 0.0, joined: bool = False, **within: Any
+    subject: str, asked: dict[str, Any], *, delta: float = 0.0, joined: bool = False, **within: Any
 ) -> Case:
     """Return the case of a query of two groups."""
 
