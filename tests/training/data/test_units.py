@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -66,11 +68,58 @@ def test_data_that_cannot_be_sampled_is_refused_with_what_to_do(data, advice):
         Units(data)
 
 
-def test_examples_that_do_not_fit_together_are_refused_without_telling_their_shapes():
-    units = Units(MapStyle([(torch.zeros(3),), (torch.zeros(717),)]))
+def test_public_examples_that_do_not_fit_together_are_refused_without_telling_their_shapes():
+    rows = open_rows(MapStyle([(torch.zeros(3),), (torch.zeros(717),)]))
     with pytest.raises(InvalidParameterError) as refused:
-        units.take(torch.tensor([0, 1]))
+        rows.take(torch.tensor([0, 1]))
     assert "717" not in str(refused.value) and refused.value.__cause__ is None
+
+
+class Odd(MapStyle):
+    """A data set in which one example is odd."""
+
+    def __init__(self, odd):
+        super().__init__([(X[i], int(Y[i])) for i in range(6)])
+        self.odd = odd
+
+    def __getitem__(self, i):
+        return self.odd() if i == 1 else super().__getitem__(i)
+
+
+ODD = {
+    "raises": lambda: [][3],
+    "exits": lambda: sys.exit(3),
+    "shape": lambda: (torch.ones(5), 2),
+    "text": lambda: ("a", 2),
+    "missing": lambda: None,
+    "label": lambda: (torch.ones(2), 2.5),
+    "more": lambda: (torch.ones(2), 2, 2),
+}
+
+
+@pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
+def test_a_private_example_that_cannot_be_read_has_no_weight_and_stops_nothing(odd, recwarn):
+    batch = Units(Odd(odd)).take(INDEX)
+    assert batch.row_weights.tolist() == [1, 0, 0]
+    assert torch.equal(batch.rows[0], X[INDEX] * torch.tensor([[1], [0], [0]]))
+    assert batch.rows[1].tolist() == [4, 0, 0] and not recwarn
+
+
+@pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
+def test_what_the_others_give_does_not_depend_on_an_example_that_cannot_be_read(odd):
+    others = torch.tensor([4, 2])
+    usual, strange = (Units(data).take(others) for data in (MapStyle(Odd(odd).examples), Odd(odd)))
+    assert all(map(torch.equal, usual.rows, strange.rows))
+    assert torch.equal(usual.row_weights, strange.row_weights)
+
+
+def test_a_unit_without_the_example_that_cannot_be_read_keeps_its_other_rows():
+    owners = torch.tensor([0, 1, 1, 2, 2, 2])
+    batch = Units(Odd(ODD["raises"]), owners=owners, contribution_bound=2).take(
+        torch.tensor([1, 0]), seeded(0)
+    )
+    weights = dict(zip(batch.numbers[:2].tolist(), batch.row_weights[:2].tolist(), strict=True))
+    assert weights == {1: 0.0, 2: 0.5} and batch.row_weights[2:].tolist() == [1.0, 0.0]
 
 
 def test_a_public_size_is_given_or_declared_and_never_counted():

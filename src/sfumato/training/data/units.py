@@ -7,7 +7,9 @@ Guarantee  `Units.take` returns consecutive rows of each requested unit, compute
            rows and units are private: they are in no message and no repr.
 Unit       A row, or with `owners` an owner (`data.owners`). `augment` sees `views` copies of each row of one
            unit at a time (`data.augmentation`).
-Edge cases `Deferred` rows are read by `Units.open`, which a run calls after it was paid for and has begun:
+Edge cases An example of a map-style data set that cannot be read, or has another form than the first one, is
+           a row of zeros of weight 0: no row may decide whether a run fails (`data.readable_rows`).
+           `Deferred` rows are read by `Units.open`, which a run calls after it was paid for and has begun:
            whether they can be read at all may depend on what they hold.
 """
 
@@ -27,6 +29,7 @@ from sfumato.training import distributed
 from sfumato.training.data import rows, tree
 from sfumato.training.data.augmentation import Augment, Augmenter, quietly
 from sfumato.training.data.owners import Owned
+from sfumato.training.data.readable_rows import BATCH, READABLE, ReadableRows
 
 __all__ = ["Augment", "Batch", "Deferred", "RowSource", "Units", "moved", "open_rows", "public_size_of"]
 
@@ -87,7 +90,7 @@ class _TensorRows:
 
 
 class _DatasetRows:
-    """A map-style torch data set, collated as a torch loader would."""
+    """A map-style torch data set, collated as a torch loader would. Its rows are no secret: they may fail."""
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
@@ -99,30 +102,51 @@ class _DatasetRows:
         return self._dataset
 
     def take(self, index: Tensor) -> tuple[Any, ...]:
-        examples = quietly("the data set", lambda: self._examples(index.tolist()))
-        try:
-            batch = default_collate(examples)
-        except (RuntimeError, TypeError):  # its message would tell shapes or types of private rows
-            raise InvalidParameterError(
-                "the examples of the data set cannot be put into one batch: their tensors differ in shape or "
-                "number, or are no tensors. Pad or crop each example to one shape in the data set itself."
-            ) from None
-        return tuple(batch) if isinstance(batch, list | tuple) else (batch,)
+        return _collated(quietly("the data set", lambda: self._examples(index.tolist())))
 
     def _examples(self, numbers: list[int]) -> list[Any]:
         at_once = getattr(self._dataset, "__getitems__", None)  # as torch's own loader asks for them
         return [self._dataset[i] for i in numbers] if at_once is None else at_once(numbers)
 
 
-def open_rows(data: Any) -> RowSource:
+class _PrivateRows(_DatasetRows):
+    """The same with rows that must not fail: what cannot be read is a row of zeros, of weight 0."""
+
+    def __init__(self, dataset: Any) -> None:
+        super().__init__(dataset)
+        self._readable = ReadableRows(dataset)
+
+    def take(self, index: Tensor) -> tuple[Any, ...]:
+        return self.weighed(index)[0]
+
+    def weighed(self, index: Tensor) -> tuple[tuple[Any, ...], Tensor]:
+        """Return the rows of an index, and the weight of each: 1, or 0 if it cannot be read."""
+        read = self._readable.__getitems__(index.tolist())
+        return _collated([row[BATCH] for row in read]), torch.stack([row[READABLE] for row in read])
+
+
+def _collated(examples: list[Any]) -> tuple[Any, ...]:
+    try:
+        batch = default_collate(examples)
+    except (RuntimeError, TypeError):  # its message would tell shapes or types of rows
+        raise InvalidParameterError(
+            "the examples of the data set cannot be put into one batch: their tensors differ in shape or "
+            "number, or are no tensors. Pad or crop each example to one shape in the data set itself."
+        ) from None
+    return tuple(batch) if isinstance(batch, list | tuple) else (batch,)
+
+
+def open_rows(data: Any, *, private: bool = False) -> RowSource:
     """Return the rows of tensors, of a `TensorDataset`, or of a map-style torch `Dataset`.
+
+    A `private` row that cannot be read must not show, and becomes zeros; another one raises.
 
     >>> len(open_rows((torch.zeros(5, 2), torch.zeros(5))))
     5
     """
     _refuse(data)
     if hasattr(data, "train") and hasattr(data, "public_size"):  # one of sfumato.datasets, with its test part
-        return open_rows(data.train)
+        return open_rows(data.train, private=private)
     if isinstance(data, TensorDataset):
         return _TensorRows(data.tensors)
     if isinstance(data, Tensor | Mapping):
@@ -130,7 +154,7 @@ def open_rows(data: Any) -> RowSource:
     if isinstance(data, tuple | list):
         return _TensorRows(tuple(data))
     if isinstance(data, Dataset) or (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
-        return _DatasetRows(data)
+        return _PrivateRows(data) if private and not hasattr(data, "one_form") else _DatasetRows(data)
     raise InvalidParameterError(
         f"cannot take rows from a {type(data).__name__}. Pass tensors in a tuple, or a torch Dataset with "
         "__getitem__ and __len__."
@@ -193,7 +217,7 @@ class Units:
         self._deferred = data if isinstance(data, Deferred) else None
         self._contribution_bound, self._opened = contribution_bound, False
         if self._deferred is None:
-            self._source = open_rows(data)
+            self._source = open_rows(data, private=True)
             declared = _owners_of(data) if owners is None else owners
         else:
             self._source = open_rows(self._deferred.blank)
@@ -211,7 +235,7 @@ class Units:
         if self._deferred is not None:
             # An engine may return rows in another order each time: all ranks must number them alike.
             data, owners = distributed.first_decides(self._deferred.read)
-            self._source = open_rows(data)
+            self._source = open_rows(data, private=True)
             self._owned = Owned.of(owners, self._contribution_bound, len(self._source))
             self._opened = True
 
@@ -272,13 +296,20 @@ class Units:
         if not len(units):
             return Batch(())
         if self._owned is None:
-            batch = Batch(self._source.take(units), numbers=units)
+            found, readable = self._weighed(units)
+            batch = Batch(found, row_weights=readable, numbers=units)
         else:
             numbers, width, weights = self._owned.draw(units, generator)
-            batch = Batch(self._source.take(numbers), width, weights, numbers)
+            found, readable = self._weighed(numbers)
+            batch = Batch(found, width, weights if readable is None else weights * readable, numbers)
         if self._augment is None:
             return batch
         return self._viewed(batch, self._augment, generator)
+
+    def _weighed(self, numbers: Tensor) -> tuple[tuple[Any, ...], Tensor | None]:
+        """Return rows with their weights; None where all of them can be read."""
+        source = self._source
+        return source.weighed(numbers) if isinstance(source, _PrivateRows) else (source.take(numbers), None)
 
     def _viewed(self, batch: Batch, augment: Augmenter, generator: Generator | None) -> Batch:
         views = self._views

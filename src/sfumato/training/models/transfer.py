@@ -58,7 +58,7 @@ def cached_features(backbone: nn.Module, data: Any, *, batch_size: int = 256) ->
             f"features are kept only of a frozen network, but {trainable[:3]} are trainable. Freeze it with "
             "backbone.requires_grad_(False); its weights must be public, not learned from this data."
         )
-    source = open_rows(data)
+    source = open_rows(data, private=True)
     barrier = Barrier(backbone)
     with evaluating(backbone), private_draws(resolve(None), "features", 0):  # a data set may draw
         refuse_unsafe(backbone)

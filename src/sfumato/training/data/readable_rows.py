@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Examples of a data set as rows of one public form.
+
+Guarantee  What becomes of an example depends on it and on random draws, never on another one. An example that
+           cannot be read or collated, or that has another form than the first one, contributes nothing: no
+           error and no warning tells that it is there.
+Edge cases Such an example becomes a row of zeros whose loss is multiplied by 0. The form is how an example is
+           nested, and the types and shapes in it: that of the first one is public. Numbers of another type
+           are converted to the type of the first example where it can hold them.
+Failure    If the first example cannot be read, the run is refused before it is charged.
+Not here   What a data set keeps of the examples that it was asked for, such as a cache of its own.
+"""
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, Final, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from sfumato.errors import InvalidParameterError
+from sfumato.training.data import tree
+from sfumato.training.data.augmentation import quietly
+from sfumato.training.data.silence import silent
+
+__all__ = ["BATCH", "READABLE", "ReadableRows"]
+
+BATCH: Final = "batch"  # the key of a row: what `training_step` gets as its batch
+READABLE: Final = "readable"  # the key of 1 or 0: whether the example could be read
+
+_READABLE, _NOT = torch.ones(()), torch.zeros(())
+_NUMBER: Final = bool | int | float | np.generic
+_WHOLE: Final = range(-(2**63), 2**63)  # numbers that fit in a tensor
+
+
+class ReadableRows(Dataset[dict[str, Any]]):
+    """Examples as rows. `collate` makes a batch of one example; without it torch's own does.
+
+    >>> rows = ReadableRows([(0.5, 1), (0.5, "no number")])
+    >>> rows[0], rows[1]
+    ({'batch': (0.5, 1), 'readable': tensor(1.)}, {'batch': (0.0, 0), 'readable': tensor(0.)})
+    """
+
+    one_form: Final = True  # of all rows: whoever asks for them need not look
+
+    def __init__(self, data: Any, collate: Callable[[list[Any]], Any] | None = None) -> None:
+        self._data, self._collate = data, collate
+        self._first: Any = None
+        self._form: Hashable = None
+        for name in ("user_ids", "public_size"):  # what the data says of its units
+            if hasattr(data, name):
+                setattr(self, name, getattr(data, name))
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        return self.__getitems__([number])[0]
+
+    def __getitems__(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
+        with silent():
+            if self._form is None:
+                self._settle()
+            return [self._read(number) for number in numbers]
+
+    def _settle(self) -> None:
+        """Take the form of the first example."""
+        first = quietly("the data set", lambda: self._row(0))
+        self._first = tree.changed(first, _blank)
+        self._form = _form(self._first)
+
+    def _read(self, number: int) -> dict[str, Any]:
+        try:
+            row = _like(self._row(number), self._first)
+            readable = _form(row) == self._form
+        except (Exception, SystemExit):  # whether an example can be read must not be seen
+            row, readable = None, False
+        return {BATCH: row, READABLE: _READABLE} if readable else {BATCH: self._first, READABLE: _NOT}
+
+    def _row(self, number: int) -> Any:
+        example = self._data[number]
+        return example if self._collate is None else tree.mapped(self._collate([example]), _only)
+
+
+def _only(tensor: Tensor) -> Tensor:
+    if not tensor.dim() or tensor.shape[0] != 1:
+        raise InvalidParameterError(
+            "collate_fn must return tensors with one row for each example on their first axis: a clipped "
+            "gradient is one row's. Keep other tensors out of the batch."
+        )
+    return tensor[0]
+
+
+def _form(value: Any) -> Hashable:
+    """Return how a row is nested, and the types and shapes in it: rows of one form make up one batch.
+
+    >>> _form((0.5, torch.zeros(2))) == _form((0.7, torch.ones(2))) != _form((1, torch.ones(2)))
+    True
+    """
+    if isinstance(value, Tensor):
+        return type(value), value.shape, value.dtype, value.device, value.layout, value.requires_grad
+    if isinstance(value, np.ndarray):
+        array = cast("np.ndarray[Any, Any]", value)
+        return type(array), array.shape, array.dtype, min(array.strides, default=0) < 0  # torch takes none
+    inner = tree.parts(value)
+    if inner is not None:
+        names = tuple(cast("Mapping[Any, Any]", value)) if isinstance(value, Mapping) else ()
+        return type(value), names, tuple(map(_form, inner))
+    return type(value), value in _WHOLE if type(value) is int else None
+
+
+def _blank(leaf: Any) -> Any:
+    """Return zero in the place of a number, a tensor or an array; anything else as it is."""
+    if isinstance(leaf, Tensor):
+        return torch.zeros_like(leaf, requires_grad=False)
+    if isinstance(leaf, np.ndarray):
+        return np.zeros_like(cast("np.ndarray[Any, Any]", leaf))
+    return type(leaf)(0) if isinstance(leaf, bool | int | float | complex | np.generic) else leaf
+
+
+def _like(value: Any, first: Any) -> Any:
+    """Return a row nested and typed like the first one, as far as it can be; `_form` says whether it is.
+
+    >>> _like([1, np.float32(2.0)], (0.5, 0.5))
+    (1.0, 2.0)
+    """
+    inner, own = tree.parts(first), tree.parts(value)
+    if inner is None or own is None:
+        return value if inner is not None or own is not None else _leaf_like(value, first)
+    if isinstance(first, Mapping) or isinstance(value, Mapping):
+        names = list(cast("Mapping[Any, Any]", first))
+        given = cast("Mapping[Any, Any]", value)
+        if len(given) != len(names):
+            return given
+        own = [given[name] for name in names]
+    if len(own) != len(inner):
+        return value
+    return tree.rebuilt(first, map(_like, own, inner))
+
+
+def _leaf_like(value: Any, first: Any) -> Any:
+    """Return a value in the type of the first one; as it is where that type cannot hold it."""
+    if isinstance(first, Tensor) and isinstance(value, Tensor):
+        found = value.detach().to(first.device, first.dtype)
+        rounds = first.is_floating_point() and not value.is_complex()
+        return found if rounds or bool((found == value).all()) else value
+    if isinstance(first, np.ndarray) and isinstance(value, np.ndarray):
+        wanted, given = cast("np.ndarray[Any, Any]", first), cast("np.ndarray[Any, Any]", value)
+        array = np.ascontiguousarray(given, dtype=wanted.dtype)
+        rounds = wanted.dtype.kind == "f" and given.dtype.kind in "biuf"
+        return array if rounds or bool((array == given).all()) else given
+    if isinstance(first, _NUMBER) and isinstance(value, _NUMBER):
+        number: Any = type(first)(value)
+        return number if isinstance(first, float | np.floating) or number == value else value
+    return value

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from sfumato.errors import InvalidParameterError, QueryFailedError
+from sfumato.training.data import tree
+from sfumato.training.data.readable_rows import ReadableRows
+from sfumato.training.data.units import open_rows
+
+
+def readable(*examples, collate=None):
+    """Return which examples can be read."""
+    rows = ReadableRows(examples, collate)
+    return [bool(rows[i]["readable"]) for i in range(len(examples))]
+
+
+@pytest.mark.parametrize(
+    ("good", "odd"),
+    [
+        (1, 2.5),
+        (1, math.nan),
+        (1, 2**63),
+        (1, None),
+        (0.5, "a"),
+        (torch.zeros(2), torch.zeros(3)),
+        (torch.zeros(2), np.zeros(2)),
+        (torch.zeros(2, dtype=torch.int64), torch.full((2,), 0.5)),
+        (torch.zeros(2, dtype=torch.int64), torch.full((2,), math.nan)),
+        (np.zeros(2), np.zeros((2, 1))),
+        (np.zeros(2), np.array(["a", "b"])),
+        (np.zeros(2), np.full(2, 1j)),
+        (torch.zeros(2), torch.full((2,), 1j)),
+        (np.zeros(2, dtype=np.int64), np.full(2, 0.5)),
+        ((1, 2), (1, 2, 3)),
+        ((1, 2), {"a": 1, "b": 2}),
+        ({"a": 1}, {"b": 1}),
+        ({"a": 1}, {"a": 1, "b": 1}),
+    ],
+)
+def test_rows_of_another_form_are_left_out(good, odd):
+    assert readable(good, good, odd, good) == [True, True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("good", "other"),
+    [
+        (1, 2.0),
+        (1, True),
+        (1, np.int32(2)),
+        (0.5, 1),
+        (np.float32(0.5), 0.25),
+        (torch.zeros(2), torch.ones(2).double()),
+        (torch.zeros(2), torch.ones(2, requires_grad=True)),
+        (torch.zeros(2, dtype=torch.int64), torch.ones(2)),
+        (np.zeros(2), np.ones(2)[::-1]),
+        (np.zeros(2), np.ones(2, dtype=np.int64)),
+        ((1, 2), [3, 4]),
+        ({"a": 1, "b": 0.5}, {"b": 1, "a": 2}),
+    ],
+)
+def test_numbers_of_another_type_are_converted_to_that_of_the_first_example(good, other):
+    rows = ReadableRows([good, other, good])
+    assert bool(rows[1]["readable"])
+    first, second = (tree.leaves(rows[i]["batch"]) for i in (0, 1))
+    assert [type(leaf) for leaf in first] == [type(leaf) for leaf in second]
+    (batch,) = open_rows(rows).take(torch.tensor([1, 0]))
+    assert batch["readable"].tolist() == [1, 1]
+
+
+def test_the_rows_of_a_batch_are_of_one_form_in_whatever_order_names_come():
+    rows = ReadableRows([{"x": torch.ones(2), "y": 1}, {"y": 2, "x": torch.ones(2)}, {"y": 3}])
+    (batch,) = open_rows(rows).take(torch.tensor([2, 1, 0]))
+    assert list(batch["batch"]) == ["x", "y"] and batch["batch"]["y"].tolist() == [0, 2, 1]
+    assert batch["readable"].tolist() == [0, 1, 1] and batch["batch"]["x"].sum(1).tolist() == [0, 2, 2]
+
+
+def test_a_row_that_cannot_be_collated_is_left_out():
+    def collate(examples):
+        (x,) = examples
+        return torch.ones(x, 2)  # as many rows as the number says
+
+    assert readable(1, 2, 0, "a", collate=collate) == [True, False, False, False]
+    with pytest.raises(InvalidParameterError, match="one row for each example"):
+        readable(2, 1, collate=collate)
+
+
+def test_nothing_of_the_first_example_but_its_form_is_kept():
+    rows = ReadableRows([(torch.full((2,), 7.0), np.full(2, 7.0), 7), "no row"])
+    tensor, array, number = rows[1]["batch"]
+    assert tensor.tolist() == [0, 0] and array.tolist() == [0, 0] and number == 0
+
+
+def test_a_first_example_that_cannot_be_read_is_an_error_that_does_not_quote_it():
+    class Fails(list):
+        def __getitem__(self, number):
+            raise ValueError("secret")
+
+    with pytest.raises(QueryFailedError, match="ValueError") as failed:
+        ReadableRows(Fails([1]))[0]
+    assert "secret" not in str(failed.value) and failed.value.__context__ is None
