@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sfumato.errors import UnsupportedUseError
+from sfumato.errors import NotPrivateError, UnsupportedUseError
 from sfumato.training.data.rows import Grouping, count, refilled, take, tensors
 from sfumato.training.engine import parameter_values
 from sfumato.training.engine.losses import Loss, checked
@@ -63,6 +63,16 @@ def needs_autograd(modules: Iterable[nn.Module]) -> bool:
         or isinstance(module, torch.jit.ScriptModule)
         for module in modules
     )
+
+
+def _refuse_hooks(parameters: Mapping[str, Tensor]) -> None:
+    """Raise if a parameter has a hook on its gradient, which autograd would call with that of one row."""
+    hooked = [name for name, p in parameters.items() if p._backward_hooks]  # pyright: ignore[reportPrivateUsage]
+    if hooked:
+        raise NotPrivateError(
+            f"{hooked} have hooks on their gradients (register_hook, wandb.watch), which would see gradients "
+            "of single rows without noise. Remove the hooks before training."
+        )
 
 
 class Functional:
@@ -133,6 +143,7 @@ class Functional:
         with torch.enable_grad():
             losses = checked(self._loss(self._model, *row), 1)
         parameters = list(self._places.parameters.values())
+        _refuse_hooks(self._places.parameters)
         if not losses.requires_grad:
             return [torch.zeros_like(p) for p in parameters]
         return list(torch.autograd.grad(losses.sum(), parameters, allow_unused=True, materialize_grads=True))

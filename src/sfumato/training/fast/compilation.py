@@ -71,7 +71,7 @@ def _compiled(run: Pass, batch: Sequence[Any]) -> Pass:
         total, found = run(rows.refilled(batch, parts))
         return total, found.sums, found.below
 
-    with kernels.set_aside():
+    with kernels.seen_by_tracers():
         traced = make_fx(flat)(*rows.tensors(batch))
     program = torch.compile(traced, dynamic=False)
 

@@ -4,7 +4,8 @@
 Guarantee  Each function returns the value of the torch expression in its docstring, summed in float32. If
            tf32 is allowed, float32 norms are rounded up.
 Edge cases Kernels need CUDA tensors, and Triton, which is installed with torch there: call `available` first.
-           Everything works without them, more slowly.
+           Everything works without them, more slowly. A tracer does not see what Triton launches: while it
+           traces, kernels are called as operators of torch (`kernel_operators`), which are the same kernels.
 """
 
 from collections.abc import Generator
@@ -24,28 +25,36 @@ __all__ = [
     "ghost_norm",
     "installed",
     "operand_eps",
-    "set_aside",
+    "seen_by_tracers",
 ]
 
 _TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
-_aside: list[object] = []  # of the whole process: autograd computes on threads of its own
+_traced: list[object] = []  # of the whole process: autograd computes on threads of its own
 
 
 @contextmanager
-def set_aside() -> Generator[None]:
-    """Do without kernels for a while: a tracer sees the operations of torch, and would not see these."""
-    _aside.append(None)
+def seen_by_tracers() -> Generator[None]:
+    """Call kernels as operators of torch for a while, which takes longer for each call."""
+    _traced.append(None)
     try:
         yield
     finally:
-        _aside.pop()
+        _traced.pop()
+
+
+def _kernels() -> Any:
+    if not _traced:
+        return _triton()
+    from sfumato.training.fast import kernel_operators  # takes a while, so only when something is traced
+
+    return kernel_operators
 
 
 def available(*tensors: Tensor) -> bool:
     """Whether the kernels take these tensors."""
-    if _aside or not all(t.is_cuda and t.dtype in _TYPES and t.dtype == tensors[0].dtype for t in tensors):
+    if not all(t.is_cuda and t.dtype in _TYPES and t.dtype == tensors[0].dtype for t in tensors):
         return False
     return _triton() is not None
 
@@ -71,7 +80,7 @@ def ghost_norm(x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
     float32 operands are not cut here as tf32 would cut them: three products of tensor cores make one.
     """
     precision = "tf32x3" if _precision() == "tf32" else "ieee"
-    return _triton().ghost_norm(x.contiguous(), g.contiguous(), precision)
+    return _kernels().ghost_norm(x.contiguous(), g.contiguous(), precision)
 
 
 def correlation_norm(
@@ -89,7 +98,7 @@ def correlation_norm(
     `rules.correlation`, without groups.
     """
     shape = (kernel, stride, dilation, before)
-    found = _triton().correlation_norm(image.contiguous(), factors.contiguous(), *shape, _precision())
+    found = _kernels().correlation_norm(image.contiguous(), factors.contiguous(), *shape, _precision())
     return found * _upwards(image)
 
 
@@ -117,4 +126,4 @@ def feature_norm_gradients(
 
     x and grad are [vectors, features], example after example; mean (None: zero) and rstd are [vectors].
     """
-    return _triton().feature_norm_gradients(x.contiguous(), grad.contiguous(), mean, rstd, units)
+    return _kernels().feature_norm_gradients(x.contiguous(), grad.contiguous(), mean, rstd, units)
