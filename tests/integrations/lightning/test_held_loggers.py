@@ -109,6 +109,32 @@ def test_the_writer_behind_a_logger_is_refused_during_the_run_and_there_after_it
     assert lit.logger.experiment is lit.logger.logger
 
 
+class Painter(Recorder):
+    def log_image(self, key, images):
+        self._take("image", (key, images))
+
+    def watch(self, model):
+        self._take("watch", model)
+
+
+def test_what_only_some_loggers_can_log_is_held_too(tmp_path):
+    class Paints(Classifier):
+        def on_validation_epoch_end(self):
+            self.logger.log_image("x", ["a picture"])
+
+    class Watches(Classifier):
+        def on_train_epoch_start(self):
+            self.logger.watch(self)
+
+    logger = Painter()
+    run(logger, tmp_path, Paints())
+    assert [given for kind, given in logger.got if kind == "image"] == [("x", ["a picture"])] * 2
+    assert set(logger.steps) == {None}
+    with pytest.raises(InvalidParameterError, match=r"Painter\.watch is used during a private run"):
+        run(Painter(), tmp_path, Watches())
+    assert not hasattr(HeldLogger(Recorder()), "log_image")
+
+
 def test_tensorboard_of_lightning_gets_all_of_it_at_one_time(tmp_path):
     done, _ = run(TensorBoardLogger(tmp_path, name="logs"), tmp_path)
     (file,) = (tmp_path / "logs" / "version_0").glob("events*")

@@ -8,7 +8,8 @@ from lightning.pytorch import callbacks
 from lightning.pytorch.profilers import SimpleProfiler
 
 from sfumato import Budget, Ledger
-from sfumato.errors import InvalidParameterError
+from sfumato.errors import InvalidParameterError, NotPrivateError
+from sfumato.integrations.lightning.refusals import sees_each_step
 
 from .modules import WARNINGS, Classifier, loader, private, public, same, trainer
 
@@ -83,6 +84,7 @@ class Reader(callbacks.Callback):
         (callbacks.LearningRateFinder(), "LearningRateFinder"),
         (callbacks.BackboneFinetuning(), "BackboneFinetuning"),
         (callbacks.ThroughputMonitor(batch_size_fn=len), "ThroughputMonitor"),
+        (type("__MlflowPLCallback", (callbacks.Callback,), {})(), "mlflow.autolog"),
         (Timed(), "reads 'outputs'"),
         (Reader(), "reads 'batch'"),
     ],
@@ -92,6 +94,15 @@ def test_a_callback_that_breaks_the_claim_is_refused_by_name(callback, word, acc
     from lightning.pytorch.loggers import CSVLogger
 
     refused(word, account, tmp_path, callbacks=[callback], logger=CSVLogger(tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+def test_autolog_of_mlflow_is_refused(account, tmp_path):
+    from mlflow.pytorch import _lightning_autolog
+
+    kind = getattr(_lightning_autolog, "__MlflowPLCallback")
+    refused("mlflow.autolog", account, tmp_path, callbacks=[kind.__new__(kind)])
 
 
 def with_hook(name, hook):
@@ -185,6 +196,75 @@ def test_a_hook_that_sees_gradients_is_refused_where_a_run_can_be_resumed(accoun
     options = {"keywords": {"folder": tmp_path / "run"}, "callbacks": [Gradients()]}
     refused("on_after_backward", account, tmp_path, **options)
     trainer(private(), tmp_path, callbacks=[Gradients()]).fit(Classifier(), loader())
+
+
+def test_hooks_of_an_object_alone_are_seen(account, tmp_path):
+    reads = callbacks.LambdaCallback(on_train_batch_end=lambda t, m, outputs, batch, i: outputs["loss"])
+    refused("reads 'outputs'", account, tmp_path, callbacks=[reads])
+    sees = callbacks.LambdaCallback(on_before_optimizer_step=lambda *given: None)
+    folder = {"folder": tmp_path / "run"}
+    refused("on_before_optimizer_step", account, tmp_path, callbacks=[sees], keywords=folder)
+    module = Classifier()
+    module.configure_gradient_clipping = lambda *given, **options: None
+    with pytest.raises(InvalidParameterError, match="configure_gradient_clipping"):
+        trainer(private(), tmp_path).fit(module, loader())
+    watch = callbacks.LambdaCallback(on_train_batch_end=lambda *given: None)
+    assert sees_each_step(Classifier(), [watch]) and not sees_each_step(Classifier(), [])
+
+
+@pytest.mark.parametrize(
+    ("name", "hook"),
+    [
+        ("optimizer_step", lambda self, epoch, i, optimizer, closure: optimizer.step(closure=closure)),
+        ("lr_scheduler_step", lambda self, scheduler, metric: scheduler.step()),
+    ],
+)
+def test_a_hook_between_gradient_and_checkpoint_is_refused_where_a_run_can_be_resumed(
+    name, hook, account, tmp_path
+):
+    refused(name, account, tmp_path, with_hook(name, hook), keywords={"folder": tmp_path / "run"})
+    trainer(private(), tmp_path).fit(with_hook(name, hook), loader())
+
+
+def test_a_callback_whose_state_is_in_files_of_lightning_is_refused_with_a_folder(account, tmp_path):
+    average = callbacks.EMAWeightAveraging(decay=0.5)
+    options = {"keywords": {"folder": tmp_path / "run"}, "callbacks": [average]}
+    refused("EMAWeightAveraging keeps a state", account, tmp_path, **options)
+    trainer(private(), tmp_path, callbacks=[average]).fit(Classifier(), loader())
+
+
+class Changes(callbacks.Callback):
+    """Changes the trainer after it was looked at."""
+
+    def __init__(self, change):
+        self.on_fit_start = lambda trainer, module: change(trainer)
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        (lambda trainer: setattr(trainer, "accumulate_grad_batches", 2), "accumulate_grad_batches"),
+        (lambda trainer: trainer.callbacks.append(Timed()), "reads 'outputs'"),
+    ],
+)
+def test_what_a_hook_changes_before_the_run_is_looked_at_again(change, word, account, tmp_path):
+    refused(word, account, tmp_path, callbacks=[Changes(change)])
+
+
+def test_several_processes_are_refused(account, tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    refused("one process", account, tmp_path)
+
+
+def test_a_hook_on_a_gradient_is_refused(account, tmp_path):
+    """So does wandb.watch look at gradients."""
+    module = Classifier()
+    handle = module.network.weight.register_hook(lambda grad: None)
+    with pytest.raises(NotPrivateError, match=r"network\.weight"):
+        trainer(private(account=account, purpose="a test", delta=None), tmp_path).fit(module, loader())
+    assert account.spent().epsilon == 0
+    handle.remove()
+    trainer(private(), tmp_path).fit(module, loader())
 
 
 class Quiet(callbacks.Callback):

@@ -2,7 +2,11 @@
 """A run that stops, that is resumed, and that public figures end."""
 
 import copy
+import multiprocessing
+import os
 import shutil
+import signal
+from functools import partialmethod
 
 import pytest
 import torch
@@ -13,6 +17,7 @@ from sfumato.errors import SfumatoError
 from sfumato.training import CheckpointError, TrainingRun
 
 from .modules import WARNINGS, Classifier, loader, private, public, same, trainer
+from .test_held_loggers import Recorder
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in WARNINGS]
 
@@ -66,6 +71,109 @@ def run(folder, parts=(), account=None, **keywords):
 def whole(tmp_path_factory):
     """The module of a run that nothing interrupts."""
     return run(tmp_path_factory.mktemp("whole") / "run")[0]
+
+
+class Diary(callbacks.Callback):
+    """Notes what Lightning did, and keeps it."""
+
+    def __init__(self):
+        self.seen = []
+
+    def _note(self, trainer, *given, name):
+        self.seen.append((name, trainer.global_step, trainer.current_epoch))
+
+    on_train_epoch_start = partialmethod(_note, name="epoch begins")
+    on_train_batch_end = partialmethod(_note, name="batch")
+    on_validation_end = partialmethod(_note, name="validation")
+    on_train_epoch_end = partialmethod(_note, name="epoch ends")
+
+    def state_dict(self):
+        return {"seen": list(self.seen)}
+
+    def load_state_dict(self, state):
+        self.seen = [tuple(note) for note in state["seen"]]
+
+
+class Waiting(Classifier):
+    """Lowers its rate after each epoch, by a figure of validation."""
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.5, momentum=0.9)
+        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=1e9, factor=0.5)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": plateau, "monitor": "val_loss"}}
+
+
+def told(folder, parts=(), **options):
+    """Train with a logger; return the diary, the figures that the logger got, and the module."""
+    diary, logger, module = Diary(), Recorder(), Waiting()
+    keywords = {"folder": folder, "checkpoint_every": 100, "public_evaluation": True}
+    lit = trainer(
+        private(**keywords, resume=options.pop("resume", False)),
+        folder,
+        callbacks=[diary, *parts],
+        logger=logger,
+        **options,
+    )
+    lit.fit(module, loader(), public())
+    return diary.seen, [given for kind, given in logger.got if kind == "metrics"], module
+
+
+INTERRUPTED = [
+    ("on_validation_start", 4),
+    ("on_validation_end", 2),
+    ("on_validation_end", 8),
+    ("on_train_epoch_end", 4),
+    ("on_train_batch_end", 6),
+    ("on_train_batch_start", 5),
+    ("on_train_end", 8),
+]
+
+
+@pytest.mark.filterwarnings("ignore:Found .* module.s. in eval mode")
+@pytest.mark.parametrize(("hook", "step"), INTERRUPTED)
+def test_a_resumed_run_misses_no_validation_no_figure_and_no_hook(hook, step, tmp_path, whole_diary):
+    with pytest.raises(RuntimeError, match="stop"):
+        told(tmp_path / "run", [Stop(step, hook)], val_check_interval=2)
+    seen, figures, module = told(tmp_path / "run", resume=True, val_check_interval=2)
+    assert seen == whole_diary[0]
+    assert figures == whole_diary[1] and any("val_loss" in metrics for _, metrics in figures)
+    assert same(module, whole_diary[2])
+
+
+@pytest.fixture(scope="module")
+def whole_diary(tmp_path_factory):
+    return told(tmp_path_factory.mktemp("whole") / "run", val_check_interval=2)
+
+
+class Kill(Stop):
+    """Ends the process as `kill -9` does."""
+
+    def _stop(self, trainer, *given):
+        if trainer.global_step == self._step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.slow
+def test_a_run_that_was_killed_misses_no_figure_either(tmp_path, whole_diary):
+    folder = tmp_path / "run"
+    fork = multiprocessing.get_context("fork")
+    killed = fork.Process(
+        target=told, args=(folder, [Kill(6, "on_validation_end")]), kwargs={"val_check_interval": 2}
+    )
+    killed.start()
+    killed.join(300)
+    assert killed.exitcode == -signal.SIGKILL
+    seen, figures, module = told(folder, resume=True, val_check_interval=2)
+    assert (seen, figures) == whole_diary[:2] and same(module, whole_diary[2])
+
+
+def test_a_schedule_that_waits_for_a_figure_has_it_after_a_resumption(tmp_path):
+    options = {"val_check_interval": 3, "check_val_every_n_epoch": None}
+    with pytest.raises(RuntimeError, match="stop"):
+        told(tmp_path / "run", [Stop(4, "on_train_epoch_end")], **options)
+    resumed, _, module = told(tmp_path / "run", resume=True, **options)
+    seen, _, other = told(tmp_path / "other", **options)
+    assert resumed == seen and same(module, other)
 
 
 @pytest.mark.parametrize("hook", ["on_validation_start", "on_train_epoch_end", "on_train_epoch_start"])
@@ -168,6 +276,23 @@ def test_weights_are_seen_only_after_a_checkpoint_holds_them(tmp_path):
     run(tmp_path / "run", [See(), callbacks.ModelCheckpoint(tmp_path / "files", every_n_train_steps=3)])
     assert seen and all(step == counted for step, counted in seen)
     assert {step for step, _ in seen} == set(range(1, 9))
+
+
+def test_hooks_that_save_see_weights_that_a_checkpoint_holds(tmp_path):
+    seen = []
+
+    class Save(callbacks.Callback):
+        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+            trainer.strategy._session.each_step = False  # so that only the file asks for a checkpoint
+            if trainer.global_step == 3:
+                trainer.save_checkpoint(tmp_path / "a.ckpt")
+
+        def on_save_checkpoint(self, trainer, pl_module, checkpoint):
+            kept = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)
+            seen.append((kept["step"], trainer.global_step))
+
+    run(tmp_path / "run", [Save()], checkpoint_every=100)
+    assert seen == [(3, 3)]
 
 
 def test_files_of_lightning_hold_weights_that_a_checkpoint_holds(tmp_path):

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 import copy
+import logging
 import math
+import sys
+import warnings
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.utils.data import TensorDataset
+from torch.utils.data import Dataset, TensorDataset
 
 from sfumato import Budget, Ledger
 from sfumato.errors import BudgetExceededError, InvalidParameterError, NotPrivateError
@@ -113,9 +116,14 @@ def test_validation_data_must_be_declared_as_public(tmp_path):
 @pytest.mark.parametrize("sanity", [0, 2])
 def test_validation_on_private_rows_is_refused(sanity, tmp_path):
     data = TensorDataset(*rows())
-    lit = trainer(private(public_evaluation=True), tmp_path, num_sanity_val_steps=sanity)
+    account = Ledger(tmp_path / "ledger.db").open(
+        "data", privacy_unit="example", budget=Budget(epsilon=30, delta=1e-5)
+    )
+    strategy = private(public_evaluation=True, account=account, purpose="a test", delta=None)
+    lit = trainer(strategy, tmp_path, num_sanity_val_steps=sanity)
     with pytest.raises(InvalidParameterError, match="rows of the private training data"):
         lit.fit(Classifier(), loader(data), loader(data, shuffle=False))
+    assert account.spent().epsilon == 0
 
 
 POISON = {
@@ -152,6 +160,100 @@ def test_a_row_on_which_training_step_fails_contributes_nothing_and_stops_nothin
     strategy = private()
     trainer(strategy, tmp_path).fit(module, loader(TensorDataset(x, y)))
     assert strategy.run is not None and all(p.isfinite().all() for p in module.parameters())
+
+
+ODD = {
+    "another shape": lambda x, y: (x[:3], y),
+    "another type": lambda x, y: (x * 1j, y),
+    "a label of another type": lambda x, y: (x, y + 0.5),
+    "a text": lambda x, y: (x, "a"),
+    "nothing": lambda x, y: None,
+    "a large number": lambda x, y: (x, 10**30),
+    "an error": lambda x, y: [][1],
+    "the end of the program": lambda x, y: sys.exit("row 7"),
+    "a warning": lambda x, y: (warnings.warn("row 7", stacklevel=1), sys.stdout.write("row 7"), (x, y))[-1],
+}
+
+
+class Listed(Dataset):
+    """Examples, of which one is odd."""
+
+    def __init__(self, odd):
+        (self.x, self.y), self.odd = rows(), odd
+
+    def __len__(self):
+        return BATCH
+
+    def __getitem__(self, number):
+        x, y = self.x[number], int(self.y[number])
+        return self.odd(x, y) if number == 7 else (x, y)
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_a_row_that_cannot_be_read_moves_a_step_by_its_own_gradient_and_is_not_told_of(
+    kind, tmp_path, capsys, recwarn
+):
+    ends = []
+    for odd in (lambda x, y: (x, y), ODD[kind]):
+        module = Classifier()
+        module.configure_optimizers = lambda module=module: torch.optim.SGD(module.parameters(), lr=1.0)
+        strategy = private(noise_multiplier=0.5, clip_norm=1e-2, public_size=BATCH)
+        trainer(strategy, tmp_path, max_epochs=-1, max_steps=1).fit(module, loader(Listed(odd)))
+        ends.append(torch.cat([p.detach().flatten() for p in module.parameters()]))
+    assert (ends[0] - ends[1]).norm() <= 1e-2 / BATCH * (1 + 1e-3)
+    assert (ends[0] - ends[1]).norm() > 0 or kind == "a warning"
+    assert "row 7" not in "".join(capsys.readouterr()) + str([str(each.message) for each in recwarn])
+
+
+class Conditional(Classifier):
+    """Does something for a row that is not finite, and for no other."""
+
+    def __init__(self, act):
+        super().__init__()
+        vars(self)["act"] = act  # no attribute that training_step could change
+
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        return loss if bool(loss.isfinite()) else self.act(self)
+
+
+def fails(module):
+    raise SystemExit(3)
+
+
+@pytest.mark.filterwarnings("ignore:torch.func.vmap cannot run this model")
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda module: None,
+        lambda module: setattr(module.trainer, "should_stop", True),
+        lambda module: module.logger.log_metrics({"row": 7.0}),
+        lambda module: (
+            warnings.warn("row 7", stacklevel=1),
+            sys.stdout.write("row 7"),
+            logging.error("row 7"),
+        )[0],
+        fails,
+    ],
+)
+def test_what_training_step_does_for_one_row_stops_nothing_and_is_not_told(act, tmp_path, capsys, recwarn):
+    x, y = rows()
+    x[7] = math.nan
+    strategy = private()
+    lit = trainer(strategy, tmp_path)
+    lit.fit(Conditional(act), loader(TensorDataset(x, y)))
+    assert strategy.run is not None and strategy.run.stopped_after is None and not lit.should_stop
+    assert "row 7" not in "".join(capsys.readouterr()) + str([str(each.message) for each in recwarn])
+
+
+def test_hooks_of_a_batch_log_without_its_size(tmp_path):
+    class Logs(Classifier):
+        def on_train_batch_end(self, outputs, batch, batch_idx):
+            self.log("bias", self.network.bias.sum(), on_epoch=True)
+
+    lit = trainer(private(), tmp_path)
+    lit.fit(Logs(), loader())
+    assert math.isfinite(lit.callback_metrics["bias_epoch"])
 
 
 class Keeper(Classifier):
@@ -197,6 +299,21 @@ def test_bfloat16_is_the_autocast_of_our_own_trainer(tmp_path):
 def test_what_belongs_to_the_module_is_refused(name):
     with pytest.raises(InvalidParameterError, match=name):
         private(**{name: 1})
+
+
+@pytest.mark.parametrize("name", ["last", "best", "hpc", "registry:model", "none.ckpt"])
+def test_names_of_files_are_refused_whether_or_not_there_is_one(name, tmp_path):
+    with pytest.raises(InvalidParameterError, match=f"ckpt_path='{name}'.*resume=True"):
+        trainer(private(), tmp_path).fit(Classifier(), loader(), ckpt_path=name)
+
+
+def test_private_rows_are_not_evaluated_after_the_run_either(tmp_path):
+    lit, data = trainer(private(), tmp_path), TensorDataset(*rows())
+    lit.fit(Classifier(), loader(data))
+    for work in (lit.validate, lit.predict):
+        with pytest.raises(InvalidParameterError, match="rows of the private training data"):
+            work(Classifier(), loader(data, shuffle=False))
+    lit.validate(Classifier(), public(), verbose=False)
 
 
 def test_ckpt_path_is_refused(tmp_path):

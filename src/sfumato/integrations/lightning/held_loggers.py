@@ -3,13 +3,14 @@
 
 Guarantee  TensorBoard, MLflow and Weights & Biases stamp every figure with the time, so they would keep how
            long steps take, which depends on private rows. Figures are held in memory until the run ends, and
-           are then given to the logger at once.
+           are then given to the logger at once. Checkpoints of the run hold them, too.
 Failure    A logger that raises does not stop the run: one warning says so, and `figures` keeps what it was
            given.
 """
 
 import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from lightning.pytorch.loggers import Logger
@@ -27,6 +28,7 @@ class HeldLogger(Logger):
         self.logger = logger
         self.figures: list[tuple[int | None, dict[str, float]]] = []
         self._settings: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
+        self._calls: list[Callable[[], object]] = []  # of methods that only this kind of logger has
         self._holding, self._status = True, ""
 
     @property
@@ -61,9 +63,22 @@ class HeldLogger(Logger):
             return _Unreachable(type(self.logger).__name__)
         return self.logger.experiment  # pyright: ignore[reportAttributeAccessIssue] - most loggers have one
 
+    def __getattr__(self, name: str) -> Any:
+        """Return what only this kind of logger has; during the run, what it logs is kept for later."""
+        if name.startswith("_") or name == "logger" or not hasattr(type(self.logger), name):
+            raise AttributeError(f"{type(self).__name__} has no {name}")
+        if not self._holding:
+            return getattr(self.logger, name)
+        if name.startswith("log_"):
+            return partial(self._hold, name)
+        raise _during_run(type(self.logger).__name__, name)
+
+    def _hold(self, name: str, *args: Any, **options: Any) -> None:
+        self._calls.append(lambda: getattr(self.logger, name)(*args, **options))
+
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Keep figures until the run has ended."""
-        self.figures.append((step, dict(metrics)))
+        self.figures.append((step, {name: _plain(value) for name, value in metrics.items()}))
 
     def log_hyperparams(self, params: Any, *args: Any, **options: Any) -> None:
         """Keep settings until the run has ended."""
@@ -86,6 +101,8 @@ class HeldLogger(Logger):
                 self.logger.log_hyperparams(params, *args, **options)
             for step, metrics in self.figures:
                 self.logger.log_metrics(metrics, step)
+            for call in self._calls:
+                call()
             if facts:
                 self.logger.log_hyperparams(dict(facts))
             self.logger.save()
@@ -114,10 +131,19 @@ class _Unreachable:
     def __getattr__(self, attribute: str) -> Any:
         if attribute.startswith("__"):
             raise AttributeError(attribute)
-        raise InvalidParameterError(
-            f"{self._name}.experiment is used during a private run. It would keep the time of each step, "
-            "which depends on private rows. Use self.log, or the logger after the run."
-        )
+        raise _during_run(self._name, "experiment")
+
+
+def _during_run(logger: str, name: str) -> InvalidParameterError:
+    return InvalidParameterError(
+        f"{logger}.{name} is used during a private run. It would keep the time of each step, which depends "
+        "on private rows. Use self.log, or the logger after the run."
+    )
+
+
+def _plain(value: Any) -> Any:
+    """Return a figure as a plain number, so that a checkpoint can hold it."""
+    return value.item() if hasattr(value, "item") else value
 
 
 def held(loggers: list[Logger]) -> list[HeldLogger]:

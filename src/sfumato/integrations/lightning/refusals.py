@@ -7,6 +7,7 @@ Not here   Loaders (`rows`), and what `training_step` does (`seclusion`).
 
 import dis
 import inspect
+import os
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -67,8 +68,8 @@ _TRAINER: tuple[tuple[str, Callable[[Any], bool], str], ...] = (  # name, whethe
     ),
     (
         "devices",
-        lambda t: t.num_devices != 1 or t.num_nodes != 1,
-        "The strategy trains on one device. Use sfumato.training.train under torchrun for several.",
+        lambda t: t.num_devices != 1 or t.num_nodes != 1 or int(os.environ.get("WORLD_SIZE", "1")) > 1,
+        "The strategy trains on one device, in one process. Use sfumato.training.train under torchrun.",
     ),
 )
 _CALLBACKS: Final = {
@@ -80,6 +81,8 @@ _CALLBACKS: Final = {
     "LearningRateFinder": "it trains on private rows without a charge",
     "BaseFinetuning": "it changes which parameters are trained, and clipping must bound all of them",
     "ModelPruning": "it replaces parameters during the run",
+    "__MlflowPLCallback": "mlflow.autolog keeps the time of each figure, and inputs of the model, which are "
+    "private rows. Call mlflow.pytorch.autolog(disable=True), and pass an MLFlowLogger",
     "SpikeDetection": "it decides by the training loss, which is private",
 }
 _MODULE: Final = {
@@ -98,8 +101,14 @@ _EACH_STEP: Final = (
     "on_train_batch_end",
     "on_before_zero_grad",
     "on_before_backward",
+    "optimizer_zero_grad",
 )
-_GRADIENTS: Final = ("on_after_backward", "on_before_optimizer_step")
+_GRADIENTS: Final = (
+    "on_after_backward",
+    "on_before_optimizer_step",
+    "optimizer_step",
+    "lr_scheduler_step",
+)
 
 
 def refuse(trainer: Trainer, module: LightningModule, parts: Iterable[Callback], *, resumable: bool) -> None:
@@ -137,6 +146,7 @@ def refuse(trainer: Trainer, module: LightningModule, parts: Iterable[Callback],
         _refuse_batch_readers(host)
         if resumable:
             _refuse_gradient_readers(host)
+            _refuse_states_in_files(host)
 
 
 def refuse_monitors(trainer: Trainer, parts: Iterable[Callback], logged: frozenset[str]) -> None:
@@ -226,15 +236,25 @@ def _refuse_gradient_readers(host: LightningModule | Callback) -> None:
     for name in _GRADIENTS:
         if _defines(host, name):
             raise InvalidParameterError(
-                f"{type(host).__name__}.{name} sees the noisy gradient of a step before a checkpoint holds "
-                "it. If the run died then, the step would be taken again with other noise. Take it out, or "
-                "train without folder=..."
+                f"{type(host).__name__}.{name} sees the noisy gradient or the weights of a step before a "
+                "checkpoint holds them. If the run died then, the step would be taken again with other "
+                "noise. Take it out (a schedule such as LambdaLR needs no hook), or train without folder=..."
             )
+
+
+def _refuse_states_in_files(host: LightningModule | Callback) -> None:
+    if all(_defines(host, name) for name in ("on_save_checkpoint", "on_load_checkpoint")):
+        raise InvalidParameterError(
+            f"{type(host).__name__} keeps a state in files of Lightning (on_save_checkpoint), but a private "
+            "run is not resumed from these, so the state would be lost. Let a callback have state_dict and "
+            "load_state_dict, or a module buffers, or train without folder=..."
+        )
 
 
 def _overrides(host: Any, kind: type[Any], name: str) -> bool:
     original = getattr(kind, name, None)
-    return original is not None and getattr(type(host), name, original) is not original
+    own = name in vars(host)  # set on the object alone, as LambdaCallback does
+    return original is not None and (own or getattr(type(host), name, original) is not original)
 
 
 def _defines(host: LightningModule | Callback, name: str) -> bool:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rows of a Lightning data loader, and whether validation data are other rows.
 
-Guarantee  A row is what the loader makes of one example alone: `collate_fn` is called with one example at a
-           time, so it cannot put one example into the row of another. The loader's order, its sampler and
-           its batches are not used.
+Guarantee  A row is what the loader makes of one example alone (`readable_rows`): `collate_fn` is called with
+           one example at a time, so it cannot put one example into the row of another. The loader's order,
+           its sampler and its batches are not used.
 Failure    A loader that decides by itself which rows come together is refused, as it is by `make_private`.
 """
 
@@ -11,15 +11,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
+from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset, default_collate
 
 from sfumato.errors import InvalidParameterError
 from sfumato.training.adapters.data_loader import refuse_other_batches
-from sfumato.training.data import tree
+from sfumato.training.data.readable_rows import BATCH, ReadableRows
 
-__all__ = ["BATCH", "PrivateBatch", "StepTokens", "refuse_shared_rows", "rows_of"]
-
-BATCH = "batch"  # the one key of a row: what `training_step` gets as its batch
+__all__ = ["PrivateBatch", "StepTokens", "refuse_shared_rows", "rows_of"]
 
 
 def rows_of(loader: Any) -> Any:
@@ -49,35 +47,7 @@ def rows_of(loader: Any) -> Any:
     plain = loader.collate_fn is default_collate
     if plain and type(data) is TensorDataset:
         return {BATCH: list(data.tensors)}
-    return _Rows(data, None if plain else loader.collate_fn)
-
-
-class _Rows(Dataset[Any]):
-    """Examples as rows. `collate` makes a batch of one example; without it torch's own does."""
-
-    def __init__(self, data: Any, collate: Any) -> None:
-        self._data, self._collate = data, collate
-        for name in ("user_ids", "public_size"):  # what the data says of its units
-            if hasattr(data, name):
-                setattr(self, name, getattr(data, name))
-
-    def __len__(self) -> int:
-        return len(self._data)
-
-    def __getitem__(self, number: int) -> dict[str, Any]:
-        example = self._data[number]
-        if self._collate is None:
-            return {BATCH: example}
-        return {BATCH: tree.mapped(self._collate([example]), _first)}
-
-
-def _first(tensor: Tensor) -> Tensor:
-    if not tensor.dim() or tensor.shape[0] != 1:
-        raise InvalidParameterError(
-            "collate_fn must return tensors with one row for each example on their first axis: a clipped "
-            "gradient is one row's. Keep other tensors out of the batch."
-        )
-    return tensor[0]
+    return ReadableRows(data, None if plain else loader.collate_fn)
 
 
 # --- what Lightning sees ----------------------------------------------------------------------------------
@@ -158,23 +128,36 @@ def refuse_shared_rows(private: Any, shown: Any) -> None:
 
 
 def _share_rows(private: Any, shown: Any) -> bool:
-    private, its = _base(private)
-    shown, others = _base(shown)
-    if private is shown:
+    return any(_meet(one, other) for one in _parts(private) for other in _parts(shown))
+
+
+def _meet(private: tuple[Any, set[int] | None], shown: tuple[Any, set[int] | None]) -> bool:
+    (data, its), (other, others) = private, shown
+    if data is other:
         return its is None or others is None or bool(its & others)
-    if type(private) is type(shown) is TensorDataset:
-        return any(_overlap(a, b) for a in private.tensors for b in shown.tensors)
+    if isinstance(data, TensorDataset) and isinstance(other, TensorDataset):
+        return any(_overlap(a, b) for a in data.tensors for b in other.tensors)
     return False
 
 
-def _base(data: Any) -> tuple[Any, set[int] | None]:
-    """Return the data set that subsets were taken of, and which of its rows are left; None for all."""
-    numbers: list[int] | None = None
-    while isinstance(data, Subset):
+def _parts(data: Any, numbers: list[int] | None = None) -> list[tuple[Any, set[int] | None]]:
+    """Return the data sets that subsets and chains were made of, and which of their rows; None for all."""
+    if isinstance(data, Subset):
         own = [int(i) for i in data.indices]  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-        numbers = own if numbers is None else [own[i] for i in numbers]
-        data = data.dataset  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    return data, None if numbers is None else set(numbers)  # pyright: ignore[reportUnknownVariableType]
+        return _parts(data.dataset, own if numbers is None else [own[i] for i in numbers])  # pyright: ignore[reportUnknownMemberType]
+    if isinstance(data, ConcatDataset):
+        return _chained(data, numbers)  # pyright: ignore[reportUnknownArgumentType] - of any data sets
+    return [(data, None if numbers is None else set(numbers))]
+
+
+def _chained(data: ConcatDataset[Any], numbers: list[int] | None) -> list[tuple[Any, set[int] | None]]:
+    found: list[tuple[Any, set[int] | None]] = []
+    begin = 0
+    for part, end in zip(data.datasets, data.cumulative_sizes, strict=True):
+        own = None if numbers is None else [i - begin for i in numbers if begin <= i < end]
+        found += _parts(part, own)
+        begin = end
+    return found
 
 
 def _overlap(one: Tensor, other: Tensor) -> bool:

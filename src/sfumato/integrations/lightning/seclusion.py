@@ -4,6 +4,7 @@
 Guarantee  In `entered`, `self.trainer` is a stand-in that has public numbers only (steps, epochs), and
            `self.log`, `self.log_dict` and `self.print` drop what they are given: it is computed from private
            rows. So nothing of a row reaches a metric, a logger, a progress bar or the state of a trainer.
+           What `training_step` prints, warns of or logs otherwise is not shown (`silence`).
 Failure    Anything else of the trainer raises, by name. Both happen on synthetic rows first, before a run is
            paid for.
 """
@@ -18,7 +19,7 @@ from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor, nn
 
 from sfumato.errors import InvalidParameterError
-from sfumato.integrations.lightning.rows import BATCH
+from sfumato.training.data.readable_rows import BATCH, READABLE
 
 __all__ = ["RowLoss", "Seclusion"]
 
@@ -156,15 +157,22 @@ class RowLoss:
         Raises:
             InvalidParameterError: If `training_step` returns something else.
         """
-        step: Callable[..., Any] = module.training_step  # pyright: ignore[reportAssignmentType] - a LightningModule's
-        found: Any = step(rows[BATCH], self._seclusion.batch_idx) if self._indexed else step(rows[BATCH])
+        found = self._step(module, rows[BATCH])
         loss: Any = found.get("loss") if isinstance(found, Mapping) else found  # pyright: ignore[reportUnknownMemberType]
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             raise InvalidParameterError(
                 "training_step must return the loss of its batch, one number, or a dict with it under "
                 "'loss'. Each batch is a step, so none can be skipped by returning None."
             )
-        return loss.reshape(1)
+        readable = rows.get(READABLE)
+        return loss.reshape(1) if readable is None else loss.reshape(1) * readable.to(loss.dtype)
+
+    def _step(self, module: nn.Module, batch: Any) -> Any:
+        step: Callable[..., Any] = module.training_step  # pyright: ignore[reportAssignmentType] - a LightningModule's
+        try:
+            return step(batch, self._seclusion.batch_idx) if self._indexed else step(batch)
+        except SystemExit:  # a row must not end the program
+            raise RuntimeError("training_step ends the program.") from None
 
 
 def _takes_index(module: LightningModule) -> bool:

@@ -20,6 +20,7 @@ from sfumato.integrations.lightning.refusals import refuse_monitors
 from sfumato.integrations.lightning.rows import StepTokens, refuse_shared_rows
 from sfumato.integrations.lightning.run import DrivenTrainer, StepOrder, require_in_step
 from sfumato.integrations.lightning.seclusion import Seclusion
+from sfumato.training.data.silence import silent
 from sfumato.training.loop import TrainingLoop
 from sfumato.training.record.run_loggers import facts_of
 from sfumato.training.run import TrainingRun
@@ -39,7 +40,8 @@ class Session:
     loop: TrainingLoop | None = None
 
     def __init__(self, trainer: Trainer, module: LightningModule, *, each_step: bool) -> None:
-        self.trainer, self.module, self._each_step = trainer, module, each_step
+        self.trainer, self.module, self.each_step = trainer, module, each_step
+        self._resumed: Any = None  # the state of Lightning's loops in the checkpoint that is resumed
         self.shown: list[Any] = []
         self._order = StepOrder()
         self._watch = _Watch(self)
@@ -80,24 +82,46 @@ class Session:
         """Run Lightning's loop: each of its batches is a step of ours."""
         assert self.driven is not None and self.tokens is not None
         self.seclusion.close_rehearsal()
-        if self.driven.over(loop):  # what is left to do is to hand over what was committed
+        if loop.step < self.driven.mechanism.steps and self.driven.over(loop):  # it ended early, and is whole
             return
         limits: Any = self.trainer.fit_loop.epoch_loop
         before = limits.max_steps
         if state:
             loop_state.put_back(self.trainer, state)
             self.tokens.begin = loop.step % len(self.tokens)
+            self._resumed = state["loops"]
         self.loop, limits.max_steps = loop, self.driven.mechanism.steps
         try:
             with self.seclusion.left():
-                run_loop()
+                (self._run_end if self.driven.over(loop) else run_loop)()
         finally:
             self.loop, limits.max_steps = None, before
+
+    def _run_end(self) -> None:
+        """Do what follows the last step: it was taken, and committed, before the run died."""
+        fit: Any = self.trainer.fit_loop
+        fit.reset()
+        fit.on_run_start()
+        fit.restarting = False
+        fit.on_run_end()
+
+    def begin_loop(self) -> None:
+        """Finish the batch that was at work when the run died: callbacks know now that training begins."""
+        state, self._resumed = self._resumed, None
+        if state is None:
+            return
+        self._watch.asleep = True  # the checkpoint holds this batch already
+        try:
+            loop_state.finish_batch(self.trainer, state)
+        finally:
+            self._watch.asleep = False
 
     def begin_step(self, batch_idx: int) -> None:
         """A batch of Lightning's is at hand."""
         loop = self._at_work()
         self._order.begin()
+        fit: Any = self.trainer.fit_loop
+        fit._restarting = False  # from here on a resumed run is like any other
         require_in_step(self.trainer.global_step, loop.step)
         self.seclusion.batch_idx = batch_idx
 
@@ -105,7 +129,7 @@ class Session:
         """Set the private gradient of the step."""
         loop = self._at_work()
         self._order.computing()
-        with self.seclusion.entered():
+        with self.seclusion.entered(), silent():
             loop.compute_gradients()
 
     def complete_step(self) -> None:
@@ -124,7 +148,7 @@ class Session:
     def stepped(self, batch_idx: int) -> None:
         """Do what is due after a step."""
         assert self.driven is not None
-        shown = self._each_step or self.trainer.is_last_batch or self._validates_next(batch_idx)
+        shown = self.each_step or self.trainer.is_last_batch or self._validates_next(batch_idx)
         self.driven.stepped(self._at_work(), shown=shown)
 
     def _validates_next(self, batch_idx: int) -> bool:
@@ -149,19 +173,33 @@ class Session:
 class _Watch(Callback):
     """Comes before all other callbacks: what these see was kept before."""
 
+    asleep = False
+
     def __init__(self, session: Session) -> None:
         self._session = session
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        _hide_batch(trainer)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        self._session.stepped(batch_idx)
+        _hide_batch(trainer)
+        if not self.asleep:
+            self._session.stepped(batch_idx)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._session.publish()
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._session.validating()
+
+
+def _hide_batch(trainer: Any) -> None:
+    """Let `self.log` in a hook weigh a figure by 1, in place of looking for the size of the batch."""
+    trainer._results.batch = None
 
 
 def callbacks_of(trainer: Trainer) -> Sequence[Callback]:

@@ -28,8 +28,9 @@ from torch.optim import Optimizer
 from sfumato.accounting.plan import Plan
 from sfumato.errors import InvalidParameterError
 from sfumato.integrations.lightning import loop_state, plan
+from sfumato.integrations.lightning.launcher import NO_CKPT_PATH, Launcher
 from sfumato.integrations.lightning.refusals import refuse, sees_each_step
-from sfumato.integrations.lightning.rows import PrivateBatch, StepTokens, rows_of
+from sfumato.integrations.lightning.rows import PrivateBatch, StepTokens, refuse_shared_rows, rows_of
 from sfumato.integrations.lightning.run import DrivenTrainer
 from sfumato.integrations.lightning.seclusion import RowLoss, Seclusion
 from sfumato.integrations.lightning.session import Session, callbacks_of
@@ -111,6 +112,7 @@ class PrivateStrategy(SingleDeviceStrategy):
         self._generator, self._resume = generator, resume
         self._session: Session | None = None
         self._run: TrainingRun | None = None
+        self._private: Any = None  # the data of the run
 
     @property
     def run(self) -> TrainingRun | None:
@@ -150,6 +152,9 @@ class PrivateStrategy(SingleDeviceStrategy):
         self._session = Session(trainer, module, each_step=sees_each_step(module, callbacks))
         self._session.take_over(self._train)
 
+    def _configure_launcher(self) -> None:
+        self._launcher: Any = Launcher()
+
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
         """Return what a file of Lightning holds; a private run has checkpoints of its own.
 
@@ -165,8 +170,7 @@ class PrivateStrategy(SingleDeviceStrategy):
         """
         if self._session is not None:
             raise InvalidParameterError(
-                "ckpt_path cannot continue a private run: a file that is copied would give two runs for one "
-                "charge. Pass PrivateStrategy(folder=..., resume=True), or load the weights into the module."
+                f"Lightning would continue the run from {str(checkpoint_path)!r}. {NO_CKPT_PATH}"
             )
         return super().load_checkpoint(checkpoint_path, weights_only)
 
@@ -184,6 +188,8 @@ class PrivateStrategy(SingleDeviceStrategy):
         """
         session = self._session
         if session is None:
+            if self._private is not None:
+                refuse_shared_rows(self._private, getattr(dataloader, "dataset", dataloader))
             return dataloader
         if session.trainer.training:
             return self._steps(session, dataloader)
@@ -203,7 +209,8 @@ class PrivateStrategy(SingleDeviceStrategy):
                 "there are several training loaders. Pass one: the guarantee is for one data set, which is "
                 "sampled by row."
             )
-        session.rows, session.private = rows_of(loader), loader.dataset
+        session.rows = rows_of(loader)
+        session.private = self._private = loader.dataset
         session.batch_size = int(loader.batch_size)
         session.require_apart()
         size = public_size_of(loader.dataset, self._privacy.public_size)
@@ -216,7 +223,10 @@ class PrivateStrategy(SingleDeviceStrategy):
     def _train(self, session: "Session", run_loop: Callable[[], None]) -> None:
         """Run Lightning's loop inside of a paid run: this is called in place of it."""
         trainer, module = session.trainer, session.module
-        trainer.fit_loop.setup_data()
+        _set_up_data(trainer)
+        callbacks = callbacks_of(trainer)  # `setup` and `on_fit_start` may have changed them, and settings
+        refuse(trainer, module, callbacks, resumable=self._storage.folder is not None)
+        session.each_step = sees_each_step(module, callbacks)
         if session.tokens is None or len(self.optimizers) != 1:
             raise InvalidParameterError("a private run needs a training loader and one optimizer.")
         if trainer.global_step:
@@ -253,6 +263,12 @@ class PrivateStrategy(SingleDeviceStrategy):
         halved = trainer.precision == "bf16-mixed"
         autocast = torch.bfloat16 if halved else self._runtime.autocast
         return replace(self._runtime, autocast=autocast, device=self.root_device)
+
+    def on_train_start(self) -> None:
+        """Finish the batch that was at work when the run was interrupted."""
+        super().on_train_start()
+        if self._session is not None:
+            self._session.begin_loop()
 
     # --- one step ----------------------------------------------------------------------------------------
 
@@ -329,6 +345,16 @@ class PrivateStrategy(SingleDeviceStrategy):
             self._session.complete_step()
         return found
 
+    def lightning_module_state_dict(self) -> dict[str, Any]:
+        """Return the weights for a file: hooks see them there before the file is written.
+
+        Returns:
+            The weights, which the run's own checkpoint holds.
+        """
+        if self._session is not None:
+            self._session.publish()
+        return super().lightning_module_state_dict()
+
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
         """Write a file of Lightning's, with weights that the run's own checkpoint holds already.
 
@@ -353,6 +379,15 @@ class PrivateStrategy(SingleDeviceStrategy):
 
 def _is_fitting(trainer: Trainer) -> bool:
     return trainer.state.fn == "fit"
+
+
+def _set_up_data(trainer: Any) -> None:
+    """Let the trainer ask for all data now, so that what cannot be used is refused before the charge."""
+    trainer.fit_loop.setup_data()
+    if trainer.enable_validation:
+        trainer.validating = True
+        trainer.fit_loop.epoch_loop.val_loop.setup_data()
+        trainer.training = True
 
 
 def _plain(optimizer: Any) -> Optimizer:
