@@ -58,7 +58,7 @@ def test_an_evaluation_that_cannot_work_is_known_before_anything_is_spent(tmp_pa
 def test_the_state_of_callbacks_goes_with_the_checkpoint(tmp_path):
     stopping = hf.EarlyStoppingCallback(3)
     found = trainer(tmp_path, callbacks=[stopping], privacy=PRIVACY)
-    nothing = Actions(try_out=dict, evaluate=dict, save=dict, choose=dict)
+    nothing = Actions(try_out=dict, rehearsed=dict, evaluate=dict, save=dict, choose=dict)
 
     def reporting():
         return CallbackReporting(

@@ -32,6 +32,7 @@ class Actions:
     """What a trainer does with weights that a checkpoint holds."""
 
     try_out: Callable[[], object]  # evaluate a few rows
+    rehearsed: Callable[[], object]  # private rows come next
     evaluate: Callable[[], Mapping[str, Any]]
     save: Callable[[], object]  # write a folder `checkpoint-...`
     choose: Callable[[], object]  # load the best weights, if that was asked for
@@ -76,6 +77,7 @@ class CallbackReporting:
     def begin(self, loop: TrainingLoop) -> None:
         """Tell callbacks that the run begins."""
         trainer, handler = self._trainer, self._handler
+        self._actions.rehearsed()
         handler.optimizer, handler.lr_scheduler = loop.optimizer, loop.schedule
         self._hooks = [
             loop.optimizer.register_step_pre_hook(self._before_update),

@@ -8,11 +8,8 @@ Edge cases Such an example becomes a row of zeros whose loss is multiplied by 0.
 Not here   What a data set keeps of the examples that it was asked for, such as a cache of its own.
 """
 
-import logging
-import warnings
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -20,6 +17,7 @@ from torch.utils.data import Dataset
 
 from sfumato.integrations.hugging_face.row_format import Collate, MaxLength, Row, RowFormat
 from sfumato.training.data.augmentation import quietly
+from sfumato.training.data.silence import silent
 
 __all__ = ["CollatedRows"]
 
@@ -34,6 +32,8 @@ class CollatedRows(Dataset[tuple[Tensor, Row]]):
     >>> rows[0], rows[1]
     ((tensor(1.), {'x': tensor([1.])}), (tensor(0.), {'x': tensor([0.])}))
     """
+
+    one_form: Final = True  # of all rows: whoever asks for them need not look
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class CollatedRows(Dataset[tuple[Tensor, Row]]):
 
     def __getitems__(self, numbers: Sequence[int]) -> list[tuple[Tensor, Row]]:
         row_format = self.row_format()
-        with _silent():
+        with silent():
             return [self._read(number, row_format) for number in numbers]
 
     def _read(self, number: int, row_format: RowFormat) -> tuple[Tensor, Row]:
@@ -78,21 +78,8 @@ class CollatedRows(Dataset[tuple[Tensor, Row]]):
     def _found(self) -> RowFormat:
         if self._public is not None:
             return RowFormat(self._collate, self._public(), max_length=self._max_length)
-        with _silent():
+        with silent():
             return quietly(
                 "the data collator",
                 lambda: RowFormat(self._collate, self._examples[0], max_length=self._max_length),
             )
-
-
-@contextmanager
-def _silent() -> Generator[None]:
-    """Keep warnings and log lines back: they may quote an example."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)

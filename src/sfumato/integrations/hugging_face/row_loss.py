@@ -45,7 +45,10 @@ class RowLoss:
         Raises:
             InvalidParameterError: If the trainer's loss is not one number for one row.
         """
-        loss = self._compute(model, dict(row))
+        try:
+            loss = self._compute(model, dict(row))
+        except SystemExit:  # a row must not end the program
+            raise RuntimeError("compute_loss ends the program.") from None
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             raise InvalidParameterError(
                 "the loss of one row must be a tensor with one number. Let the model, compute_loss or "

@@ -119,6 +119,7 @@ class PrivateTrainer(PublicTrainer):
         generator: Generator | None = None,
         **keywords: Unpack[TrainerKeywords],
     ) -> None:
+        own = set(vars(self))  # of a subclass, which it set before it called this
         args = TrainingArguments("tmp_trainer") if args is None else args
         _check.keywords(keywords, sorted(TrainerKeywords.__annotations__))
         arguments.refuse(args)
@@ -142,6 +143,7 @@ class PrivateTrainer(PublicTrainer):
         self._run: TrainingRun | None = None
         self._module = model
         self._output = Path(args.output_dir or "tmp_trainer")
+        self._not_own = set(vars(self)) - own
 
     @property
     def privacy(self) -> Privacy:
@@ -189,6 +191,7 @@ class PrivateTrainer(PublicTrainer):
         trainer = self._private_trainer(resume=resume)
         self._prepare_state(trainer)
         reporting = self._reporting(trainer, ignore_keys_for_eval)
+        self.begin_rehearsal()
         self.is_in_train = True
         try:
             with arguments.checkpointing(self.args, self._module):
@@ -289,6 +292,7 @@ class PrivateTrainer(PublicTrainer):
         evaluated = self.eval_dataset is not None and self.args.eval_strategy != "no"
         actions = Actions(
             try_out=self._try_out,
+            rehearsed=self.end_rehearsal,
             evaluate=lambda: self._measured(ignored),
             save=lambda: self._save_checkpoint(self._module, None),
             choose=self._choose,
