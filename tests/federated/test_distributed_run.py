@@ -8,6 +8,7 @@ from sfumato.errors import InvalidParameterError
 from sfumato.federated import LocalTraining, federate, iid
 from sfumato.federated.distributed_run import distributed_run
 from sfumato.federated.secure_sum.secure_sum import IntegerNoise
+from sfumato.ledger import Budget, Ledger
 from sfumato.testing import seeded
 from sfumato.training import AdaptiveClip, Clipping, CyclicBatches, DpSgd, NoisyStep, PoissonSampling
 
@@ -35,6 +36,20 @@ def test_more_noise_than_the_budget_needs_runs_to_the_end_and_less_is_stopped():
     )
     short = distributed_run(nn.Linear(2, 2), IntegerNoise.SKELLAM, SETTINGS | {"noise_multiplier": 0.9})
     assert short.steps < 10 and short.price(delta=1e-3).epsilon <= 4.0
+
+
+@pytest.mark.parametrize("multiplier", [None, 0.9])
+def test_without_a_delta_that_of_the_account_holds(multiplier, tmp_path):
+    budget = Budget(epsilon=8.0, delta=1e-6)  # the default for 200 clients is 1e-3
+    account = Ledger(tmp_path / "ledger.db").open("phones", privacy_unit="client", budget=budget)
+    settings = SETTINGS | {"delta": None, "noise_multiplier": multiplier, "steps": 3}
+    run = distributed_run(nn.Linear(2, 2), IntegerNoise.SKELLAM, settings | {"account": account})
+    strict, loose = (
+        distributed_run(nn.Linear(2, 2), IntegerNoise.SKELLAM, settings | {"delta": delta})
+        for delta in (1e-6, None)
+    )
+    assert run == strict != loose
+    assert run.price(delta=1e-6).epsilon <= 4.0 < loose.price(delta=1e-6).epsilon
 
 
 @pytest.mark.parametrize(

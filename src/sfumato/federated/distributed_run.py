@@ -49,8 +49,8 @@ def distributed_run(
     Args:
         model: The model that will be trained.
         noise: The law of the noise.
-        keywords: `epsilon` or `noise_multiplier`, `delta`, `clip_norm`, `steps`, `expected_batch_size` and
-            `public_size`.
+        keywords: `epsilon` or `noise_multiplier`, `delta`, `clip_norm`, `steps`, `expected_batch_size`,
+            `public_size` and `account`. Without a delta, that of the account holds, as in `training.train`.
         audit: The audit of the run: sums have room for its canaries and their coordinates.
 
     Returns:
@@ -91,12 +91,20 @@ def distributed_run(
     )
     if epsilon is None:
         return run
-    delta = delta_or_default(keywords.get("delta"), clients)
+    delta = _delta(keywords)
     return (
         run.calibrated(epsilon=epsilon, delta=delta)
         if multiplier is None
         else run.stopped(epsilon=epsilon, delta=delta)
     )
+
+
+def _delta(keywords: Mapping[str, Any]) -> float:
+    """Return the delta of the guarantee: the given one, else that of the account, else the default."""
+    given, account = keywords.get("delta"), keywords.get("account")
+    if given is None and account is not None:
+        return account.budget.delta
+    return delta_or_default(given, keywords["public_size"])
 
 
 def _require(keywords: Mapping[str, Any]) -> None:

@@ -44,12 +44,18 @@ def unreadable():
     raise OSError
 
 
-@pytest.mark.parametrize(("network", "at_once"), [("cnn", 8), ("tanh", 2), ("tanh", 8)])
+@pytest.mark.parametrize(
+    ("network", "at_once"), [("cnn", 8), ("tanh", 2), ("tanh", 8), ("columns", 8), ("odd", 8)]
+)
 def test_no_client_changes_how_the_update_of_another_is_rounded(network, at_once):
     """Chaotic local training amplifies a rounding to the size of an update."""
     torch.manual_seed(0)
-    small = nn.Sequential(nn.Flatten(), nn.Linear(64, 33), nn.Tanh(), nn.Linear(33, 10))
-    model = small if network == "tanh" else networks.for_shape((1, 8, 8), 10, network)
+    small = {
+        "tanh": lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 33), nn.Tanh(), nn.Linear(33, 10)),
+        "columns": lambda: nn.Sequential(nn.Conv2d(1, 16, 3), nn.Tanh(), nn.Flatten(), nn.Linear(576, 10)),
+        "odd": lambda: nn.Sequential(nn.Conv2d(1, 7, 3), nn.Tanh(), nn.Flatten(), nn.Linear(252, 10)),
+    }
+    model = small[network]() if network in small else networks.for_shape((1, 8, 8), 10, network)
 
     def mates(first, clients):
         def read(client):

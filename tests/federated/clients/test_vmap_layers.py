@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.func import functional_call, grad, vmap
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from sfumato.errors import UnsupportedUseError
 from sfumato.federated.clients.vmap_layers import ClientLayers
@@ -47,6 +48,57 @@ def test_a_recurrent_layer_has_the_gradients_of_torch_s_kernel(kind, options):
     x = torch.randn(2, 5, 6, 3)
     found, wanted = (gradients(layer, x, at_once=at_once) for at_once in (True, False))
     assert all(torch.allclose(found[name], wanted[name], atol=1e-5) for name in wanted)
+
+
+class Convolutions(TorchDispatchMode):
+    """Counts the convolutions that torch computes."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func is torch.ops.aten.convolution.default
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    ("options", "by_torch"),
+    [
+        ({"kernel_size": 3}, 0),
+        ({"kernel_size": (2, 3), "stride": (3, 2), "padding": (1, 2)}, 0),
+        ({"kernel_size": 3, "bias": False, "padding": 2}, 0),
+        ({"kernel_size": 3, "padding": 1, "padding_mode": "circular"}, 0),
+        ({"kernel_size": 3, "padding": "same"}, 1),
+        ({"kernel_size": 3, "dilation": 2}, 1),
+        ({"kernel_size": 3, "groups": 2}, 1),
+        ({"kernel_size": 5}, 1),  # the columns would be large
+        ({"kernel_size": 3, "out_channels": 9}, 1),  # the weights of clients begin anywhere in memory
+    ],
+)
+def test_a_convolution_of_images_has_the_gradients_of_torch_s_kernel(options, by_torch):
+    torch.manual_seed(0)
+    layer, x = nn.Conv2d(4, **({"out_channels": 16} | options)), torch.randn(2, 16, 4, 7, 8)
+    stacked = {name: torch.stack([p.detach(), p.detach() + 0.1]) for name, p in layer.named_parameters()}
+
+    def total(values, x):
+        return functional_call(layer, values, (x,)).sin().sum()
+
+    with Convolutions() as seen, ClientLayers():
+        found = vmap(grad(total))(stacked, x)
+    assert seen.count == by_torch
+    for place in range(2):
+        wanted = grad(total)({name: value[place] for name, value in stacked.items()}, x[place])
+        assert all(torch.allclose(found[name][place], wanted[name], atol=1e-4) for name in wanted)
+
+
+def test_a_convolution_of_what_a_layer_returned_is_left_to_torch():
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv2d(1, 16, 2), nn.Tanh(), nn.Conv2d(16, 4, 2))
+    stacked = {name: p.detach().expand(2, *p.shape) for name, p in network.named_parameters()}
+    with Convolutions() as seen, ClientLayers():
+        vmap(grad(lambda own, x: functional_call(network, own, (x,)).sum()))(
+            stacked, torch.randn(2, 3, 1, 5, 5)
+        )
+    assert seen.count == 1
 
 
 def test_dropout_between_layers_is_left_to_torch():

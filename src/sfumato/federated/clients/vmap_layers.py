@@ -4,8 +4,9 @@
 torch's recurrent kernels have no vmap rule: clients would be run one after another inside of the kernel, with
 a warning. Here a recurrent layer is made of products and elementwise functions, which vmap knows.
 
-Maxima over images are taken in another order of memory, which is faster on a CPU. Convolutions are left to
-torch: its grouped kernels were as fast as products with columns of pixels, or faster.
+On a CPU, maxima over images are taken in another order of memory, and a convolution of the clients' own rows
+is a product with columns of pixels. Both are faster. Convolutions of what a layer returned are left to torch:
+its grouped kernels were as fast, or faster.
 
 torch 2.13's vmap rules of `embedding` and `index_fill` put the tables of all clients into one, and add the
 place of the client to an index. An index out of range would then reach the table of another client: it would
@@ -147,8 +148,10 @@ def _run(cell: Cell, x: Tensor, states: States, weights: _Weights, *, reverse: b
     return torch.stack(outputs[::-1] if reverse else outputs), states
 
 
-# --- pooling ---------------------------------------------------------------------------------------------
+# --- images ----------------------------------------------------------------------------------------------
 
+_COLUMNS: Final = 4  # times the numbers of the result: columns of pixels take at most as much memory
+_ALIGNED: Final = 16  # numbers in 64 bytes: products round by where the numbers of a client begin in memory
 _CHANNELS: Final = 8  # from here on, kernels that go through channels first are faster on a CPU
 
 
@@ -159,6 +162,38 @@ def _max_pool2d(input: Tensor, *args: Any, **kwargs: Any) -> Tensor | None:
     rows, channels, *size = input.shape
     flat = input.movedim(1, -1).reshape(-1, channels)  # copies, unless memory has this order already
     return F.max_pool2d(flat.unflatten(0, (rows, *size)).movedim(-1, 1), *args, **kwargs)
+
+
+def _conv2d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Tensor | None:
+    """Convolve images that need no gradient: the product of columns of pixels with the weights."""
+    known = groups == 1 and not isinstance(padding, str) and _pair(dilation) == (1, 1)
+    small = weight[0].numel() <= _COLUMNS * len(weight)
+    if not known or not small or input.requires_grad or input.dim() != 4 or input.device.type != "cpu":
+        return None
+    (down, right), (below, beside), (height, width) = _pair(stride), _pair(padding), weight.shape[2:]
+    images = F.pad(input.movedim(1, -1), (0, 0, beside, beside, below, below))
+    windows = images.unfold(1, height, down).unfold(2, width, right)  # [N, y, x, channels, height, width]
+    if len(weight) % _ALIGNED or windows.numel() % _ALIGNED:
+        return None
+    columns = windows.permute(0, 1, 2, 4, 5, 3).flatten(3).flatten(0, 2)  # copies
+    found = columns @ weight.permute(2, 3, 1, 0).flatten(0, 2)
+    if bias is not None:
+        found = found + bias
+    return found.unflatten(0, windows.shape[:3]).movedim(-1, 1)
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    """Return an option for height and width, which may be one number for both."""
+    down, right = (value, value) if isinstance(value, int) else (value[0], value[-1])
+    return down, right
 
 
 # --- embeddings ------------------------------------------------------------------------------------------
@@ -207,6 +242,7 @@ _SUBSTITUTES: Final[dict[Any, Callable[..., Any]]] = {
     torch.rnn_tanh: _recurrent(_tanh),
     torch.rnn_relu: _recurrent(_relu),
     **dict.fromkeys((F.max_pool2d, torch.max_pool2d), _max_pool2d),
+    **dict.fromkeys((F.conv2d, torch.conv2d), _conv2d),
     F.embedding: _embedding,
     **dict.fromkeys((torch.embedding, *_forms(torch.ops.aten.embedding)), _aten_embedding),
     **dict.fromkeys((torch.index_fill, *_forms(torch.ops.aten.index_fill)), _refused),
