@@ -56,5 +56,6 @@ def test_one_noise_of_a_large_scale_has_the_quantile_of_laplace():
 def test_edge_cases():
     assert far({}, scale=1.0, level=0.9) == far({0.0: 5}, scale=1.0, level=0.9) == 0.0
     assert far({1.0: 1}, scale=1.0, level=1 - 1e-9) >= -math.log(1e-9)  # the bound itself
+    assert 0 < far({1.0: 3, 0.5: 10}, scale=1e-6, level=0.95) < 1e-5  # a huge epsilon: hardly any noise
     with pytest.raises(InvalidParameterError):
         far({1.0: 1}, scale=1.0, level=1.0)

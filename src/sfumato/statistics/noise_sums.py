@@ -30,6 +30,7 @@ _BLUR = 1 / 200
 _SIGMAS = 5.0
 _MISSED = 6e-7  # P(|Z| > 5) is 5.73e-7; the rest covers the mass that the series misses
 _BEYOND = 40.0
+_LEAST_SCALE = 1 / 1400  # below it no noise is ever drawn, and sinh overflows
 
 
 def far(weights: Mapping[float, int], *, scale: float, level: float) -> float:
@@ -65,7 +66,7 @@ def _far(weights: tuple[tuple[float, int], ...], scale: float, level: float) -> 
     size = np.exp(-((blur * places) ** 2) / 2)
     for weight, count in weights:
         # cosh and cosine by half angles, so that nothing cancels.
-        odds = (np.sin(weight * places / 2) / math.sinh(0.5 / scale)) ** 2
+        odds = (np.sin(weight * places / 2) / math.sinh(0.5 / max(scale, _LEAST_SCALE))) ** 2
         size *= (1 + odds) ** -float(count)
     terms = size / places
 

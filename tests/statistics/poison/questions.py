@@ -3,7 +3,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ibis
@@ -232,6 +232,20 @@ def _workload(make: Callable[[PrivateTable, Kind], Any], of: str = "owned") -> A
     return ask
 
 
+def _ranges(make: Callable[[PrivateTable, Kind], tuple[Any, str]], of: str = "owned") -> Ask:
+    """Ask for ranges of groups."""
+
+    def ask(table: Table, purse: Purse) -> Any:
+        opened = getattr(table, of)
+        purse.privacy_unit = opened.privacy_unit
+        groups, column = make(opened, table.kind)
+        paid = replace(groups, account=purse)
+        found = paid.ranges(column, **_B, bins=8, **_E, relation="add-remove", generator=seeded(0))
+        return found.release.value
+
+    return ask
+
+
 def _by_value(table: PrivateTable, kind: Kind) -> PrivateTable:
     """Return the table beside a public one, by the value."""
     public = pa.table(
@@ -270,6 +284,14 @@ WORKLOADS: dict[str, Ask] = {
     ),
     "ranges": lambda table, purse: queries.ranges(
         table.rows["v"], **_B, bins=8, **_E, account=purse, generator=seeded(0)
+    ),
+    "ranges by group": _ranges(lambda t, kind: (queries.group_by(t, "k", keys=["k0", "k1"]), "v"), "rows"),
+    "ranges in few groups": _ranges(
+        lambda t, kind: (queries.group_by(t, "k", keys=["k0", "k1"], rows_per_group=1), "v")
+    ),
+    "ranges by key": _ranges(lambda t, kind: (queries.group_by(t, "v", keys=kind.names), "x")),
+    "unit: ranges by group": _ranges(
+        lambda t, kind: (queries.group_by(t, "k", keys=["k0"]), "x"), "by_value"
     ),
     "joined": _workload(
         lambda t, kind: queries.group_by(t.join(_PUBLIC, on="k"), "office", keys=["a"]).agg(

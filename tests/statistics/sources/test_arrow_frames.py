@@ -57,3 +57,29 @@ def test_a_text_that_is_not_utf_8_is_missing_and_stops_nothing(dictionary):
     table = private_table(pa.table({"v": texts}))
     assert dict(table.categories("v").tallies()) == {"ann": 2}
     assert table.count(epsilon=1e3).release().value == 5
+
+
+BAD = pa.array([b"ann", b"\xff\xfe", b"ann", None, b"\xed\xa0\x80"]).view(pa.string())
+FRAMES = {
+    "pandas": lambda: pa.table({"v": BAD}).to_pandas(),
+    "pandas, pyarrow": lambda: pa.table({"v": BAD}).to_pandas(types_mapper=pd.ArrowDtype),
+    "polars": lambda: pl.from_arrow(pa.table({"v": BAD})),
+    "polars, categories": lambda: pl.from_arrow(pa.table({"v": BAD})).cast(pl.Categorical),
+    "polars, lazy": lambda: pl.from_arrow(pa.table({"v": BAD})).lazy(),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Determining the column names of a LazyFrame")
+@pytest.mark.parametrize("terms", [{}, {"types": {"v": "text"}}, {"privacy_unit": "v"}], ids=str)
+@pytest.mark.parametrize("library", FRAMES)
+def test_a_text_that_is_not_utf_8_stops_no_other_library(library, terms):
+    """Such a row made pandas frames fail with its own bytes in the message, and queries of polars fail."""
+    made = FRAMES[library]()
+    table = private_table(made, **terms)
+    known = private_table(made[:1], **terms)
+    assert table.schema == known.schema
+    if "privacy_unit" in terms:
+        assert table.count(epsilon=1e3).release().value == 1  # a row without a unit is left out
+    else:
+        assert dict(table.categories("v").tallies()) == {"ann": 2}
+        assert table.count(epsilon=1e3).release().value == 5

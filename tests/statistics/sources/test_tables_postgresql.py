@@ -10,10 +10,14 @@ from decimal import Decimal
 import ibis
 import numpy as np
 import psycopg
+import pyarrow as pa
 import pytest
 
+from sfumato import queries
 from sfumato.errors import InvalidParameterError, QueryFailedError
 from sfumato.ledger import Budget, Ledger, Progress
+from sfumato.queries.grouped import group_by
+from sfumato.queries.totals import Bins, Kind, Total
 from sfumato.statistics.columns.categories import categories_of
 from sfumato.statistics.columns.columns import column_of
 from sfumato.statistics.sources.tables import private_table
@@ -47,6 +51,50 @@ def opened(url):
     yield open_table
     for table in tables:
         table.owned.engine.disconnect()
+
+
+OF_X = [Total(Kind.KNOWN, "x")]
+OF_X += [Total(kind, "x", (0.0, 20.0)) for kind in (Kind.STEPS, Kind.SQUARES, Kind.GRID)]
+
+
+@pytest.mark.parametrize("unit", [{}, {"privacy_unit": "who", "contribution_bound": 40}])
+@pytest.mark.parametrize("bins", [(), (Bins("x", (0.0, 20.0), 64),)])
+def test_a_workload_adds_up_and_counts_what_duckdb_does(opened, unit, bins):
+    rows = [(i % 7, f"k{i % 3}", x) for i, x in enumerate(VALUES)] + [(1, None, None)]
+    frame = pa.table(dict(zip(("who", "k", "x"), map(list, zip(*rows, strict=True)), strict=True)))
+    found, expected = (
+        group_by(table, "k", keys=["k0", "k2", "other"]).source().grouped().compute(OF_X, bins)
+        for table in (opened(**unit), private_table(frame, **unit))
+    )
+    assert all((found.totals[total] == expected.totals[total]).all() for total in OF_X)
+    for each in bins:
+        pairs = zip(found.bins[each], expected.bins[each], strict=True)
+        assert all((one.histogram(each.edges) == other.histogram(each.edges)).all() for one, other in pairs)
+        assert sum(group.counts.sum() for group in found.bins[each]) == found.totals[OF_X[0]].sum() > 0
+
+
+@pytest.mark.parametrize("bounds", [(-1e10, 1e10), (0.0, 1e7), (-1e100, 1e100)], ids=str)
+@pytest.mark.parametrize("unit", [None, "who"])
+def test_a_value_so_close_to_0_that_its_product_is_0_stops_nothing(url, unit, bounds):
+    with psycopg.connect(url) as connection:
+        values = ", ".join(f"(1, 'k', '{x}'::float8)" for x in ("5e-324", "-5e-324", "1e-290", "0", "1"))
+        connection.execute("DROP TABLE IF EXISTS tiny")
+        connection.execute(f"CREATE TABLE tiny AS SELECT * FROM (VALUES {values}) AS t(who, k, x)")
+    connected = ibis.connect(url)
+    table = private_table(connected.table("tiny"), privacy_unit=unit, contribution_bound=5 if unit else 1)
+    asked = {
+        "n": queries.count("x"),
+        "sum": queries.sum("x", bounds=bounds),
+        "mean": queries.mean("x", bounds=bounds),
+        "median": queries.median("x", bounds=bounds),
+    }
+    groups = group_by(table, "k", keys=["k"])
+    assert groups.agg(epsilon=1e6, **asked).release().values["n"] == pytest.approx([5.0])
+    assert sum(groups.ranges("x", bounds=bounds, bins=8, epsilon=1e6)["k"].counts) == pytest.approx(
+        5, abs=0.1
+    )
+    assert column_of(table["x"]).histogram(np.linspace(*bounds, 9)).sum() == 5
+    connected.disconnect()
 
 
 def test_a_server_gives_what_memory_gives(opened):

@@ -38,12 +38,14 @@ __all__ = [
     "TableColumn",
     "TableRows",
     "binned",
+    "cell_of",
     "clipped",
     "column",
     "fits",
     "labelled",
     "numeric",
     "stepped",
+    "steps_of",
     "whole",
 ]
 
@@ -335,9 +337,14 @@ def whole(value: Expression) -> Expression:
 
 def stepped(value: Expression, bounds: Bounds) -> Expression:
     """Return the result of `columns.in_steps`, in the engine."""
+    return steps_of(clipped(value, bounds), bounds)
+
+
+def steps_of(inside: Expression, bounds: Bounds) -> Expression:
+    """Return clipped values in whole steps from the middle of the bounds, from -STEPS to STEPS."""
     lower, upper = float(bounds[0]), float(bounds[1])
     middle, half = lower / 2 + upper / 2, upper / 2 - lower / 2
-    steps = whole((clipped(value, (lower, upper)) - number(middle)) * number(STEPS / half))
+    steps = whole((inside - number(middle)) * number(STEPS / half))
     # Rounding is monotone: if the ends stay within STEPS, so do all values between them.
     ends = np.rint((np.array([lower, upper]) - middle) * (STEPS / half))
     return steps if np.abs(ends).max() <= STEPS else clipped(steps, (-STEPS, STEPS))
@@ -347,6 +354,16 @@ def binned(value: Expression, edges: Floats) -> Expression | None:
     """Return the bin of each value as a float64, or None if the engine cannot find it from these edges."""
     even = _EvenBins.of(edges)
     return None if even is None else even.bin(value)
+
+
+def cell_of(steps: Expression, cells: int) -> Expression:
+    """Return floor((steps + STEPS) * cells / (2 * STEPS)), from 0 to `cells`, which has STEPS alone.
+
+    Float64 is exact here, for up to 2^16 cells: the product has 37 bits. The sum is half a cell, less half of
+    the smallest fraction, below what is rounded down, so it is never a tie.
+    """
+    smallest = 1 / (2 * STEPS)
+    return whole(steps * number(cells * smallest) + number((cells - 1 + smallest) / 2))
 
 
 @dataclass(frozen=True)

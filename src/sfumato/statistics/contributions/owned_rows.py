@@ -96,8 +96,9 @@ class OwnedRows:
     ) -> Expression:
         """Return the named values of the rows that count: rows with all values, at most k for each unit.
 
-        Values `beside` may be missing, and are null then. `only` selects rows. With `distinct`, equal rows of
-        one unit count once. `within` bounds groups, and rows in each, in place of rows in all.
+        Values `beside` may be missing: null then, or NaN if each row is a unit. `only` selects rows. With
+        `distinct`, equal rows of one unit count once. `within` bounds groups, and rows in each, in place of
+        rows in all.
         """
         rows = self._known(values, beside or {})
         if only is not None:
@@ -126,7 +127,9 @@ class OwnedRows:
         self, values: Mapping[str, Expression], beside: Mapping[str, Expression] | None = None
     ) -> Expression:
         owner = {} if self.unit is None else {_UNIT: self.owner(self.unit)}
-        others = {name: or_null(value) for name, value in (beside or {}).items()}
+        others = dict(beside or {})
+        if self.unit is not None:  # rows of a unit are put in order, in which NaN has no place of its own
+            others = {name: or_null(value) for name, value in others.items()}
         rows = self.expression.select(**owner, **values, **others)
         needed = [is_known(rows[name]) for name in rows.columns if name not in others]
         return rows.filter(reduce(and_, needed)) if needed else rows
@@ -201,9 +204,17 @@ class OwnedRows:
         """
         draw = drawn(rows[_SEED], engine=self.engine.name)
         if again is not None:
-            draw = redrawn(draw, rows[again].cast("int64"))
-        place, among = (rows[name].cast("int64") for name in (_PLACE, _ROWS))  # Spark numbers in 32 bits
+            draw = redrawn(draw, self._whole(rows[again]))
+        place, among = (self._whole(rows[name]) for name in (_PLACE, _ROWS))
         return rows.filter(is_kept(place, rows=among, draw=draw, bound=bound))
+
+    def _whole(self, number: Expression) -> Expression:
+        """Return a number of a window in 64 bits.
+
+        Spark's have 32. Ibis takes them for 64 and leaves out a plain cast, so products would overflow.
+        """
+        wide = number.cast("float64") if self.engine.name == "pyspark" else number
+        return wide.cast("int64")
 
     def row(self, expression: Expression) -> dict[str, Any]:
         """Compute an expression of one row. Raw: not a release."""

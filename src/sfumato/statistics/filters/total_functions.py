@@ -14,6 +14,7 @@ Edge cases Dates are those of the years 1 to 9999 (1 January 1700 to 2199 in nan
            an engine would cast the column, and fail on values that do not fit. PostgreSQL fails if a
            `numeric` is outside float64 or too close to 0, and cannot cast booleans to floats. There, numbers
            that are too large become infinite, and so are clipped, and numbers that are too small become 0.
+           PostgreSQL also fails if a product of floats is too close to 0: such values become 0 before it.
 """
 
 import math
@@ -62,7 +63,7 @@ def _totals(engine: str) -> dict[type, Total]:
     import ibis.expr.operations as ops
 
     if engine == "postgres":
-        return {ops.Cast: _total_cast, ops.TryCast: _total_cast}
+        return {ops.Cast: _total_cast, ops.TryCast: _total_cast, ops.Multiply: _total_product}
     if engine != "duckdb":
         return {}
     named: dict[str, Guard] = {
@@ -104,7 +105,32 @@ def _fitting(value: Any, guard: Guard) -> Any:
     return value if fits is None else ibis.ifelse(fits, value.to_expr(), ibis.null(value.dtype)).op()
 
 
-# --- PostgreSQL's casts to floats -------------------------------------------------------------------------
+# --- PostgreSQL's floats ----------------------------------------------------------------------------------
+
+
+def _total_product(node: Any) -> Any:
+    """Return a product with a small constant in which tiny values count as 0, as their product would be."""
+    import ibis
+
+    factor = _constant(node.right)
+    if not 0 < abs(factor) < 1:
+        return node
+    least, value = sys.float_info.min / abs(factor), node.left.to_expr()
+    return ibis.ifelse(value.between(_float64(-least), _float64(least)), _float64(0.0), node.to_expr()).op()
+
+
+def _constant(node: Any) -> float:
+    """Return a constant of float64, as `owned_rows.number` writes it; 0 for anything else."""
+    import ibis.expr.operations as ops
+
+    written: Any = node.arg if isinstance(node, ops.Cast) and node.to.is_float64() else None
+    return float(written.value) if isinstance(written, ops.Literal) else 0.0
+
+
+def _float64(number: float) -> Any:
+    import ibis
+
+    return ibis.literal(repr(number)).cast("float64")
 
 
 def _total_cast(node: Any) -> Any:
@@ -124,15 +150,12 @@ def _total_cast(node: Any) -> Any:
 def _float_of_decimal(value: Any) -> Any:
     import ibis
 
-    def float64(number: float) -> Any:
-        return ibis.literal(str(number)).cast("float64")
-
     largest, least = repr(sys.float_info.max), repr(math.ulp(0.0))
     return ibis.cases(
-        (value == decimal("NaN"), float64(math.nan)),  # in PostgreSQL NaN is larger than all other numbers
-        (value > decimal(largest), float64(math.inf)),
-        (value < decimal(f"-{largest}"), float64(-math.inf)),
-        ((value < decimal(least)) & (value > decimal(f"-{least}")), float64(0.0)),
+        (value == decimal("NaN"), _float64(math.nan)),  # in PostgreSQL NaN is larger than all other numbers
+        (value > decimal(largest), _float64(math.inf)),
+        (value < decimal(f"-{largest}"), _float64(-math.inf)),
+        ((value < decimal(least)) & (value > decimal(f"-{least}")), _float64(0.0)),
         else_=value.cast("float64"),
     )
 

@@ -3,8 +3,9 @@
 
 Guarantee  DuckDB stores times with a zone, and durations, in microseconds, and any query fails if one in
            seconds or milliseconds does not fit. Here such a value is missing before DuckDB reads it. So is
-           text that is not UTF-8, which a pyarrow frame can hold and DuckDB fails on.
-Edge cases All other columns stay as they are. Texts are checked once, when the frame is opened.
+           text that is not UTF-8, which such a frame can hold and DuckDB fails on.
+Edge cases All other columns stay as they are. Texts are checked once, when the frame is opened, and
+           a lazy polars frame is collected for it.
 """
 
 import importlib
@@ -29,9 +30,8 @@ def readable(frame: Any) -> Any:
     library = type(frame).__module__.split(".")[0]
     if library == "pandas":
         return _mended(_of_pandas(frame))
-    if library == "polars" and hasattr(frame, "to_arrow"):
-        table = frame.to_arrow()
-        return _mended(table) if any(map(_is_coarse, table.schema.types)) else frame
+    if library == "polars":
+        return _of_polars(frame.collect() if hasattr(frame, "collect") else frame)
     return _mended(_table(frame)) if library == "pyarrow" and hasattr(frame, "itercolumns") else frame
 
 
@@ -62,6 +62,21 @@ def _of_pandas(frame: Any) -> Any:
         if pa.types.is_timestamp(field.type) and field.type.unit != "us":
             table = table.set_column(place, field.name, _in_range(table.column(place)))
     return table
+
+
+def _of_polars(frame: Any) -> Any:
+    """Return an Arrow table if the schema has times to convert, else the frame with the types it has."""
+    import polars
+
+    table = frame.to_arrow()
+    if any(map(_is_coarse, table.schema.types)):
+        return _mended(table)
+    for name in table.column_names:
+        column = table.column(name)
+        mended = _in_utf8(column)
+        if mended is not column:  # also of categories: the schema stays as it was
+            frame = frame.with_columns(polars.Series(name, mended.to_pylist(), dtype=frame.schema[name]))
+    return frame
 
 
 def _mended(table: Any) -> Any:

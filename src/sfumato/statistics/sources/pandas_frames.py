@@ -59,12 +59,16 @@ def typed_by_values(source: Any, *, types: Mapping[str, str] | None = None) -> f
     """
     if not is_pandas(source):
         return frozenset()
-    kinds = {str(name): str(source.dtypes.iloc[place]) for place, name in enumerate(source.columns)}
     return frozenset(
         name
-        for name, kind in kinds.items()
+        for name, kind in _kinds(source).items()
         if name not in (types or {}) and not kind.startswith(_TYPED) and not kind.endswith("[pyarrow]")
     )
+
+
+def _kinds(frame: Any) -> dict[str, str]:
+    """Return the type of each column, by its name."""
+    return {str(name): str(frame.dtypes.iloc[place]) for place, name in enumerate(frame.columns)}
 
 
 def read_alike(source: Any, *, unit: str | None = None, types: Mapping[str, str] | None = None) -> Any:
@@ -96,10 +100,9 @@ def written_alike(source: Any, *, types: Mapping[str, str] | None = None) -> fro
     """
     if not is_pandas(source):
         return frozenset()
-    kinds = {str(name): str(source.dtypes.iloc[place]) for place, name in enumerate(source.columns)}
     return frozenset(
         name
-        for name, kind in kinds.items()
+        for name, kind in _kinds(source).items()
         if ((types or {}).get(name) in _TEXT if name in (types or {}) else kind == "category")
     )
 
@@ -244,15 +247,28 @@ def _plain(column: Any) -> Any:
 
 def _texts(column: Any, written: Callable[[Any], str | None] = _text) -> Any:
     """Return a column of objects as text."""
-    import pyarrow as pa
-
     if str(column.dtype).startswith(("Int", "UInt")) and written is not _written:
         return column.astype("string")
     if str(column.dtype).startswith("str") and written in (_text, _named):
-        texts = quietly(
-            partial(pa.array, column, "string", from_pandas=True)
-        )  # fails on text that is not UTF-8
+        texts = quietly(partial(_valid_texts, column))
         if texts is not None:
             return _text_column(texts, column)
-    texts = [None if is_missing(value) else quietly(partial(written, value)) for value in column]
+    texts = [None if is_missing(value) else quietly(partial(written, value)) for value in _values(column)]
     return type(column)(texts, index=column.index, dtype="string")
+
+
+def _valid_texts(column: Any) -> Any:
+    """Return texts as an Arrow array. Fails on text that is not UTF-8, which Arrow itself does not check."""
+    import pyarrow as pa
+
+    texts = pa.array(column, "string", from_pandas=True)
+    texts.validate(full=True)
+    return texts
+
+
+def _values(column: Any) -> list[Any]:
+    """Return the values of a column; those that Python cannot read, as text that is not UTF-8, are None."""
+    found = quietly(partial(list, column))
+    if found is not None:
+        return found
+    return [quietly(partial(column.iloc.__getitem__, place)) for place in range(len(column))]
