@@ -9,6 +9,9 @@ import pyarrow as pa
 
 from attacks.releases import DELTA, Case
 from sfumato import queries as q
+from sfumato.accounting.guarantee import Relation
+from sfumato.queries.bin_blocks import BinBlocks
+from sfumato.queries.group_ranges import GroupRanges
 from sfumato.queries.ranges import Ranges
 from sfumato.statistics.columns.columns import column_of
 from sfumato.statistics.query import Query
@@ -39,6 +42,8 @@ def workload_cases() -> tuple[Case, ...]:
         _case("grouped medians", {"mid": q.median("x", **_B)}, **within),
         _case("joined workload", numbers, joined=True),
         _ranges(),
+        _group_ranges(),
+        _group_ranges(**within),
     )
 
 
@@ -78,6 +83,36 @@ def _case(
         second=_ROWS + _UNIT,
         claim=query(_ROWS).guarantee,
         share=0.25,  # a run takes milliseconds
+    )
+
+
+def _group_ranges(**within: Any) -> Case:
+    """Return the case of ranges of two groups, with one noise for both."""
+
+    def asked(rows: Rows) -> q.Grouped:
+        return q.group_by(_table(rows, joined=False), "key", keys=["a", "b"], **within)
+
+    question = GroupRanges(
+        column="x",
+        blocks=BinBlocks(**_B, bins=2),
+        columns=("key",),
+        reach=asked(_ROWS).reach(Relation.ADD_REMOVE),
+        contribution_bound=2,
+        epsilon=1.0,
+    )
+
+    def run(rows: Rows, generator: Any) -> object:
+        found = question.answer(asked(rows).source(), generator=generator).value
+        return tuple(count for counts in found.values() for count in counts)
+
+    return Case(
+        subject="ranges of groups, in few groups" if within else "ranges of groups",
+        audits="ranges",
+        run=run,
+        first=_ROWS,
+        second=_ROWS + _UNIT,
+        claim=Query(question, asked(_ROWS).source()).guarantee,
+        share=0.25,
     )
 
 

@@ -3,6 +3,7 @@
 
     .venv-peers/bin/python benchmarks/peers/work.py statistics < settings.json     seconds of each release
     .venv-peers/bin/python benchmarks/peers/work.py logistic < settings.json       accuracy of each seed
+    .venv-peers/bin/python benchmarks/peers/work.py grouped < settings.json        counts, medians and seconds
     .venv-peers/bin/python benchmarks/peers/work.py cells < settings.json          accuracy or inertia of each
 
 A release that a peer cannot do is an error message in place of a number.
@@ -18,6 +19,7 @@ import numpy as np
 import opendp.prelude as dp
 from diffprivlib import tools
 from diffprivlib.models import GaussianNB, KMeans, LogisticRegression, RandomForestClassifier
+from grouped import grouped
 
 SLOW = 10.0  # seconds
 
@@ -164,7 +166,7 @@ def reached_by_clusters(data, setting, epsilon, seed):
 def main():
     """Read the setting, do the work, print what came of it."""
     warnings.simplefilter("ignore", diffprivlib.utils.PrivacyLeakWarning)
-    work = {"statistics": statistics, "logistic": logistic, "cells": cells}[sys.argv[1]]
+    work = {"statistics": statistics, "grouped": grouped, "logistic": logistic, "cells": cells}[sys.argv[1]]
     print(json.dumps(work(json.load(sys.stdin))))
 
 

@@ -7,12 +7,13 @@ from functools import partial
 
 import torch
 from models.results import Row, report
-from releases import bounding, coverage, errors, extremes, speed, workloads
+from releases import bounding, coverage, errors, extremes, grouped, speed, workloads
 
 PARTS: dict[str, Callable[[bool], Iterator[Row]]] = {
     "speed": speed.against_duckdb,
     "workload": workloads.rows,
     "peers": speed.against_peers,
+    "grouped": grouped.rows,
     "growth": speed.growth,
     "large": speed.large,
     "errors": errors.rows,

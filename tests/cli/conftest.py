@@ -8,7 +8,7 @@ from sfumato import cli
 def ran(monkeypatch, capsys, tmp_path):
     """Run the command in an empty folder, and return (exit code, standard output, standard error)."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("COLUMNS", "500")  # no path is broken into lines
     monkeypatch.delenv("SFUMATO_LEDGER", raising=False)
 
     def run(line: str, *more: str):

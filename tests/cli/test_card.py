@@ -24,6 +24,7 @@ def asked(monkeypatch, capsys, tmp_path):
     """Run a command, and return its exit code and what it printed."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("SFUMATO_LEDGER", raising=False)
+    monkeypatch.setenv("COLUMNS", "500")  # no path is broken into lines
 
     def run(*words):
         monkeypatch.setattr("sys.argv", ["sfumato", *words])

@@ -24,6 +24,7 @@ COMMANDS = {
     "account": "--noise-multiplier 1.1 --sampling-rate 0.01 --steps 10 --delta 1e-5",
     "plan": "--epsilon 3 --public-size 60000 --expected-batch-size 1024 --epochs 1",
     "stats": f"people.csv histogram age {TYPED} --edge 0 --edge 50 --edge 99 --epsilon 1 {CHARGED}",
+    "sql": f"people.csv 'SELECT AVG(age) FROM data' {TYPED} --bounds age=0,99 --epsilon 1 {CHARGED}",
     "fit": f"people.csv theil-sen {TYPED} {LINE} --epsilon 1 {CHARGED}",
     "train": f"{RUN.removeprefix('train ')} --audit 100 --folder run",
     "pate": "breast-cancer --teachers 20 --epsilon 8 --noise 6",
@@ -45,7 +46,7 @@ MORE = [
     f"synthesize people.csv {TYPED} --epsilon 3 --delta 1e-5 --out made.csv",
     "ledger show",
 ]
-SPEND = ("stats people", "fit", "train", "pate", "synthesize", "federate")
+SPEND = ("stats people", "sql", "fit", "train", "pate", "synthesize", "federate")
 # A number, alone or with a unit, or the ends of an interval.
 LIKE_A_NUMBER = re.compile(r"[-+]?[\d.,]+(e-?\d+)?\s*%?( to .*)?", re.IGNORECASE)
 
@@ -146,7 +147,7 @@ def test_every_command_that_spends_says_whether_it_was_recorded(said):
 
 def test_events_and_intervals_are_objects(said):
     shown = said[f"ledger show {COMMANDS['ledger show']}"]
-    assert [release["number"] for release in shown["releases"]] == [1, 2]
+    assert [release["number"] for release in shown["releases"]] == [1, 2, 3]
     assert all(isinstance(release["event"], dict) for release in shown["releases"])
     for entry in said[f"stats {COMMANDS['stats']}"]["value"]:
         assert set(entry["interval"]) == {"lower", "upper", "level", "covers"}

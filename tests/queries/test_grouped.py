@@ -163,6 +163,15 @@ def test_what_fails_after_the_charge_stays_charged_and_says_nothing(monkeypatch)
     assert clients.spent().epsilon == pytest.approx(1.0)
 
 
+def test_a_finer_resolution_is_nearer_to_the_median():
+    table = private_table(pd.DataFrame({"x": np.arange(2001) / 100}))
+    medians = {f"by_{cells}": q.median("x", bounds=(0, 100), resolution=cells) for cells in (16, 2**16)}
+    found = q.group_by(table).agg(**medians, epsilon=1e6).release().values
+    assert abs(found["by_65536"][0] - 10) < 0.02 and found["by_16"][0] < 100 * 2 / 16
+    with pytest.raises(InvalidParameterError, match="resolution"):
+        q.median("x", bounds=(0, 100), resolution=2**16 + 1)
+
+
 def test_a_condition_leaves_out_other_rows():
     table = private_table(DATA)
     query = q.group_by(table).agg(n=q.count(), epsilon=1e6, where=lambda row: row.age >= 40)

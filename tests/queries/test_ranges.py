@@ -11,7 +11,8 @@ import sfumato as sf
 from sfumato.accounting import composition
 from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError
-from sfumato.queries.ranges import Ranges, _best_block, _consistent, _mean_variance, _variance, ranges
+from sfumato.queries.bin_blocks import _best_block, _consistent, _mean_variance, _variance
+from sfumato.queries.ranges import Ranges, ranges
 from sfumato.statistics.columns.columns import column_of
 from sfumato.testing import seeded
 

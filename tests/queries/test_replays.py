@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Replays of queries on neighboring data: only numbers that got noise leave, and it is enough noise."""
 
+from dataclasses import replace
+
 import ibis
 import pandas as pd
 import pyarrow as pa
@@ -9,6 +11,7 @@ import pytest
 from sfumato import queries as q
 from sfumato.audit import replay
 from sfumato.audit.mechanisms.neighbor_distances import LeakError
+from sfumato.queries.group_ranges import GroupRanges
 from sfumato.queries.spending import Reach
 from sfumato.statistics.contributions.owned_rows import OwnedRows
 from sfumato.statistics.groups.key_discovery import KeyDiscovery
@@ -123,6 +126,32 @@ def test_ranges_are_computed_from_noisy_counts_alone(relation):
     assert len(replay(release, data, neighbor, claim=claim, generator=seeded(0))) == 1
 
 
+IN_GROUPS = {"plain": {}, "in few groups": {"rows_per_group": 2, "groups_per_unit": 2}}
+
+
+def ranges_of_groups(relation, delta=0.0, **within):
+    """Return a release of ranges of groups: everything that leaves."""
+
+    def release(rows, generator):
+        groups = q.group_by(opened(rows), "key", keys=KEYS, **within)
+        found = groups.ranges(
+            "x", **B, bins=8, epsilon=1.0, delta=delta, relation=relation, generator=generator
+        )
+        return found.release.to_json(), found["a"].between(2, 7), found["b"].cdf(5), found.guarantee
+
+    return release
+
+
+@pytest.mark.parametrize("relation", NEIGHBORS)
+@pytest.mark.parametrize("within", IN_GROUPS)
+@pytest.mark.parametrize("delta", [0.0, 1e-6])
+def test_ranges_of_groups_are_computed_from_noisy_counts_alone(relation, within, delta):
+    data, neighbor = NEIGHBORS[relation]
+    release = ranges_of_groups(relation, delta, **IN_GROUPS[within])
+    claim = None if delta else release(data, seeded(0))[-1]
+    assert len(replay(release, data, neighbor, claim=claim, generator=seeded(0))) == 1
+
+
 def forgets_every_bound(patch) -> None:
     patch.setattr(OwnedRows, "_bounded", lambda self, rows, **_: rows)
 
@@ -141,6 +170,29 @@ def forgets_that_a_unit_is_in_several_groups(patch) -> None:
 def test_a_forgotten_bound_of_groups_is_caught(bug, monkeypatch):
     bug(monkeypatch)
     release = asked(QUERIES["in few groups"][0], **NUMBERS)
+    with pytest.raises(LeakError):
+        replay(release, *NEIGHBORS["add-remove"], generator=seeded(0))
+
+
+def forgets_that_a_row_is_in_a_block_too(patch) -> None:
+    noise = GroupRanges.noise
+    patch.setattr(
+        GroupRanges, "noise", lambda self: replace(noise(self), l1_sensitivity=self.reach.l1, coordinates=1)
+    )
+
+
+@pytest.mark.parametrize(
+    "bug",
+    [
+        forgets_every_bound,
+        forgets_the_rows_of_a_group,
+        forgets_that_a_unit_is_in_several_groups,
+        forgets_that_a_row_is_in_a_block_too,
+    ],
+)
+def test_a_forgotten_bound_of_ranges_of_groups_is_caught(bug, monkeypatch):
+    bug(monkeypatch)
+    release = ranges_of_groups("add-remove", **IN_GROUPS["in few groups"])
     with pytest.raises(LeakError):
         replay(release, *NEIGHBORS["add-remove"], generator=seeded(0))
 

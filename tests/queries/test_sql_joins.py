@@ -20,7 +20,8 @@ ROWS = pa.table(
 )
 ZIPS = pd.DataFrame({"zip": ["10", "20"], "region": ["north", "south"]})
 RATES = pd.DataFrame({"code": ["10", "20", "20"], "when": [2020, 2020, 2021], "rate": [2.0, 3.0, 4.0]})
-TABLES = {"zips": ZIPS, "rates": RATES}
+SIDES = pd.DataFrame({"region": ["south"], "warm": ["yes"]})
+TABLES = {"zips": ZIPS, "rates": RATES, "sides": SIDES}
 TERMS = {"epsilon": 1e6, "bounds": {"cost": (0, 10), "rate": (0, 10)}, "tables": TABLES}
 
 
@@ -34,6 +35,7 @@ TERMS = {"epsilon": 1e6, "bounds": {"cost": (0, 10), "rate": (0, 10)}, "tables":
         ("LEFT OUTER JOIN zips USING (zip)", 5),
         ("JOIN rates r ON zip = r.code AND data.year = r.when", 3),
         ("LEFT JOIN zips USING (zip) JOIN rates r ON data.zip = r.code AND data.year = r.when", 3),
+        ("JOIN zips z USING (zip) JOIN sides ON z.region = sides.region", 2),
     ],
 )
 def test_rows_are_those_of_duckdb(joined, n):
@@ -77,6 +79,14 @@ def test_joined_columns_are_grouped_filtered_and_added_up():
         ("JOIN zips USING (zip) WHERE zips.cost > 1", "its table has no such column"),
         ("JOIN zips USING (zip) WHERE other.cost > 1", "its table has no such column"),
         ("JOIN zips z USING (zip) WHERE z.zip = '10'", "named by the private column"),
+        ("JOIN zips ON other.zip = zips.zip", "its table has no such column"),
+        ("JOIN zips ON main.data.zip = zips.zip", "DB"),
+        (
+            "LEFT JOIN zips z USING (zip) JOIN rates r ON z.zip = r.code AND data.year = r.when",
+            "private column",
+        ),
+        ("JOIN rates r ON data.year = r.when AND data.year = r.code", "compared twice"),
+        ("JOIN rates r ON data.zip = r.code AND data.year = r.code", "each once"),
         ("JOIN rates ON data.zip = rates.code", "several rows for code = '20'"),
     ],
 )

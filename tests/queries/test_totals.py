@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sfumato.accounting.guarantee import Relation
 from sfumato.queries.grouped import group_by
 from sfumato.queries.totals import Bins, Kind, Total
-from sfumato.statistics.columns.columns import STEPS
+from sfumato.statistics.columns.columns import STEPS, in_steps
 from sfumato.statistics.contributions.owned_rows import OwnedRows
 from sfumato.statistics.groups.group_statistics import step_of
 from sfumato.statistics.sources.tables import private_table
@@ -31,6 +31,7 @@ TOTALS = (
     Total(Kind.DISTINCT, "z"),
     Total(Kind.DISTINCT, "who"),
 )
+OF_X = tuple(total for total in TOTALS if total.column == "x")
 BINS = (Bins("x", BOUNDS, 8),)
 LARGEST = math.ceil(10 / step_of(BOUNDS))
 OF_ROW = {Kind.STEPS: STEPS, Kind.SQUARES: STEPS, Kind.GRID: LARGEST}  # what one row may add
@@ -157,13 +158,85 @@ def test_more_rows_than_floats_can_add_up_are_added_up_as_whole_numbers(monkeypa
     assert all((found.totals[total] == expected.totals[total]).all() for total in TOTALS)
 
 
-def test_one_query_computes_all_totals(monkeypatch):
-    asked = []
+def counted_queries(patch) -> list[int]:
+    asked: list[int] = []
     original = OwnedRows.table
-    monkeypatch.setattr(OwnedRows, "table", lambda self, query: asked.append(1) or original(self, query))
+    patch.setattr(OwnedRows, "table", lambda self, query: asked.append(1) or original(self, query))
+    return asked
+
+
+def test_one_query_computes_all_totals(monkeypatch):
+    asked = counted_queries(monkeypatch)
     table = private_table(CROWD, privacy_unit="who", contribution_bound=4)
     group_by(table, "key", keys=KEYS).source().grouped().compute(TOTALS * 3, ())
     assert len(asked) == 1
+
+
+@pytest.mark.parametrize(("totals", "queries"), [((), 1), (OF_X, 1), (TOTALS, 2)])
+def test_a_histogram_and_the_totals_of_its_column_are_one_query(totals, queries, monkeypatch):
+    asked = counted_queries(monkeypatch)
+    grouped = group_by(private_table(CROWD), "key", keys=KEYS).source().grouped()
+    grouped.compute(totals, BINS)
+    assert len(asked) == queries == grouped.plan(totals, BINS).count(";") + 1
+
+
+HOSTILE_ROWS = pa.table(
+    {
+        "who": pa.array([i // 3 for i in range(600)]),
+        "key": pa.array([[*KEYS, "other", None][i % 6] for i in range(600)]),
+        "x": pa.array(
+            [[1.5, 7.0, None, math.nan, math.inf, -math.inf, -0.0, 10.0][i % 8] for i in range(600)]
+        ),
+        "z": pa.array([["p", "q", None][i % 7 % 3] for i in range(600)]),
+    }
+)
+
+
+@pytest.mark.parametrize("terms", [{}, {"privacy_unit": "who", "contribution_bound": 2}])
+def test_totals_are_the_same_beside_a_histogram(terms):
+    grouped = group_by(private_table(HOSTILE_ROWS, **terms), "key", keys=KEYS).source().grouped()
+    bins = (*BINS, Bins("x", (0.0, 2.0), 5))
+    alone, beside = grouped.compute(TOTALS, ()), grouped.compute(TOTALS, bins)
+    assert all((alone.totals[total] == beside.totals[total]).all() for total in TOTALS)
+    known = beside.totals[Total(Kind.KNOWN, "x")]
+    for each in bins:
+        assert [group.counts.sum() for group in beside.bins[each]] == known.tolist()
+    assert known.sum() > 0
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    values=st.lists(st.floats(width=64), min_size=1, max_size=30),
+    bounds=st.sampled_from([(0.0, 1.0), (-5.0, 10.0), (1e9, 1e9 + 3), (-1e280, 1e280), (0.0, 1e-200)]),
+    cells=st.sampled_from([1, 2, 3, 7, 64, 1000, 4095, 2**16 - 1, 2**16]),
+)
+def test_each_value_is_in_the_bin_of_its_whole_steps(values, bounds, cells):
+    edges = np.linspace(*bounds, min(cells, 64) + 1)
+    column = np.concatenate([values, edges, np.nextafter(edges, -np.inf)])
+    table = private_table(pa.table({"x": column}))
+    bins = Bins("x", bounds, cells)
+    found = group_by(table).source().grouped().compute((), (bins,)).bins[bins][0]
+    known = column[~np.isnan(column)]
+    steps = [int(step) + STEPS for step in in_steps(known, bounds)]
+    expected = [min(step * cells // (2 * STEPS), cells - 1) for step in steps]
+    assert found.histogram(bins.edges).tolist() == np.bincount(expected, minlength=cells).tolist()
+
+
+def test_a_value_on_an_edge_is_in_the_bin_above_it_and_half_a_step_tells_two_bins_apart():
+    cells, (lower, upper) = 2**12, (18.0, 90.0)
+    bins = Bins("x", (lower, upper), cells)
+    step = (upper - lower) / 2 / STEPS
+    column = np.concatenate([bins.edges, bins.edges[1:] - 0.6 * step])
+    grouped = group_by(private_table(pa.table({"x": column}))).source().grouped()
+    counts = grouped.compute((), (bins,)).bins[bins][0].histogram(bins.edges)
+    assert counts.tolist() == [2] * (cells - 1) + [3]  # the upper bound is in the last bin
+
+
+def test_bounds_that_are_too_narrow_for_the_bins_are_refused_by_their_numbers():
+    grouped = group_by(private_table(CROWD)).source().grouped()
+    bounds = (1e9, math.nextafter(1e9, 2e9))
+    with pytest.raises(ValueError, match="cannot be divided into 8 bins"):
+        grouped.require_computable((), (Bins("x", bounds, 8),))
 
 
 def test_texts_that_a_collation_or_a_language_calls_equal_are_different_groups():

@@ -19,6 +19,7 @@ from sfumato.cli import (
     ledger,
     pate,
     reproduce,
+    sql,
     stats,
     synthesize,
     train,
@@ -56,6 +57,12 @@ app.command(
     rich_help_panel=_PUBLISH,
     epilog="sfumato stats people.csv mean age --type age=number --bounds 18 100 --epsilon 0.1",
 )(stats.command)
+app.command(
+    "sql",
+    rich_help_panel=_PUBLISH,
+    epilog='sfumato sql people.csv "SELECT COUNT(*), AVG(age) FROM data" --type age=number '
+    "--bounds age=18,100 --epsilon 0.5",
+)(sql.command)
 app.command(
     "fit",
     rich_help_panel=_PUBLISH,

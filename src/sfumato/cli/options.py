@@ -12,13 +12,17 @@ from sfumato.cli.project.defaults import DEFAULT_LEDGER, LEDGER_VARIABLE
 
 __all__ = [
     "AccountName",
+    "AnswerFile",
     "ChargedTo",
+    "ContributionBound",
     "Delta",
     "Json",
     "LedgerAt",
     "Name",
+    "Plan",
     "PrivacyUnit",
     "Purpose",
+    "QueryDelta",
     "Relations",
     "Source",
     "Typed",
@@ -27,6 +31,21 @@ __all__ = [
 Delta = Annotated[
     float,
     typer.Option(help="The delta of the guarantee, above 0 and at most 0.1.", rich_help_panel=PRIVACY),
+]
+QueryDelta = Annotated[
+    float,
+    typer.Option(help="A delta above 0 gives Gaussian noise, at this delta.", rich_help_panel=PRIVACY),
+]
+ContributionBound = Annotated[
+    int, typer.Option(help="How many rows of one unit count, at most.", rich_help_panel=YOUR_DATA)
+]
+Plan = Annotated[
+    bool,
+    typer.Option("--plan", help="Say what would be done and spent, and stop.", rich_help_panel=OUTPUT),
+]
+AnswerFile = Annotated[
+    str | None,
+    typer.Option(help="Write the answer here, too: a .json or .csv file.", rich_help_panel=OUTPUT),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.", rich_help_panel=OUTPUT)]
 Relations = Annotated[

@@ -5,13 +5,14 @@ Every command that spends states whether a ledger keeps it: `recorded` and `acco
 for people. A file that a command is to write is tried before anything is charged (`require_place`).
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from sfumato.cli.show import show_facts, show_table, show_text
 from sfumato.errors import InvalidParameterError
 
-__all__ = ["model_facts", "require_place", "show_release", "write_release"]
+__all__ = ["hand_over", "model_facts", "require_place", "show_release"]
 
 _NOT_SHOWN = ("format", "version", "name", "outcome", "value", "interval")
 
@@ -32,10 +33,16 @@ def show_release(found: Any, *, as_json: bool) -> None:
     show_facts("", rest, as_json=False)
 
 
-def write_release(found: Any, out: str | None) -> None:
-    """Write a release to a file, as CSV or JSON by its name."""
-    if out is not None:
-        (found.to_csv if Path(out).suffix.lower() == ".csv" else found.to_json)(out)
+def hand_over(found: Any, out: str | None, show: Callable[[], None]) -> None:
+    """Write a release that was paid for to a file, as CSV or JSON by its name, and show it.
+
+    Each is done if the other fails: whatever reads our output may have ended, and a disk may be full by now.
+    """
+    try:
+        if out is not None:
+            (found.to_csv if Path(out).suffix.lower() == ".csv" else found.to_json)(out)
+    finally:
+        show()
 
 
 def require_place(out: str | None, *, suffixes: tuple[str, ...], others: tuple[str | None, ...]) -> None:

@@ -9,13 +9,26 @@ import typer
 
 from sfumato.accounting import Relation
 from sfumato.cli.column_types import column_types
-from sfumato.cli.help_pages import OUTPUT, PRIVACY, YOUR_DATA
-from sfumato.cli.options import AccountName, ChargedTo, Json, PrivacyUnit, Purpose, Relations, Source, Typed
+from sfumato.cli.help_pages import PRIVACY
+from sfumato.cli.options import (
+    AccountName,
+    AnswerFile,
+    ChargedTo,
+    ContributionBound,
+    Json,
+    Plan,
+    PrivacyUnit,
+    Purpose,
+    QueryDelta,
+    Relations,
+    Source,
+    Typed,
+)
 from sfumato.cli.project.defaults import Chosen, choose
 from sfumato.cli.quick_start import uncollected
-from sfumato.cli.releases import require_place, show_release, write_release
+from sfumato.cli.releases import hand_over, require_place, show_release
 from sfumato.cli.show import show_facts, waiting
-from sfumato.cli.stats_queries import query_of_options, query_of_workload, show_released_table
+from sfumato.cli.stats_queries import publish_table, query_of_options, query_of_workload
 from sfumato.errors import InvalidParameterError
 
 __all__ = ["charged", "command", "named_values", "opened"]
@@ -56,10 +69,7 @@ def command(
     epsilon: Annotated[
         float, typer.Option(help="What the answer may cost, above 0.", rich_help_panel=PRIVACY)
     ],
-    delta: Annotated[
-        float,
-        typer.Option(help="A delta above 0 gives Gaussian noise, at this delta.", rich_help_panel=PRIVACY),
-    ] = 0.0,
+    delta: QueryDelta = 0.0,
     bounds: Annotated[
         tuple[float, float] | None,
         typer.Option(
@@ -128,22 +138,13 @@ def command(
     ] = None,
     type_of: Typed = None,
     privacy_unit: PrivacyUnit = None,
-    contribution_bound: Annotated[
-        int,
-        typer.Option(help="How many rows of one unit count, at most.", rich_help_panel=YOUR_DATA),
-    ] = 1,
+    contribution_bound: ContributionBound = 1,
     relation: Relations = Relation.ADD_REMOVE.value,
     ledger: ChargedTo = None,
     account: AccountName = None,
     purpose: Purpose = None,
-    plan: Annotated[
-        bool,
-        typer.Option("--plan", help="Say what would be done and spent, and stop.", rich_help_panel=OUTPUT),
-    ] = False,
-    out: Annotated[
-        str | None,
-        typer.Option(help="Write the answer here, too: a .json or .csv file.", rich_help_panel=OUTPUT),
-    ] = None,
+    plan: Plan = False,
+    out: AnswerFile = None,
     as_json: Json = False,
 ) -> None:
     """Publish a statistic of private data, with its guarantee and how far it may be off."""
@@ -165,18 +166,19 @@ def command(
     grouped = _Groups(group_by or [], key or [], where, workload)
     query = grouped.query(table, statistic, column, terms, options)
     payer = charged(chosen.ledger, chosen.account)
-    if plan:
-        told = query.explain().facts() if grouped.asked else _planned(query)
-        show_facts("Nothing is spent yet", told, as_json=as_json)
+    others = (source, chosen.ledger)
+    if grouped.asked:
+        publish_table(
+            query, account=payer, purpose=purpose, plan=plan, out=out, others=others, as_json=as_json
+        )
         return
-    require_place(out, suffixes=(".json", ".csv"), others=(source, chosen.ledger))
+    if plan:
+        show_facts("Nothing is spent yet", _planned(query), as_json=as_json)
+        return
+    require_place(out, suffixes=(".json", ".csv"), others=others)
     with waiting("Computing"):
         found = query.release(account=payer, purpose=purpose)
-    if grouped.asked:
-        show_released_table(found, out, as_json=as_json)
-        return
-    show_release(found, as_json=as_json)
-    write_release(found, out)
+    hand_over(found, out, lambda: show_release(found, as_json=as_json))
 
 
 def _planned(query: Any) -> dict[str, Any]:

@@ -1,20 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queries of `sfumato stats`: one statistic of groups by options, or several by a TOML file.
+"""Queries whose answer is a table: one statistic of groups by options, or several by a TOML file.
 
 A file has `[statistics]`, and may have `group_by`, `keys`, `where`, `rows_per_group` and `groups_per_unit`.
 Whatever it does not know is refused, so that a misspelled setting is not left out silently.
 """
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 from sfumato import _check
-from sfumato.cli.show import show_facts, show_table, show_text
+from sfumato.cli.releases import hand_over, require_place
+from sfumato.cli.show import show_facts, show_table, show_text, waiting
 from sfumato.errors import InvalidParameterError
 
-__all__ = ["query_of_options", "query_of_workload", "show_released_table"]
+__all__ = ["keys_of_options", "publish_table", "query_of_options", "query_of_workload"]
 
 _OF_FILE = ("group_by", "keys", "where", "rows_per_group", "groups_per_unit", "statistics")
 _KINDS = ("count", "sum", "mean", "variance", "standard_deviation", "median", "quantile", "count_distinct")
@@ -43,7 +45,7 @@ def query_of_options(
             f"{', '.join(_KINDS).replace('_', '-')}."
         )
     settings = {kind: column or True, **asked}
-    known = _keys_of_texts(table, group_by, keys) if keys else None
+    known = keys_of_options(table, group_by, keys, delta=terms["delta"], grouped="--group-by")
     return _query(table, {"answer": _statistic("answer", settings)}, group_by, known, where, {}, terms)
 
 
@@ -67,8 +69,84 @@ def query_of_workload(table: Any, path: str, terms: Mapping[str, Any]) -> Any:
     return _query(table, statistics, columns, keys, told.get("where"), bounds, terms)
 
 
-def show_released_table(found: Any, out: str | None, *, as_json: bool) -> None:
-    """Print a released table, and write it to a file, as CSV or JSON by its name."""
+def keys_of_options(
+    table: Any,
+    columns: Sequence[str],
+    texts: list[str],
+    *,
+    delta: float,
+    grouped: str,
+    heads: Sequence[str] = (),
+) -> Any:
+    """Return the keys that options name, or how they are found; None without columns to group by.
+
+    Args:
+        table: The private table.
+        columns: The columns to group by.
+        texts: The values of `--key`.
+        delta: The delta of the query. Above 0, keys that are not named are discovered.
+        grouped: How the command groups, for messages.
+        heads: The names of the columns in the release, if they differ.
+
+    Returns:
+        The keys, as `sfumato.queries.group_by` takes them.
+
+    Raises:
+        InvalidParameterError: If keys do not fit, or there are none.
+    """
+    from sfumato.queries import Discovered
+
+    if texts and not columns:
+        raise InvalidParameterError(f"--key names groups, which needs {grouped}.")
+    if texts:
+        return _keys_of_texts(table, columns, texts, heads or columns)
+    if columns and not delta > 0:
+        raise InvalidParameterError(
+            f"which keys {', '.join(heads or columns)} has is private. Give --key for each, chosen without "
+            "the data, or a --delta such as --delta 1e-6, to find common ones as part of the cost."
+        )
+    return Discovered() if columns else None
+
+
+def publish_table(
+    query: Any,
+    *,
+    account: Any,
+    purpose: str | None,
+    plan: bool,
+    out: str | None,
+    others: tuple[str | None, ...],
+    as_json: bool,
+) -> None:
+    """Release a query and show the table, or show its plan.
+
+    Args:
+        query: The query.
+        account: The account to charge, or None.
+        purpose: What it is for.
+        plan: Whether the plan is shown, and nothing is released.
+        out: The file to write the table to, as CSV or JSON by its name, or None.
+        others: Files that must not be written to.
+        as_json: Whether JSON is printed.
+
+    Raises:
+        InvalidParameterError: If the file cannot be written. Nothing is charged.
+        BudgetExceededError: If the account does not cover the query. Nothing is charged.
+    """
+    if plan:
+        told = replace(query, account=account).explain()
+        if as_json:
+            show_facts("", told.facts(), as_json=True)
+        else:
+            show_text(f"Nothing is spent yet.\n{told}\n\n{told.plan}")
+        return
+    require_place(out, suffixes=(".json", ".csv"), others=others)
+    with waiting("Computing"):
+        found = query.release(account=account, purpose=purpose)
+    hand_over(found, out, lambda: _show_released(found, as_json=as_json))
+
+
+def _show_released(found: Any, *, as_json: bool) -> None:
     if as_json:
         show_text(found.to_json())
     else:
@@ -78,8 +156,6 @@ def show_released_table(found: Any, out: str | None, *, as_json: bool) -> None:
         ]
         show_table(found.release.name, rows)
         show_facts("", {n: facts[n] for n in ("guarantee", "recorded", "account", "notes")}, as_json=False)
-    if out is not None:
-        (found.to_csv if Path(out).suffix.lower() == ".csv" else found.to_json)(out)
 
 
 def _query(
@@ -128,13 +204,13 @@ def _statistic(name: str, settings: Any) -> Any:
     )
 
 
-def _keys_of_texts(table: Any, columns: list[str], texts: list[str]) -> Any:
+def _keys_of_texts(table: Any, columns: Sequence[str], texts: list[str], heads: Sequence[str]) -> Any:
     """Return the keys that options name: values of one column, or column=value for several."""
     from sfumato.cli.stats import named_values
 
     if len(columns) == 1:
         return list(named_values(table, columns[0], tuple(texts)))
-    domains: dict[str, list[str]] = {name: [] for name in columns}
+    domains: dict[str, list[str]] = {name: [] for name in heads}
     for text in texts:
         name, found, value = text.partition("=")
         if not found or name not in domains:
@@ -142,7 +218,10 @@ def _keys_of_texts(table: Any, columns: list[str], texts: list[str]) -> Any:
                 f"--key {text!r}: with several columns write column=value; all combinations are asked."
             )
         domains[name].append(value)
-    return {name: list(named_values(table, name, tuple(values))) for name, values in domains.items()}
+    return {
+        column: list(named_values(table, column, tuple(domains[head])))
+        for column, head in zip(columns, heads, strict=True)
+    }
 
 
 def _shown(cell: Mapping[str, float | None]) -> str:

@@ -11,6 +11,7 @@ Not here   Other changes of a message. A command that needs other advice than Py
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 __all__ = ["in_options", "options_of"]
@@ -28,6 +29,11 @@ _OTHERS = {
 }
 _PHRASES = {"table=...": "#TABLE behind its address"}  # advice that has no option
 _TYPES = re.compile(r"types=\{'[^']*': '[^']*'(?:, '[^']*': '[^']*')*\}")
+# Arguments of `sfumato sql` with a name in them.
+_NAMED = {
+    "bounds": (re.compile(r"bounds=\{'([^']*)': \(lower, upper\)\}"), "{0}=LOWER,UPPER"),
+    "tables": (re.compile(r"tables=\{'([^']*)': frame\}"), "{0}={0}.csv"),
+}
 _QUOTED = re.compile(r"""('[^']*'|"[^"]*"|`[^`]*`)""")
 
 
@@ -55,9 +61,14 @@ def in_options(message: str, options: Mapping[str, str]) -> str:
     "there is no column 'clip_norm'. Give --delta ..."
     >>> in_options("Declare it: types={'age': 'number'}.", {"types": "--type"})
     'Declare it: --type age=number.'
+    >>> in_options("pass bounds={'age': (lower, upper)}.", {"bounds": "--bounds"})
+    'pass --bounds age=LOWER,UPPER.'
     """
     if "types" in options:
         message = _TYPES.sub(lambda found: _as_flags(found[0], options["types"]), message)
+    for name, (pattern, value) in _NAMED.items():
+        if name in options:
+            message = pattern.sub(partial(_as_flag, options[name], value), message)
     parts = _QUOTED.split(message)  # every second one is quoted
     parts[::2] = [_in_options(part, options) for part in parts[::2]]
     return "".join(parts)
@@ -67,6 +78,10 @@ def _as_flags(types: str, flag: str) -> str:
     """Return `types={'age': 'number'}` as flags; a name with a space is in quotes."""
     named = re.findall(r"'([^']*)': '([^']*)'", types)
     return " ".join(f"{flag} {shlex.quote(f'{name}={kind}')}" for name, kind in named)
+
+
+def _as_flag(flag: str, value: str, found: re.Match[str]) -> str:
+    return f"{flag} {shlex.quote(value.format(found[1]))}"
 
 
 def _in_options(text: str, options: Mapping[str, str]) -> str:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Queries: many private statistics of a grouped table on one charge."""
 
+from sfumato.queries.aggregation import Aggregation
 from sfumato.queries.asked import (
     count,
     count_distinct,
@@ -11,9 +12,11 @@ from sfumato.queries.asked import (
     sum,
     variance,
 )
+from sfumato.queries.bin_blocks import RangeCounts
 from sfumato.queries.counts import Cell, Statistic
 from sfumato.queries.explanation import Expected, Explanation
-from sfumato.queries.grouped import Aggregation, Discovered, Grouped, group_by
+from sfumato.queries.group_ranges import GroupRangeRelease
+from sfumato.queries.grouped import Discovered, Grouped, group_by
 from sfumato.queries.ranges import RangeRelease, ranges
 from sfumato.queries.sql import sql
 from sfumato.queries.tables import TableRelease
@@ -24,7 +27,9 @@ __all__ = [
     "Discovered",
     "Expected",
     "Explanation",
+    "GroupRangeRelease",
     "Grouped",
+    "RangeCounts",
     "RangeRelease",
     "Statistic",
     "TableRelease",

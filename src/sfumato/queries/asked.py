@@ -5,7 +5,7 @@ Each returns a statement without data. What it costs, and of which rows, is sett
 """
 
 from sfumato.queries.counts import Count, CountDistinct, Statistic
-from sfumato.queries.quantiles import Quantile
+from sfumato.queries.quantiles import CELLS, Quantile
 from sfumato.queries.sums import Mean, Sum, Variance
 from sfumato.statistics.columns.columns import Bounds
 
@@ -143,13 +143,17 @@ def standard_deviation(column: str, *, bounds: Bounds, share: float = 1.0) -> St
     return Variance(column=column, bounds=bounds, share=share, root=True)
 
 
-def median(column: str, *, bounds: Bounds, interval: bool = False, share: float = 1.0) -> Statistic:
+def median(
+    column: str, *, bounds: Bounds, interval: bool = False, resolution: int = CELLS, share: float = 1.0
+) -> Statistic:
     """Return the median of a column.
 
     Args:
         column: The column of numbers.
         bounds: Lower and upper bound, public. Values outside are clipped to them.
         interval: Whether to release an interval, too, which most of the share pays for.
+        resolution: The number of cells over the bounds, up to 2^16. The number is drawn from anywhere in a
+            cell; smaller cells take longer.
         share: The share of the budget, relative to the others.
 
     Returns:
@@ -161,11 +165,17 @@ def median(column: str, *, bounds: Bounds, interval: bool = False, share: float 
     >>> median("age", bounds=(0, 100)).name
     'median of age'
     """
-    return quantile(column, 0.5, bounds=bounds, interval=interval, share=share)
+    return quantile(column, 0.5, bounds=bounds, interval=interval, resolution=resolution, share=share)
 
 
 def quantile(
-    column: str, q: float, *, bounds: Bounds, interval: bool = False, share: float = 1.0
+    column: str,
+    q: float,
+    *,
+    bounds: Bounds,
+    interval: bool = False,
+    resolution: int = CELLS,
+    share: float = 1.0,
 ) -> Statistic:
     """Return the value below which a share `q` of the rows lies.
 
@@ -174,6 +184,8 @@ def quantile(
         q: The quantile, between 0 and 1.
         bounds: Lower and upper bound, public. Values outside are clipped to them.
         interval: Whether to release an interval, too, which most of the share pays for.
+        resolution: The number of cells over the bounds, up to 2^16. The number is drawn from anywhere in a
+            cell; smaller cells take longer.
         share: The share of the budget, relative to the others.
 
     Returns:
@@ -185,4 +197,4 @@ def quantile(
     >>> quantile("age", 0.9, bounds=(0, 100)).name
     'quantile 0.9 of age'
     """
-    return Quantile(column=column, q=q, bounds=bounds, interval=interval, share=share)
+    return Quantile(column=column, q=q, bounds=bounds, interval=interval, resolution=resolution, share=share)

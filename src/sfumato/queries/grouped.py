@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups of a private table, and the workload that is asked of them: planned, explained, charged, released.
+"""Groups of a private table, of which workloads and ranges are asked.
 
-Guarantee  Nothing is charged or read before `Aggregation.release`, which makes one charge for all statistics.
-           A budget that does not cover it refuses all of it, before data is read.
+Guarantee  Keys, bounds, columns and conditions are checked by the schema. Nothing is charged or read before a
+           release (`aggregation`, `group_ranges`).
 Edge cases Keys are a list, a mapping from columns to domains (their product), or `Discovered`. Two bounds,
            `rows_per_group` and `groups_per_unit`, divide the contribution bound of the table.
 """
@@ -13,23 +13,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sfumato import _check, _notebook
-from sfumato.accounting.guarantee import Guarantee, Relation, round_up
-from sfumato.errors import BudgetExceededError, InvalidParameterError
+from sfumato import _check
+from sfumato.accounting.guarantee import Relation
+from sfumato.errors import InvalidParameterError
 from sfumato.ledger.account import Account
 from sfumato.mechanisms.random import Generator
+from sfumato.queries.aggregation import Aggregation
+from sfumato.queries.bin_blocks import BinBlocks
 from sfumato.queries.counts import Statistic
-from sfumato.queries.explanation import Explanation, explained
+from sfumato.queries.group_ranges import GroupRangeRelease, GroupRanges, released
 from sfumato.queries.public_keys import MOST_KEYS, listed, require_few
 from sfumato.queries.spending import Reach
-from sfumato.queries.tables import TableRelease, require_names_apart
-from sfumato.queries.workload import Cells, Source, Workload, planned
+from sfumato.queries.tables import require_names_apart
+from sfumato.queries.workload import Source, Workload, planned
+from sfumato.statistics.columns.columns import Bounds
 from sfumato.statistics.contributions.owned_rows import Within
 from sfumato.statistics.groups.grouped_rows import groups_of
 from sfumato.statistics.query import Query
 from sfumato.statistics.sources.private_tables import PrivateTable
 
-__all__ = ["MOST_KEYS", "Aggregation", "Discovered", "Grouped", "group_by"]
+__all__ = ["MOST_KEYS", "Discovered", "Grouped", "group_by"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,9 +118,7 @@ class Grouped:
             )
         heads = self.heads or self.columns
         require_names_apart(heads, statistics)
-        known = self.account.relation if self.account is not None else Relation.ADD_REMOVE
-        asked = self.reach(known if relation is None else Relation.parse(relation))
-        source = self.source(where)
+        asked, source = self.reach(self._relation(relation)), self.source(where)
         workload = planned(
             statistics,
             columns=heads,
@@ -132,6 +133,67 @@ class Grouped:
         return Aggregation(
             query=Query(workload, source), workload=workload, source=source, account=self.account
         )
+
+    def ranges(
+        self,
+        column: str,
+        *,
+        bounds: Bounds,
+        bins: int = 1024,
+        epsilon: float,
+        delta: float = 0.0,
+        relation: Relation | str | None = None,
+        where: Any = None,
+        level: float = 0.95,
+        purpose: str | None = None,
+        generator: Generator | None = None,
+    ) -> GroupRangeRelease:
+        """Release counts from which every range of a column is answered in each group.
+
+        Args:
+            column: The column of numbers.
+            bounds: Lower and upper bound, public. Values outside count in the first and the last bin.
+            bins: The number of even bins.
+            epsilon: The budget of all ranges of all groups together.
+            delta: The delta of the guarantee. 0 means pure differential privacy.
+            relation: Which data sets are neighbors. None means that of the account, or add-remove.
+            where: A condition of one row, or several, as `filter` takes them. Other rows do not count.
+            level: The confidence level of the intervals, between 0 and 1.
+            purpose: The purpose that the account records.
+            generator: The source of randomness. None means secure randomness from the operating system.
+
+        Returns:
+            The release: `found["north"].between(20, 50)`.
+
+        Raises:
+            InvalidParameterError: If a parameter is out of range, or keys are not public. Nothing is charged.
+            BudgetExceededError: If the account does not cover it. Nothing is spent.
+
+        >>> import pandas as pd
+        >>> from sfumato.statistics import private_table
+        >>> shops = pd.DataFrame({"city": ["Rome", "Oslo"] * 500, "price": [10.0, 30.0] * 500})
+        >>> groups = group_by(private_table(shops), "city", keys=["Oslo", "Rome"])
+        >>> prices = groups.ranges("price", bounds=(0, 50), bins=50, epsilon=2.0)
+        >>> prices["Oslo"].between(20, 40).value > 400, prices["Rome"].cdf(20) > 0.8
+        (True, True)
+        """
+        question = GroupRanges(
+            column=column,
+            blocks=BinBlocks(bounds=bounds, bins=bins),
+            columns=self.heads or self.columns,
+            reach=self.reach(self._relation(relation)),
+            contribution_bound=self.table.contribution_bound,
+            epsilon=epsilon,
+            delta=delta,
+            level=level,
+        )
+        source = self.source(where)
+        return released(question, source, account=self.account, purpose=purpose, generator=generator)
+
+    def _relation(self, asked: Relation | str | None) -> Relation:
+        if asked is not None:
+            return Relation.parse(asked)
+        return Relation.ADD_REMOVE if self.account is None else self.account.relation
 
     def reach(self, relation: Relation) -> Reach:
         """Return how many rows and groups of a unit count.
@@ -203,86 +265,6 @@ class Grouped:
             columns=self.columns,
             keys=_known(table, self.columns, self.keys),
             within=within,
-        )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class Aggregation:
-    """A query for several statistics. Nothing is computed or charged before `release`.
-
-    Args:
-        query: The query that is released.
-        workload: What it asks.
-        source: The rows that it would be asked of.
-        account: The account that `release` charges, or None.
-    """
-
-    query: Query[Cells]
-    workload: Workload
-    source: Source
-    account: Account | None = None
-
-    def __repr__(self) -> str:
-        promised = self.guarantee
-        return (
-            f"<Aggregation: {self.workload.name}. Would cost epsilon {round_up(promised.epsilon):g}, "
-            f"delta {promised.delta:g}. Nothing is computed before .release()>"
-        )
-
-    @property
-    def guarantee(self) -> Guarantee:
-        """The guarantee that the release will have."""
-        return self.query.guarantee
-
-    def explain(self, *, group_size: int = 1000) -> Explanation:
-        """Return the plan, its cost and the errors to expect, from public numbers alone. Nothing is spent.
-
-        Args:
-            group_size: An assumed number of rows of a group, for errors that depend on it.
-
-        Returns:
-            The explanation, which prints as text.
-
-        Raises:
-            InvalidParameterError: If the size is not a whole number above 0.
-        """
-        _check.count(group_size=group_size)
-        return explained(self.workload, self.source, self.guarantee, self.account, group_size=group_size)
-
-    def release(
-        self,
-        *,
-        account: Account | None = None,
-        purpose: str | None = None,
-        generator: Generator | None = None,
-    ) -> TableRelease:
-        """Make one charge, compute all statistics, and return them as a table.
-
-        Args:
-            account: The account to charge. None means that of the data, if it has one.
-            purpose: What the release is for. The account records it.
-            generator: The source of randomness. None means secure randomness from the operating system.
-
-        Returns:
-            The table.
-
-        Raises:
-            BudgetExceededError: If the budget does not cover all of it. Nothing is spent, and no data is
-                read; the message says which epsilon would fit.
-            QueryFailedError: If the engine fails. The cost stays charged.
-        """
-        payer = self.account if account is None else account
-        try:
-            found = self.query.release(account=payer, purpose=purpose, generator=generator)
-        except BudgetExceededError as error:
-            fits = None if payer is None else _that_fits(self.workload, payer)
-            raise BudgetExceededError(f"{error} {fits}" if fits else str(error)) from None
-        return TableRelease(release=found, workload=self.workload)
-
-    def _repr_html_(self) -> str:
-        return _notebook.panel(
-            f"{self.workload.name}. Nothing is computed or charged before release()",
-            _notebook.text(str(self.explain())),
         )
 
 
@@ -368,18 +350,3 @@ def _require_fitting(source: Source, workload: Workload) -> None:
     if rows is None:  # keys are discovered: any key that fits checks the other columns
         rows = Source(owned=source.owned, columns=(), keys=None, within=None).grouped()
     rows.require_computable(workload.totals(), workload.bins())
-
-
-def _that_fits(workload: Workload, account: Account) -> str | None:
-    """Return the sentence about the largest part of a workload that an account would admit, if any."""
-    left = account.remaining(delta=workload.delta)
-    each: list[str] = []
-    for name, statistic in workload.statistics.items():
-        event = statistic.event(workload.spends[name], workload.reach)
-        if account.admits(event):
-            each.append(name)
-    most = -round_up(-left.epsilon)
-    if most > 0 and workload.fits(most):
-        said = f"The whole query fits with epsilon={most:g} and delta=0, with more noise."
-        return said if not each else f"{said} At the noise that was asked for, {each[0]!r} alone would fit."
-    return f"At the noise that was asked for, {each[0]!r} alone would fit." if each else None

@@ -30,7 +30,9 @@ from sfumato.statistics.columns.columns import Bounds
 from sfumato.statistics.questions import quantiles
 from sfumato.statistics.release import Interval
 
-__all__ = ["Quantile"]
+__all__ = ["CELLS", "Quantile"]
+
+CELLS = 2**12
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,7 +43,7 @@ class Quantile:
     q: float
     bounds: Bounds
     interval: bool = False
-    resolution: int = 2**12
+    resolution: int = CELLS
     share: float = 1.0
     error: float | None = None
 

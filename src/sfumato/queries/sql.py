@@ -17,8 +17,9 @@ from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError, MissingDependencyError
 from sfumato.ledger.account import Account
 from sfumato.queries import asked
+from sfumato.queries.aggregation import Aggregation
 from sfumato.queries.counts import Statistic
-from sfumato.queries.grouped import Aggregation, Keys, group_by
+from sfumato.queries.grouped import Keys, group_by
 from sfumato.queries.sql_joins import with_joins
 from sfumato.queries.sql_nodes import require_read
 from sfumato.queries.sql_rows import expression_of, named_column, refused
@@ -26,7 +27,7 @@ from sfumato.statistics.columns.columns import Bounds
 from sfumato.statistics.filters.column_names import unused
 from sfumato.statistics.sources.private_tables import PrivateTable
 
-__all__ = ["condition", "sql"]
+__all__ = ["Statement", "condition", "read_statement", "sql"]
 
 _RESERVED = {"epsilon", "delta", "relation", "where", "level", "self"}  # parameters of `agg`
 _KNOWN = {"expressions", "from_", "from", "joins", "where", "group", "kind"}
@@ -97,6 +98,84 @@ def sql(
     >>> list(query.release().values)
     ['n', 'age']
     """
+    read = read_statement(table, statement, bounds=bounds, name=name, tables=tables)
+    return read.asked(
+        epsilon=epsilon,
+        delta=delta,
+        keys=keys,
+        rows_per_group=rows_per_group,
+        groups_per_unit=groups_per_unit,
+        relation=relation,
+        account=account,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Statement:
+    """A SELECT, as it was read, without its budget and its keys. `read_statement` makes one.
+
+    Attributes:
+        table: The private table, with the condition and the columns of the statement.
+        columns: The columns of GROUP BY.
+        heads: Their names in the release.
+        statistics: The aggregates, by name.
+    """
+
+    table: PrivateTable
+    columns: tuple[str, ...]
+    heads: tuple[str, ...]
+    statistics: Mapping[str, Statistic]
+
+    def asked(
+        self,
+        *,
+        epsilon: float,
+        delta: float = 0.0,
+        keys: Keys | None = None,
+        rows_per_group: int | None = None,
+        groups_per_unit: int | None = None,
+        relation: Relation | str | None = None,
+        account: Account | None = None,
+    ) -> Aggregation:
+        """Return the query. The arguments are those of `sql`."""
+        groups = group_by(
+            self.table,
+            *self.columns,
+            keys=keys,
+            rows_per_group=rows_per_group,
+            groups_per_unit=groups_per_unit,
+            account=account,
+        )
+        statistics = cast(dict[str, Any], dict(self.statistics))
+        return replace(groups, heads=self.heads).agg(
+            epsilon=epsilon, delta=delta, relation=relation, **statistics
+        )
+
+
+def read_statement(
+    table: PrivateTable,
+    statement: str,
+    *,
+    bounds: Mapping[str, Bounds] | None = None,
+    name: str | None = None,
+    tables: Mapping[str, Any] | None = None,
+) -> Statement:
+    """Read a SELECT statement. Nothing is charged, and no private data is read.
+
+    Args:
+        table: The private table.
+        statement: The statement.
+        bounds: Bounds by column or alias.
+        name: The name of the table in FROM, beside "data".
+        tables: Public tables for JOIN, by name.
+
+    Returns:
+        The statement.
+
+    Raises:
+        InvalidParameterError: If a clause has no private answer.
+        MissingDependencyError: If sqlglot is not installed.
+    """
     select = _parsed(statement)
     _require_one_table(select, name)
     table = with_joins(table, select, tables or {})
@@ -105,17 +184,13 @@ def sql(
     predicate = None if where is None else expression_of(where.this, table.owned.expression, "WHERE")
     columns = read.keys(select)
     statistics = read.statistics(select, columns)
-    require_read(select, (name or "data",))
-    groups = group_by(
-        read.table.filter(predicate) if predicate is not None else read.table,
-        *columns,
-        keys=keys,
-        rows_per_group=rows_per_group,
-        groups_per_unit=groups_per_unit,
-        account=account,
+    require_read(select)
+    return Statement(
+        table=read.table if predicate is None else read.table.filter(predicate),
+        columns=columns,
+        heads=tuple(read.written.get(column, column) for column in columns),
+        statistics=statistics,
     )
-    named = replace(groups, heads=tuple(read.written.get(column, column) for column in columns))
-    return named.agg(epsilon=epsilon, delta=delta, relation=relation, **cast(dict[str, Any], statistics))
 
 
 def condition(table: PrivateTable, text: str) -> Any:
@@ -136,7 +211,7 @@ def condition(table: PrivateTable, text: str) -> Any:
     if beside:
         raise refused(beside[0].upper(), "a condition ends there: pass what stands behind WHERE alone.")
     made = expression_of(select.args["where"].this, table.owned.expression, "WHERE")
-    require_read(select, ("data",))
+    require_read(select)
     return made
 
 
@@ -267,7 +342,9 @@ class _Read:
 
     def _bounds(self, column: str, alias: str, text: str) -> Bounds:
         column = self.written.get(column, column)
-        found = self.bounds.get(alias) or self.bounds.get(column)
+        # an alias that is a column, too, means the bounds of that column
+        found = None if alias in self.table.schema else self.bounds.get(alias)
+        found = self.bounds.get(column) if found is None else found
         if found is None:
             raise refused(
                 f"SELECT {text}",

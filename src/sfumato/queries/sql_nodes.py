@@ -6,7 +6,6 @@ question: `COUNT(a, b)`, `BETWEEN SYMMETRIC`, `data AS d(x, y)`. So this is a li
 by the class of the node in sqlglot. Any other part is refused, also one that a later version of sqlglot adds.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 from sfumato.queries.sql_rows import refused
@@ -49,19 +48,17 @@ _READ: dict[str, tuple[str, ...]] = {
 }
 
 
-def require_read(select: Any, tables: Sequence[str]) -> None:
+def require_read(select: Any) -> None:
     """Raise if a statement has a part that is not read, or a column of another table.
 
     Args:
         select: The statement, as sqlglot parsed it.
-        tables: The names of the table, beside those in FROM.
 
     Raises:
         InvalidParameterError: If there is such a part. The message names it.
     """
-    sources = [node for node in select.walk() if type(node).__name__ == "Table"]
-    written = [name for source in sources for name in (source.name, source.alias)]
-    known = {name.casefold() for name in (*tables, *written) if name}
+    names = [node.alias_or_name for node in select.walk() if type(node).__name__ == "Table"]
+    known = {name.casefold() for name in names}
     for node in select.walk():
         kind = type(node).__name__
         extra = [part for part, value in node.args.items() if value and part not in _READ.get(kind, ())]
@@ -69,4 +66,7 @@ def require_read(select: Any, tables: Sequence[str]) -> None:
             what = f", {extra[0].strip('_').upper()}" if extra else ""
             raise refused(f"{node.sql(dialect='duckdb')}{what}", "this part has no private answer.")
         if kind == "Column" and node.table and node.table.casefold() not in known:
-            raise refused(node.sql(dialect="duckdb"), f"there is no table {node.table!r}.")
+            listed = " and ".join(repr(name) for name in names)
+            raise refused(
+                node.sql(dialect="duckdb"), f"there is no table {node.table!r}: the statement names {listed}."
+            )
