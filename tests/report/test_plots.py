@@ -74,3 +74,16 @@ def test_a_figure_in_a_page_is_one_element_with_ids_of_its_own():
     assert ElementTree.fromstring(one).tag.endswith("svg")
     ids = [{e.get("id") for e in ElementTree.fromstring(t).iter() if e.get("id")} for t in (one, other)]
     assert not ids[0] & ids[1]
+
+
+def test_many_names_stand_beside_the_points_and_few_among_them():
+    def leftmost(count):
+        figure = plot_scatter({str(k): [(0.0, 0.0), (1.0, 1.0)] for k in range(count)}, title="T")
+        (axes,) = figure.axes
+        figure.draw_without_rendering()
+        return axes.get_legend().get_window_extent().x0, axes.get_window_extent().x1
+
+    names, points = leftmost(11)
+    assert names >= points
+    names, points = leftmost(3)
+    assert names < points

@@ -46,6 +46,7 @@ _COLORS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b08c00", "#56b4e
 _DASHES: Final = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)))
 _MARKS: Final = ("o", "s", "^", "D", "v", "P")
 _INK: Final = "#747a84"
+_MANY: Final = 6  # names: more would cover the points, so they stand beside them
 _SIZE: Final = (6.0, 3.8)  # inches
 _ROOM: Final = 0.07  # of the width of an axis, for one of its numbers
 _STYLE: Final[Any] = {
@@ -232,7 +233,7 @@ def plot_pictures(pictures: Mapping[str, Sequence[Sequence[float]]], *, title: s
     from matplotlib.figure import Figure
 
     with rc_context(_STYLE):
-        across = min(3, len(pictures))
+        across = 2 if len(pictures) == 4 else min(3, len(pictures))
         down = math.ceil(len(pictures) / across)
         figure = Figure(figsize=(2.6 * across, 2.8 * down + 0.4), layout="constrained")
         figure.suptitle(title, color=_INK)
@@ -355,4 +356,5 @@ def _mean_and_error(values: float | Sequence[float]) -> tuple[float, float]:
 
 def _legend(axes: "Axes", count: int) -> None:
     if count > 1:
-        axes.legend(fontsize=9)
+        beside: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)} if count > _MANY else {}
+        axes.legend(fontsize=9, **beside)

@@ -47,7 +47,7 @@ def _tables(rows: Sequence[Row]) -> list[Table]:
             f"{max(row['epsilon'] for row in rows if row['generator'] == name):.2f}",
             _queries(rows, name),
             shown(accuracies[name], percent=True),
-            shown(distances[name]),
+            shown(distances[name], digits=3),
         ]
         for name in NAMES
     ]

@@ -48,12 +48,19 @@ def _tables(rows: Sequence[Row]) -> list[Table]:
         accuracy = shown(accuracies[name], percent=True) if name in accuracies else "no classes"
         collapsed = sum(row["collapsed"] for row in rows if row["generator"] == name)
         cells.append(
-            [shown_name, "not stated", f"{first['epsilon']:.2f}", accuracy, shown(distances[name]), collapsed]
+            [
+                shown_name,
+                "not stated",
+                f"{first['epsilon']:.2f}",
+                accuracy,
+                shown(distances[name], digits=3),
+                collapsed,
+            ]
         )
     first = rows[0]
     title = (
         f"Images of GANs (delta {first['delta']:g}, {first['relation']} neighbors, Poisson samples); the "
-        f"distance between halves of the test images is {first['floor']:.2f}"
+        f"distance between halves of the test images is {first['floor']:.3f}"
     )
     heads = (
         "generator",
