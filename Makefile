@@ -46,7 +46,7 @@ test-slow: setup ## The tests that take minutes
 
 test-spark: setup $(SPARK) ## The tests on a local Spark (needs Java 17 or later)
 	@java -version >/dev/null 2>&1 || test -n "$$JAVA_HOME" || { echo "Spark needs Java 17 or later: install one, or set JAVA_HOME"; exit 1; }
-	$(BIN)/python -m pytest -m slow -rs tests/statistics/sources/test_tables_spark.py tests/statistics/test_poison_spark.py
+	$(BIN)/python -m pytest -m slow -rs tests/statistics/sources/test_tables_spark.py tests/statistics/test_poison_spark.py tests/queries/test_engines.py
 
 $(SPARK): $(STAMP)
 	@echo "Installing Spark (half a gigabyte)"

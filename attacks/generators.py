@@ -252,5 +252,5 @@ def _trained(how: DPGAN | Diffusion, rows: ImageRows, terms: FitSettings) -> Tra
     inner: Any = how if isinstance(how, DPGAN) else vars(diffusion)["_Fit"](how, terms, rows)
     if isinstance(how, DPGAN):
         return inner._train(rows, terms, inner._game(rows, torch.device("cpu")))
-    inner._begin(*inner._first_images())
+    inner._begin(*inner._first_images(), previews=inner._start_previews())
     return inner._train()
