@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -48,12 +49,13 @@ def test_public_names_are_those_with_recipes():
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_a_file_with_a_target_is_learned_from(kind, frame, tmp_path, told):
-    place = tmp_path / f"people.{kind}"
-    frame.to_csv(place, index=False) if kind == "csv" else frame.to_parquet(place)
+    place, shown = tmp_path / f"people.{kind}", tmp_path / f"shown.{kind}"
+    for each in (place, shown):
+        frame.to_csv(each, index=False) if kind == "csv" else frame.to_parquet(each)
     types = " --type age=number --type income=number" if kind == "csv" else ""
     found = told(
         f"train {place} --target paid --feature age --feature income --label no --label yes{types} "
-        f"--public-size 400 --bounds age=0:100 --bounds income=0:100000 --evaluation {place} --seed 0 --json "
+        f"--public-size 400 --bounds age=0:100 --bounds income=0:100000 --evaluation {shown} --seed 0 --json "
         "--learning-rate 1 --epsilon 30 --epochs 60 --expected-batch-size 100"
     )
     assert found["accuracy"] > 0.75 and found["privacy_unit"] == "example"
@@ -113,9 +115,10 @@ def test_a_folder_of_images_is_learned_from_and_a_damaged_one_is_black(tmp_path,
     )
     black = [image for image, _ in (data.rows[i] for i in range(len(data.rows))) if not image.any()]
     assert len(black) == 1 and black[0].shape == (3, 8, 8)
+    shutil.copytree(tmp_path / "img", tmp_path / "shown")
     found = told(
         f"train {tmp_path / 'img'} --label cat --label dog --image-size 8 --public-size 40 --evaluation "
-        f"{tmp_path / 'img'} {SHORT}"
+        f"{tmp_path / 'shown'} {SHORT}"
     )
     assert found["accuracy"] > 0.9
 

@@ -8,7 +8,7 @@ import pytest
 
 from sfumato import Budget, Ledger, cli
 from sfumato.cli.devices import device_named
-from sfumato.cli.places import begin_page, require_apart
+from sfumato.cli.places import begin_page, require_apart, require_public
 from sfumato.errors import InvalidParameterError
 
 
@@ -116,3 +116,35 @@ def test_each_command_refuses_before_the_charge_and_leaves_no_page(here, monkeyp
     assert stop.value.code == 2 and said in err, err
     assert account.releases() == [] and not Path("page.html").exists()
     assert Path("people.csv").read_text() == "city\nRome\n"
+
+
+@pytest.mark.parametrize(
+    ("private", "public"),
+    [
+        ("people.csv", "data/../people.csv"),
+        ("there.html", "hard.html"),
+        ("folder", "data/a"),
+        ("data", "data"),
+    ],
+)
+def test_private_data_are_refused_where_they_must_be_public(here, private, public):
+    with pytest.raises(InvalidParameterError, match="--evaluation must be public"):
+        require_public(private, {"--evaluation": public})
+    require_public(private, {"--evaluation": "other.csv", "--public": None})
+    require_public(None, {"--evaluation": public})
+
+
+COMMANDS = {
+    "synthesize": "synthesize people.csv --epsilon 1 --out made.csv",
+    "train": "train people.csv --target city --feature age --classes 2 --public-size 9 --epsilon 1",
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_refuses_its_own_data_as_evaluation(here, command, capsys, monkeypatch):
+    Path("people.csv").write_text("age,city\n30,Rome\n")
+    monkeypatch.setattr("sys.argv", ["sfumato", *COMMANDS[command].split(), "--evaluation", "people.csv"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code
+    assert "--evaluation must be public" in " ".join(capsys.readouterr().err.split())

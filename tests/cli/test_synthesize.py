@@ -2,6 +2,7 @@
 """The command `sfumato synthesize`: named sets, an .npz file, one charge, a page, and plain errors."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -166,10 +167,11 @@ def pictures(says):
             size = (12, 16 + number) if number % 2 else (8, 8)
             image.new("RGB", size, (shade, shade, number)).save(f"img/{name}/{number}.png")
     Path("img/cat/damaged.png").write_bytes(b"secret")
+    shutil.copytree("img", "shown")
 
 
 def test_a_folder_of_images_of_several_sizes_is_scaled_learned_and_evaluated(says, pictures):
-    code, out, err = says(f"{FOLDER} --evaluation img --report page.html --json")
+    code, out, err = says(f"{FOLDER} --evaluation shown --report page.html --json")
     assert code == 0, err
     assert json.loads(out)["evaluation"]["scores"][0]["accuracy"] > 0.9
     drawn = images()

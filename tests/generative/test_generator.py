@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -8,6 +10,8 @@ from sfumato.accounting.guarantee import Guarantee, Relation
 from sfumato.errors import InvalidParameterError
 from sfumato.generative.adversarial.networks import NetworkSampler
 from sfumato.generative.generator import ImageGenerator
+from sfumato.generative.images.diffusion import DiffusionSampler
+from sfumato.generative.images.mixtures import MixtureSampler
 
 PROMISE = Guarantee(epsilon=1.0, delta=1e-5, relation=Relation.ADD_REMOVE, privacy_unit="example")
 
@@ -15,8 +19,14 @@ PROMISE = Guarantee(epsilon=1.0, delta=1e-5, relation=Relation.ADD_REMOVE, priva
 def made(**changed):
     torch.manual_seed(0)
     sampler = NetworkSampler(architecture="dense", shape=[1, 4, 4], classes=3).eval()
-    facts = {"method": "test", "classes": 3, "guarantee": PROMISE, "description": "It learned."}
-    return ImageGenerator(sampler=sampler, **{**facts, **changed})
+    facts = {
+        "sampler": sampler,
+        "method": "test",
+        "classes": 3,
+        "guarantee": PROMISE,
+        "description": "It learned.",
+    }
+    return ImageGenerator(**{**facts, **changed})
 
 
 def test_draws_are_images_of_the_classes_that_were_asked_for():
@@ -50,6 +60,25 @@ def test_a_folder_keeps_everything(tmp_path):
     assert torch.equal(before.sample(9, seed=1)[0], after.sample(9, seed=1)[0])
     assert after.statement() == before.statement() and after.guarantee == PROMISE
     assert "All images are alike." in after.statement() and "For study only." in after.statement()
+
+
+SAMPLERS = (
+    NetworkSampler(architecture="dense", shape=[1, 4, 4], classes=3),
+    DiffusionSampler(shape=[1, 4, 4], classes=3, width=8, levels=3),
+    MixtureSampler(shape=[1, 4, 4], classes=3, clusters=2, axes=2),
+)
+
+
+def test_a_fresh_process_loads_every_kind_of_generator(tmp_path):
+    for sampler in SAMPLERS:
+        made(sampler=sampler.eval()).save(tmp_path / type(sampler).__name__)
+    names = [str(tmp_path / type(sampler).__name__) for sampler in SAMPLERS]
+    code = (
+        "import sys; from sfumato.generative import ImageGenerator; "
+        "print([ImageGenerator.load(folder).classes for folder in sys.argv[1:]])"
+    )
+    run = subprocess.run([sys.executable, "-c", code, *names], capture_output=True, text=True, check=False)
+    assert (run.stdout.strip(), run.stderr) == ("[3, 3, 3]", "")
 
 
 def test_a_folder_without_a_generator_is_told(tmp_path):

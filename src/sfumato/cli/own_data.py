@@ -30,6 +30,7 @@ from sfumato import _check
 from sfumato._extras import how_to_install
 from sfumato.cli.column_types import column_types
 from sfumato.cli.own_classes import own_classes
+from sfumato.cli.places import require_public
 from sfumato.cli.settings import TrainSettings
 from sfumato.errors import InvalidParameterError, QueryFailedError
 from sfumato.training.data.units import Deferred
@@ -89,6 +90,7 @@ def open_own(settings: TrainSettings) -> OwnData:
             "number of units and the classes are public, so they are never read from private rows."
         )
     _check.count(public_size=settings.public_size)
+    require_public(settings.data, {"--evaluation": settings.evaluation})
     if place.is_dir():
         return _images(settings, place)
     return _arrays(settings, place) if place.suffix == ".npz" else _table(settings)

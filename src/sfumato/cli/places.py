@@ -13,7 +13,7 @@ from sfumato import _files
 from sfumato.errors import InvalidParameterError
 from sfumato.ledger import Account, Ledger
 
-__all__ = ["account_at", "begin_page", "require_apart"]
+__all__ = ["account_at", "begin_page", "require_apart", "require_public"]
 
 
 def account_at(ledger: str | None, name: str | None, *, purpose: str | None = None) -> Account | None:
@@ -62,6 +62,21 @@ def require_apart(writes: Iterable[tuple[str, str | Path | None]], reads: Mappin
                 raise InvalidParameterError(
                     f"{option} would write to {str(place)!r}, which is {name} or in it. Give another one."
                 )
+
+
+def require_public(private: str | None, public: Mapping[str, str | None]) -> None:
+    """Raise if files that must be public are the private data, or in them.
+
+    Args:
+        private: The private file or folder.
+        public: Files and folders that are read as public, by the option that names them.
+    """
+    for option, place in public.items():
+        if private is not None and place is not None and _within(Path(place), Path(private)):
+            raise InvalidParameterError(
+                f"{option} must be public, because what is measured on it is not protected, but {place!r} is "
+                "the private data or in it. Give other data, or leave it out."
+            )
 
 
 def _same(one: Path, other: Path) -> bool:

@@ -20,7 +20,7 @@ from sfumato.cli.devices import device_named
 from sfumato.cli.interrupted_synthesis import IMAGES, require_unused, resumed
 from sfumato.cli.own_data import OwnData, open_own, read_images
 from sfumato.cli.paid_generator import after_payment, require_count
-from sfumato.cli.places import account_at, begin_page, require_apart
+from sfumato.cli.places import account_at, begin_page, require_apart, require_public
 from sfumato.cli.settings import TrainSettings, keep
 from sfumato.cli.show import show_facts, show_text, waiting
 from sfumato.cli.synthesis_settings import SynthesisSettings
@@ -230,10 +230,12 @@ def _require_places(settings: SynthesisSettings, *, resume: bool) -> None:
     folder = Path(str(settings.out))
     if not resume:
         require_unused(folder)
+    private = settings.data if settings.is_own else None
+    require_public(private, {"--evaluation": settings.evaluation, "--public": settings.public})
     require_apart(
         [("--out", folder), *(("--out", folder / name) for name in _WRITTEN), ("--report", settings.report)],
         {
-            "the private data": settings.data if settings.is_own else None,
+            "the private data": private,
             "the data of --evaluation": settings.evaluation,
             "the images of --public": settings.public,
             "the ledger": settings.ledger,

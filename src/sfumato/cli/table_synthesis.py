@@ -29,7 +29,7 @@ from sfumato import _check, _files
 from sfumato.accounting.default_delta import DELTA_OF_ANY_SIZE, default_delta, delta_note
 from sfumato.cli.column_types import column_types
 from sfumato.cli.paid_generator import AfterPaymentError, after_payment, require_count
-from sfumato.cli.places import account_at, begin_page, require_apart
+from sfumato.cli.places import account_at, begin_page, require_apart, require_public
 from sfumato.cli.show import show_facts, show_text, waiting
 from sfumato.cli.synthesis_settings import SynthesisSettings
 from sfumato.errors import InvalidParameterError
@@ -139,6 +139,7 @@ def _require_place(settings: SynthesisSettings) -> None:
     for each in (place, _generator_place(place)):
         if each.exists():
             raise InvalidParameterError(f"the file {str(each)!r} exists. Give another --out.")
+    require_public(settings.data, {"--evaluation": settings.evaluation})
     require_apart(
         [("--out", place), ("--out", _generator_place(place)), ("--report", settings.report)],
         {

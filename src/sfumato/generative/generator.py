@@ -7,13 +7,14 @@ Edge cases Classes are drawn uniformly unless `labels` are given: how often each
            method that bought noisy counts of the classes may draw by them.
 """
 
+import importlib
 import io
 import json
 import os
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Final, Protocol, cast
 
 import numpy.typing as npt
 import torch
@@ -28,7 +29,7 @@ from sfumato.report.cards import words
 from sfumato.report.cards.card import PrivacyCard
 from sfumato.training.record.fingerprints import fingerprint_of
 
-__all__ = ["GENERATOR", "ImageGenerator", "Sampler", "register_sampler"]
+__all__ = ["GENERATOR", "ImageGenerator", "Sampler"]
 
 GENERATOR = "generator.json"  # the file that a folder with a generator has
 _WEIGHTS = "generator.pt"
@@ -58,21 +59,11 @@ class Sampler(Protocol):
         ...
 
 
-Kind = TypeVar("Kind", bound=nn.Module)
-_samplers: dict[str, type[nn.Module]] = {}
-
-
-def register_sampler(kind: type[Kind]) -> type[Kind]:
-    """Let `ImageGenerator.load` make samplers of this class again.
-
-    Args:
-        kind: The class.
-
-    Returns:
-        The class.
-    """
-    _samplers[kind.__name__] = kind
-    return kind
+_HOMES: Final = {  # the samplers that `ImageGenerator.load` makes again, and where they are
+    "DiffusionSampler": "sfumato.generative.images.diffusion",
+    "MixtureSampler": "sfumato.generative.images.mixtures",
+    "NetworkSampler": "sfumato.generative.adversarial.networks",
+}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -257,7 +248,7 @@ class ImageGenerator:
         place = Path(folder)
         try:
             facts = json.loads((place / GENERATOR).read_text())
-            sampler = _samplers[facts["kind"]](**facts["settings"])
+            sampler = _kind(facts["kind"])(**facts["settings"])
             weights = torch.load(place / _WEIGHTS, weights_only=True)
             _require_unchanged(facts, weights)
             sampler.load_state_dict(weights)
@@ -280,6 +271,11 @@ class ImageGenerator:
             findings=tuple(facts["findings"]),
             **{name: facts[name] for name in names},
         )
+
+
+def _kind(name: str) -> type[nn.Module]:
+    """Return the class of a sampler, imported only now: a folder may be loaded before anything was fitted."""
+    return getattr(importlib.import_module(_HOMES[name]), name)
 
 
 def _require_unchanged(facts: dict[str, Any], weights: Any) -> None:

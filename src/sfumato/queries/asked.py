@@ -181,7 +181,8 @@ def quantile(
 
     Args:
         column: The column of numbers.
-        q: The quantile, between 0 and 1.
+        q: The quantile, between 0 and 1. For 1 every value above all rows is as good as any other, up to the
+            upper bound, and for 0 below all rows: take 0.99 or 0.01 to stay near them.
         bounds: Lower and upper bound, public. Values outside are clipped to them.
         interval: Whether to release an interval, too, which most of the share pays for.
         resolution: The number of cells over the bounds, up to 2^16. The number is drawn from anywhere in a

@@ -127,7 +127,12 @@ class RangeCounts:
 
         Returns:
             The share; 0 if the noisy number of rows is not positive.
+
+        Raises:
+            InvalidParameterError: If the value is not a number.
         """
+        if math.isnan(value):
+            raise InvalidParameterError("the value of a distribution function must be a number, not NaN.")
         sums = np.maximum.accumulate(np.r_[0.0, np.cumsum(self.counts)])
         return float(sums[self._place(value)] / sums[-1]) if sums[-1] > 0 else 0.0
 

@@ -238,7 +238,7 @@ class GroupedRows:
         for name, to in asked.numbers.items():
             if name not in binned:  # a histogram counts known values, and clips what is not a number to null
                 read[to] = or_null(read[to])
-        read |= {to: _comparable(self.owned, name) for name, to in asked.labels.items()}
+        read |= {to: or_null(_comparable(self.owned, name)) for name, to in asked.labels.items()}
         values = self._keys() or _every_row()
         only = None if self.groups is None else self._wanted
         return self.owned.kept(values, beside=read, only=only, within=self.within)

@@ -266,3 +266,80 @@ def test_times_in_milliseconds_are_not_read_from_parquet_files_in_which_one_coul
     assert list(opened.schema) == ["x", "fine", "clock", "y"]
     assert opened.count(epsilon=1e3).release().value == 4
     assert opened["y"].ordered((0, 9)).tolist() == [3.0, 3.0, 4.0, 4.0]
+
+
+@pytest.mark.parametrize("first", ["39, State-gov, 77516", "a,2.5e3", "nan,b"])
+def test_a_first_line_with_numbers_is_refused_and_not_quoted(tmp_path, first):
+    (tmp_path / "t.csv").write_text(f"{first}\n50, Private, 83311\n")
+    with pytest.raises(InvalidParameterError, match="as if the line were a row") as refused:
+        private_table(tmp_path / "t.csv")
+    assert not any(cell.strip() in str(refused.value) for cell in first.split(",") if len(cell) > 1)
+
+
+def test_numbers_may_name_columns_whose_types_are_declared(tmp_path):
+    (tmp_path / "t.csv").write_text("who,2024\na,5\n")
+    table = private_table(tmp_path / "t.csv", types={"2024": "number"})
+    assert table.schema == {"who": "string", "2024": "float64"}
+
+
+# --- NaN ----------------------------------------------------------------------------------------------------
+
+NAN, OUTSIDE = [float("nan")] * 50, [30.0]
+NOT_ABOVE = {
+    "at most": lambda row: row.v <= 20,
+    "not above": lambda row: ~(row.v > 20),
+    "between": lambda row: row.v.between(-5, 20),
+    "rounded": lambda row: row.v.round() <= 20,
+    "by cases": lambda row: ibis.cases((row.v > 20, 0), else_=1) == 1,
+    "in a struct": lambda row: row.s["x"] <= 20,
+    "in an array": lambda row: row.a[0] <= 20,
+}
+ABOVE = {
+    "above": lambda row: row.v > 20,
+    "at least": lambda row: row.v >= 20,
+    "in a struct": lambda row: row.s["x"] > 20,
+    "in an array": lambda row: row.a[0] > 20,
+}
+
+
+def with_nan(extra):
+    """Return numbers up to 9, among them NaN: as a column, in structs and in arrays."""
+    numbers = [float(i % 10) for i in range(10)] + NAN + extra
+    values = pa.array(numbers, pa.float64(), from_pandas=False)
+    structs = pa.StructArray.from_arrays([values], ["x"])
+    return pa.table(
+        {"v": values, "s": structs, "a": pa.array([[v] for v in numbers], pa.list_(pa.float64()))}
+    )
+
+
+def parquet_with_nan(folder, extra):
+    path = folder / f"{len(extra)}.parquet"
+    pq.write_table(with_nan(extra), path)
+    return private_table(path)
+
+
+def arrow_with_nan(folder, extra):
+    return private_table(with_nan(extra))
+
+
+def duckdb_with_nan(folder, extra):
+    connection = ibis.duckdb.connect(folder / f"{len(extra)}.duckdb")
+    connection.create_table("nan", with_nan(extra))
+    return private_table(connection.table("nan"))
+
+
+@pytest.mark.parametrize("opened", [parquet_with_nan, arrow_with_nan, duckdb_with_nan])
+@pytest.mark.parametrize("name", NOT_ABOVE)
+def test_whether_nan_is_below_a_limit_does_not_depend_on_other_rows(tmp_path, opened, name):
+    without, beside = (opened(tmp_path, extra).filter(NOT_ABOVE[name]) for extra in ([], OUTSIDE))
+    whole = (
+        60 if name == "by cases" else 10
+    )  # a case that is not met has the other value, for missing ones too
+    assert without.owned.counts(10**6) == beside.owned.counts(10**6) == [whole]
+
+
+@pytest.mark.parametrize("opened", [parquet_with_nan, arrow_with_nan, duckdb_with_nan])
+@pytest.mark.parametrize("name", ABOVE)
+def test_whether_nan_is_above_a_limit_does_not_depend_on_other_rows(tmp_path, opened, name):
+    without, beside = (opened(tmp_path, extra).filter(ABOVE[name]) for extra in ([], OUTSIDE))
+    assert without.owned.counts(10**6) == [0] and beside.owned.counts(10**6) == [1]

@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sfumato.errors import InvalidParameterError
-from sfumato.generative.generator import register_sampler
 
 __all__ = ["ARCHITECTURES", "Discriminator", "NetworkSampler", "check_architecture", "discriminator_for"]
 
@@ -100,7 +99,6 @@ def discriminator_for(
     return Discriminator(convolutions, size=size, classes=classes)
 
 
-@register_sampler
 class NetworkSampler(nn.Module):
     """A generator network: from random numbers and a class to an image.
 

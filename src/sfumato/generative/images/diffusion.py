@@ -30,7 +30,7 @@ from sfumato.accounting.gaussian import stddev_for
 from sfumato.accounting.guarantee import Relation
 from sfumato.accounting.upstream import dp_event as dp
 from sfumato.generative.fit_settings import FitKeywords, FitSettings
-from sfumato.generative.generator import ImageGenerator, register_sampler
+from sfumato.generative.generator import ImageGenerator
 from sfumato.generative.images.denoising_network import DenoisingNetwork
 from sfumato.generative.images.image_rows import ImageRows, public_images
 from sfumato.generative.images.mixtures import NoisyMixtures
@@ -299,7 +299,6 @@ class _Fit:
         )
 
 
-@register_sampler
 class DiffusionSampler(nn.Module):
     """Draws images from a network, from noise to an image.
 

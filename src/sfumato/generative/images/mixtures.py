@@ -30,7 +30,7 @@ from sfumato.accounting.gaussian import stddev_for
 from sfumato.accounting.upstream import dp_event as dp
 from sfumato.errors import InvalidParameterError
 from sfumato.generative.fit_settings import FitKeywords, FitSettings
-from sfumato.generative.generator import ImageGenerator, register_sampler
+from sfumato.generative.generator import ImageGenerator
 from sfumato.generative.images.image_rows import ImageRows
 from sfumato.mechanisms import tensors
 from sfumato.mechanisms.random import Generator, resolve
@@ -279,7 +279,6 @@ def _nearest(places: Tensor, centers: Tensor) -> Tensor:
     return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.int64, device=places.device)
 
 
-@register_sampler
 class MixtureSampler(nn.Module):
     """Draws images from fitted mixtures.
 

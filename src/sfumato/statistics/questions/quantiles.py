@@ -77,7 +77,8 @@ class Quantile(RankTerms):
         resolution: The number of grid cells over the bounds, public. None means 2^32 in memory and 2^16 in an
             engine.
         column: The name of the column, as releases show it.
-        q: The quantile, between 0 and 1.
+        q: The quantile, between 0 and 1. For 1 every value above all rows is as good as any other, up to the
+            upper bound, and for 0 below all rows: take 0.99 or 0.01 to stay near them.
         level: The confidence level of the interval, which most of epsilon pays for. None means no interval.
         population: Whether the interval also covers the sampling error, with rows as independent draws from a
             population.
@@ -257,7 +258,8 @@ def quantile(
     Args:
         values: Numbers in a list, array or series, or a column of a private table. Missing values are left
             out.
-        q: The quantile, between 0 and 1.
+        q: The quantile, between 0 and 1. For 1 every value above all rows is as good as any other, up to the
+            upper bound, and for 0 below all rows: take 0.99 or 0.01 to stay near them.
         bounds: Lower and upper bound, public. Values outside are clipped to them.
         epsilon: The privacy budget of this release.
         delta: The delta of the guarantee. 0 means pure differential privacy.

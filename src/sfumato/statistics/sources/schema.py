@@ -37,6 +37,7 @@ __all__ = [
     "plain_type_of",
     "read_types",
     "unfitting",
+    "without_nan",
 ]
 
 Types = Mapping[str, str] | str | os.PathLike[str]
@@ -112,6 +113,18 @@ def declared(table: Expression, types: Mapping[str, str], *, engine: str) -> Exp
         )
     kinds = {name: _parsed(name, kind) for name, kind in types.items()}
     return table.mutate(**{name: _read_as(table[name], kind, engine) for name, kind in kinds.items()})
+
+
+def without_nan(table: Expression) -> Expression:
+    """Return an Ibis table in which every NaN of a column of floats is missing."""
+    floats = [table[name] for name, kind in table.schema().items() if kind.is_floating()]
+    return table.mutate(*(_known(value).name(value.get_name()) for value in floats))
+
+
+def _known(value: Expression) -> Expression:
+    import ibis
+
+    return ibis.ifelse(value.isnan(), ibis.null(value.type()), value)
 
 
 def _parsed(name: str, given: str) -> Any:

@@ -4,12 +4,16 @@
 Guarantee  Opening a source reads its schema (names and types), which is public, and no row.
            A CSV file has no types, and guessing them from its rows would make the schema depend on the data.
            So the first line names the columns, and every column is text; `types` declares other types
-           (`schema`). A text that does not fit its declared type is missing.
+           (`schema`). Names are public: a first line with numbers is refused as a row, one of texts is not.
+           A text that does not fit its declared type is missing.
            A row of a CSV file is one line, and each line is read alone. It ends at CR, LF or both, also
            within quotes; otherwise a quote that is not closed would swallow the lines of others. A line that
            is not a row (too few or too many fields, text after a closing quote, not UTF-8, longer than 2 MiB)
            is left out, and no other line is. DuckDB and Spark read the same rows; other engines may not read
            CSV.
+           NaN is a missing value from the start, in every source. Parquet files state the least and the
+           largest value of a column without its NaN, and DuckDB answers conditions by them: whether the NaN
+           of one row is at most 20 would depend on the values of the others.
 Edge cases In DuckDB the first line of each file is the header. Spark cannot tell which line is first, so
            every line that equals the first line of one of the files is left out there. DuckDB reads times in
            milliseconds of Parquet files as microseconds, and fails if one does not fit; such columns are left
@@ -31,14 +35,14 @@ import importlib
 import os
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from sfumato._extras import how_to_install
 from sfumato.errors import InvalidParameterError, MissingDependencyError, SfumatoError
 from sfumato.statistics.sources.arrow_frames import readable
-from sfumato.statistics.sources.schema import declared
+from sfumato.statistics.sources.schema import declared, without_nan
 
 __all__ = ["is_lines", "opened"]
 
@@ -54,7 +58,10 @@ def opened(source: Any, *, engine: Any, table: str | None, types: Mapping[str, s
     try:
         found, backend = _opened(source, engine, table)
         try:
-            return declared(_trusted((found, backend))[0], types, engine=backend.name), backend
+            if is_lines(source):
+                _require_a_header(found.columns, types)
+            typed = declared(_trusted((found, backend))[0], types, engine=backend.name)
+            return without_nan(typed), backend
         except Exception:
             if table is not None:  # close the connection that was opened above
                 backend.disconnect()
@@ -76,6 +83,24 @@ def is_lines(source: Any) -> bool:
     (True, False)
     """
     return isinstance(source, str | os.PathLike) and os.fspath(source).removesuffix(".gz").endswith(_LINES)
+
+
+def _require_a_header(names: Sequence[str], types: Mapping[str, str]) -> None:
+    """Refuse a first line with numbers, which is a row: names are public. The message must not quote it."""
+    if any(_is_number(name) for name in names if name not in types):
+        raise InvalidParameterError(
+            "the first line of a CSV file names its columns, and these names are public, but a name in this "
+            "file is a number, as if the line were a row of data. Add a line with names in front. If it is "
+            "right, declare the type of each such column: types={...}."
+        )
+
+
+def _is_number(name: str) -> bool:
+    try:
+        float(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _require_ibis() -> None:
