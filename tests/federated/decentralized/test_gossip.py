@@ -81,13 +81,13 @@ def test_settings_that_do_not_fit_are_refused(changes):
         run_of(**changes)
 
 
-def accounts(budgets):
+def accounts(budgets, relation="replace-one"):
     ledger = Ledger.temporary()
     return [
         ledger.open(
             f"node {n}",
             privacy_unit="client",
-            relation="replace-one",
+            relation=relation,
             budget=Budget(epsilon=epsilon, delta=DELTA),
         )
         for n, epsilon in enumerate(budgets)
@@ -116,6 +116,24 @@ def test_every_node_is_charged_before_a_row_is_read():
     assert seen and all(counts == [1, 1, 1, 1] for counts in seen)
     assert run.accounts == ("node 0", "node 1", "node 2", "node 3")
     assert all(account.spent().epsilon > 0.9 * run.price.epsilon for account in paying)
+
+
+def test_a_run_that_protects_rows_is_not_charged_to_accounts_of_clients():
+    paying = accounts([5.0] * 4, "add-remove")
+    steps = NoisySteps(noise_multiplier=9.0, public_size=6, expected_batch_size=2, steps=1, learning_rate=0.1)
+    given = {"graph": GRAPH, "rounds": 2, "delta": DELTA, "accounts": paying, "purpose": "study"}
+    clients = LazyRows(lambda node: rows(), clients=4, like=rows())
+    for unit, said in (
+        (None, "protects one 'client', but this run"),
+        ("row", "privacy_unit='row' was given"),
+    ):
+        with pytest.raises(InvalidParameterError, match=said):
+            gossip(nn.Linear(3, 2), clients, protection=steps, privacy_unit=unit, **given)
+    assert [account.spent().epsilon for account in paying] == [0.0] * 4
+    run = gossip(nn.Linear(3, 2), clients, protection=steps, privacy_unit="client", **given)
+    assert run.guarantee.privacy_unit == "client"  # the caller says that each row is another client
+    with pytest.raises(InvalidParameterError, match="all rows of a node"):
+        gossip(nn.Linear(3, 2), clients, protection=LOUD, privacy_unit="client", **given)
 
 
 def test_if_one_node_cannot_pay_none_is_charged_and_no_row_is_read():

@@ -137,6 +137,18 @@ def test_columns_are_charged_once_and_labels_by_their_method():
     assert run.person.epsilon <= bank.spent().epsilon <= 8.0
 
 
+def test_an_account_of_another_unit_is_refused_unless_each_row_is_said_to_be_one():
+    account = Ledger.temporary().open(
+        "a", privacy_unit="hospital", relation="replace-one", budget=Budget(epsilon=8.0, delta=DELTA)
+    )
+    given = {"delta": DELTA, "purpose": "study"}
+    with pytest.raises(InvalidParameterError, match="protects one 'hospital', but this run protects one row"):
+        learn_top([party(account=account)], label_party(1), **given)
+    assert account.spent().epsilon == 0
+    run = learn_top([party(account=account)], label_party(1), privacy_unit="hospital", **given)
+    assert run.person.privacy_unit == "hospital" and account.spent().epsilon > 0
+
+
 def test_if_labels_cannot_be_paid_for_no_embedding_is_spent():
     bank, held = account("replace-one", 8.0), account("replace-label", 0.1)
     method = LabelDpSgd(

@@ -28,9 +28,10 @@ from sfumato.federated.decentralized.gossip_run import GossipRun, Observer
 from sfumato.federated.decentralized.graph import Graph
 from sfumato.federated.decentralized.processes import Federation, Report, node_generator, play
 from sfumato.federated.decentralized.protection import Protection, state_of
-from sfumato.federated.messages.charges import all_charged, first_record_note, require_purpose
+from sfumato.federated.messages.charges import all_charged, first_record_note, require_purpose, unit_of_rows
 from sfumato.ledger.account import Account
 from sfumato.mechanisms.random import study_note
+from sfumato.training.privacy.terms import ROW_UNITS
 
 __all__ = ["gossip"]
 
@@ -46,6 +47,7 @@ def gossip(
     evaluation: tuple[Tensor, Tensor] | None = None,
     accounts: Sequence[Account] | None = None,
     purpose: str | None = None,
+    privacy_unit: str | None = None,
     seed: int | None = None,
     simulate: bool = True,
     timeout: float = 60.0,
@@ -62,6 +64,8 @@ def gossip(
         evaluation: Features and labels that are NOT protected, for the accuracy of each round.
         accounts: One account for each node, which pays for its rows. Needs `purpose`.
         purpose: What the run is for, in one line.
+        privacy_unit: With `NoisySteps`, what accounts call the one whose row each is, if each row is another
+            one's, such as "patient". None: they are accounts of rows.
         seed: None for secure noise. A number makes the noise repeatable, and protects nobody.
         simulate: Whether all nodes run in this process. Otherwise each node is a process of its own, and
             nodes talk over TCP on the loopback address; the model and the loss must be picklable.
@@ -71,8 +75,8 @@ def gossip(
         The run: the model of each node, the guarantee of each node, its history and its statement.
 
     Raises:
-        InvalidParameterError: If a setting is out of range, or graph, clients and accounts do not have the
-            same number. Nothing is spent.
+        InvalidParameterError: If a setting is out of range, graph, clients and accounts do not have the
+            same number, or accounts protect more than rows and the run does not. Nothing is spent.
         BudgetExceededError: If an account cannot pay. Nothing is spent.
 
     >>> from sfumato.federated.clients.partitions import iid
@@ -90,6 +94,7 @@ def gossip(
     _check.positive(timeout=timeout)
     require_clients(clients)
     _same_number(graph, clients, accounts, purpose)
+    unit = _unit(protection, accounts or (), privacy_unit)
     cost = price(protection.event(rounds), delta=delta, relation=protection.relation)
     federation = Federation(
         model=model,
@@ -118,6 +123,7 @@ def gossip(
         rounds=rounds,
         graph=graph,
         price=cost,
+        privacy_unit=unit,
         history=observer.history(),
         study_note=note,
         accounts=None if accounts is None else tuple(account.name for account in accounts),
@@ -137,6 +143,17 @@ def _same_number(
         raise InvalidParameterError(
             f"there are {len(accounts)} accounts for {graph.nodes} nodes. Pass one account for each node."
         )
+
+
+def _unit(protection: Protection, accounts: Sequence[Account], given: str | None) -> str:
+    """Return who is protected. All rows of a node are more than any unit that is within it."""
+    if protection.privacy_unit in ROW_UNITS:
+        return unit_of_rows(accounts, given, known=protection.privacy_unit)
+    if given is not None:
+        raise InvalidParameterError(
+            "privacy_unit says whose each row is, but here all rows of a node are protected. Leave it out."
+        )
+    return protection.privacy_unit
 
 
 def _read(clients: ClientRows, number: int) -> Sequence[Any] | None:

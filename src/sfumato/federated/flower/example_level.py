@@ -127,6 +127,7 @@ class ExampleLevel:
             purpose=described.charge.purpose or "rounds of DP-SGD",
             account_of=account_of,
             generator=generator,
+            rows_of=None if self._privacy.owners is not None else self._privacy.privacy_unit or "example",
         )
         self._planned, self._recorded = rounds, account_of is not None
 

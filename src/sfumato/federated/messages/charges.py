@@ -13,8 +13,9 @@ from sfumato.errors import InvalidParameterError
 from sfumato.ledger.account import Account
 from sfumato.ledger.recorded import record_note
 from sfumato.ledger.reservation import Reservation
+from sfumato.training.privacy.terms import ROW_UNITS
 
-__all__ = ["PartyCharge", "all_charged", "first_record_note", "require_purpose"]
+__all__ = ["PartyCharge", "all_charged", "first_record_note", "require_purpose", "unit_of_rows"]
 
 PartyCharge = tuple[Account | None, DpEvent, Relation]
 
@@ -23,6 +24,34 @@ def require_purpose(accounts: Sequence[Account | None], purpose: str | None) -> 
     """Raise unless there is a purpose where an account pays, and none where no account does."""
     if any(account is not None for account in accounts) != (purpose is not None):
         raise InvalidParameterError("accounts and a purpose belong together: pass both, or neither.")
+
+
+def unit_of_rows(accounts: Sequence[Account | None], given: str | None, *, known: str) -> str:
+    """Return whose each row is. A run that protects rows must not be charged as one that protects more.
+
+    Args:
+        accounts: The account of each participant, or None.
+        given: What the caller calls the one whose row each is, if each row is another one's.
+        known: What it is called otherwise.
+
+    Returns:
+        The privacy unit.
+
+    Raises:
+        InvalidParameterError: If an account protects another unit.
+    """
+    fitting = (*ROW_UNITS, known) if given is None else (given,)
+    for account in accounts:
+        if account is not None and account.privacy_unit not in fitting:
+            unit = account.privacy_unit
+            raise InvalidParameterError(
+                f"account {account.name!r} protects one {unit!r}, but this run protects one row. If each row "
+                f"is another {unit}, pass privacy_unit={unit!r}; otherwise use an account of rows."
+                if given is None
+                else f"privacy_unit={given!r} was given, but account {account.name!r} protects one {unit!r}. "
+                "Use accounts of one unit."
+            )
+    return known if given is None else given
 
 
 def first_record_note(accounts: Sequence[Account | None]) -> str | None:

@@ -21,6 +21,7 @@ from flwr.app import ConfigRecord, Context, Error, Message
 from sfumato import _check
 from sfumato.accounting import events
 from sfumato.errors import BudgetExceededError, ClaimedElsewhereError, InvalidParameterError
+from sfumato.federated.messages.charges import unit_of_rows
 from sfumato.ledger.account import Account
 from sfumato.ledger.charge import Mechanism, Randomness
 from sfumato.ledger.reservation import Reservation
@@ -43,6 +44,7 @@ class PlannedRounds:
         purpose: What they are for. Rounds are counted for each purpose.
         account_of: Returns the account of the client, from Flower's context. None records nothing.
         generator: Where the noise comes from.
+        rows_of: Whose each row is, if the mechanism protects rows: its account must protect no more.
 
     Raises:
         InvalidParameterError: If a setting is out of range.
@@ -56,11 +58,12 @@ class PlannedRounds:
         purpose: str,
         account_of: AccountOf | None,
         generator: Randomness | None,
+        rows_of: str | None = None,
     ) -> None:
         _check.count(rounds=rounds)
         _check.text(purpose=purpose)
         self._mechanism, self._rounds, self._purpose = mechanism, rounds, purpose
-        self._account_of, self._generator = account_of, generator
+        self._account_of, self._generator, self._rows_of = account_of, generator, rows_of
 
     def take(self, context: Context) -> bool:
         """Count one more round; return whether it may be answered.
@@ -72,7 +75,8 @@ class PlannedRounds:
             False if all rounds were answered, or the account cannot pay for them.
 
         Raises:
-            InvalidParameterError: If the purpose was charged for another plan.
+            InvalidParameterError: If the purpose was charged for another plan, or the account protects more
+                than the mechanism does.
         """
         if self._account_of is None:
             return self._take_from(context)
@@ -90,6 +94,8 @@ class PlannedRounds:
         return True
 
     def _take_paid(self, account: Account) -> bool:
+        if self._rows_of is not None:
+            unit_of_rows([account], None, known=self._rows_of)
         found = self._charged(account)
         if found is None:
             paid = account.reserve(self._mechanism, purpose=self._purpose, generator=self._generator)

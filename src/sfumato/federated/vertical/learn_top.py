@@ -22,7 +22,7 @@ from sfumato.accounting import events
 from sfumato.accounting.guarantee import Guarantee, Relation
 from sfumato.accounting.price import price
 from sfumato.errors import InvalidParameterError
-from sfumato.federated.messages.charges import all_charged, first_record_note, require_purpose
+from sfumato.federated.messages.charges import all_charged, first_record_note, require_purpose, unit_of_rows
 from sfumato.federated.vertical.parties import FeatureParty, LabelParty, check_alignment
 from sfumato.federated.vertical.vertical_run import VerticalRun
 from sfumato.labels.learner import Learner
@@ -49,6 +49,7 @@ def learn_top(
     learner: Learner | None = None,
     evaluation: VerticalRows | None = None,
     purpose: str | None = None,
+    privacy_unit: str | None = None,
     generator: Generator | None = None,
 ) -> VerticalRun:
     """Send noisy embeddings once, and train the top network on them, in place.
@@ -64,13 +65,16 @@ def learn_top(
             embeddings as well, because predictions of other people will need it. Without `method` the
             accuracy depends on labels as they are, and must stay with the label party too.
         purpose: What the run is for, in one line, if parties have accounts.
+        privacy_unit: What the accounts of parties call the one whose row each is, such as "patient". None:
+            they are accounts of persons or of rows.
         generator: The source of all noise. Default: secure. A seeded one protects nobody.
 
     Returns:
         The run: guarantees, accuracy and statement.
 
     Raises:
-        InvalidParameterError: If parties do not fit together or a setting is out of range. Nothing is spent.
+        InvalidParameterError: If an account protects another unit, parties do not fit together or
+            a setting is out of range. Nothing is spent.
         BudgetExceededError: If an account cannot pay. Nothing is spent.
 
     >>> from sfumato.federated.messages.clipped_noise import ClippedNoise
@@ -88,6 +92,7 @@ def learn_top(
     _check.delta(delta=delta)
     people = check_alignment(parties, labels)
     accounts = [party.account for party in parties]
+    unit = unit_of_rows(accounts, privacy_unit, known="person")
     require_purpose([*accounts, labels.account if method is not None else None], purpose)
     rehearse_networks(parties, labels)
     paid = {party.name: party.embeddings.event() for party in parties}
@@ -100,10 +105,10 @@ def learn_top(
     claimed = _learn(labels, embeddings, method, learner, purpose, generator)
     return VerticalRun(
         parties={
-            name: price(e, delta=delta, relation=Relation.REPLACE_ONE).guarantee("person")
+            name: price(e, delta=delta, relation=Relation.REPLACE_ONE).guarantee(unit)
             for name, e in paid.items()
         },
-        person=price(together, delta=delta, relation=Relation.REPLACE_ONE).guarantee("person"),
+        person=price(together, delta=delta, relation=Relation.REPLACE_ONE).guarantee(unit),
         labels=claimed,
         top_may_leave=method is not None,
         told=_told(parties),

@@ -32,7 +32,7 @@ from sfumato.accounting.events import DpEvent
 from sfumato.accounting.guarantee import Guarantee, Relation
 from sfumato.accounting.price import price
 from sfumato.errors import InvalidParameterError
-from sfumato.federated.messages.charges import all_charged, first_record_note, require_purpose
+from sfumato.federated.messages.charges import all_charged, first_record_note, require_purpose, unit_of_rows
 from sfumato.federated.messages.clipped_noise import ClippedNoise
 from sfumato.federated.vertical.learn_top import VerticalRows, accuracy_of, rehearse_networks
 from sfumato.federated.vertical.parties import FeatureParty, LabelParty, check_alignment
@@ -83,6 +83,7 @@ def train_split(
     steps: SplitSteps = _STEPS,
     evaluation: VerticalRows | None = None,
     purpose: str | None = None,
+    privacy_unit: str | None = None,
     generator: Generator | None = None,
 ) -> VerticalRun:
     """Train the networks of all parties together, in place, with noise on all that is exchanged.
@@ -95,18 +96,22 @@ def train_split(
         evaluation: Columns of each party and labels that are NOT protected. Noise is added to their
             embeddings as well.
         purpose: What the run is for, in one line, if parties have accounts.
+        privacy_unit: What the accounts of parties call the one whose row each is, such as "patient". None:
+            they are accounts of persons or of rows.
         generator: The source of all noise. Default: secure. A seeded one protects nobody.
 
     Returns:
         The run: guarantees, accuracy after each epoch and statement.
 
     Raises:
-        InvalidParameterError: If parties do not fit together or a setting is missing. Nothing is spent.
+        InvalidParameterError: If an account protects another unit, parties do not fit together or
+            a setting is missing. Nothing is spent.
         BudgetExceededError: If an account cannot pay. Nothing is spent.
     """
     _check.delta(delta=delta)
     people = check_alignment(parties, labels)
     accounts = [*(party.account for party in parties), labels.account]
+    unit = unit_of_rows(accounts, privacy_unit, known="person")
     require_purpose(accounts, purpose)
     source, note = resolve(generator), study_note(generator)
     split = _Split(parties, labels, steps, source)
@@ -116,7 +121,7 @@ def train_split(
     for_labels = _twice(labels.gradients, labels.updates, steps.epochs)
     charges = [(party.account, paid[party.name], Relation.REPLACE_ONE) for party in parties]
     charges.append((labels.account, for_labels, Relation.REPLACE_LABEL))
-    claims = {name: _claim(event, delta) for name, event in paid.items()}
+    claims = {name: _claim(event, delta, unit) for name, event in paid.items()}
     accuracies: list[float] = []
     with all_charged(charges, purpose=purpose, seeded=note is not None):
         for epoch in range(steps.epochs):
@@ -127,7 +132,7 @@ def train_split(
                 accuracies.append(accuracy_of(parties, labels, evaluation, source, step=epoch))
     return VerticalRun(
         parties=claims,
-        person=_claim(events.compose(*paid.values()), delta),
+        person=_claim(events.compose(*paid.values()), delta, unit),
         labels=price(for_labels, delta=delta, relation=Relation.REPLACE_LABEL).guarantee("label"),
         top_may_leave=True,
         told=_told(parties, labels, steps),
@@ -141,8 +146,8 @@ def _twice(sent: ClippedNoise | None, updates: ClippedNoise | None, epochs: int)
     return events.compose(_required(sent).event(epochs), _required(updates).event(epochs))
 
 
-def _claim(event: DpEvent, delta: float) -> Guarantee:
-    return price(event, delta=delta, relation=Relation.REPLACE_ONE).guarantee("person")
+def _claim(event: DpEvent, delta: float, unit: str) -> Guarantee:
+    return price(event, delta=delta, relation=Relation.REPLACE_ONE).guarantee(unit)
 
 
 def _required(noise: ClippedNoise | None) -> ClippedNoise:
