@@ -9,7 +9,7 @@ STAMP := $(VENV)/.sfumato-setup
 SPARK := $(VENV)/.sfumato-spark
 TORCH := torch==2.13.0
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
-BENCHMARKS := $(wildcard benchmarks/*.py)
+FILES :=
 PEERS := .venv-peers
 AIM := .venv-aim
 
@@ -63,11 +63,11 @@ check: setup ## What CI runs: format, lint, import contract, types, tests
 types: setup
 	$(BIN)/pyright
 
-bench-quick: setup ## Every benchmark on small sizes
-	@for file in $(BENCHMARKS); do echo "== $$file"; $(BIN)/python $$file --quick || exit 1; done
+bench-quick: setup ## Every benchmark on small sizes, then one table (FILES="noise ledger" for some)
+	$(BIN)/python benchmarks/all.py --quick $(FILES)
 
-bench: setup ## Every benchmark in full
-	@for file in $(BENCHMARKS); do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+bench: setup ## The same in full: hours
+	$(BIN)/python benchmarks/all.py $(FILES)
 
 bench-peers: ## Build .venv-peers and .venv-aim: diffprivlib, OpenDP and mbi, for the benchmarks
 	@test -x $(PEERS)/bin/pip || $(PYTHON) -m venv $(PEERS)

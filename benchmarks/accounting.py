@@ -1,25 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """How fast and how tight is our accounting? One run against dp_accounting's PLD and prv_accountant.
 
-    python benchmarks/accounting.py [--quick] [--json]
+    python benchmarks/accounting.py            every run and both peers: a quarter of an hour
+    python benchmarks/accounting.py --quick    four runs against PLD, two calibrations, short schedules
+    python benchmarks/accounting.py --json     rows for a program: what, value, bar, met
 
-Bars: every row priced in under a second; the golden four with a certified gap of at most 0.01; noise of at
-most 246 for (0.01, 1e-5) at sampling rate 0.1 and 100 steps; calibration at least 5 times faster than
-dp_accounting's `calibrate_dp_mechanism` with PLD; a hundred different noises in 20 s, a schedule of fifty in
-5 s, one RDP order of a new event in 5 ms; `import sfumato` in under a second. Seconds are CPU seconds of this
-process, ours the best of three and the peers' of one run, each peer in a process of its own that is ended
-after a minute or at 6 GiB.
+Prices    Our upper and lower epsilon of a run (rate, noise, steps, relation). Bars: at most the time of PLD,
+          ours with the certified lower bound; a certified gap of at most 0.01 in the golden four.
+Grid      Of PLD: 1e-4, but 1e-5 for a million steps, where 1e-4 answers 2.4286 in place of 2.4209.
+Noise     Calibrations, against `calibrate_dp_mechanism` with PLD. Bars: at least 5 times faster; noise of at
+          most 246 for (0.01, 1e-5) at sampling rate 0.1 and 100 steps.
+Many      A hundred different noises, and a schedule of fifty, against PLD. Bar: at least 5 times faster.
+Order     One RDP order of a new event, over dp_accounting's time for it. Bar: 5. There, ours is slower.
+Clock     CPU seconds of one process, the best of three, ours and the peers'; who takes long is asked
+          once, and so are we for many noises, which are remembered. Each peer has a process of its own, ended
+          after a minute of CPU time or at 6 GiB: then its time counts as that minute, or is not known.
 """
 
-import argparse
-import json
 import multiprocessing
 import resource
-import subprocess
-import sys
+import signal
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -27,15 +30,15 @@ import dp_accounting
 import numpy as np
 from dp_accounting import dp_event as dp
 from dp_accounting.pld import PLDAccountant
-from rich.console import Console
-from rich.table import Table
+from dp_accounting.rdp import RdpAccountant
+from models.results import Row, command_line, report
 
 from sfumato.accounting import Relation, calibrate, events, price, rdp
 
-GRID = 1e-4  # of dp_accounting's PLD
-NOT_ASKED = "-"
-PATIENCE, MEMORY = 60.0, 6 * 2**30  # of a peer: seconds and bytes
-MOST_SECONDS, MOST_GAP, MOST_NOISE, LEAST_SPEEDUP = 1.0, 0.01, 246.0, 5.0
+GRID, FINE_GRID = 1e-4, 1e-5  # of dp_accounting's PLD
+PATIENCE, MEMORY = 60, 6 * 2**30  # of a peer: CPU seconds and bytes
+SLOW = 2.0  # seconds after which a peer is not asked again
+MOST_TIME, MOST_GAP, MOST_NOISE, LEAST_SPEEDUP, MOST_ORDER_TIME = 1.0, 0.01, 246.0, 5.0, 5.0
 ADD_REMOVE, REPLACE_ONE = Relation.ADD_REMOVE, Relation.REPLACE_ONE
 
 
@@ -49,6 +52,7 @@ class Run:
     delta: float = 1e-5
     relation: Relation = ADD_REMOVE
     golden: bool = False
+    grid: float = GRID
 
     def event(self, noise: float) -> dp.DpEvent:
         """Return the event with a given noise."""
@@ -68,7 +72,7 @@ GOLDEN = [
     Run(256 / 60000, 1.1, 14063, 1e-5, golden=True),
     Run(4096 / 50000, 3.0, 2500, 1e-5, golden=True),
     Run(1e-3, 0.8, 10_000, 1e-6, golden=True),
-    Run(1e-3, 2.0, 1_000_000, 1e-6, golden=True),
+    Run(1e-3, 2.0, 1_000_000, 1e-6, golden=True, grid=FINE_GRID),
 ]
 SAMPLED = [Run(0.01, noise, steps) for noise in (0.6, 1.0, 4.0) for steps in (1000, 10_000, 100_000)]
 HONEST = [
@@ -90,19 +94,7 @@ BUDGETS = [
 ]
 
 
-@dataclass(frozen=True)
-class Row:
-    """One measurement against its bar; `at_most` says which side of the bar is good."""
-
-    what: str
-    value: float
-    bar: float
-    at_most: bool = field(default=True)
-
-    @property
-    def met(self) -> bool:
-        """Whether the bar is reached."""
-        return self.value <= self.bar if self.at_most else self.value >= self.bar
+Answer = tuple[Any, float]  # a value and CPU seconds
 
 
 # --- the peers, each call in a process of its own --------------------------------------------------------
@@ -110,7 +102,7 @@ class Row:
 
 def peer_pld(run: Run) -> float:
     """Price with dp_accounting's PLD."""
-    accountant = PLDAccountant(run.relation.to_dp_accounting(), value_discretization_interval=GRID)
+    accountant = PLDAccountant(run.relation.to_dp_accounting(), value_discretization_interval=run.grid)
     accountant.compose(run.unchecked(run.noise))
     return float(accountant.get_epsilon(run.delta))
 
@@ -141,166 +133,160 @@ def peer_calibration(budget: tuple[float, Run]) -> float:
     )
 
 
+def peer_composition(event: dp.DpEvent) -> float:
+    """Price any composition with dp_accounting's PLD."""
+    accountant = PLDAccountant(ADD_REMOVE.to_dp_accounting(), value_discretization_interval=GRID)
+    accountant.compose(event)
+    return float(accountant.get_epsilon(1e-5))
+
+
 def _answer(peer: Callable[[Any], float], question: Any, answers: Connection) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    start = time.process_time()
+    resource.setrlimit(resource.RLIMIT_CPU, (PATIENCE, PATIENCE + 1))
     try:
-        answers.send((peer(question), time.process_time() - start))
+        answers.send(best(lambda: peer(question)))
     except MemoryError:
         answers.send(f"> {MEMORY / 2**30:g} GiB")
 
 
-def ask(peer: Callable[[Any], float], question: Any) -> tuple[float, float] | str:
+def ask(peer: Callable[[Any], float], question: Any) -> Answer | str:
     """Return a peer's value and CPU seconds, or in words which limit it went over."""
     receiver, sender = multiprocessing.Pipe(duplex=False)
     child = multiprocessing.get_context("fork").Process(target=_answer, args=(peer, question, sender))
     child.start()
     sender.close()
     try:
-        # A peer that fails otherwise closes the pipe, and EOFError ends the benchmark: nothing was shown.
-        return receiver.recv() if receiver.poll(PATIENCE) else f"> {PATIENCE:g} s"
+        return receiver.recv()
+    except EOFError:
+        child.join()
+        if child.exitcode == -signal.SIGXCPU:
+            return f"> {PATIENCE} s"
+        raise  # it failed otherwise: nothing was shown
     finally:
         child.kill()
         child.join()
 
 
-def best(ours: Callable[[], Any], repetitions: int = 3) -> tuple[Any, float]:
-    """Return our value and the least CPU seconds of several runs; other work only slows one down."""
-    seconds = []
+def best(call: Callable[[], Any], repetitions: int = 3) -> Answer:
+    """Return a value and the least CPU seconds of several calls; other work only slows one down."""
+    value, least, spent = None, float("inf"), 0.0
     for _ in range(repetitions):
         start = time.process_time()
-        value = ours()
-        seconds.append(time.process_time() - start)
-    return value, min(seconds)
+        value = call()
+        taken = time.process_time() - start
+        least, spent = min(least, taken), spent + taken
+        if spent > SLOW:
+            break
+    return value, least
 
 
-# --- the two tables --------------------------------------------------------------------------------------
+# --- prices and noise ------------------------------------------------------------------------------------
 
 
-def measure_prices(runs: list[Run], peers: bool, table: Table) -> list[Row]:
+def prices(runs: list[Run], *, prv: bool) -> Iterator[Row]:
     """Price every run, ours and the peers'."""
-    rows = []
     for run in runs:
+        subject = f"epsilon of {run}"
         found, seconds = best(
             lambda run=run: price(run.event(run.noise), delta=run.delta, relation=run.relation)
         )
-        pld = ask(peer_pld, run) if peers or run.golden else NOT_ASKED
-        # prv_accountant knows the sampled Gaussian under add-remove only.
-        prv = ask(peer_prv, run) if peers and run.relation is ADD_REMOVE and run.rate < 1 else NOT_ASKED
-        table.add_row(
-            str(run),
-            f"{run.delta:g}",
-            f"{found.lower:.6g}",
-            f"{found.upper:.6g}",
-            f"{seconds:.3f}",
-            *_shown(pld, seconds),
-            *_shown(prv, seconds),
-        )
-        rows.append(Row(f"seconds: {run}", seconds, MOST_SECONDS))
+        note = f"lower {found.lower:.6g}, {seconds:.3f} s"
+        yield Row(subject=subject, name="upper", value=found.upper, note=note)
         if run.golden:
-            rows.append(Row(f"certified gap: {run}", found.upper - found.lower, MOST_GAP))
-    return rows
+            yield Row(subject=subject, name="certified gap", value=found.upper - found.lower, bar=MOST_GAP)
+        yield _over(subject, "PLD", seconds, ask(peer_pld, run), bar=MOST_TIME)
+        if prv and run.relation is ADD_REMOVE and run.rate < 1:  # it knows nothing else
+            yield _over(subject, "prv_accountant", seconds, ask(peer_prv, run))
 
 
-def measure_calibrations(budgets: list[tuple[float, Run]], table: Table) -> list[Row]:
+def _over(subject: str, peer: str, seconds: float, answer: Answer | str, bar: float | None = None) -> Row:
+    """Return our time over a peer's; a peer that is stopped took at least the time it was given."""
+    name = f"our time over {peer}'s"
+    if isinstance(answer, str):
+        stopped = answer.endswith(" s")
+        value, bar = (seconds / PATIENCE, bar) if stopped else (None, None)
+        return Row(subject=subject, name=name, value=value, bar=bar, note=f"{peer} {answer}")
+    note = f"{peer} {answer[0]:.6g}, {answer[1]:.3f} s"
+    return Row(subject=subject, name=name, value=seconds / answer[1], bar=bar, note=note)
+
+
+def calibrations(budgets: list[tuple[float, Run]]) -> Iterator[Row]:
     """Find the noise for every budget, ours and dp_accounting's."""
-    rows = []
     for epsilon, run in budgets:
+        subject = f"noise for epsilon {epsilon:g}: {run.rate:.4g}, {run.steps} steps"
         noise, seconds = best(
             lambda epsilon=epsilon, run=run: calibrate(run.event, epsilon=epsilon, delta=run.delta)
         )
-        peer = ask(peer_calibration, (epsilon, run))
-        what = f"epsilon {epsilon:g}: {run.rate:.4g}, {run.steps} steps"
-        table.add_row(what, f"{noise:.6g}", f"{seconds:.3f}", *_shown(peer, seconds))
-        ratio = 0.0 if isinstance(peer, str) else peer[1] / seconds  # unmeasured is not met
-        rows.append(Row(f"times faster, {what}", ratio, LEAST_SPEEDUP, at_most=False))
-        if epsilon == 0.01:
-            rows.append(Row(f"noise, {what}", noise, MOST_NOISE))
-    return rows
+        bar = MOST_NOISE if epsilon == 0.01 else None
+        yield Row(subject=subject, name="noise multiplier", value=noise, bar=bar, note=f"{seconds:.3f} s")
+        yield _times_faster(subject, seconds, ask(peer_calibration, (epsilon, run)))
 
 
-# --- what a user would notice if it became slow ----------------------------------------------------------
+def _times_faster(subject: str, seconds: float, answer: Answer | str) -> Row:
+    taken = PATIENCE if isinstance(answer, str) else answer[1]
+    note = f"PLD {answer}" if isinstance(answer, str) else f"PLD {answer[0]:.6g}, {taken:.3f} s"
+    return Row(
+        subject=subject,
+        name="times faster than PLD",
+        value=taken / seconds,
+        bar=LEAST_SPEEDUP,
+        at_least=True,
+        note=f"{note}; ours {seconds:.3f} s",
+    )
 
 
-def many_noises() -> None:
-    """Price steps of a hundred different noises."""
-    each = [dp.PoissonSampledDpEvent(0.01, dp.GaussianDpEvent(s)) for s in np.linspace(0.8, 1.6, 100)]
-    price(dp.ComposedDpEvent(each), delta=1e-5, relation=ADD_REMOVE)
+# --- many events, and one --------------------------------------------------------------------------------
 
 
-def schedule() -> None:
-    """Price a schedule of fifty noises, 40 steps each."""
-    noises = [(float(s), 40) for s in np.geomspace(2.0, 0.8, 50)]
-    price(events.dp_sgd_schedule(noises, sampling_rate=0.01), delta=1e-5, relation=ADD_REMOVE)
+def compositions(*, quick: bool) -> Iterator[Row]:
+    """Price steps of many different noises, and a schedule of 40 steps for each."""
+    noises = np.linspace(0.8, 1.6, 20 if quick else 100).tolist()
+    each = dp.ComposedDpEvent([dp.PoissonSampledDpEvent(0.01, dp.GaussianDpEvent(s)) for s in noises])
+    yield _composition(f"{len(noises)} different noises", each)
+    falling = [(float(s), 40) for s in np.geomspace(2.0, 0.8, 10 if quick else 50)]
+    schedule = events.dp_sgd_schedule(falling, sampling_rate=0.01)
+    yield _composition(f"a schedule of {len(falling)} noises", schedule)
 
 
-def one_order() -> None:
-    """Compute one RDP order of a new event, a hundred times."""
+def _composition(subject: str, event: dp.DpEvent) -> Row:
+    _, seconds = best(lambda: price(event, delta=1e-5, relation=ADD_REMOVE), 1)
+    return _times_faster(subject, seconds, ask(peer_composition, event))
+
+
+def one_order() -> Row:
+    """Compute one RDP order of a hundred new events, ours and dp_accounting's in turns."""
+    ours, theirs = list[float](), list[float]()
     for place in range(100):
         event = events.dp_sgd(noise_multiplier=1.1 + place / 100, sampling_rate=0.01, steps=1)
-        rdp.curve(event, ADD_REMOVE, np.array([16.0]))
+        ours.append(best(lambda event=event: rdp.curve(event, ADD_REMOVE, np.array([16.0])), 1)[1])
+        theirs.append(best(lambda event=event: _peer_order(event), 1)[1])
+    value = sum(ours) / sum(theirs)
+    note = f"ours {10 * sum(ours):.3f} ms, dp_accounting {10 * sum(theirs):.3f} ms"
+    return Row(
+        subject="one RDP order of a new event",
+        name="our time over dp_accounting's",
+        value=value,
+        bar=MOST_ORDER_TIME,
+        note=note,
+    )
 
 
-def import_seconds() -> float:
-    """Return how long `import sfumato` takes in a new process, the best of three."""
-    code = "import time; start = time.perf_counter(); import sfumato; print(time.perf_counter() - start)"
-    runs = (subprocess.run([sys.executable, "-c", code], check=True, capture_output=True) for _ in range(3))
-    return min(float(run.stdout) for run in runs)
+def _peer_order(event: dp.DpEvent) -> None:
+    RdpAccountant([16.0], ADD_REMOVE.to_dp_accounting()).compose(event)
 
 
-def measure_others(table: Table) -> list[Row]:
-    """Time what no peer is asked for."""
-    rows = [
-        Row("seconds: 100 different noises", best(many_noises, 1)[1], 20.0),
-        Row("seconds: a schedule of 50 noises", best(schedule)[1], 5.0),
-        Row("seconds: one RDP order of a new event", best(one_order, 1)[1] / 100, 0.005),
-        Row("seconds: import sfumato", import_seconds(), MOST_SECONDS),
-    ]
-    for row in rows:
-        table.add_row(row.what.removeprefix("seconds: "), f"{row.value:.4f}", f"{row.bar:g}")
-    return rows
-
-
-def _shown(peer: tuple[float, float] | str, seconds: float) -> tuple[str, str, str]:
-    if isinstance(peer, str):
-        return peer, "", ""
-    return f"{peer[0]:.6g}", f"{peer[1]:.2f}", f"{peer[1] / seconds:.1f}"
-
-
-def tables() -> tuple[Table, Table, Table]:
-    """Return the empty tables."""
-    prices = Table(title="Epsilon: rate, noise, steps, relation (-: not asked)")
-    for name in ("run", "delta", "lower", "upper", "s", "PLD", "s", "ratio", "PRV", "s", "ratio"):
-        prices.add_column(name, justify="left" if name == "run" else "right")
-    noises = Table(title="Calibration of the noise multiplier, delta 1e-5 (PLD: calibrate_dp_mechanism)")
-    for name in ("budget", "noise", "s", "PLD", "s", "ratio"):
-        noises.add_column(name, justify="left" if name == "budget" else "right")
-    others = Table(title="Ours alone")
-    for name in ("what", "s", "bar"):
-        others.add_column(name, justify="left" if name == "what" else "right")
-    return prices, noises, others
+def measured(*, quick: bool) -> Iterator[Row]:
+    """Yield every row."""
+    yield from prices(GOLDEN if quick else GOLDEN + SAMPLED + HONEST + PLAIN, prv=not quick)
+    yield from calibrations(BUDGETS[:2] if quick else BUDGETS)
+    yield from compositions(quick=quick)
+    yield one_order()
 
 
 def main() -> int:
     """Measure, print, and fail where a bar is not met."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="under a minute")
-    parser.add_argument("--json", action="store_true", help="rows for a program: what, value, bar, met")
-    arguments = parser.parse_args()
-    prices, noises, others = tables()
-    runs = GOLDEN if arguments.quick else GOLDEN + SAMPLED + HONEST + PLAIN
-    rows = measure_prices(runs, not arguments.quick, prices)
-    rows += measure_calibrations(BUDGETS[:2] if arguments.quick else BUDGETS, noises)
-    rows += measure_others(others)
-    if arguments.json:
-        keys = ("what", "value", "bar")
-        print(json.dumps([{k: asdict(row)[k] for k in keys} | {"met": row.met} for row in rows], indent=2))
-    else:
-        console = Console(width=None if Console().is_terminal else 130)
-        console.print(prices, noises, others)
-        missed = [f"{row.what}: {row.value:.4g}, bar {row.bar:g}" for row in rows if not row.met]
-        console.print("\n".join(["Bars not met:", *missed]) if missed else f"All {len(rows)} bars are met.")
-    return 0 if all(row.met for row in rows) else 1
+    options = command_line(__doc__, quick="four runs against PLD, few noises").parse_args()
+    return report("Accounting", measured(quick=options.quick), as_json=options.json, digits=4)
 
 
 if __name__ == "__main__":

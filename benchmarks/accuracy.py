@@ -13,12 +13,10 @@ Settings  Fixed before these seeds were run: for the two MNIST sets on other see
           its training images alone, with the noise of all. That search was not charged to the budget.
           Reported is the average of the weights over steps (EMA), after the last step, on all test images.
 Data      SFUMATO_DATA names a folder of data sets, else the cache, else they are downloaded. What cannot be
-          found is skipped. The features of CIFAR-10 take some ten minutes of two cores, once.
+          found is left out. The features of CIFAR-10 take some ten minutes of two cores, once.
 """
 
-import argparse
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -26,7 +24,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from models.networks import cnn
-from models.results import Row, report
+from models.results import Row, command_line, left_out, report
 from torch import Tensor, nn
 
 from sfumato.datasets import DataNotFoundError, Examples, efficientnet_lite0, features, load
@@ -175,8 +173,7 @@ def measure(task: Task, *, quick: bool, device: str) -> Iterator[Row]:
     try:
         data = task.load(QUICK_ROWS if quick else None, device)
     except DataNotFoundError as error:
-        print(error, file=sys.stderr)
-        yield Row(subject=subject, name="skipped", value=None, note="no data")
+        yield left_out(subject, str(error))
         return
     found: list[float] = []
     for seed in SEEDS[: 1 if quick else None]:
@@ -193,9 +190,7 @@ def measure(task: Task, *, quick: bool, device: str) -> Iterator[Row]:
 
 def main() -> int:
     """Train, print, and fail where a bar is not met."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a few steps on a few rows, without bars")
-    parser.add_argument("--json", action="store_true", help="rows for a program: what, value, bar, met")
+    parser = command_line(__doc__, quick="a few steps on a few rows, without bars")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--only", choices=[task.name for task in TASKS])
     arguments = parser.parse_args()

@@ -14,7 +14,6 @@ Time    A private step without noise over the plain step, on one thread, CPU tim
         such a size most of it is the calls, so it shows how much is done in Python, and no bar is set.
 """
 
-import argparse
 import statistics
 import sys
 import time
@@ -23,7 +22,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
-from models.results import Row, report
+from models.results import Row, command_line, report
 from models.timing import interleaved
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "training" / "engine"))
@@ -35,9 +34,7 @@ SHOWN = 160  # characters of a reason, unless all are asked for
 
 def main() -> int:
     """Measure, print, and fail where a bar is not met."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="without times")
-    parser.add_argument("--json", action="store_true", help="rows for a program: what, value, bar, met")
+    parser = command_line(__doc__, quick="without times")
     parser.add_argument("--reasons", action="store_true", help="show reasons in full")
     parser.add_argument("--only", default="", help="architectures whose name holds this")
     arguments = parser.parse_args()

@@ -18,11 +18,10 @@ Claims    Every mechanism, statistic, estimator, label method, generator and way
           bounds of a table hold together.
 Lira      Membership inference with 16 shadow models on CIFAR-10: benchmarks/models/lira.py.
 Exposure  Secrets planted in Shakespeare: benchmarks/models/exposure.py.
-Data      As in benchmarks/accuracy.py: SFUMATO_DATA names a folder. A part without its data is skipped.
+Data      As in benchmarks/accuracy.py: SFUMATO_DATA names a folder. A part without its data is left out.
 Seeds     Simulated scores are seeded, so that a row can be repeated. They protect nobody.
 """
 
-import argparse
 import statistics
 import sys
 import time
@@ -37,7 +36,7 @@ from models.exposure import exposure
 from models.lira import lira
 from models.power import power
 from models.power import table as table_of_power
-from models.results import Row, report
+from models.results import Row, command_line, report
 from torch import nn
 
 from sfumato.accounting import gaussian
@@ -216,9 +215,7 @@ PARTS: dict[str, Callable[[bool, str], Iterator[Row]]] = {
 
 def main() -> int:
     """Run what was asked for."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="few runs, no bars")
-    parser.add_argument("--json", action="store_true", help="rows for a program: what, value, bar, met")
+    parser = command_line(__doc__, quick="few runs, no bars")
     parser.add_argument("--only", choices=list(PARTS), help="one part")
     parser.add_argument("--page", type=Path, help="a page with tables to renew")
     parser.add_argument("--device", default="cpu", help="where to compute")

@@ -19,12 +19,10 @@ Trees     Test accuracy on Adult, mean of 5 seeds, for epsilon 0.1, 0.5, 1 and 5
           at epsilon 1: boosting 84.2, forest 82.5. Codes of categories; diffprivlib's forest on the same.
 Bayes     Test accuracy of naive Bayes on Adult and on digits. Bar, with delta 0: diffprivlib's.
 Clusters  Inertia of k-means over that of scikit-learn's. Bar, with delta 0: diffprivlib's mean.
-Data      Read as `sfumato.datasets` does (SFUMATO_DATA); where there is none, the part is skipped. Defaults
+Data      Read as `sfumato.datasets` does (SFUMATO_DATA); where there is none, the part is left out. Defaults
           of the logistic regression were chosen with these two data sets in view: see docs/benchmarks.md.
 """
 
-import argparse
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -34,8 +32,8 @@ from typing import Any
 import numpy as np
 import torch
 from models import cells, regressions
-from models.results import Row, report
-from peers.environment import ask_peers
+from models.results import Row, command_line, left_out, report
+from peers.environment import absent_peers, ask_peers
 from sklearn.linear_model import LogisticRegression as Plain
 
 from sfumato.datasets import DataNotFoundError, load
@@ -91,6 +89,7 @@ def adult(quick: bool) -> Iterator[Row]:
         found, seconds = accuracies(train, test, seeds=seeds, **budget, **size)
         bar = ADULT_BAR if method == "objective" else None
         yield _lost(subject, method, plain, found, bar=bar, note=f"{seconds:.1f} s a fit")
+    yield from absent_peers(subject)
     for peer, shares in _peers_on_adult(train, test, seeds).items():
         yield _lost(subject, peer, plain, 100 * np.array(shares), note="at epsilon 1, delta 0")
 
@@ -178,15 +177,12 @@ def measure(part: str, *, quick: bool) -> Iterator[Row]:
     try:
         yield from PARTS[part](quick)
     except DataNotFoundError as error:
-        print(error, file=sys.stderr)
-        yield Row(subject=part, name="skipped", value=None, note="no data")
+        yield left_out(part, str(error))
 
 
 def main() -> int:
     """Fit, print, and fail where a bar is not met."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="few seeds, fewer rows")
-    parser.add_argument("--json", action="store_true", help="rows for a program: what, value, bar, met")
+    parser = command_line(__doc__, quick="few seeds, fewer rows")
     parser.add_argument("--only", choices=list(PARTS), help="one part")
     arguments = parser.parse_args()
     torch.set_num_threads(1)

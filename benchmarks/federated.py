@@ -24,7 +24,7 @@ from functools import partial
 
 from federation.accuracy import CASES, accuracy
 from federation.study import study
-from models.results import Row, report
+from models.results import Row, command_line, left_out, report
 
 from sfumato.datasets import DataNotFoundError
 
@@ -64,14 +64,12 @@ def _rows(names: list[str], options: argparse.Namespace) -> Iterator[Row]:
         try:
             yield from PARTS[name](options)
         except DataNotFoundError as error:
-            yield Row(subject=name, name="not run", value=None, note=str(error))
+            yield left_out(name, str(error))
 
 
 def main() -> int:
     """Run what was asked for."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="few rounds on digits, one seed, no bars")
-    parser.add_argument("--json", action="store_true", help="rows for a program: what, value, bar, met")
+    parser = command_line(__doc__, quick="few rounds on digits, one seed, no bars")
     parser.add_argument("--only", choices=list(PARTS), nargs="+", help="some parts")
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS, help="one run of each part for each")
     parser.add_argument("--device", help="where clients are trained")

@@ -13,7 +13,6 @@ taken, as other work on the machine only adds to it; a value is the ratio of the
 the same bit for bit. Exit status 1: a bar is missed.
 """
 
-import argparse
 import statistics
 import sys
 import tempfile
@@ -26,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from models.results import Row, report
+from models.results import Row, command_line, report
 
 from sfumato.testing import seeded
 from sfumato.training import Privacy, Runtime, Trainer
@@ -215,11 +214,7 @@ def measured(only: str, *, quick: bool) -> Iterator[Row]:
 
 def main() -> int:
     """Measure, print, and fail where a bar is not met."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="fewer steps")
-    parser.add_argument("--json", action="store_true", help="rows for a program: what, value, bar, met")
+    parser = command_line(__doc__, quick="fewer steps")
     parser.add_argument("--only", default="", help="the parts whose name holds this")
     arguments = parser.parse_args()
     torch.set_num_threads(1)

@@ -36,10 +36,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from models.results import Row, report
+from models.results import Row, command_line, left_out, report
 from torch import nn
 
-from sfumato.datasets import Dataset, Examples, load
+from sfumato.datasets import DataNotFoundError, Dataset, Examples, load
 from sfumato.errors import InvalidParameterError
 from sfumato.labels import NoisyGradients, train
 from sfumato.labels.recipes import Start, first_model, recipe
@@ -288,11 +288,17 @@ def final(
         yield Row(subject="final, mean over cases", name=name, value=value, note=note)
 
 
+def rows_of(arguments: argparse.Namespace, pool: ProcessPoolExecutor) -> Iterator[Row]:
+    """Search, or say which data is not here."""
+    try:
+        yield from search(arguments, pool)
+    except DataNotFoundError as error:
+        yield left_out("survey", str(error))
+
+
 def main() -> int:
     """Search as asked."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="digits, two settings, a few steps")
-    parser.add_argument("--json", action="store_true", help="rows for a program")
+    parser = command_line(__doc__, quick="digits, two settings, a few steps")
     parser.add_argument("--start", choices=[start.value for start in Start], default=Start.RANDOM.value)
     parser.add_argument("--method", choices=["altconv", "dp-sgd", "selfconv", "selfspan"], default="altconv")
     parser.add_argument("--minutes", type=float, default=30.0, help="how long to search")
@@ -304,7 +310,7 @@ def main() -> int:
     parser.add_argument("--log", help="a file to which every trial is added, a line of JSON each")
     arguments = parser.parse_args()
     with ProcessPoolExecutor(arguments.workers, mp_context=get_context("spawn")) as pool:
-        return report("Settings for label privacy", search(arguments, pool), as_json=arguments.json)
+        return report("Settings for label privacy", rows_of(arguments, pool), as_json=arguments.json)
 
 
 if __name__ == "__main__":

@@ -1,167 +1,142 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fast is noise? Draws a second on one core: our secure streams, our exact integers, and the peers.
+"""How fast is noise? Our secure streams and exact integers beside the noise of torch and numpy.
 
-    python benchmarks/noise.py [--quick] [--json]
+    python benchmarks/noise.py            about a minute
+    python benchmarks/noise.py --quick    fewer draws, fewer turns
+    python benchmarks/noise.py --json     rows for a program: what, value, bar, met
 
-The bar is 50 million secure Gaussian draws a second on one core in float64, and 200 million in float32. Noise
-for a network has the sizes of its parameters: 4 tensors of a perceptron, 8 of a small convolutional network,
-60 of a wide residual one, each by one call. A GPU, if there is one, has 1.5 milliseconds for the 124 million
-parameters of GPT-2. Peers run in the same process on the same core; torch and numpy are not cryptographic, so
-they are what security costs against. Each row is the best of several repetitions: other work on the machine
-can only slow one down.
+Speed   Million draws a second on one core, in CPU time, the best of all turns: other work only slows it down.
+Ratio   Our secure Gaussian over `torch.randn` of the same type, which is not cryptographic: what security
+        costs. All calls take turns, so that whatever slows one slows all; a ratio is the median over turns.
+Bars    At least half as fast as `torch.randn` in float32, drawn and added in place, and at least as fast in
+        float64: noise of a private step then takes at most twice as long as noise that is not secure.
+Sizes   Noise for a network has the sizes of its parameters: 4 tensors of a perceptron, 8 of a small
+        convolutional network, 60 of a wide residual one, each by one call.
+GPU     Where there is one: the 124 million parameters of GPT-2, by wall time, over `Tensor.normal_`; no bar.
 """
 
-import argparse
-import json
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.table import Table
+from models.results import Row, command_line, report
+from releases.clocks import taking_turns
 
 from sfumato.mechanisms import FastGenerator, SecureGenerator, discrete_gaussian, discrete_laplace
 from sfumato.mechanisms.random import words
 from sfumato.mechanisms.tensors import add_gaussian_, add_gaussian_many_, gaussian, laplace
 
-BAR = 50e6  # draws a second, secure Gaussian, one core
-SINGLE_BAR = 200e6  # the same in float32
-GPU_COUNT, GPU_BAR = 124_000_000, 124e6 / 1.5e-3
+SINGLE, DOUBLE = torch.float32, torch.float64
+PEER = "torch.randn (not secure), {}"
+# what is compared, with its type: the least that its speed may be, over torch.randn's
+BARS = {
+    ("secure Gaussian, float32", "float32"): 0.5,
+    ("secure Gaussian, added in place, float32", "float32"): 0.5,
+    ("secure Gaussian, float64", "float64"): 1.0,
+}
 NETWORKS = {
     "perceptron, 4 tensors": [128 * 784, 128, 10 * 128, 10],
     "small convolutional, 8 tensors": [16 * 64, 16, 32 * 256, 32, 32 * 512, 32, 320, 10],
     "wide residual, 60 tensors": [45_000] * 60,
 }
-SINGLE, DOUBLE = torch.float32, torch.float64
+GPU_COUNT = 124_000_000
+
+Draw = Callable[[], object]
 
 
-@dataclass(frozen=True)
-class Row:
-    """One measurement; `bar` is None where there is nothing to reach."""
-
-    what: str
-    value: float
-    bar: float | None
-
-    @property
-    def met(self) -> bool | None:
-        """Whether the bar is reached."""
-        return None if self.bar is None else self.value >= self.bar
-
-
-def rate(draw: Callable[[], object], count: int, seconds: float) -> float:
-    """Return draws a second, the best of as many repetitions as fit into `seconds` (three at least)."""
-    draw()  # tables are built and memory is touched before the clock starts
-    best, repetitions, end = 0.0, 0, time.perf_counter() + seconds
-    while repetitions < 3 or time.perf_counter() < end:
-        start = time.perf_counter()
-        draw()
-        best = max(best, count / (time.perf_counter() - start))
-        repetitions += 1
-    return best
-
-
-def cases(count: int) -> list[tuple[str, Callable[[], object], float | None]]:
-    """Return what is measured: a name, a call that makes `count` draws, and the bar."""
+def cases(count: int) -> dict[str, Draw]:
+    """Return calls that make `count` draws each."""
     secure, fast, peer = SecureGenerator(), FastGenerator(), np.random.default_rng()
-    total = torch.zeros(count)
-    return [
-        (
-            "secure Gaussian, float32",
-            lambda: gaussian((count,), stddev=1.0, generator=secure, dtype=SINGLE),
-            SINGLE_BAR,
+    shape, total = (count,), torch.zeros(count)
+    return {
+        "secure Gaussian, float32": lambda: gaussian(shape, stddev=1.0, generator=secure, dtype=SINGLE),
+        "secure Gaussian, float64": lambda: gaussian(shape, stddev=1.0, generator=secure, dtype=DOUBLE),
+        "secure Gaussian, added in place, float32": lambda: add_gaussian_(
+            total, stddev=1.0, generator=secure
         ),
-        (
-            "secure Gaussian, float64",
-            lambda: gaussian((count,), stddev=1.0, generator=secure, dtype=DOUBLE),
-            BAR,
-        ),
-        (
-            "secure Gaussian, added in place, float32",
-            lambda: add_gaussian_(total, stddev=1.0, generator=secure),
-            SINGLE_BAR,
-        ),
-        ("secure Laplace, float32", lambda: laplace((count,), scale=1.0, generator=secure), None),
-        ("secure 64-bit words", lambda: words(count, secure), None),
-        ("exact discrete Gaussian, stddev 10", lambda: discrete_gaussian((count,), stddev=10.0), None),
-        ("exact discrete Gaussian, stddev 500", lambda: discrete_gaussian((count,), stddev=500.0), None),
-        ("exact discrete Gaussian, stddev 1e6", lambda: discrete_gaussian((count,), stddev=1e6), None),
-        ("exact discrete Laplace, scale 10", lambda: discrete_laplace((count,), scale=10.0), None),
-        ("fast Gaussian (not secure), float32", lambda: gaussian((count,), stddev=1.0, generator=fast), None),
-        ("torch.randn (not secure), float32", lambda: torch.randn(count), None),
-        ("torch.randn (not secure), float64", lambda: torch.randn(count, dtype=DOUBLE), None),
-        (
-            "numpy standard_normal (not secure), float32",
-            lambda: peer.standard_normal(count, dtype=np.float32),
-            None,
-        ),
-        ("numpy standard_normal (not secure), float64", lambda: peer.standard_normal(count), None),
-    ]
+        PEER.format("float32"): lambda: torch.randn(count),
+        PEER.format("float64"): lambda: torch.randn(count, dtype=DOUBLE),
+        "numpy standard_normal (not secure), float32": lambda: peer.standard_normal(count, dtype=np.float32),
+        "numpy standard_normal (not secure), float64": lambda: peer.standard_normal(count),
+        "fast Gaussian (not secure), float32": lambda: gaussian(shape, stddev=1.0, generator=fast),
+        "secure Laplace, float32": lambda: laplace(shape, scale=1.0, generator=secure),
+        "secure 64-bit words": lambda: words(count, secure),
+        "exact discrete Gaussian, stddev 10": lambda: discrete_gaussian(shape, stddev=10.0),
+        "exact discrete Gaussian, stddev 500": lambda: discrete_gaussian(shape, stddev=500.0),
+        "exact discrete Gaussian, stddev 1e6": lambda: discrete_gaussian(shape, stddev=1e6),
+        "exact discrete Laplace, scale 10": lambda: discrete_laplace(shape, scale=10.0),
+    }
 
 
-def networks(seconds: float) -> list[Row]:
+def on_one_core(count: int, turns: int) -> Iterator[Row]:
+    """Yield the speed of every case, then the ratios."""
+    taken = taking_turns(cases(count), rounds=turns, clock=time.process_time)
+    for name, seconds in taken.items():
+        yield _speed("million draws a second, one core", name, count, seconds)
+    for (name, kind), bar in BARS.items():
+        ratios = taken[PEER.format(kind)] / taken[name]
+        yield Row(
+            subject="speed over that of torch.randn in the same run",
+            name=name,
+            value=float(np.median(ratios)),
+            bar=bar,
+            at_least=True,
+            quartiles=(float(np.quantile(ratios, 0.25)), float(np.quantile(ratios, 0.75))),
+        )
+
+
+def networks(turns: int) -> Iterator[Row]:
     """Add noise to all parameters of a network at once, as a training step does."""
-    rows: list[Row] = []
     for name, sizes in NETWORKS.items():
         sums = [torch.zeros(size) for size in sizes]
-        draws = rate(lambda sums=sums: add_gaussian_many_(sums, stddev=1.0), sum(sizes), seconds)
-        rows.append(Row(f"secure Gaussian, {name}, float32", draws, None))
-    return rows
+        calls: Mapping[str, Draw] = {name: lambda sums=sums: add_gaussian_many_(sums, stddev=1.0)}
+        seconds = taking_turns(calls, rounds=turns, clock=time.perf_counter)[name]
+        subject = "million draws a second into the gradients of a network, float32"
+        yield _speed(subject, name, sum(sizes), seconds)
 
 
-def gpu(seconds: float) -> list[Row]:
+def gpu(turns: int) -> Iterator[Row]:
     """Add noise on the GPU, if there is one: secure noise and torch's own."""
     if not torch.cuda.is_available():
-        return []
+        return
     total = torch.zeros(GPU_COUNT, device="cuda")
 
-    def waited(draw: Callable[[], object]) -> Callable[[], object]:
+    def waited(draw: Draw) -> Draw:
         return lambda: (draw(), torch.cuda.synchronize())
 
-    secure = rate(waited(lambda: add_gaussian_(total, stddev=1.0)), GPU_COUNT, seconds)
-    fast = rate(waited(lambda: total.normal_()), GPU_COUNT, seconds)
-    return [
-        Row("secure Gaussian on the GPU, added in place, float32", secure, GPU_BAR),
-        Row("torch normal_ on the GPU (not secure), float32", fast, None),
-    ]
+    calls = {
+        "secure Gaussian, added in place": waited(lambda: add_gaussian_(total, stddev=1.0)),
+        "torch normal_ (not secure)": waited(lambda: total.normal_()),
+    }
+    taken = taking_turns(calls, rounds=turns, clock=time.perf_counter)
+    for name, seconds in taken.items():
+        yield _speed("million draws a second on the GPU, float32", name, GPU_COUNT, seconds)
+    ours, peer = taken.values()
+    yield Row(
+        subject="speed on the GPU over that of normal_",
+        name="secure Gaussian, added in place",
+        value=float(np.median(peer / ours)),
+    )
 
 
-def measure(quick: bool) -> list[Row]:
+def _speed(subject: str, name: str, count: int, seconds: np.ndarray) -> Row:
+    return Row(subject=subject, name=name, value=count / float(seconds.min()) / 1e6)
+
+
+def measured(*, quick: bool) -> Iterator[Row]:
     """Run every case on one core, and on the GPU."""
     torch.set_num_threads(1)
-    count, seconds = (1 << 21, 0.5) if quick else (1 << 23, 4.0)
-    rows = [Row(what, rate(draw, count, seconds), bar) for what, draw, bar in cases(count)]
-    return rows + networks(seconds) + gpu(seconds)
-
-
-def show(rows: list[Row]) -> None:
-    """Print a table for people."""
-    table = Table(title="Noise: million draws a second, one core")
-    table.add_column("what")
-    table.add_column("M/s", justify="right")
-    table.add_column("bar", justify="right")
-    table.add_column("met")
-    for row in rows:
-        bar = "" if row.bar is None else f"{row.bar / 1e6:.0f}"
-        met = "" if row.met is None else "yes" if row.met else "NO"
-        table.add_row(row.what, f"{row.value / 1e6:.1f}", bar, met)
-    Console().print(table)
+    count, turns = (1 << 21, 15) if quick else (1 << 23, 31)
+    yield from on_one_core(count, turns)
+    yield from networks(10 * turns)
+    yield from gpu(turns)
 
 
 def main() -> int:
     """Measure, print, and fail where a bar is not met."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="under a minute")
-    parser.add_argument("--json", action="store_true", help="rows for a program: what, value, bar, met")
-    arguments = parser.parse_args()
-    rows = measure(arguments.quick)
-    if arguments.json:
-        print(json.dumps([asdict(row) | {"met": row.met} for row in rows], indent=2))
-    else:
-        show(rows)
-    return 0 if all(row.met is not False for row in rows) else 1
+    options = command_line(__doc__, quick="fewer draws, fewer turns").parse_args()
+    return report("Noise", measured(quick=options.quick), as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,8 @@ Grouped   A count and a median of each of twelve groups of 2e5 rows, at epsilon 
           same bounds. Ours draw medians from 4096 cells, and once from 65536; OpenDP from 4097 candidates.
 Growth    Exponent of time over rows, tables and arrays. 1 is linear; bar: 1.1.
 Large     1e8 rows from Parquet, in a process of its own: seconds, and the peak of its memory. Bar: 2 GiB.
-Errors    Nine quantiles of 1000 values: under 50 ms, and an error at most that of asking one by one.
+Errors    Nine quantiles of 1000 values: at most 1.5 times the time of asking one by one, and an error at most
+          that of it.
           CoinPress against Karwa-Vadhan and the clipped mean, 1000 values in bounds 100 standard deviations
           wide: bar 1. CoinPress of 50 columns and 2000 rows at rho 0.5 over the non-private mean: bar 1.3.
 Coverage  How often a stated 95% interval holds the truth, for each release that gives one. Bar: 93 to 97.5 in

@@ -24,7 +24,6 @@ Peer    `pip install opacus==1.6.0`. Where it is absent, its rows are left out. 
         wants them (DPLSTM for LSTM); a mode that cannot run a network is shown as failing, with its error.
 """
 
-import argparse
 import os
 import statistics
 import sys
@@ -32,13 +31,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 
 import numpy as np
 import torch
 from models import networks
 from models.modes import OPACUS, opacus_is_installed
 from models.networks import Case, LanguageModel
-from models.results import Row, report
+from models.results import Row, command_line, left_out, report
 from models.timing import Clock, Seconds, cpu_step, gpu_mode, interleaved
 
 # glibc, read when a process starts: no mapping for large blocks, and nothing handed back.
@@ -60,9 +60,7 @@ GROWTH_BAR = 1.1  # exponent of time over size; 1 is linear
 
 def main() -> int:
     """Measure, print, and fail where a bar is not met."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="few rounds, slow peers left out")
-    parser.add_argument("--json", action="store_true", help="rows for a program: what, value, bar, met")
+    parser = command_line(__doc__, quick="few rounds, slow peers left out")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--threads", type=int, default=1, help="on the CPU; more than one: wall time")
     parser.add_argument("--only", default="", help="cases whose name holds this ('growth': only that)")
@@ -75,8 +73,7 @@ def main() -> int:
         keep_heap_mapped()
         title = f"Private step over plain step, {arguments.threads} thread(s)"
         rows = on_cpu(arguments.only, threads=arguments.threads, quick=arguments.quick)
-    note_absent_peer()
-    return report(title, rows, as_json=arguments.json)
+    return report(title, chain(absent_peer(), rows), as_json=arguments.json)
 
 
 def keep_heap_mapped() -> None:
@@ -86,10 +83,10 @@ def keep_heap_mapped() -> None:
         os.execve(sys.executable, sys.orig_argv, os.environ | HEAP)
 
 
-def note_absent_peer() -> None:
-    """Say on standard error why rows are missing."""
+def absent_peer() -> Iterator[Row]:
+    """Yield a row that says so where Opacus is not installed."""
     if not opacus_is_installed():
-        print("Opacus is not installed, its rows are left out: pip install opacus==1.6.0", file=sys.stderr)
+        yield left_out("Opacus", "it is not installed: pip install opacus==1.6.0")
 
 
 def peers(names: tuple[str, ...]) -> list[str]:

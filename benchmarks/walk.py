@@ -12,7 +12,6 @@ the function around them. The bar is two thirds of what the walk was before trai
 1: the bar is missed.
 """
 
-import argparse
 import itertools
 import sys
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ from types import CodeType, FrameType
 from typing import NamedTuple
 
 import torch
-from models.results import Row, report
+from models.results import Row, command_line, report
 from torch import nn
 
 import sfumato as sf
@@ -42,10 +41,8 @@ class Function(NamedTuple):
 
 def main() -> int:
     """Walk, print, and say whether the bar is met."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="the same: there is one walk")
+    parser = command_line(__doc__, quick="the same: there is one walk")
     parser.add_argument("--files", action="store_true", help="also the order of files and functions")
-    parser.add_argument("--json", action="store_true", help="rows for a program: what, value, bar, met")
     chosen = parser.parse_args()
     functions = walk()
     if chosen.files:

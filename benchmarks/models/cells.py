@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from models.results import Row
-from peers.environment import ask_peers
+from peers.environment import absent_peers, ask_peers
 from sklearn.cluster import KMeans as PlainKMeans
 from sklearn.datasets import load_digits
 from sklearn.ensemble import HistGradientBoostingClassifier as PlainBoosting
@@ -58,6 +58,7 @@ def trees(train: Rows, test: Rows, *, quick: bool) -> Iterator[Row]:
     asked = {"kind": "forest", "classes": [0, 1], "bounds": UNIT, "seeds": seeds}
     epsilons = (1.0,) if quick else EPSILONS
     peers = _asked(asked | {"epsilons": epsilons}, (X, train[1]), (tested, test[1]))
+    yield from absent_peers("Adult, random forest, accuracy in %")
     for name, (kind, plain) in kinds.items():
         subject = f"Adult, {name}, accuracy in %"
         yield Row(
@@ -85,6 +86,7 @@ def bayes(train: Rows, test: Rows, *, quick: bool) -> Iterator[Row]:
         setting = {"kind": "bayes", "classes": classes, "bounds": UNIT, "seeds": seeds, "epsilons": epsilons}
         peers = _asked(setting, known, asked)
         subject = f"{name}, naive Bayes, accuracy in %"
+        yield from absent_peers(subject)
         yield Row(subject=subject, name="not private", value=100 * PlainBayes().fit(*known).score(*asked))
         for epsilon in epsilons:
             ahead = [100 * float(np.mean(shares)) for shares in peers.get(f"{epsilon:g}", {}).values()]

@@ -1,14 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a benchmark found, against its bars: a table for people, JSON for programs, an exit status."""
+"""What every benchmark shares: its options, its rows against their bars, and how they are printed.
 
+    a table for people, or with --json a list of rows for programs (what, value, bar, met); an exit status.
+
+`python benchmarks/all.py` reads these rows, so a file of `benchmarks/` makes its parser with `command_line`
+and ends with `report`.
+"""
+
+import argparse
 import json
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+
+LEFT_OUT = "left out"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,15 +45,45 @@ class Row:
             return None
         if self.value is None:
             return False
-        return self.value >= self.bar if self.at_least else self.value <= self.bar
+        return bool(self.value >= self.bar if self.at_least else self.value <= self.bar)
+
+    @property
+    def left_out(self) -> bool:
+        """Whether it stands for what could not be measured here."""
+        return self.name == LEFT_OUT
+
+    @property
+    def limit(self) -> str:
+        """The bar as text, with its side."""
+        return "" if self.bar is None else f"{'>=' if self.at_least else '<='} {self.bar:g}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the row for programs."""
+        found = ("what", "value", "bar", "met", "limit", "left_out")
+        return {name: getattr(self, name) for name in found} | asdict(self)
 
     def cells(self, digits: int) -> tuple[str, ...]:
         """Return the row as text."""
         value = "-" if self.value is None else f"{self.value:.{digits}f}"
         spread = "" if self.quartiles is None else "-".join(f"{end:.{digits}f}" for end in self.quartiles)
-        bar = "" if self.bar is None else f"{'>=' if self.at_least else '<='} {self.bar:g}"
         met = "" if self.met is None else "yes" if self.met else "NO"
-        return f"  {self.name} ({self.note})" if self.note else f"  {self.name}", value, spread, bar, met
+        name = f"  {self.name} ({self.note})" if self.note else f"  {self.name}"
+        return name, value, spread, self.limit, met
+
+
+def left_out(subject: str, why: str) -> Row:
+    """Return a row for what cannot be measured here, for want of data, a peer or a device."""
+    return Row(subject=subject, name=LEFT_OUT, value=None, note=why)
+
+
+def command_line(description: str | None, *, quick: str) -> argparse.ArgumentParser:
+    """Return a parser with what every benchmark takes; `quick` says what a quick run leaves out."""
+    made = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    made.add_argument("--quick", action="store_true", help=f"{quick}; under a minute on two cores")
+    made.add_argument("--json", action="store_true", help="rows for a program: what, value, bar, met")
+    return made
 
 
 def report(title: str, found: Iterable[Row], *, as_json: bool, digits: int = 2) -> int:
@@ -54,7 +94,7 @@ def report(title: str, found: Iterable[Row], *, as_json: bool, digits: int = 2) 
         print(f"{row.subject}: {name.strip()}", *filter(None, numbers), file=sys.stderr, flush=True)
         rows.append(row)
     if as_json:
-        print(json.dumps([asdict(row) | {"what": row.what, "met": row.met} for row in rows], indent=2))
+        print(json.dumps([row.as_json() for row in rows], indent=2))
     else:
         Console().print(table(title, rows, digits))
     return 0 if all(row.met is not False for row in rows) else 1

@@ -43,10 +43,10 @@ class Covered(Row):
         """Whether it is neither too small nor too large."""
         return None if self.bar is None else bool(self.bar <= (self.value or 0.0) <= self.most)
 
-    def cells(self, digits: int) -> tuple[str, ...]:
-        """Return the row as text."""
-        name, value, spread, bar, met = super().cells(digits)
-        return name, value, spread, bar and f"{self.bar:g} to {self.most:g}", met
+    @property
+    def limit(self) -> str:
+        """The bar as text."""
+        return "" if self.bar is None else f"{self.bar:g} to {self.most:g}"
 
 
 def rows(quick: bool) -> Iterator[Row]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-from models.results import Row
+from models.results import Row, left_out
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "statistics"))
 import poison
@@ -23,8 +23,12 @@ def rows(quick: bool) -> Iterator[Row]:
         yield from _of_engine(poison.Arrow(), "DuckDB, frames of Arrow", quick=quick)
         yield from _of_engine(poison.Parquet(path), "DuckDB, Parquet files", quick=quick)
         yield from _of_engine(stack.enter_context(poison.postgresql(path)), "PostgreSQL", quick=quick)
-        if poison.has_spark() and not quick:
+        if quick:
+            return
+        if poison.has_spark():
             yield from _of_engine(stack.enter_context(poison.spark(path)), "Spark", quick=quick)
+        else:
+            yield left_out("poison rows in Spark", "pyspark or Java is not installed: make test-spark")
 
 
 def _of_engine(engine: poison.Engine, title: str, *, quick: bool) -> Iterator[Row]:

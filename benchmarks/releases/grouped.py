@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from models.results import Row
-from peers.environment import ask_peers
+from peers.environment import absent_peers, ask_peers
 
 from sfumato import queries as q
 from sfumato.mechanisms import FastGenerator
@@ -40,6 +40,7 @@ def rows(quick: bool) -> Iterator[Row]:
         np.savez(saved, **data)
         found |= ask_peers("grouped", {"data": str(saved), "runs": runs} | _setting())
     subject = f"{GROUPS} groups of {len(data['x']):.0e} rows, epsilon {EPSILON:g}"
+    yield from absent_peers(subject)
     for peer, given in found.items():
         if isinstance(given, str):
             yield Row(subject=subject, name=f"counts and medians, {peer}", value=None, note=given)

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The program of benchmarks/statistics.py: its options, and its parts one after the other."""
 
-import argparse
 from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
-from models.results import Row, report
+from models.results import Row, command_line, report
 from releases import bounding, coverage, errors, extremes, grouped, speed, workloads
 
 PARTS: dict[str, Callable[[bool], Iterator[Row]]] = {
@@ -31,9 +30,7 @@ def rows(parts: list[str], *, quick: bool) -> Iterator[Row]:
 
 def main(description: str) -> int:
     """Measure, print, and fail where a bar is not met."""
-    parser = argparse.ArgumentParser(description=description.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="smaller tables, fewer runs")
-    parser.add_argument("--json", action="store_true", help="rows for a program: what, value, bar, met")
+    parser = command_line(description, quick="smaller tables, fewer runs")
     parser.add_argument("--only", choices=list(PARTS), help="one part")
     arguments = parser.parse_args()
     torch.set_num_threads(1)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 from models.results import Row
-from peers.environment import ask_peers
+from peers.environment import absent_peers, ask_peers
 from releases import questions
 from releases.clocks import Clock, ms, taking_turns
 from releases.questions import PLAIN, RELEASES, SAME
@@ -59,6 +59,7 @@ def against_peers(quick: bool) -> Iterator[Row]:
     with questions.parquet(10**5 if quick else ROWS) as path, tempfile.TemporaryDirectory() as folder:
         values, saved = questions.array(path), Path(folder) / "values.npy"
         np.save(saved, values)
+        yield from absent_peers("array in memory, ms")
         theirs = ask_peers("statistics", {"values": str(saved), "rounds": 1 if quick else 3} | _setting())
         for name, ask in RELEASES.items():
             taken = taking_turns({"ours": partial(ask, values)}, rounds=3)["ours"]
