@@ -30,7 +30,7 @@ class Scaled(nn.Module):
         self.register_buffer("shift", torch.tensor(2.7182817))
 
     def forward(self, x):
-        return self.layer(x) * self.scale + self.shift
+        return self.layer(x) * self.scale * 1.7654321 + self.shift  # a constant of the code
 
 torch.manual_seed(0)
 model, rows = Scaled(), torch.randn(4, 2)
@@ -75,7 +75,7 @@ def test_a_second_process_compiles_nothing_and_files_hold_neither_weights_nor_ro
     assert (second["hit"], second["miss"], second["bypass"], second["told"]) == (1, 0, 0, [])
     files = [path for path in Path(tmp_path / "files").rglob("*") if path.is_file()]
     held = b"".join(path.read_bytes() for path in files)
-    assert len(files) > 2
+    assert any(text in held for text in writings(1.7654321))  # what is copied would be seen
     assert not [value for value in first["values"] for text in writings(value) if text in held]
 
 

@@ -90,8 +90,8 @@ class FasterPasses:
             return "projections are drawn anew at each step, and what is recorded is not"
         if isinstance(self._clipper.clipping, CoordinateClipping):
             return "clipping by coordinate keeps every unit's gradient"
-        if any(type(p) not in (nn.Parameter, torch.Tensor) for p in self._model.parameters()):
-            return "parameters that are no plain tensors, such as shares of them, are not recorded"
+        if any(hasattr(p, "device_mesh") for p in self._model.parameters()):
+            return "parameters are spread over processes, which must meet in each pass"
         return None
 
     @property
