@@ -10,19 +10,21 @@ import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from models.networks import Case, LanguageModel, Recurrent, VisionTransformer
 from torch import Tensor, nn
 
-from sfumato.training import PassSettings, PrivateGradients
+from sfumato.training import Clipping, PassSettings, PrivateGradients
 
 Step = Callable[[], object]
 
 CLIP_NORM = 1.0
 NOISE_MULTIPLIER = 1.0
 LEARNING_RATE = 0.01
+LONG_RUN = 100_000  # steps
 OPACUS = ("Opacus hooks", "Opacus functorch", "Opacus ghost")
 
 
@@ -66,27 +68,60 @@ def plain(work: Workload) -> Step:
     return step
 
 
-def private(
-    work: Workload, *, engine: str = "auto", cuda_graphs: bool = False, compile: bool = False
-) -> Step:
-    """Return our step."""
+def plain_compiled(work: Workload) -> Step:
+    """Return the ordinary step, compiled, with its kernels in CUDA graphs."""
     optimizer = work.optimizer(work.model)
-    gradients = PrivateGradients(
-        work.model,
-        work.case.loss,
-        clip_norm=CLIP_NORM,
-        noise_multiplier=NOISE_MULTIPLIER,
-        expected_batch_size=work.case.batch_size,
-        passes=PassSettings(engine=engine, cuda_graphs=cuda_graphs, compile=compile),
-    )
+
+    @torch.compile(mode="reduce-overhead", dynamic=False)
+    def compiled(x: Tensor, y: Tensor) -> Tensor:
+        return work.case.loss(work.model, x, y).mean()
 
     def step() -> None:
         optimizer.zero_grad()
         with work.cast():
-            gradients.backward(work.x, work.y)
+            loss = compiled(work.x, work.y)
+        loss.backward()
         optimizer.step()
 
     return step
+
+
+class PrivateStep:
+    """Our step. `way` says how its passes run."""
+
+    def __init__(self, work: Workload, *, per_layer: bool = False, **passes: Any) -> None:
+        self._work, self._optimizer = work, work.optimizer(work.model)
+        self._gradients = PrivateGradients(
+            work.model,
+            work.case.loss,
+            clipping=Clipping(clip_norm=CLIP_NORM, per_layer=per_layer),
+            noise_multiplier=NOISE_MULTIPLIER,
+            expected_batch_size=work.case.batch_size,
+            passes=PassSettings(**passes),
+        )
+
+    @property
+    def way(self) -> str:
+        """How passes run, and why."""
+        return self._gradients.way
+
+    def __call__(self) -> None:
+        self._optimizer.zero_grad()
+        with self._work.cast():
+            self._gradients.backward(self._work.x, self._work.y)
+        self._optimizer.step()
+
+
+def private(
+    work: Workload, *, engine: str = "auto", cuda_graphs: bool = False, compile: bool = False
+) -> Step:
+    """Return our step, in a way that is given."""
+    return PrivateStep(work, engine=engine, cuda_graphs=cuda_graphs, compile=compile)
+
+
+def chosen(work: Workload, *, per_layer: bool = False) -> Step:
+    """Return our step without a flag, as in a long run."""
+    return PrivateStep(work, per_layer=per_layer, planned_steps=LONG_RUN)
 
 
 # --- Opacus ----------------------------------------------------------------------------------------------
@@ -178,6 +213,9 @@ class _VisionOfModules(nn.Module):
 
 MODES: dict[str, Callable[[Workload], Step]] = {
     "plain": plain,
+    "plain, compiled in graphs": plain_compiled,
+    "no flag": chosen,
+    "no flag, per layer": partial(chosen, per_layer=True),
     "ours": private,
     "ours, compiled": lambda work: private(work, compile=True),
     "ours, in graphs": lambda work: private(work, cuda_graphs=True),

@@ -87,16 +87,15 @@ class WideBlock(nn.Module):
         return skip + self.conv2(F.relu(self.norm2(self.conv1(h))))
 
 
-def wide_resnet() -> nn.Module:
-    """Return WRN-16-4 with group normalization, 2.7 million parameters."""
-    widths = [16, 64, 128, 256]
+def wide_resnet(depth: int = 16, width: int = 4) -> nn.Module:
+    """Return a wide residual network with group normalization; 2.7 million parameters as it stands."""
+    widths = [16, *(width * n for n in (16, 32, 64))]
     blocks: list[nn.Module] = [nn.Conv2d(3, 16, 3, 1, 1, bias=False)]
     for i in range(3):
-        blocks += [
-            WideBlock(widths[i], widths[i + 1], 1 if i == 0 else 2),
-            WideBlock(widths[i + 1], widths[i + 1], 1),
-        ]
-    head = [nn.GroupNorm(16, 256), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(256, 10)]
+        blocks.append(WideBlock(widths[i], widths[i + 1], 1 if i == 0 else 2))
+        blocks += [WideBlock(widths[i + 1], widths[i + 1], 1) for _ in range((depth - 4) // 6 - 1)]
+    last = widths[-1]
+    head = [nn.GroupNorm(16, last), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(last, 10)]
     return nn.Sequential(*blocks, *head)
 
 
@@ -192,7 +191,15 @@ CPU = [
 GPU = [
     Case("MNIST CNN, 2048, tf32", cnn, 2048, images(1, 28, 28)),
     Case("WRN-16-4, 256, tf32", wide_resnet, 256, images(3, 32, 32)),
+    Case("WRN-28-10, 128, bf16", lambda: wide_resnet(28, 10), 128, images(3, 32, 32), BF16),
     Case("ViT-S/16, 64, bf16", VisionTransformer, 64, images(3, 224, 224, classes=1000), BF16),
+    Case(
+        "ViT-B/16, 64, bf16",
+        lambda: VisionTransformer(768, 12, 12),
+        64,
+        images(3, 224, 224, classes=1000),
+        BF16,
+    ),
     Case(
         "GPT-2, 16 x 512, bf16",
         lambda: LanguageModel(50304, 1024, 768, 12, 12, tied=True),
@@ -200,4 +207,12 @@ GPU = [
         text(512, 50257),
         BF16,
     ),
+    Case(
+        "GPT-2 medium, 16 x 512, bf16",
+        lambda: LanguageModel(50304, 1024, 1024, 24, 16, tied=True),
+        16,
+        text(512, 50257),
+        BF16,
+    ),
+    Case("LSTM, 256 x 64, tf32", Recurrent, 256, sequences),
 ]

@@ -25,6 +25,7 @@ class Seconds:
     rounds: tuple[float, ...] = ()
     error: str = ""
     peak: float = 0.0  # bytes, on a GPU
+    way: str = ""  # in which our passes ran, if they chose it
 
     @property
     def median(self) -> float:
@@ -114,7 +115,8 @@ def _events(step: Step) -> Seconds:
     for _ in range(WARM_UP):
         step()
     times = [_device_seconds(step) for _ in range(EVENTS)]
-    return Seconds(tuple(times), peak=float(torch.cuda.max_memory_allocated()))
+    peak = float(torch.cuda.max_memory_allocated())
+    return Seconds(tuple(times), peak=peak, way=getattr(step, "way", ""))
 
 
 def _device_seconds(step: Step) -> float:

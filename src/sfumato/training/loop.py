@@ -361,7 +361,7 @@ def private_gradients(
             step.summation.scaled(noise_multiplier)  # what cannot be summed is refused before it is paid for
     require_room(runtime.engine, mechanism.sampling)
     _require_marked(runtime.engine, generator)
-    passes, host = runtime.passes, model
+    passes, host = replace(runtime.passes, planned_steps=mechanism.steps), model
     if audited is not None:
         host = audited.host(model)
         passes = replace(passes, engine=audited.engine(passes.engine))

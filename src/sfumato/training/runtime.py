@@ -34,8 +34,11 @@ class Runtime:
             do not fit.
         device: Where to train. Default: where the model is. "cuda" under torchrun: one GPU for each process.
         autocast: The type of products in the forward pass: torch.bfloat16, or None.
-        compile: Whether to compile whole passes. This takes a while at the first step and pays off later.
-        cuda_graphs: Whether to launch the kernels of a pass at once.
+        compile: True: compile whole passes at the first step. False: never. Default: if the run is long
+            enough to repay it, on a GPU.
+        cuda_graphs: True: launch the kernels of a pass at once. False: never. Default: if it is faster, on a
+            GPU; that is measured on synthetic rows after a few steps. If `compile` or `cuda_graphs` is True,
+            nothing is measured, and the other one is used only if it is True as well.
         check: Whether to compare the engine with the reference before the run, on synthetic rows.
         evaluation_batch_size: How many rows are evaluated at once.
         timeout: How many seconds a process waits for another.
@@ -51,8 +54,8 @@ class Runtime:
     microbatch_size: int | None = None
     device: torch.device | str | None = None
     autocast: torch.dtype | None = None
-    compile: bool = False
-    cuda_graphs: bool = False
+    compile: bool | None = None
+    cuda_graphs: bool | None = None
     check: bool = True
     evaluation_batch_size: int = 1024
     timeout: float = 600.0

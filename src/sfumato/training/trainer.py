@@ -236,6 +236,7 @@ class Trainer:
                 self._reports.before(loop)
                 loop.take_step()
                 bar.advance()
+                bar.say(loop.private.way)
                 self._after_step(loop, bar)
                 self._loggers.catch_up(loop.history)
             if loop.step < self.mechanism.steps and not self._standing.settled:

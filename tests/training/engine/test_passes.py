@@ -25,6 +25,7 @@ def passes_of(model, **options):
         "projections": None,
         "generator": seeded(0),
         "expected_batch_size": 3.0,
+        "step": lambda: 0,
     }
     return Passes(model, weighted(outputs), clipper, **settings)
 
@@ -68,7 +69,7 @@ def test_a_check_refuses_parameters_that_were_unfrozen_later():
     clipper = Clipper(Clipping(clip_norm=1.0), {"weight": model.weight})
     passes = Passes(
         model, weighted(outputs), clipper, settings=PassSettings(), projections=None, generator=seeded(0),
-        expected_batch_size=3.0,
+        expected_batch_size=3.0, step=lambda: 0,
     )  # fmt: skip
     model.bias.requires_grad_(True)
     with pytest.raises(InvalidParameterError, match="frozen or unfrozen"):

@@ -10,6 +10,7 @@ from torch import nn
 from sfumato.errors import UnsupportedModelError
 from sfumato.testing import seeded
 from sfumato.training import PassSettings, PrivateGradients, train
+from sfumato.training.engine.recording.faster_passes import FasterPasses
 from sfumato.training.engine.rehearsal import Rehearsed, rehearse_any, synthetic
 
 X = torch.full((5, 3), 7.0)
@@ -147,7 +148,7 @@ def test_no_row_decides_whether_a_pass_is_recorded(poison, monkeypatch):
             seen.append([part.clone() for part in batch[1:]])
             return lambda other: run(other)
 
-    monkeypatch.setattr("sfumato.training.engine.passes.recorder", lambda settings: AsItIs())
+    monkeypatch.setattr(FasterPasses, "asked_for", lambda self, settings: AsItIs())
     assert outcome(poison, where=0) == outcome("clean", where=0)
     half = len(seen) // 2
     for one, other in zip(seen[:half], seen[half:], strict=True):

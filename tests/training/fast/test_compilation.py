@@ -147,6 +147,33 @@ def test_a_unit_that_is_not_finite_adds_nothing_to_a_compiled_step(bad):
     torch.testing.assert_close(*found, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("installed", "capability", "says"),
+    [
+        (True, (9, 0), None),
+        (False, (9, 0), "Triton is not installed"),
+        (True, (6, 1), "no code for this GPU"),
+    ],
+)
+def test_a_gpu_without_triton_has_no_compiler(monkeypatch, installed, capability, says):
+    monkeypatch.setattr(compilation.kernels, "installed", lambda: installed)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    found = compilation.no_compiler(torch.device("cuda"))
+    assert found is None if says is None else says in found
+
+
+def test_a_disk_without_room_is_named_wherever_the_compiler_hides_it():
+    try:
+        try:
+            raise OSError(28, "no space left on /home/4711")
+        except OSError as error:
+            raise RuntimeError("backend failed: 4711") from error
+    except RuntimeError as error:
+        found = compilation.reason_of(error)
+    assert "files cannot be written" in found and "4711" not in found
+    assert compilation.reason_of(ValueError("4711")) == "ValueError; set TORCH_LOGS=dynamo to see more"
+
+
 class Deciding(nn.Module):
     def __init__(self):
         super().__init__()

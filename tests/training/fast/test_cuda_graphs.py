@@ -13,7 +13,7 @@ from sfumato.training.engine.step.settings import PassSettings
 from sfumato.training.fast.compilation import Compiling
 from sfumato.training.fast.cuda_graphs import CudaGraphs
 from sfumato.training.fast.pass_cache import Recordings
-from sfumato.training.privacy.clipping import AdaptiveClip, Clipper, Clipping
+from sfumato.training.privacy.clipping import AdaptiveClip, ClippedSums, Clipper, Clipping
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
 CLIPPING = Clipping(clip_norm=0.5, adaptive=AdaptiveClip(count_noise_multiplier=1.0))
@@ -21,6 +21,70 @@ CLIPPING = Clipping(clip_norm=0.5, adaptive=AdaptiveClip(count_noise_multiplier=
 
 def test_batches_on_the_cpu_are_not_for_graphs():
     assert not CudaGraphs().takes((None, torch.zeros(2)))
+
+
+class Graph:
+    """Something like a graph: it computes into the same places again."""
+
+    def __init__(self, run, static, factor):
+        self.run, self.static, self.factor, self.found = run, static, factor, run(static)
+
+    def replay(self):
+        total, sums = self.run(self.static)
+        self.found[0].copy_(total * self.factor)
+        for name, part in sums.sums.items():
+            self.found[1].sums[name].copy_(part * self.factor)
+
+
+def without_a_gpu(monkeypatch, *, factor=1.0, error=None):
+    def captured(self, run, static):
+        if error is not None:
+            raise error
+        graph = Graph(run, static, factor)
+        return graph, graph.found
+
+    monkeypatch.setattr(CudaGraphs, "_captured", captured)
+    monkeypatch.setattr(CudaGraphs, "takes", lambda self, batch: True)
+
+
+def replayed(told):
+    torch.manual_seed(0)
+    model, x = nn.Linear(3, 2), torch.randn(4, 3)
+    clipper = Clipper(CLIPPING, dict(model.named_parameters()))
+    recorder = CudaGraphs(tell=told.append)
+    graphs = Recordings(BookKeeping(model, whole_squares), clipper, model, recorder)
+    found = graphs.replay((None, x), 1, record=lambda count: (None, torch.ones(count, 3)))
+    wanted = clipper.sums(graphs._engine.run((None, x), per_unit=1))
+    torch.testing.assert_close(found.sums.sums, wanted.sums)
+    return graphs.replay((None, x), 1)  # without leave to record: None if nothing is recorded
+
+
+def test_a_graph_that_agrees_is_used(monkeypatch):
+    told = []
+    without_a_gpu(monkeypatch)
+    assert replayed(told) is not None and told == []
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"factor": 1.1}, "does not agree"),
+        ({"error": RuntimeError("operation not permitted when stream is capturing: 4711")}, "RuntimeError"),
+    ],
+)
+def test_a_graph_that_is_wrong_or_cannot_be_recorded_is_not_used_and_not_quoted(monkeypatch, options, says):
+    told = []
+    without_a_gpu(monkeypatch, **options)
+    assert replayed(told) is None
+    (line,) = told
+    assert says in line and "4711" not in line
+
+
+def test_what_was_asked_for_and_cannot_be_recorded_is_a_warning(monkeypatch):
+    without_a_gpu(monkeypatch, error=RuntimeError())
+    batch = (None, torch.ones(2, 3))
+    with pytest.warns(UserWarning, match="could not be recorded.*without cuda_graphs=True"):
+        CudaGraphs().record(lambda given: (torch.ones(()), ClippedSums({"w": torch.ones(1)})), batch)
 
 
 def whole_squares(model, weights, x):
@@ -140,3 +204,47 @@ def test_at_most_a_few_shapes_are_kept():
         x = torch.randn(rows, 3, device="cuda")
         graphs.replay((None, x), 1, record=lambda count, x=x: (None, x[:count]))
     assert len(graphs._recorded) == 6
+
+
+@needs_gpu
+def test_without_a_flag_a_run_ends_in_graphs_with_the_same_weights():
+    found = []
+    for graphs in (None, False):
+        torch.manual_seed(0)
+        model = convolutional().cuda()
+        passes = PassSettings(cuda_graphs=graphs, compile=False, planned_steps=100)
+        private = PrivateGradients(
+            model,
+            clip_norm=1.0,
+            noise_multiplier=1e-6,
+            expected_batch_size=64,
+            passes=passes,
+            generator=seeded(0),
+        )
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(20):
+            draws = torch.Generator().manual_seed(step)
+            x = torch.randn(56 + step, 3, 9, 9, generator=draws).cuda()
+            private.backward(x, torch.randint(0, 5, (56 + step,), generator=draws).cuda())
+            optimizer.step()
+        found.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+        assert ("as CUDA graphs" in private.way) is (graphs is None)
+    torch.testing.assert_close(*found, rtol=1e-2, atol=1e-3)
+
+
+@needs_gpu
+def test_a_model_that_waits_for_the_gpu_runs_eagerly_and_the_process_goes_on():
+    class Waiting(nn.Linear):
+        def forward(self, x):
+            torch.zeros(1, device="cuda").item()  # a value that is no row's
+            return super().forward(x)
+
+    model = Waiting(3, 2).cuda()
+    passes = PassSettings(compile=False, planned_steps=100)
+    private = PrivateGradients(
+        model, clip_norm=1.0, noise_multiplier=1.0, expected_batch_size=8, passes=passes
+    )
+    for _ in range(6):
+        private.backward(torch.randn(8, 3).cuda(), torch.zeros(8, dtype=torch.int64).cuda())
+    assert "could not be recorded" in private.way and model.weight.grad.isfinite().all()
+    assert nn.Dropout(0.5)(torch.ones(8, device="cuda")).isfinite().all()

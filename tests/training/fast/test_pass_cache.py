@@ -9,6 +9,7 @@ from sfumato.testing import seeded
 from sfumato.training.engine.book_keeping import BookKeeping
 from sfumato.training.engine.gradients import PrivateGradients
 from sfumato.training.fast.pass_cache import Recordings, Replay
+from sfumato.training.fast.sizes import Sizes, sizes_for
 from sfumato.training.privacy.clipping import AdaptiveClip, ClippedSums, Clipper, Clipping, CoordinateClipping
 
 from ..gradients import private_gradients
@@ -113,7 +114,7 @@ def private_of(model, *, recorded, **options):
     }
     private = private_gradients(model, squares, clipping=CLIPPING, **options)
     if recorded:
-        private._passes.record(AsItIs(), expected_batch_size=private.expected_batch_size)
+        private._passes.record(AsItIs(), Sizes())
     return private
 
 
@@ -143,11 +144,12 @@ def test_sums_that_were_not_finite_are_thrown_away_with_their_noise_and_computed
     assert 500 < float(found[0][0].mean()) < 1500  # noise was added once to what is released
 
 
-def test_without_a_gpu_batches_are_run_as_ever():
+def test_without_a_gpu_batches_are_run_as_ever_with_a_warning():
     model = nn.Linear(3, 2)
-    private = private_gradients(
-        model, squares, clip_norm=1.0, noise_multiplier=1.0, expected_batch_size=4, cuda_graphs=True
-    )
+    with pytest.warns(UserWarning, match="cuda_graphs=True has no effect"):
+        private = private_gradients(
+            model, squares, clip_norm=1.0, noise_multiplier=1.0, expected_batch_size=4, cuda_graphs=True
+        )
     private.backward(torch.randn(4, 3))
     assert model.weight.grad.isfinite().all() and len(private._passes._replays) == 0
 
@@ -171,7 +173,7 @@ def test_a_piece_that_was_not_recorded_is_not_lost_when_another_is_computed_anew
         if recorded:
             taken = iter([False, True, True])
             taking = AsItIs(lambda batch, taken=taken: next(taken))
-            private._passes.record(taking, expected_batch_size=private.expected_batch_size)
+            private._passes.record(taking, Sizes())
         private.backward(x)
         found.append(model.weight.grad.clone())
     assert torch.allclose(*found)
@@ -188,7 +190,7 @@ def test_batches_are_padded_to_a_few_sizes_and_padding_adds_nothing(adaptive):
     again = PrivateGradients(
         model, squares, clipping=clipping, noise_multiplier=1.0, expected_batch_size=24, noise=Counting()
     )
-    private._passes.record(recorder, expected_batch_size=private.expected_batch_size)
+    private._passes.record(recorder, sizes_for(24, microbatch_size=None))
     for rows in (24, 22, 23, 25, 24, 21):
         x = torch.randn(rows, 3)
         found = []
@@ -197,7 +199,7 @@ def test_batches_are_padded_to_a_few_sizes_and_padding_adds_nothing(adaptive):
             found.append((model.weight.grad.clone(), each.bound))
         torch.testing.assert_close(found[0][0], found[1][0])
         assert found[0][1] == pytest.approx(found[1][1])
-    assert recorder.shapes == [24, 24, 27, 21]  # the first without weights, which padding needs
+    assert recorder.shapes == [24, 24, 29]  # the first without weights, which padding needs
 
 
 def zeros(count):
@@ -227,6 +229,38 @@ def test_clipping_by_coordinate_is_not_recorded(option):
             expected_batch_size=4,
             **{option: True},
         )
+
+
+class Failing:
+    def __init__(self, error):
+        self.error, self.asked = error, 0
+
+    def takes(self, batch):
+        return True
+
+    def record(self, run, batch):
+        self.asked += 1
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("full"), MemoryError(), RuntimeError("secret")])
+def test_a_recording_that_nobody_asked_for_and_that_fails_is_left_out_without_a_word(error):
+    model, recorder = nn.Linear(3, 2), Failing(error)
+    engine, clipper = BookKeeping(model, weighted_squares), Clipper(CLIPPING, dict(model.named_parameters()))
+    recordings = Recordings(engine, clipper, model, recorder, if_possible=True)
+    for _ in range(3):
+        assert recordings.replay((None, torch.randn(4, 3)), 1, record=zeros) is None
+    assert recorder.asked == 1
+    with pytest.raises(type(error)):
+        Recordings(engine, clipper, model, recorder).replay((None, torch.randn(4, 3)), 1, record=zeros)
+
+
+def test_shapes_that_go_on_changing_are_recorded_a_bounded_number_of_times():
+    model, recorder = nn.Linear(3, 2), AsItIs()
+    engine, clipper = BookKeeping(model, weighted_squares), Clipper(CLIPPING, dict(model.named_parameters()))
+    recordings = Recordings(engine, clipper, model, recorder)
+    found = [recordings.replay((None, torch.randn(n, 3)), 1, record=zeros) for n in range(1, 100)]
+    assert len(recorder.shapes) == 64 and found[63] is not None and found[64:] == [None] * 35
 
 
 def test_a_pass_that_could_not_be_recorded_is_never_replayed_unwatched():

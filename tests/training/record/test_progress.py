@@ -31,3 +31,12 @@ def test_the_bar_is_silent_where_there_is_no_terminal():
 def test_figures_that_were_not_measured_are_left_out():
     assert note(replace(ROW, loss=None, accuracy=None)) == "epsilon 1.001"
     assert note(replace(ROW, accuracy=None)) == "epsilon 1.001  loss 0.250"
+
+
+def test_a_line_is_shown_once_it_is_another_one_than_at_the_start():
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=100)
+    with ProgressBar(steps=5, done=0, shown=True, console=console) as bar:
+        for line in ("run eagerly", "run eagerly", "run in [graphs]", "run in [graphs]"):
+            bar.say(line)
+    assert screen.getvalue().count("run in [graphs]") == 1 and "run eagerly" not in screen.getvalue()

@@ -44,6 +44,7 @@ class ClippedGradients:
             projections=None,
             generator=resolve(None),
             expected_batch_size=rows,
+            step=lambda: 0,
         )
 
     def mean(self, *batch: Any) -> Mapping[str, Tensor]:

@@ -189,7 +189,7 @@ class DPGAN:
             on_evaluation=lambda _, step: game.preview(previews, step),
             folder=None if settings.folder is None else Path(settings.folder) / "training",
             audit=settings.audit,
-            runtime=Runtime(device=where, cuda_graphs=where.type == "cuda"),
+            runtime=Runtime(device=where),
             generator=settings.generator,
             progress=settings.progress,
             resume=settings.resume,

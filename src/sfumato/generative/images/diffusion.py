@@ -258,8 +258,7 @@ class _Fit:
 
     def _runtime(self) -> Runtime:
         where = self._settings.where()
-        fast = where.type == "cuda"
-        return Runtime(device=where, cuda_graphs=fast, autocast=torch.bfloat16 if fast else None)
+        return Runtime(device=where, autocast=torch.bfloat16 if where.type == "cuda" else None)
 
     def _train(self) -> TrainingRun:
         """Train the network by DP-SGD, in place. The run charges itself."""

@@ -75,7 +75,8 @@ REFUSED: Final[Mapping[str, str]] = {
     "report_to": "the loggers of transformers keep the time of every step, which depends on private rows. "
     'Leave it out (report_to="none"), and pass PrivateTrainer(loggers=[...]).',
     "skip_memory_metrics": "how much memory a step takes depends on private rows. Leave it out.",
-    "torch_compile": "it compiles the model for whole batches. Pass runtime=Runtime(compile=True).",
+    "torch_compile": "it compiles the model for whole batches. Leave it out: private passes are compiled "
+    "where that pays, and always with runtime=Runtime(compile=True).",
     "train_sampling_strategy": "the order of rows would depend on their lengths or on chance that the claim "
     "does not know. Leave it out: the claim says how batches are sampled (Privacy(sampling=...)).",
     "use_liger_kernel": "its kernels compute gradients of whole batches. Leave it out.",

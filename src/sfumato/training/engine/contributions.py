@@ -252,6 +252,14 @@ class _CalledPasses:
     def clear(self) -> None:
         """Do nothing: no pass is recorded."""
 
+    @property
+    def way(self) -> str:
+        """How contributions are computed, in one line."""
+        return f"{self.engine} is called for each step."
+
+    def step_taken(self) -> None:
+        """Do nothing: no other way is tried."""
+
     def settle(self, batch: Sequence[Any], made_up: Iterable[Sequence[Any]] | None = None) -> None:
         """Do nothing: contributions are not computed here."""
 

@@ -31,7 +31,7 @@ from sfumato.training import distributed
 from sfumato.training.data import rows
 from sfumato.training.engine import parameter_values
 from sfumato.training.engine.losses import Loss, cross_entropy, weighted
-from sfumato.training.engine.passes import open_passes
+from sfumato.training.engine.open_passes import open_passes
 from sfumato.training.engine.step.accumulator import Sums
 from sfumato.training.engine.step.clip_adaptation import ClipAdaptation
 from sfumato.training.engine.step.failure_guard import guarded
@@ -127,8 +127,6 @@ class PrivateGradients:
         self._sums, self._record = Sums(self.parameters), StepRecord()
         self._trials, self._draws = Trials(allowed=trials), StepDraws()
 
-    # --- what was set, and what was done -----------------------------------------------------------------
-
     @property
     def step(self) -> NoisyStep:
         """The privacy settings of one step. They cannot be changed: steps were taken with them."""
@@ -159,6 +157,11 @@ class PrivateGradients:
         """The engine in use. If "auto" was passed, it may change in a rehearsal."""
         return self._passes.engine
 
+    @property
+    def way(self) -> str:
+        """How passes run and why, in one line: eagerly, as CUDA graphs, compiled. It is public."""
+        return self._passes.way
+
     def event(self, sampling: Sampling, *, relation: Relation | str = Relation.ADD_REMOVE) -> DpEvent:
         """Return what the steps so far cost together.
 
@@ -186,8 +189,6 @@ class PrivateGradients:
             InvalidParameterError: If the thresholds adapt, or clipping is by coordinate.
         """
         self._clipper.scale(factor)
-
-    # --- one step ----------------------------------------------------------------------------------------
 
     def backward(self, *batch: Any, rows_per_unit: int = 1, row_weights: Tensor | None = None) -> None:
         """Take one noisy step over a batch: clip, add up, add noise, divide, and set every `.grad`.
@@ -263,6 +264,7 @@ class PrivateGradients:
             self._sums.to_grad()
         finally:
             self.forget()
+        self._passes.step_taken()
 
     def _noised(self, noise_multiplier: float) -> None:
         """Add noise to the sums, unless they have it already, and divide."""
@@ -287,7 +289,7 @@ class PrivateGradients:
         guarded(again, on_zeros=lambda: self._passes.try_synthetic(first), clear=self.forget)
 
     def forget(self) -> None:
-        """Drop the sums accumulated since the last step: they were never released."""
+        """Drop the sums accumulated since the last step."""
         self._sums.clear()
         self._adaptation.clear()
         self._passes.clear()
@@ -305,8 +307,6 @@ class PrivateGradients:
     def drop(self) -> None:
         """Set every `.grad` to None."""
         self._sums.drop()
-
-    # --- steps and passes over synthetic rows ------------------------------------------------------------
 
     @contextmanager
     def trying(self) -> Yields[None]:

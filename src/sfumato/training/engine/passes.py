@@ -11,7 +11,7 @@ Edge cases If rows cannot be isolated, the functional engine is used, unless an 
            its piece are run one by one.
 Failure    A model that is not private, or whose gradients are not those of a loop, is refused before the
            first private row is run. So is one that keeps something of rows, whenever that is seen.
-Not here   Noise, and the record of steps (`gradients`). Recordings (`recorded_pieces`).
+Not here   Noise, and the record of steps (`gradients`). Recordings (`recorded_pieces`, `faster_passes`).
 """
 
 import warnings
@@ -27,27 +27,23 @@ from sfumato.mechanisms.random import Generator
 from sfumato.training.data import rows
 from sfumato.training.engine import parameter_values
 from sfumato.training.engine.book_keeping import BookKeeping
-from sfumato.training.engine.contributions import (
-    ContributionPasses,
-    Contributor,
-    NoisySummer,
-    NoisySumPasses,
-)
 from sfumato.training.engine.functional import Functional
 from sfumato.training.engine.losses import Loss
 from sfumato.training.engine.microbatches import rows_that_fit
 from sfumato.training.engine.projections import Projections
-from sfumato.training.engine.recorded_pieces import RecordedPieces, real_units, recorder
+from sfumato.training.engine.recording.faster_passes import FasterPasses
+from sfumato.training.engine.recording.recorded_pieces import RecordedPieces, real_units
 from sfumato.training.engine.rehearsal import Rehearsed, rehearse_any, synthetic
 from sfumato.training.engine.self_check import refuse_other_routes, same_draws, self_check
 from sfumato.training.engine.step.settings import Engines, PassSettings
 from sfumato.training.fast.pass_cache import Recorder
+from sfumato.training.fast.sizes import Sizes
 from sfumato.training.integrity.release_barrier import Barrier, fill_caches, refuse_unsafe
 from sfumato.training.models import batch_norm
 from sfumato.training.privacy.clipping import ClippedSums, Clipper
 from sfumato.training.privacy.gradient_pass import Engine, GradientPass
 
-__all__ = ["Passes", "open_passes"]
+__all__ = ["Passes"]
 
 T = TypeVar("T")
 
@@ -68,6 +64,7 @@ class Passes:
         projections: int | None,
         generator: Generator,
         expected_batch_size: float,
+        step: Callable[[], int],
     ) -> None:
         refuse_unsafe(model)
         self.microbatch_size = settings.microbatch_size  # units at once; None: as many as fit
@@ -81,7 +78,20 @@ class Passes:
         self._engine = self._make_engine(projections, generator)
         self._replays = RecordedPieces(clipper)
         self._fitting: int | None = None  # rows at once, once measured
-        self.record(recorder(settings), expected_batch_size=expected_batch_size)
+        self._per_unit, self._step = 1, step
+        self._faster = FasterPasses(
+            model,
+            clipper,
+            self._replays,
+            settings=settings,
+            projected=projections is not None,
+            expected_batch_size=expected_batch_size,
+        )
+        asked_for = self._faster.asked_for(settings)
+        if asked_for is not None:
+            self.record(
+                asked_for, self._faster.sizes(settings.microbatch_size, coarse=bool(settings.compile))
+            )
 
     @property
     def engine(self) -> str:
@@ -102,13 +112,33 @@ class Passes:
         """Forget what was replayed: a step has ended."""
         self._replays.take_all()
 
-    def record(self, recorder: Recorder | None, *, expected_batch_size: float) -> None:
-        """Keep faster versions of passes from now on; none without a recorder."""
-        self._replays.record(recorder, self._engine, self._model, expected_batch_size=expected_batch_size)
+    @property
+    def way(self) -> str:
+        """How passes run, and why, in one line."""
+        return self._faster.line
+
+    def record(self, recorder: Recorder, sizes: Sizes) -> None:
+        """Keep faster versions of passes from now on, for batches that are padded to some sizes."""
+        self._replays.record(recorder, self._engine, self._model, sizes=sizes)
+
+    def step_taken(self) -> None:
+        """End a step that was counted. After fixed ones, whatever their rows, other ways are tried."""
+        if not self._faster.due():
+            return
+        with same_draws(self._model), self._barrier.undoing():
+            self._faster.choose(
+                self._engine,
+                self._clipped,
+                units_at_once=self._units_at_once,
+                per_unit=self._per_unit,
+                shapes=len(self._rehearsed),
+                steps=self._step(),
+            )
 
     def run(self, batch: Sequence[Any], per_unit: int, add: Callable[[ClippedSums], None]) -> None:
         """Clip a batch in pieces that fit in memory, and `add` the sums of each."""
         self.settle(batch)
+        self._per_unit = per_unit
         units = rows.count(batch) // per_unit
         begin = 0
         while begin < units:
@@ -138,6 +168,7 @@ class Passes:
     def taken(self, batch: Sequence[Any], per_unit: int, recorded: GradientPass) -> ClippedSums:
         """Return the clipped sums of a pass that was made already."""
         run = partial(self._clipped, batch, per_unit, recorded)
+        self._faster.stay("the loop runs the model itself, and a recording would run it once more")
         with self._barrier.guarding():
             found = self._unfailing(run, batch, per_unit)
         self._replays.keep(batch, per_unit)
@@ -174,6 +205,7 @@ class Passes:
         finally:
             self._rehearsing = False
         self._rehearsed.add(batch)
+        self._faster.saw(batch, shapes=len(self._rehearsed))
         return finite
 
     def _refuse_other_parameters(self) -> None:
@@ -330,6 +362,7 @@ class Passes:
             raise reason
         self._kind, self._engine = Engines.FUNCTIONAL, engine
         self._replays.stop()
+        self._faster.stay("the functional engine is at work")
         how = "which is slower" if engine.vectorized else "row by row, which is slow"
         warnings.warn(f"{reason} Going on with the functional engine, {how}.", stacklevel=9)
         return found
@@ -345,32 +378,3 @@ class Passes:
 def _without_padding(batch: Sequence[Any], per_unit: int) -> Sequence[Any]:
     real = real_units(batch, per_unit)
     return batch if bool(real.all()) else rows.take(batch, real.repeat_interleave(per_unit))
-
-
-def open_passes(
-    model: nn.Module,
-    loss: Loss,
-    clipper: Clipper,
-    *,
-    settings: PassSettings,
-    projections: int | None,
-    generator: Generator,
-    expected_batch_size: float,
-    step: Callable[[], int],
-) -> Passes | ContributionPasses | NoisySumPasses:
-    """Return the passes of a model, or those of what takes its place: a contributor or a noisy sum."""
-    if isinstance(settings.engine, NoisySummer):
-        return NoisySumPasses(model, settings.engine, step=step)
-    if isinstance(settings.engine, Contributor):
-        return ContributionPasses(
-            model, clipper, settings.engine, microbatch_size=settings.microbatch_size, step=step
-        )
-    return Passes(
-        model,
-        loss,
-        clipper,
-        settings=settings,
-        projections=projections,
-        generator=generator,
-        expected_batch_size=expected_batch_size,
-    )

@@ -119,6 +119,9 @@ class Rehearsed:
         """Note synthetic rows that were run; the first part of a batch is the weights of rows."""
         self._examples[self._key(batch)] = rows.take(batch[1:], slice(0, _ROWS))
 
+    def __len__(self) -> int:
+        return len(self._examples)
+
     def __contains__(self, batch: Sequence[Any]) -> bool:
         return self._key(batch) in self._examples
 

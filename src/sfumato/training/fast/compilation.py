@@ -2,49 +2,57 @@
 """Compiled passes: forward, backward, norms, clipping and sums as one program, by `torch.compile`.
 
 A pass is traced once for each shape: the operations of the engine itself are traced, with the parameters as
-they are at each call. A model must do the same operations whatever the values.
+they are at each call. A model must do the same operations whatever the values. Torch keeps what it compiled
+in files (`TORCHINDUCTOR_CACHE_DIR`), where the next process finds it.
 
-Guarantee  A compiled pass is used only if it agrees with the original pass on the current batch. A pass that
+Guarantee  A compiled pass is used only if it agrees with the original pass on synthetic rows. A pass that
            draws (dropout) draws different numbers once compiled, so only the size of its norms can agree.
-Failure    A pass that cannot be traced or compiled, or that does not agree, runs as it is, with a warning.
-           Messages of the compiler are not repeated: they may quote values.
+           Programs and the files of torch hold no row: only synthetic ones are seen while tracing. They hold
+           no weight either: parameters and buffers are inputs of the program.
+Failure    A pass that cannot be traced or compiled, or that does not agree, runs as it is, and the reason is
+           told in one line. Messages of the compiler are not repeated: they may quote values.
 """
 
-import math
 import warnings
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from sfumato.errors import SfumatoError
 from sfumato.training.data import rows
-from sfumato.training.fast import kernels
+from sfumato.training.fast import agreement, kernels
 from sfumato.training.fast.pass_cache import Pass
 from sfumato.training.privacy.clipping import ClippedSums
 from sfumato.training.random_state import RandomState, same_draws
 
-__all__ = ["Compiling"]
+__all__ = ["Compiling", "no_compiler", "reason_of"]
 
-_AGREE: Final = {False: 1e-3, True: 3e-2}  # relative difference of sums; True: in bfloat16
-_SIZE: Final = 4.0  # times that the squared norms of two draws may differ by
+_CAPABILITY = (7, 0)  # of a GPU that Triton has code for
+
+
+def _warn(what: str) -> None:
+    warnings.warn(f"{what}; going on without compile=True, which is slower.", stacklevel=8)
 
 
 class Compiling:
-    """Records passes as compiled programs."""
+    """Records passes as compiled programs; `tell` gets the reason why one could not be made."""
+
+    def __init__(self, tell: Callable[[str], None] = _warn) -> None:
+        self._tell = tell
 
     def takes(self, batch: Sequence[Any]) -> bool:
         """Whether a batch can be compiled for: any can."""
         return True
 
     def record(self, run: Pass, batch: Sequence[Any]) -> Pass:
-        """Return a compiled version of a pass; the pass itself, with a warning, if there is none."""
+        """Return a compiled version of a pass; the pass itself, if there is none."""
         devices = [t.device for t in rows.tensors(batch)]
         with same_draws(devices):
             before = RandomState(devices)
-            wanted = run(batch)  # also measures what must not be measured while tracing
-            agree = _agree if before.same_as(RandomState(devices)) else _alike
+            wanted = agreement.on_the_side(run(batch))  # measures what must not be measured while tracing
+            agree = agreement.agrees if before.same_as(RandomState(devices)) else agreement.are_alike
         try:
             with same_draws(devices):
                 compiled = _compiled(run, batch)
@@ -52,16 +60,42 @@ class Compiling:
         except (torch.OutOfMemoryError, MemoryError, SfumatoError):
             raise
         except Exception as error:  # whatever a compiler raises
-            _warn(f"could not be compiled ({type(error).__name__}; set TORCH_LOGS=dynamo to see more)")
+            self._tell(f"the pass could not be compiled ({reason_of(error)})")
             return run
         if not agrees:
-            _warn("was compiled to something that does not agree with it")
+            self._tell("the pass was compiled to something that does not agree with it")
             return run
         return compiled
 
 
-def _warn(what: str) -> None:
-    warnings.warn(f"the pass {what}; going on without compile=True, which is slower.", stacklevel=8)
+def no_compiler(device: torch.device) -> str | None:
+    """Return why nothing can be compiled for a device; None if nothing speaks against it.
+
+    >>> no_compiler(torch.device("cpu")) is None
+    True
+    """
+    if device.type != "cuda":
+        return None
+    if not kernels.installed():
+        return "not compiled, because Triton is not installed"
+    if torch.cuda.get_device_capability(device) < _CAPABILITY:
+        return "not compiled, because Triton has no code for this GPU"
+    return None
+
+
+def reason_of(error: BaseException) -> str:
+    """Return why something could not be compiled, without the message: it may quote values.
+
+    >>> reason_of(PermissionError(13, "nobody may write here"))
+    'PermissionError: files cannot be written; set TORCHINDUCTOR_CACHE_DIR to a folder with room'
+    """
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, OSError):
+        cause = cause.__cause__ or cause.__context__
+    if cause is None:
+        return f"{type(error).__name__}; set TORCH_LOGS=dynamo to see more"
+    kind = type(cause).__name__
+    return f"{kind}: files cannot be written; set TORCHINDUCTOR_CACHE_DIR to a folder with room"
 
 
 def _compiled(run: Pass, batch: Sequence[Any]) -> Pass:
@@ -86,22 +120,3 @@ def _compiled(run: Pass, batch: Sequence[Any]) -> Pass:
         return total, ClippedSums(sums, below)
 
     return compiled
-
-
-def _alike(got: tuple[Tensor, ClippedSums], wanted: tuple[Tensor, ClippedSums]) -> bool:
-    """Whether the total norms of two draws are of one size."""
-    one, other = float(got[0]), float(wanted[0])
-    return other / _SIZE <= one <= other * _SIZE or not (math.isfinite(one) or math.isfinite(other))
-
-
-def _agree(got: tuple[Tensor, ClippedSums], wanted: tuple[Tensor, ClippedSums]) -> bool:
-    """Whether totals and sums are the same up to rounding, relative to the largest of the sums."""
-    tolerance = _AGREE[torch.is_autocast_enabled(wanted[0].device.type)]
-    if not bool(wanted[0].isfinite()):
-        return not bool(got[0].isfinite())
-    if not torch.allclose(got[0], wanted[0], rtol=tolerance):
-        return False
-    sums = wanted[1].sums
-    scale = max(float(total.double().norm()) for total in sums.values())
-    apart = [float((got[1].sums[name].double() - total.double()).norm()) for name, total in sums.items()]
-    return max(apart) <= tolerance * scale

@@ -6,9 +6,8 @@ Guarantee  A replay computes what the engine computes, from its batch and the cu
            in a recording: a replayed draw would be the same noise again.
 Edge cases A replay cannot look at its own norms, so the caller must call `Replay.finite` before it uses the
            sums. If a norm is not finite, the caller discards them and runs the units again without a
-           recording. Each shape is recorded once. Batches of any other size are padded to a multiple of
-           `step` units with rows of zeros, whose weight is 0: they add nothing, and `Replay.padding` counts
-           them.
+           recording. Each shape is recorded once. Batches are padded to one of a few sizes (`sizes`) with
+           rows of zeros, whose weight is 0: they add nothing, and `Replay.padding` counts them.
 """
 
 import math
@@ -22,12 +21,16 @@ import torch
 from torch import Tensor, nn
 
 from sfumato.training.data import rows, tree
+from sfumato.training.fast.sizes import Sizes
 from sfumato.training.privacy.clipping import ClippedSums, Clipper
 from sfumato.training.privacy.gradient_pass import Engine
 
 __all__ = ["Made", "Pass", "Recorder", "Recordings", "Replay"]
 
 _MOST: Final = 6  # shapes that are kept
+_ALL: Final = 64  # recordings that are ever made: where shapes go on changing, making them takes all the time
+
+_AS_IT_IS: Final = Sizes()  # no batch is padded
 
 Made = Callable[[int], Sequence[Any]]  # a number to so many synthetic rows, after their weights
 Pass = Callable[
@@ -68,17 +71,28 @@ class _Recorded:
 
 
 class Recordings:
-    """The recorded passes of one engine and one style of clipping."""
+    """The recorded passes of one engine and one style of clipping.
+
+    With `if_possible` nobody asked for recordings. What cannot be recorded, for want of memory or whatever
+    reason, is not: batches of this shape are run as they are, without a word.
+    """
 
     def __init__(
-        self, engine: Engine, clipper: Clipper, model: nn.Module, recorder: Recorder, *, step: int = 1
+        self,
+        engine: Engine,
+        clipper: Clipper,
+        model: nn.Module,
+        recorder: Recorder,
+        *,
+        sizes: Sizes = _AS_IT_IS,
+        if_possible: bool = False,
     ) -> None:
         self._engine, self._clipper, self._model = engine, clipper, model
-        self._recorder, self._step = recorder, step
+        self._recorder, self._sizes, self._if_possible = recorder, sizes, if_possible
         self._recorded: dict[Any, _Recorded] = {}
-        self._weighted = (
-            False  # whether a batch was padded yet: then all have weights, and one shape is one key
-        )
+        self._made = 0
+        # Whether all batches get weights: padding needs them, and one shape should be one key.
+        self._weighted = if_possible
 
     def takes(self, batch: Sequence[Any]) -> bool:
         """Whether a batch can be recorded."""
@@ -101,25 +115,33 @@ class Recordings:
     def _found(self, batch: Sequence[Any], per_unit: int, *, record: Made | None) -> _Recorded | None:
         key = self._key(batch, per_unit)
         found = self._recorded.pop(key, None)
-        if record is None and found is not None and found.is_code:
-            self._recorded[key] = found
-            return None
         if found is None or found.pointers != self._pointers():
-            if record is None:
+            if record is None or self._made >= _ALL:
                 return None
-            run = partial(self._pass, per_unit=per_unit)
-            recorded = self._recorder.record(run, _filled(batch, record))
-            found = _Recorded(recorded, self._pointers(), is_code=recorded is run)
+            found = self._new(batch, per_unit, record)
         self._recorded[key] = found  # last: the one that was used longest ago goes first
         while len(self._recorded) > _MOST:
             del self._recorded[next(iter(self._recorded))]
-        return found
+        unwanted = record is None or self._if_possible
+        return None if unwanted and found.is_code else found
+
+    def _new(self, batch: Sequence[Any], per_unit: int, record: Made) -> _Recorded:
+        self._made += 1
+        run = partial(self._pass, per_unit=per_unit)
+        try:
+            recorded = self._recorder.record(run, _filled(batch, record))
+        except Exception:
+            if not self._if_possible:
+                raise
+            recorded = run
+            _free()
+        return _Recorded(recorded, self._pointers(), is_code=recorded is run)
 
     def _rounded(self, batch: Sequence[Any], per_unit: int) -> tuple[Sequence[Any], int]:
         weights, *rest = batch
         count = next(rows.tensors(rest)).shape[0]
         units = count // per_unit
-        padding = -units % self._step
+        padding = self._sizes.padding(units)
         self._weighted = self._weighted or padding > 0
         if not padding and (weights is not None or not self._weighted):
             return batch, 0
@@ -147,6 +169,12 @@ class Recordings:
 
     def _pointers(self) -> tuple[int, ...]:
         return tuple(t.data_ptr() for t in chain(self._model.parameters(), self._model.buffers()))
+
+
+def _free() -> None:
+    """Return memory that was allocated for a recording which could not be made."""
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def _filled(batch: Sequence[Any], made: Made) -> Sequence[Any]:

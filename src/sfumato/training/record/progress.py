@@ -42,6 +42,7 @@ class ProgressBar:
             disable=not (shown and (console.is_terminal or console.is_jupyter)),
         )
         self._task = self._bar.add_task(title, total=steps, completed=done, note="")
+        self._said: str | None = None
 
     def __enter__(self) -> "ProgressBar":
         self._bar.__enter__()
@@ -55,6 +56,12 @@ class ProgressBar:
     def advance(self) -> None:
         """One step more."""
         self._bar.advance(self._task)
+
+    def say(self, line: str) -> None:
+        """Show a line above the bar, if it is another one than before; the first is not shown."""
+        if self._said not in (None, line) and not self._bar.disable:
+            self._bar.console.print(line, highlight=False, markup=False)
+        self._said = line
 
     def note(self, row: Metrics) -> None:
         """Show the latest measurements."""

@@ -41,9 +41,13 @@ class PassSettings:
             something else in their place, such as the updates of clients. A `NoisySummer` gives sums that
             have their noise already.
         microbatch_size: How many units are run at once; None finds out how many fit in memory.
-        cuda_graphs: Replay passes as CUDA graphs, which makes steps faster after the first ones.
-        compile: Compile passes, which makes steps faster after the first ones.
+        cuda_graphs: True: replay passes as CUDA graphs from the first step on. False: never. None: if that
+            is faster, which is found out after a few steps; so is `compile`. If one of both is True, nothing
+            is found out.
+        compile: True: compile passes at the first step. False: never. None: if the run is long enough to
+            repay it.
         check: Compare the engine with a loop over examples, on synthetic rows.
+        planned_steps: How many steps will be taken; None if that is unknown.
 
     Raises:
         InvalidParameterError: If a setting is out of range.
@@ -54,19 +58,22 @@ class PassSettings:
 
     engine: Engines | Contributor | NoisySummer | str = Engines.AUTO
     microbatch_size: int | None = None
-    cuda_graphs: bool = False
-    compile: bool = False
+    cuda_graphs: bool | None = None
+    compile: bool | None = None
     check: bool = True
+    planned_steps: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "engine", _engine(self.engine))
+        if self.planned_steps is not None:
+            _check.count(planned_steps=self.planned_steps)
         if self.microbatch_size is not None:
             _check.count(microbatch_size=self.microbatch_size)
 
     @property
     def recorded(self) -> bool:
-        """Whether passes are recorded, to be replayed faster."""
-        return self.cuda_graphs or self.compile
+        """Whether passes must be recorded, to be replayed faster."""
+        return bool(self.cuda_graphs or self.compile)
 
 
 def _engine(engine: Engines | Contributor | NoisySummer | str) -> Engines | Contributor | NoisySummer:

@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-import pytest
 import torch
 from torch import nn
 
-from sfumato.errors import InvalidParameterError
-from sfumato.training import Clipping, CoordinateClipping, PassSettings
-from sfumato.training.engine import recorded_pieces
+from sfumato.training import Clipping
 from sfumato.training.engine.book_keeping import BookKeeping
 from sfumato.training.engine.losses import weighted
-from sfumato.training.engine.recorded_pieces import RecordedPieces, real_units, recorder
+from sfumato.training.engine.recording import recorded_pieces
+from sfumato.training.engine.recording.recorded_pieces import RecordedPieces, real_units, recorder
 from sfumato.training.fast.compilation import Compiling
 from sfumato.training.fast.cuda_graphs import CudaGraphs
+from sfumato.training.fast.sizes import Sizes
 from sfumato.training.privacy.clipping import Clipper
 
 
@@ -33,7 +32,7 @@ def pieces_of(clipping):
     clipper = Clipper(clipping, dict(model.named_parameters()))
     pieces = RecordedPieces(clipper)
     engine = BookKeeping(model, weighted(lambda model, x: model(x).sum(1)))
-    pieces.record(AsItIs(), engine, model, expected_batch_size=1)
+    pieces.record(AsItIs(), engine, model, sizes=Sizes())
     return pieces
 
 
@@ -95,15 +94,9 @@ def test_nothing_is_replayed_after_the_engine_changed():
     assert pieces.replay((None, torch.ones(2, 2)), 1, record=zeros) is None
 
 
-def test_clipping_by_coordinate_cannot_be_recorded():
-    with pytest.raises(InvalidParameterError, match="clipping by coordinate"):
-        pieces_of(CoordinateClipping(coordinate_bound=1.0))
-
-
 def test_the_settings_decide_what_records():
-    assert recorder(PassSettings()) is None
-    assert isinstance(recorder(PassSettings(compile=True)), Compiling)
-    assert isinstance(recorder(PassSettings(cuda_graphs=True)), CudaGraphs)
+    assert isinstance(recorder(cuda_graphs=False, compile=True), Compiling)
+    assert isinstance(recorder(cuda_graphs=True, compile=False), CudaGraphs)
 
 
 def test_a_unit_is_padding_if_all_its_rows_weigh_nothing():

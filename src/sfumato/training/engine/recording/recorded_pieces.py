@@ -11,24 +11,22 @@ Not here   How a pass is recorded (`fast`).
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from sfumato.errors import InvalidParameterError, UnsupportedUseError
+from sfumato.errors import UnsupportedUseError
 from sfumato.training import distributed
 from sfumato.training.data import rows
-from sfumato.training.engine.step.settings import PassSettings
 from sfumato.training.fast.compilation import Compiling
 from sfumato.training.fast.cuda_graphs import CudaGraphs
 from sfumato.training.fast.pass_cache import Recorder, Recordings, Replay
-from sfumato.training.privacy.clipping import ClippedSums, Clipper, CoordinateClipping
+from sfumato.training.fast.sizes import Sizes
+from sfumato.training.privacy.clipping import ClippedSums, Clipper
 from sfumato.training.privacy.gradient_pass import Engine
 
 __all__ = ["Piece", "RecordedPieces", "real_units", "recorder"]
-
-_SIZES: Final = 8  # of batches that recordings are made for, up to the expected one
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,20 +48,19 @@ class RecordedPieces:
         self._tried: list[Replay] = []  # since the last addition: attempts that failed or were repeated, too
         self._active = False  # whether anything was ever recorded
 
-    def record(
-        self, recorder: Recorder | None, engine: Engine, model: nn.Module, *, expected_batch_size: float
-    ) -> None:
-        """Keep faster versions of an engine's passes from now on; none without a recorder."""
-        if recorder is None:
-            return
-        if isinstance(self._clipper.clipping, CoordinateClipping):
-            raise InvalidParameterError(
-                "clipping by coordinate keeps every unit's gradient, so passes cannot be recorded. Leave "
-                "cuda_graphs and compile out."
-            )
-        step = max(1, int(expected_batch_size) // _SIZES)
-        self._recordings = Recordings(engine, self._clipper, model, recorder, step=step)
-        self._active = True
+    @property
+    def active(self) -> bool:
+        """Whether passes are recorded now."""
+        return self._recordings is not None
+
+    def record(self, recorder: Recorder, engine: Engine, model: nn.Module, *, sizes: Sizes) -> None:
+        """Keep faster versions of an engine's passes from now on, because that was asked for."""
+        self.use(Recordings(engine, self._clipper, model, recorder, sizes=sizes))
+
+    def use(self, recordings: Recordings | None) -> None:
+        """Use recordings from now on; None for none. No step may have begun."""
+        self._recordings = recordings
+        self._active = self._active or recordings is not None
 
     def stop(self) -> None:
         """Record and replay nothing from now on: the engine has changed."""
@@ -121,10 +118,13 @@ class RecordedPieces:
         return sums
 
 
-def recorder(settings: PassSettings) -> Recorder | None:
-    """Return the recorder for these settings; None if nothing is recorded."""
-    inside = Compiling() if settings.compile else None
-    return CudaGraphs(inside) if settings.cuda_graphs else inside
+def recorder(*, cuda_graphs: bool, compile: bool, tell: Callable[[str], None] | None = None) -> Recorder:
+    """Return what records passes as CUDA graphs, compiled, or both; `tell` gets the reason if it cannot."""
+    told = {} if tell is None else {"tell": tell}
+    inside = Compiling(**told) if compile else None
+    if not cuda_graphs and inside is not None:
+        return inside
+    return CudaGraphs(inside, **told)
 
 
 def real_units(batch: Sequence[Any], per_unit: int) -> Tensor:
