@@ -24,7 +24,7 @@ from sfumato.training.data import tree
 from sfumato.training.data.augmentation import quietly
 from sfumato.training.data.silence import silent
 
-__all__ = ["BATCH", "READABLE", "ReadableRows"]
+__all__ = ["BATCH", "READABLE", "ReadableRows", "zero_of"]
 
 BATCH: Final = "batch"  # the key of a row: what `training_step` gets as its batch
 READABLE: Final = "readable"  # the key of 1 or 0: whether the example could be read
@@ -66,9 +66,14 @@ class ReadableRows(Dataset[dict[str, Any]]):
 
     def _settle(self) -> None:
         """Take the form of the first example."""
-        first = quietly("the data set", lambda: self._row(0))
-        self._first = tree.changed(first, _blank)
-        self._form = _form(self._first)
+        first = tree.changed(quietly("the data set", lambda: self._row(0)), zero_of)
+        form = _form(_like(first, first))  # what every row is compared with went the way of every row
+        if form != _form(first):
+            raise InvalidParameterError(
+                "the first example has an array or a tensor of a class whose conversion gives another form, "
+                "so no row would have the form of the first. Return plain tensors, numpy arrays and numbers."
+            )
+        self._first, self._form = first, form
 
     def _read(self, number: int) -> dict[str, Any]:
         try:
@@ -102,7 +107,7 @@ def _form(value: Any) -> Hashable:
         return type(value), value.shape, value.dtype, value.device, value.layout, value.requires_grad
     if isinstance(value, np.ndarray):
         array = cast("np.ndarray[Any, Any]", value)
-        return type(array), array.shape, array.dtype, min(array.strides, default=0) < 0  # torch takes none
+        return type(array), array.shape, array.dtype
     inner = tree.parts(value)
     if inner is not None:
         names = tuple(cast("Mapping[Any, Any]", value)) if isinstance(value, Mapping) else ()
@@ -110,13 +115,20 @@ def _form(value: Any) -> Hashable:
     return type(value), value in _WHOLE if type(value) is int else None
 
 
-def _blank(leaf: Any) -> Any:
-    """Return zero in the place of a number, a tensor or an array; anything else as it is."""
+def zero_of(leaf: Any) -> Any:
+    """Return zero in the place of a number, a tensor or an array; anything else as it is.
+
+    It is of a plain class: an `IntEnum` may have no zero, and rows of `np.memmap` are plain arrays elsewhere.
+    """
     if isinstance(leaf, Tensor):
         return torch.zeros_like(leaf, requires_grad=False)
     if isinstance(leaf, np.ndarray):
-        return np.zeros_like(cast("np.ndarray[Any, Any]", leaf))
-    return type(leaf)(0) if isinstance(leaf, bool | int | float | complex | np.generic) else leaf
+        array = cast("np.ndarray[Any, Any]", leaf)
+        return np.zeros(array.shape, array.dtype)
+    if isinstance(leaf, np.number | np.bool_):
+        return type(leaf)(0)
+    plain = next((kind for kind in (bool, int, float, complex) if isinstance(leaf, kind)), None)
+    return leaf if plain is None else plain(0)
 
 
 def _like(value: Any, first: Any) -> Any:
@@ -147,9 +159,12 @@ def _leaf_like(value: Any, first: Any) -> Any:
         return found if rounds or bool((found == value).all()) else value
     if isinstance(first, np.ndarray) and isinstance(value, np.ndarray):
         wanted, given = cast("np.ndarray[Any, Any]", first), cast("np.ndarray[Any, Any]", value)
-        array = np.ascontiguousarray(given, dtype=wanted.dtype)
+        if np.ma.is_masked(given):  # what is masked has no value
+            return given
+        # A copy of the same shape: torch warns of arrays that are read-only, and takes no negative strides.
+        array = np.array(given, dtype=wanted.dtype, order="C")
         rounds = wanted.dtype.kind == "f" and given.dtype.kind in "biuf"
-        return array if rounds or bool((array == given).all()) else given
+        return array if rounds or array.dtype == given.dtype or bool((array == given).all()) else given
     if isinstance(first, _NUMBER) and isinstance(value, _NUMBER):
         number: Any = type(first)(value)
         return number if isinstance(first, float | np.floating) or number == value else value
