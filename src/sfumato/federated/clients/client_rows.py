@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from sfumato import _check
+from sfumato._failures import ordinary
 from sfumato.errors import InvalidParameterError
 from sfumato.training.data import rows as row_trees
 from sfumato.training.data import tree
@@ -189,7 +190,7 @@ def readable_rows(clients: ClientRows, client: int) -> Sequence[Any]:
     torch.Size([0, 2])
     """
     try:
-        rows = clients.rows(client)
+        rows = ordinary(lambda: clients.rows(client))
         return rows if _alike(rows, clients.like) else clients.like
     except Exception:  # this client does not answer
         return clients.like

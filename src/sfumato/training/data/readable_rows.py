@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from sfumato._failures import ordinary
 from sfumato.errors import InvalidParameterError
 from sfumato.training.data import tree
 from sfumato.training.data.augmentation import quietly
@@ -77,9 +78,9 @@ class ReadableRows(Dataset[dict[str, Any]]):
 
     def _read(self, number: int) -> dict[str, Any]:
         try:
-            row = _like(self._row(number), self._first)
+            row = ordinary(lambda: _like(self._row(number), self._first))
             readable = _form(row) == self._form
-        except (Exception, SystemExit):  # whether an example can be read must not be seen
+        except Exception:  # whether an example can be read must not be seen
             row, readable = None, False
         return {BATCH: row, READABLE: _READABLE} if readable else {BATCH: self._first, READABLE: _NOT}
 
