@@ -23,9 +23,10 @@ from sfumato._failures import ordinary
 from sfumato.errors import InvalidParameterError
 from sfumato.training.data import tree
 from sfumato.training.data.augmentation import quietly
+from sfumato.training.data.modes import kept_modes
 from sfumato.training.data.silence import silent
 
-__all__ = ["BATCH", "READABLE", "ReadableRows", "zero_of"]
+__all__ = ["BATCH", "READABLE", "ReadableRows", "form", "zero_of"]
 
 BATCH: Final = "batch"  # the key of a row: what `training_step` gets as its batch
 READABLE: Final = "readable"  # the key of 1 or 0: whether the example could be read
@@ -68,24 +69,28 @@ class ReadableRows(Dataset[dict[str, Any]]):
     def _settle(self) -> None:
         """Take the form of the first example."""
         first = tree.changed(quietly("the data set", lambda: self._row(0)), zero_of)
-        form = _form(_like(first, first))  # what every row is compared with went the way of every row
-        if form != _form(first):
+        wanted = form(_like(first, first))  # what every row is compared with went the way of every row
+        if wanted != form(first):
             raise InvalidParameterError(
                 "the first example has an array or a tensor of a class whose conversion gives another form, "
                 "so no row would have the form of the first. Return plain tensors, numpy arrays and numbers."
             )
-        self._first, self._form = first, form
+        self._first, self._form = first, wanted
 
     def _read(self, number: int) -> dict[str, Any]:
         try:
             row = ordinary(lambda: _like(self._row(number), self._first))
-            readable = _form(row) == self._form
+            readable = form(row) == self._form
         except Exception:  # whether an example can be read must not be seen
             row, readable = None, False
         return {BATCH: row, READABLE: _READABLE} if readable else {BATCH: self._first, READABLE: _NOT}
 
     def _row(self, number: int) -> Any:
-        example = self._data[number]
+        with kept_modes():
+            example = self._data[number]
+            return self._collated(example)
+
+    def _collated(self, example: Any) -> Any:
         return example if self._collate is None else tree.mapped(self._collate([example]), _only)
 
 
@@ -98,10 +103,10 @@ def _only(tensor: Tensor) -> Tensor:
     return tensor[0]
 
 
-def _form(value: Any) -> Hashable:
+def form(value: Any) -> Hashable:
     """Return how a row is nested, and the types and shapes in it: rows of one form make up one batch.
 
-    >>> _form((0.5, torch.zeros(2))) == _form((0.7, torch.ones(2))) != _form((1, torch.ones(2)))
+    >>> form((0.5, torch.zeros(2))) == form((0.7, torch.ones(2))) != form((1, torch.ones(2)))
     True
     """
     if isinstance(value, Tensor):
@@ -112,7 +117,7 @@ def _form(value: Any) -> Hashable:
     inner = tree.parts(value)
     if inner is not None:
         names = tuple(cast("Mapping[Any, Any]", value)) if isinstance(value, Mapping) else ()
-        return type(value), names, tuple(map(_form, inner))
+        return type(value), names, tuple(map(form, inner))
     return type(value), value in _WHOLE if type(value) is int else None
 
 
@@ -133,7 +138,7 @@ def zero_of(leaf: Any) -> Any:
 
 
 def _like(value: Any, first: Any) -> Any:
-    """Return a row nested and typed like the first one, as far as it can be; `_form` says whether it is.
+    """Return a row nested and typed like the first one, as far as it can be; `form` says whether it is.
 
     >>> _like([1, np.float32(2.0)], (0.5, 0.5))
     (1.0, 2.0)
