@@ -190,6 +190,7 @@ def test_a_row_that_makes_the_model_fail_has_an_update_of_zeros(monkeypatch):
     assert [bool(value.any()) for value in found["weight"]] == [True, False, True]
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # vmap cannot run a loss that looks at values
 @pytest.mark.parametrize("ends", [SystemExit, Panic])
 def test_a_loss_that_ends_the_program_for_a_client_stops_no_other(ends):
     def loss(model, x, y):
