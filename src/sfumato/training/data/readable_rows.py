@@ -167,8 +167,9 @@ def _leaf_like(value: Any, first: Any) -> Any:
         wanted, given = cast("np.ndarray[Any, Any]", first), cast("np.ndarray[Any, Any]", value)
         if np.ma.is_masked(given):  # what is masked has no value
             return given
-        # A copy of the same shape: torch warns of arrays that are read-only, and takes no negative strides.
-        array = np.array(given, dtype=wanted.dtype, order="C")
+        array = np.asarray(given, dtype=wanted.dtype, order="C")  # of the same shape, and of no subclass
+        if not array.flags.writeable or min(array.strides, default=0) < 0:
+            array = array.copy()  # torch warns of the former, and takes none of the latter
         rounds = wanted.dtype.kind == "f" and given.dtype.kind in "biuf"
         return array if rounds or array.dtype == given.dtype or bool((array == given).all()) else given
     if isinstance(first, _NUMBER) and isinstance(value, _NUMBER):
