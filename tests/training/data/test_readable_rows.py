@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import enum
 import math
+import sys
 import warnings
 
 import numpy as np
@@ -151,7 +152,8 @@ def test_a_row_that_cannot_be_collated_is_left_out():
 
     assert readable(1, 2, 0, "a", collate=collate) == [True, False, False, False]
     with pytest.raises(InvalidParameterError, match="one row for each example"):
-        readable(2, 1, collate=collate)
+        readable(2, 2, collate=collate)
+    assert readable(2, 1, collate=collate) == [False, True]
 
 
 def test_nothing_of_the_first_example_but_its_form_is_kept():
@@ -160,7 +162,21 @@ def test_nothing_of_the_first_example_but_its_form_is_kept():
     assert tensor.tolist() == [0, 0] and array.tolist() == [0, 0] and number == 0
 
 
-def test_a_first_example_that_cannot_be_read_is_an_error_that_does_not_quote_it():
+@pytest.mark.parametrize("broken", [1, 99, 100])
+def test_the_form_is_that_of_the_first_example_that_can_be_read(broken):
+    class Fails(list):
+        def __getitem__(self, number):
+            return super().__getitem__(number) if number >= broken else sys.exit("secret")
+
+    rows = ReadableRows(Fails([torch.ones(2)] * 101))
+    if broken < 100:
+        assert [bool(rows[i]["readable"]) for i in (broken - 1, broken)] == [False, True]
+    else:
+        with pytest.raises(QueryFailedError):
+            rows[100]
+
+
+def test_examples_of_which_none_can_be_read_are_an_error_that_does_not_quote_them():
     class Fails(list):
         def __getitem__(self, number):
             raise ValueError("secret")

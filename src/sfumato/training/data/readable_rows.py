@@ -2,12 +2,12 @@
 """Examples of a data set as rows of one public form.
 
 Guarantee  What becomes of an example depends on it and on random draws, never on another one. An example that
-           cannot be read or collated, or that has another form than the first one, contributes nothing: no
-           error and no warning tells that it is there.
+           cannot be read or collated, or that has another form than the first one that can, contributes
+           nothing: no error and no warning tells that it is there.
 Edge cases Such an example becomes a row of zeros whose loss is multiplied by 0. The form is how an example is
-           nested, and the types and shapes in it: that of the first one is public. Numbers of another type
-           are converted to the type of the first example where it can hold them.
-Failure    If the first example cannot be read, the run is refused before it is charged.
+           nested, and the types and shapes in it: that of the first one that can be read is public. Numbers
+           of another type are converted to the type of that example where it can hold them.
+Failure    If none of the first 100 examples can be read, the run is refused before it is charged.
 Not here   What a data set keeps of the examples that it was asked for, such as a cache of its own.
 """
 
@@ -33,6 +33,7 @@ READABLE: Final = "readable"  # the key of 1 or 0: whether the example could be 
 
 _READABLE, _NOT = torch.ones(()), torch.zeros(())
 _NUMBER: Final = bool | int | float | np.generic
+_TRIED: Final = 100  # examples that are asked for the form: a data set in which none works is an error
 _WHOLE: Final = range(-(2**63), 2**63)  # numbers that fit in a tensor
 
 
@@ -67,8 +68,8 @@ class ReadableRows(Dataset[dict[str, Any]]):
             return [self._read(number) for number in numbers]
 
     def _settle(self) -> None:
-        """Take the form of the first example."""
-        first = tree.changed(quietly("the data set", lambda: self._row(0)), zero_of)
+        """Take the form of the first example that can be read."""
+        first = quietly("the data set", self._form_row)
         wanted = form(_like(first, first))  # what every row is compared with went the way of every row
         if wanted != form(first):
             raise InvalidParameterError(
@@ -76,6 +77,15 @@ class ReadableRows(Dataset[dict[str, Any]]):
                 "so no row would have the form of the first. Return plain tensors, numpy arrays and numbers."
             )
         self._first, self._form = first, wanted
+
+    def _form_row(self) -> Any:
+        failure: Exception | None = None
+        for number in range(min(len(self._data), _TRIED)):
+            try:
+                return ordinary(lambda number=number: tree.changed(self._row(number), zero_of))
+            except Exception as error:  # one row alone must not decide whether a run begins
+                failure = failure or error
+        raise failure or IndexError
 
     def _read(self, number: int) -> dict[str, Any]:
         try:
