@@ -17,7 +17,7 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
@@ -132,7 +132,7 @@ def silent() -> Generator[None]:
     handlers = _handlers()
     for handler in handlers:
         handler.addFilter(others)
-    vars(sys).update(sinks)
+    _put(sinks)
     torch.set_warn_always(True)  # else torch would note that it has warned, and never do so again
     try:
         with warnings.catch_warnings():
@@ -140,11 +140,16 @@ def silent() -> Generator[None]:
             yield
     finally:
         torch.set_warn_always(always)
-        vars(sys).update(shown)
+        _put(shown)
         for sink in sinks.values():
             sink.open()
         for handler in handlers:
             handler.removeFilter(others)
+
+
+def _put(streams: Mapping[str, Any]) -> None:
+    for name, stream in streams.items():
+        setattr(sys, name, stream)
 
 
 def _handlers() -> list[logging.Handler]:
