@@ -1,4 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
+import logging
+import sys
+import warnings
+
 import pytest
 import torch
 from hypothesis import given
@@ -99,6 +103,48 @@ def test_rows_that_are_not_as_declared_are_none():
         assert readable_rows(LazyRows(read, clients=1, like=like), 0)[0].shape == (0, 3)
     fine = LazyRows(lambda _: (torch.ones(2, 3),), clients=1, like=like)
     assert readable_rows(fine, 0)[0].shape == (2, 3)
+
+
+class Panic(BaseException):
+    """Like `pyo3_runtime.PanicException`, of polars and tokenizers."""
+
+
+def panics(_):
+    raise Panic("client 5")
+
+
+def warns(_):
+    warnings.warn("client 5", stacklevel=1)
+    print("client 5")  # noqa: T201 - what must not be seen
+    logging.getLogger("touchy").error("client 5")
+    torch.set_grad_enabled(False)
+    raise ValueError("client 5")
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda _: sys.exit("client 5"),
+        panics,
+        warns,
+        lambda _: (torch.ones(2, 3).to_sparse(),),
+        lambda _: (torch.ones(2, 3, device="meta"),),
+        lambda _: (torch.ones(2, 3).to_mkldnn(),),
+    ],
+)
+def test_a_client_whose_rows_fail_or_are_held_in_another_way_has_none_and_nothing_tells(
+    read, capsys, caplog, recwarn
+):
+    found = readable_rows(LazyRows(read, clients=1, like=(torch.zeros(0, 3),)), 0)[0]
+    assert found.shape == (0, 3) and found.layout is torch.strided and found.device.type == "cpu"
+    assert capsys.readouterr() == ("", "") and not caplog.records and not recwarn.list
+    assert torch.is_grad_enabled()
+
+
+def test_rows_that_require_gradients_are_rows_without():
+    rows = LazyRows(lambda _: (torch.ones(2, 3, requires_grad=True),), clients=1, like=(torch.zeros(0, 3),))
+    found = readable_rows(rows, 0)[0]
+    assert found.shape == (2, 3) and not found.requires_grad
 
 
 def test_clients_without_rows_are_counted():

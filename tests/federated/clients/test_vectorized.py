@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -124,6 +125,8 @@ def nasty(client, what):
         return x, y
     if what == "unreadable":
         raise OSError("client 2 has 41 rows")
+    if what == "ends":
+        raise SystemExit("client 2 has 41 rows")
     return {
         "nan": (torch.full_like(x, torch.nan), y),
         "infinite": (torch.full_like(x, torch.inf), y),
@@ -139,7 +142,7 @@ def nasty(client, what):
 
 
 KINDS = ["nan", "infinite", "huge", "labels", "shape", "type", "rows"]
-KINDS += ["nesting", "nothing", "text", "unreadable"]
+KINDS += ["nesting", "nothing", "text", "unreadable", "ends"]
 
 
 @pytest.mark.parametrize("name", ["mlp", "conv"])
@@ -162,6 +165,10 @@ def test_a_nasty_client_changes_no_update_but_its_own(what, name):
     assert not any(value[2].any() for value in wanted.values())  # of the client that cannot be read
 
 
+class Panic(BaseException):
+    """Like `pyo3_runtime.PanicException`, of polars and tokenizers."""
+
+
 class Factored(nn.Linear):
     def forward(self, x):
         root = torch.linalg.cholesky(x.abs().unsqueeze(-1) * torch.eye(4) * x[:, :1, None].sign())
@@ -180,6 +187,25 @@ def test_a_row_that_makes_the_model_fail_has_an_update_of_zeros(monkeypatch):
         like=(torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64)),
     )
     found = VectorizedClients(rows, SETTINGS[0]).contributions(Factored(4, 3), (torch.arange(3),), step=0)
+    assert [bool(value.any()) for value in found["weight"]] == [True, False, True]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # vmap cannot run a loss that looks at values
+@pytest.mark.parametrize("ends", [SystemExit, Panic])
+def test_a_loss_that_ends_the_program_for_a_client_stops_no_other(ends):
+    def loss(model, x, y):
+        if x.shape[0] > 1 and bool((x == 7).all()):
+            raise ends("client 1")
+        return nn.functional.cross_entropy(model(x), y, reduction="none")
+
+    like = torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64)
+    rows = LazyRows(
+        lambda c: (torch.full((3, 4), 7.0 if c == 1 else 2.0), torch.zeros(3, dtype=torch.int64)),
+        clients=3,
+        like=like,
+    )
+    how = replace(SETTINGS[0], loss=loss)
+    found = VectorizedClients(rows, how).contributions(nn.Linear(4, 3), (torch.arange(3),), step=0)
     assert [bool(value.any()) for value in found["weight"]] == [True, False, True]
 
 

@@ -156,10 +156,11 @@ def test_if_one_node_cannot_pay_none_is_charged_and_no_row_is_read():
     assert [account.spent().epsilon for account in paying] == [0.0] * 4
 
 
-def test_rows_that_cannot_be_read_do_not_stop_other_processes(monkeypatch):
+@pytest.mark.parametrize("error", [ValueError, SystemExit])
+def test_rows_that_cannot_be_read_do_not_stop_other_processes(error, monkeypatch):
     def read(number):
         if number == 1:
-            raise ValueError("row 7 is not a number")
+            raise error("row 7 is not a number")
         return torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64)
 
     seen = []

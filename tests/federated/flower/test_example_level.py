@@ -96,7 +96,7 @@ def test_one_example_moves_a_step_by_at_most_the_clip_norm_whatever_it_is(values
 
 
 def test_a_client_that_is_killed_while_it_learns_has_answered_the_round(tmp_path):
-    class Killed(BaseException):
+    class Killed(KeyboardInterrupt):
         pass
 
     def killed(_context):
@@ -113,9 +113,10 @@ def test_a_client_that_is_killed_while_it_learns_has_answered_the_round(tmp_path
     assert len(account(None).releases()) == 1
 
 
-def test_nothing_of_a_row_is_logged(caplog, capfd):
+@pytest.mark.parametrize("error", [ValueError, SystemExit])
+def test_nothing_of_a_row_is_logged(error, caplog, capfd):
     def rows(_context):
-        raise ValueError("a private value")
+        raise error("a private value")
 
     with caplog.at_level(logging.DEBUG):
         client(rows)(asked(), context())

@@ -53,8 +53,16 @@ def test_an_update_is_clipped_to_the_norm():
     assert replied(learned([1e30, 2.0])) == pytest.approx([3.0, 2.0], abs=1e-4)
 
 
+class Panic(BaseException):
+    """Like `pyo3_runtime.PanicException`, of polars and tokenizers."""
+
+
 def raising(message, _context):
     raise ValueError("a private value")
+
+
+def panicking(message, _context):
+    raise Panic("a private value")
 
 
 @pytest.mark.parametrize(
@@ -97,7 +105,7 @@ def test_a_message_that_comes_twice_is_two_rounds(tmp_path):
 
 
 def test_a_client_that_is_killed_while_it_learns_has_answered_the_round(tmp_path):
-    class Killed(BaseException):
+    class Killed(KeyboardInterrupt):
         pass
 
     def killed(message, _context):
@@ -110,7 +118,7 @@ def test_a_client_that_is_killed_while_it_learns_has_answered_the_round(tmp_path
     assert [reply.has_error() for reply in replies] == [False, True]
 
 
-@pytest.mark.parametrize("app", [raising, learned([np.nan, 7.25]), learned([7.25, 2.0, 3.0])])
+@pytest.mark.parametrize("app", [raising, panicking, learned([np.nan, 7.25]), learned([7.25, 2.0, 3.0])])
 def test_nothing_that_was_learned_is_logged(app, caplog, capfd):
     with caplog.at_level(logging.DEBUG):
         replied(app)

@@ -41,6 +41,7 @@ def test_updates_are_differences_of_models(grid, model):
         np.full(8, np.inf),
         ValueError("the row of Ada Lovelace"),
         RuntimeError("Ada Lovelace"),
+        SystemExit("Ada Lovelace"),
     ],
 )
 def test_an_app_that_fails_or_is_not_finite_adds_zeros_and_stays(grid, model, bad):

@@ -9,6 +9,10 @@ from sfumato.federated.vertical import each_row as module
 from sfumato.federated.vertical.each_row import each_row
 
 
+class Panic(BaseException):
+    """Like `pyo3_runtime.PanicException`, of polars and tokenizers."""
+
+
 class Strict(nn.Module):
     """A network that fails on a row whose first number is no index, and rounds elsewhere."""
 
@@ -51,6 +55,18 @@ def test_a_row_alone_in_another_shape_would_have_other_bits():
         together, _ = each_row(network, held, blank=torch.zeros(7))
         loop = torch.stack([network(row) for row in held])
     assert torch.allclose(together, loop, atol=1e-5) and not torch.equal(together, loop)
+
+
+@pytest.mark.parametrize("ends", [SystemExit, Panic])
+def test_a_row_that_ends_the_program_stops_no_other(ends):
+    def network(row):
+        if float(row[0]) == 7:
+            raise ends
+        return row
+
+    held = rows(12)
+    _, usable = each_row(network, held, blank=torch.zeros(4))
+    assert usable.tolist() == [number % 10 != 7 for number in range(12)]
 
 
 def test_many_rows_that_fail_stop_no_other():

@@ -28,7 +28,11 @@ class Touchy:
         return {"x": [1.0 + number]}
 
 
-@pytest.mark.parametrize("error", [RuntimeError("secret"), SystemExit("secret"), MemoryError()])
+class Panic(BaseException):
+    """Like `pyo3_runtime.PanicException`, of polars and tokenizers."""
+
+
+@pytest.mark.parametrize("error", [RuntimeError("secret"), SystemExit("secret"), MemoryError(), Panic()])
 def test_an_example_that_raises_when_it_is_read_contributes_nothing(error):
     class Examples(list):
         def __getitem__(self, number):

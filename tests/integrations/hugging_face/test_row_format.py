@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+from http import HTTPStatus
+
 import numpy as np
 import pytest
 import torch
@@ -126,10 +128,12 @@ def test_blank_keeps_the_nesting_and_types():
         "c": [True, 2, 3.5],
         "d": "text",
         "e": [[1]],
+        "f": HTTPStatus.OK,
     }
     found = blank(given)
     assert found["a"].tolist() == [0, 0] and found["b"].dtype == np.int64 and not found["b"].any()
     assert found["c"] == [False, 0, 0.0] and found["d"] == "text" and found["e"] == [[0]]
+    assert type(found["f"]) is int and found["f"] == 0
 
 
 def test_outputs_that_are_no_rows_are_refused():

@@ -27,6 +27,19 @@ def test_the_row_of_the_caller_is_not_changed():
     assert row.keys() == {"x"}
 
 
+class Panic(BaseException):
+    """Like `pyo3_runtime.PanicException`, of polars and tokenizers."""
+
+
+@pytest.mark.parametrize("ends", [SystemExit, Panic])
+def test_a_loss_that_ends_the_program_is_an_ordinary_error(ends):
+    def fails(model, row):
+        raise ends("row 5")
+
+    with pytest.raises(RuntimeError, match=r"ends the program \("):
+        RowLoss(fails)(nn.Identity(), torch.ones(1), ROW)
+
+
 @pytest.mark.parametrize("wrong", [torch.ones(2), 1.0, None])
 def test_a_loss_that_is_not_one_number_is_refused(wrong):
     with pytest.raises(InvalidParameterError, match="one number"):

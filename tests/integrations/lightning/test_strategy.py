@@ -162,6 +162,14 @@ def test_a_row_on_which_training_step_fails_contributes_nothing_and_stops_nothin
     assert strategy.run is not None and all(p.isfinite().all() for p in module.parameters())
 
 
+class Panic(BaseException):
+    """Like `pyo3_runtime.PanicException`, of polars and tokenizers."""
+
+
+def panics(module):
+    raise Panic("row 7")
+
+
 ODD = {
     "another shape": lambda x, y: (x[:3], y),
     "another type": lambda x, y: (x * 1j, y),
@@ -171,6 +179,7 @@ ODD = {
     "a large number": lambda x, y: (x, 10**30),
     "an error": lambda x, y: [][1],
     "the end of the program": lambda x, y: sys.exit("row 7"),
+    "a panic": lambda x, y: panics(None),
     "a warning": lambda x, y: (warnings.warn("row 7", stacklevel=1), sys.stdout.write("row 7"), (x, y))[-1],
 }
 
@@ -234,6 +243,7 @@ def fails(module):
             logging.error("row 7"),
         )[0],
         fails,
+        panics,
     ],
 )
 def test_what_training_step_does_for_one_row_stops_nothing_and_is_not_told(act, tmp_path, capsys, recwarn):

@@ -54,6 +54,10 @@ def votes(*args, queries=QUERIES, **settings):
         return np.stack(list(ensemble.predictions(queries)))
 
 
+class Panic(BaseException):
+    """Like `pyo3_runtime.PanicException`, of polars and tokenizers."""
+
+
 class Fails(BaseEstimator):
     """Fails in one way on rows that hold a large number, and says so in every way it can."""
 
@@ -67,6 +71,8 @@ class Fails(BaseEstimator):
             raise ValueError(f"a private value: {X.max()}")
         if self.bad_ and self.how == "exit":
             sys.exit(3)
+        if self.bad_ and self.how == "panic":
+            raise Panic("a private value")
         if self.bad_ and self.how == "keep":
             self.function_ = lambda: None
         return self
@@ -185,6 +191,7 @@ def test_a_value_that_changes_the_type_of_an_array_changes_one_teacher_only(kind
     [
         "fit",
         "exit",
+        "panic",
         "exit later",
         "keep",
         "raise",

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
+import io
 import logging
+import os
+import subprocess
 import sys
 import threading
 import warnings
@@ -50,3 +53,47 @@ def test_what_another_thread_says_is_shown(capsys, caplog):
         sys.stdout.write("hidden")
     assert capsys.readouterr().out == "from another thread"
     assert [each.message for each in caplog.records] == ["logged"]
+
+
+def test_no_way_of_writing_to_a_stream_shows_anything(capfd):
+    with silent():
+        for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
+            assert isinstance(stream, io.TextIOBase) and stream.writable()
+            stream.writelines(["a row\n"])
+            stream.buffer.write(b"a row")
+            os.write(stream.fileno(), b"a row")
+            print("a row", file=stream, flush=True)
+            stream.reconfigure(line_buffering=True)
+            stream.close()
+            stream.buffer.close()
+            stream.buffer.write(b"a row")
+            assert not hasattr(stream, "_stream_of_its_own")
+        subprocess.run([sys.executable, "-c", "print('a row')"], stdout=sys.stdout, check=True)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_handler_that_kept_the_stream_shows_what_is_said_afterwards(capsys):
+    with silent():
+        handler = logging.StreamHandler(sys.stderr)
+        handler.emit(logging.LogRecord("", logging.ERROR, "", 0, "a row", (), None))
+    handler.emit(logging.LogRecord("", logging.ERROR, "", 0, "public", (), None))
+    assert capsys.readouterr().err == "public\n"
+
+
+def test_a_warning_that_torch_gives_once_is_not_used_up():
+    """In another process, where torch has not warned of it yet."""
+    code = """
+import warnings, numpy as np, torch
+from sfumato.training.data.silence import silent
+row = np.ones(3)
+row.flags.writeable = False
+with silent():
+    torch.from_numpy(row)
+assert not torch.is_warn_always_enabled()
+with warnings.catch_warnings(record=True) as shown:
+    warnings.simplefilter("always")
+    torch.from_numpy(row)
+print(len(shown))
+"""
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == "1"

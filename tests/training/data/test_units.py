@@ -75,6 +75,14 @@ def test_public_examples_that_do_not_fit_together_are_refused_without_telling_th
     assert "717" not in str(refused.value) and refused.value.__cause__ is None
 
 
+class Panic(BaseException):
+    """Like `pyo3_runtime.PanicException`, of polars and tokenizers."""
+
+
+def panic():
+    raise Panic("row 1")
+
+
 class Odd(MapStyle):
     """A data set in which one example is odd."""
 
@@ -89,6 +97,7 @@ class Odd(MapStyle):
 ODD = {
     "raises": lambda: [][3],
     "exits": lambda: sys.exit(3),
+    "panics": lambda: panic(),
     "shape": lambda: (torch.ones(5), 2),
     "text": lambda: ("a", 2),
     "missing": lambda: None,
@@ -236,8 +245,9 @@ class Failing(MapStyle):
     [
         lambda: Units(Failing([(X[i], Y[i]) for i in range(6)])),
         lambda: Units((X, Y), augment=lambda b, g: [][int(b[1][0])]),
+        lambda: Units((X, Y), augment=lambda b, g: panic()),
     ],
-    ids=["data set", "augment"],
+    ids=["data set", "augment", "panic"],
 )
 def test_what_a_data_set_or_an_augmentation_says_of_a_row_is_not_repeated(units):
     with pytest.raises(QueryFailedError, match="failed on rows of a batch") as caught:

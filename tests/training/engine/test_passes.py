@@ -44,6 +44,23 @@ def test_every_unit_is_added_once_whatever_the_pieces(engine, size, pieces):
     assert torch.allclose(sums, torch.tensor([[0.6 + 1.0, 0.8 + 0.5]])) and count == pieces
 
 
+class Panic(BaseException):
+    """Like `pyo3_runtime.PanicException`, of polars and tokenizers."""
+
+
+@pytest.mark.parametrize("ends", [ValueError, SystemExit, Panic])
+def test_a_unit_on_which_the_model_ends_the_program_is_left_out(ends):
+    class Touchy(nn.Linear):
+        def forward(self, x):
+            if bool((x == 7).any()):
+                raise ends("a row of 7")
+            return super().forward(x)
+
+    passes = passes_of(Touchy(2, 1, bias=False), engine=Engines.FUNCTIONAL)
+    sums, _ = added(passes, (None, torch.cat([X, torch.full((1, 2), 7.0)])))
+    assert torch.allclose(sums, torch.tensor([[1.6, 1.3]]))
+
+
 def test_a_unit_that_is_not_finite_is_left_out():
     passes = passes_of(nn.Linear(2, 1, bias=False))
     sums, _ = added(passes, (None, torch.cat([X, torch.full((1, 2), torch.inf)])))

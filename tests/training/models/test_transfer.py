@@ -5,7 +5,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from sfumato.errors import InvalidParameterError, NotPrivateError, UnsupportedModelError
-from sfumato.training import cached_features
+from sfumato.testing import seeded
+from sfumato.training import cached_features, train
 
 X = torch.randn(30, 4, generator=torch.Generator().manual_seed(1))
 Y = torch.arange(30) % 2
@@ -63,6 +64,45 @@ def test_a_network_that_is_trainable_or_returns_no_rows_has_no_cached_features()
         cached_features(nn.Flatten(0), (X, Y))
     with pytest.raises(InvalidParameterError, match="no rows"):
         cached_features(Whitened(), (X[:0], Y[:0]))
+
+
+class Torn(torch.utils.data.Dataset):
+    """Rows of which one cannot be read."""
+
+    def __init__(self, *, torn):
+        self._torn = torn
+
+    def __len__(self):
+        return 30
+
+    def __getitem__(self, place):
+        if place == 5 and self._torn:
+            raise ValueError
+        return X[place] if place != 5 else torch.full((4,), torch.nan), int(Y[place])
+
+
+def test_a_row_that_cannot_be_read_adds_nothing_to_what_is_learned_from_features():
+    backbone = nn.Linear(4, 3).requires_grad_(False)
+    features, labels = cached_features(backbone, Torn(torn=True), batch_size=7)
+    assert features.isnan().any(1).nonzero().tolist() == [[5]] and labels[5] == 0
+    ends = []
+    for given in (Torn(torn=True), Torn(torn=False)):  # the other one has a gradient that is not finite
+        head = nn.Linear(3, 2)
+        nn.init.zeros_(head.weight), nn.init.zeros_(head.bias)
+        settings = {"noise_multiplier": 1.0, "delta": 1e-3, "public_size": 30, "expected_batch_size": 30}
+        rows = cached_features(backbone, given, batch_size=7)
+        train(head, rows, steps=2, clip_norm=1.0, generator=seeded(0), progress=False, **settings)
+        ends.append(head.weight.detach().clone())
+    assert ends[0].isfinite().all() and torch.equal(*ends)
+
+
+def test_features_that_are_whole_numbers_have_the_same_type_whatever_can_be_read():
+    class Codes(nn.Module):
+        def forward(self, x):
+            return (x > 0).long()
+
+    kinds = [cached_features(Codes(), Torn(torn=torn))[0].dtype for torn in (True, False)]
+    assert kinds == [torch.int64] * 2
 
 
 class Blurred(torch.utils.data.Dataset):

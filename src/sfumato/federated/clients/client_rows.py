@@ -14,9 +14,13 @@ import torch
 from torch import Tensor
 
 from sfumato import _check
+from sfumato._failures import ordinary
 from sfumato.errors import InvalidParameterError
 from sfumato.training.data import rows as row_trees
 from sfumato.training.data import tree
+from sfumato.training.data.modes import kept_modes
+from sfumato.training.data.readable_rows import form
+from sfumato.training.data.silence import silent
 
 __all__ = ["AssignedRows", "ClientRows", "LazyRows", "readable_rows", "require_clients"]
 
@@ -182,26 +186,31 @@ def readable_rows(clients: ClientRows, client: int) -> Sequence[Any]:
         client: The number of the client.
 
     Returns:
-        Its rows, or `like`. Nothing is raised or logged: the text of an error may quote a row.
+        Its rows without gradients, or `like`. Nothing is raised, shown or logged: it may quote a row.
 
     >>> broken = LazyRows(lambda _: (torch.ones(3, 9),), clients=1, like=(torch.zeros(1, 2),))
     >>> readable_rows(broken, 0)[0].shape
     torch.Size([0, 2])
     """
+    like = clients.like
     try:
-        rows = clients.rows(client)
-        return rows if _alike(rows, clients.like) else clients.like
+        with silent(), kept_modes():
+            rows = ordinary(lambda: _converted(clients.rows(client), like))
+        return like if rows is None else rows
     except Exception:  # this client does not answer
-        return clients.like
+        return like
 
 
-def _alike(rows: Sequence[Any], like: Sequence[Any]) -> bool:
-    """Whether rows are nested, shaped and typed as declared."""
+def _converted(rows: Sequence[Any], like: Sequence[Any]) -> Sequence[Any] | None:
+    """Return rows on the device of the declared ones, without gradients; None if they are of another form."""
     if tree.structure(rows) != tree.structure(like):
-        return False
+        return None
     row_trees.count(rows)  # raises if tensors do not agree
-    pairs = zip(row_trees.tensors(rows), row_trees.tensors(like), strict=True)
-    return all(a.shape[1:] == b.shape[1:] and a.dtype == b.dtype for a, b in pairs)
+    places = iter(row_trees.tensors(like))
+    moved = row_trees.mapped(rows, lambda t: t.detach().to(next(places).device))
+    none = row_trees.mapped(moved, lambda t: t[:0] if t.layout is torch.strided else t)
+    wanted = row_trees.mapped(like, Tensor.detach)
+    return moved if form(none) == form(wanted) else None
 
 
 def require_clients(clients: object) -> None:

@@ -31,6 +31,7 @@ import torch
 from torch import Tensor, nn
 
 from sfumato import _check
+from sfumato._failures import ordinary
 from sfumato.errors import InvalidParameterError
 from sfumato.federated.clients.client_rows import ClientRows, readable_rows
 from sfumato.federated.clients.local_training import LocalTraining, local_update
@@ -177,8 +178,10 @@ class VectorizedClients:
         idle = _made_up(self._rows.like, 1, _IDLE, _device(model))
         rows = [own if place in part else none for place, own in enumerate(held)]
         try:
-            found = stacked_updates(
-                model, rows, self._training, clients=clients, step=step, slots=self._size, idle=idle
+            found = ordinary(
+                lambda: stacked_updates(
+                    model, rows, self._training, clients=clients, step=step, slots=self._size, idle=idle
+                )
             )
         except Exception:  # a client is the reason: made-up rows were no problem. The message may quote a row
             return None
@@ -187,7 +190,7 @@ class VectorizedClients:
     def _alone(self, model: nn.Module, rows: Sequence[Any], client: int, step: int) -> dict[str, Tensor]:
         """Return the update of one client by the reference, and zeros if its rows make the model fail."""
         try:
-            return local_update(model, rows, self._training, client=client, step=step)
+            return ordinary(lambda: local_update(model, rows, self._training, client=client, step=step))
         except Exception:  # rehearsed on made-up rows, so these rows, or how many there are, are the reason
             return {name: torch.zeros_like(p) for name, p in parameter_values.find(model).parameters.items()}
 

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from sfumato import _check
+from sfumato._failures import ordinary
 from sfumato.accounting.price import price
 from sfumato.errors import InvalidParameterError
 from sfumato.federated.clients.client_rows import ClientRows, require_clients
@@ -159,7 +160,7 @@ def _unit(protection: Protection, accounts: Sequence[Account], given: str | None
 def _read(clients: ClientRows, number: int) -> Sequence[Any] | None:
     """Return the rows of a node; None if they cannot be read, which must not stop the others."""
     try:
-        return clients.rows(number)
+        return ordinary(lambda: clients.rows(number))
     except Exception:  # its text may quote a row
         return None
 

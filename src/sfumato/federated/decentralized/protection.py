@@ -30,6 +30,7 @@ import torch
 from torch import Tensor, nn
 
 from sfumato import _check
+from sfumato._failures import ordinary
 from sfumato.accounting import events
 from sfumato.accounting.events import DpEvent
 from sfumato.accounting.guarantee import Relation
@@ -345,7 +346,7 @@ def _take_in(private: PrivateGradients, batch: Sequence[Any]) -> None:
 
 def _accumulated(private: PrivateGradients, batch: Sequence[Any]) -> bool:
     try:
-        private.accumulate(*batch)
+        ordinary(lambda: private.accumulate(*batch))
     except Exception:  # rehearsed on made-up rows, so these are the reason. The text may show their shape
         return False
     return True

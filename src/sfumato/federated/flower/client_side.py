@@ -17,6 +17,7 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
 from torch import nn
 
+from sfumato._failures import ordinary
 from sfumato.errors import InvalidParameterError
 from sfumato.federated.clients.local_training import LocalTraining, local_update
 from sfumato.federated.flower.grid_clients import ROUND
@@ -63,7 +64,7 @@ def client_app(
         own = loaded(model, message)
         step, client = round_number(message) - 1, client_number(context)
         try:
-            update = local_update(own, rows(context), how, client=client, step=step)
+            update = ordinary(lambda: local_update(own, rows(context), how, client=client, step=step))
         except Exception as failure:  # on private data: Flower would send its text
             _log.warning("learning failed with %s.", type(failure).__name__)
             return refusal(message, "The client could not learn in this round.")

@@ -25,6 +25,7 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from torch import Tensor, nn
 
 from sfumato import _check
+from sfumato._failures import ordinary
 from sfumato.accounting.guarantee import Guarantee
 from sfumato.accounting.plan import Plan
 from sfumato.errors import InvalidParameterError
@@ -171,7 +172,7 @@ class ExampleLevel:
         if not self._rounds.take(context):
             return refusal(message, "All rounds that this client agreed to are answered.")
         try:
-            self._learn(own, context, own_stream(self._generator, message, context))
+            ordinary(lambda: self._learn(own, context, own_stream(self._generator, message, context)))
         except Exception:  # on private data: its text must not leave
             return refusal(message, "The client could not learn in this round.")
         content = RecordDict({name: ArrayRecord(own.state_dict()), "metrics": MetricRecord({WEIGHT: 1})})

@@ -25,6 +25,7 @@ from flwr.clientapp.typing import ClientAppCallable
 from torch import Tensor
 
 from sfumato import _check
+from sfumato._failures import ordinary
 from sfumato.accounting.calibrate import calibrate
 from sfumato.accounting.events import DpEvent
 from sfumato.accounting.guarantee import Guarantee, Relation
@@ -196,7 +197,7 @@ def _learned(
 ) -> dict[str, Tensor]:
     """Return the update of the app; zeros where there is none. Nothing tells the two apart."""
     try:
-        update = update_in(call_next(message, context), sent, given)
+        update = ordinary(lambda: update_in(call_next(message, context), sent, given))
     except Exception:  # of the app, on private data: its text must not leave, and neither must the failure
         update = None
     return update if update is not None else {name: torch.zeros_like(v) for name, v in given.items()}

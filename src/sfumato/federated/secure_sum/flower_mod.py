@@ -29,6 +29,7 @@ import numpy.typing as npt
 from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 
 from sfumato import _check
+from sfumato._failures import ordinary
 from sfumato.accounting.events import DpEvent
 from sfumato.accounting.guarantee import Relation
 from sfumato.accounting.upstream import dp_event as dp
@@ -230,7 +231,8 @@ class _Session:
         before = _flat(self._message.content, names)
         del self._message.content[RECORD]
         try:
-            after = _flat(call_next(self._message, self._context).content, names)
+            answer = ordinary(lambda: call_next(self._message, self._context))
+            after = _flat(answer.content, names)
         except Exception as failure:  # a client whose rows make its app fail must not drop out: zeros instead
             _log.warning("the app failed with %s; this client adds zeros.", type(failure).__name__)
             return np.zeros(mechanism.dimension)

@@ -20,6 +20,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from sfumato._failures import ordinary
+
 __all__ = ["each_row"]
 
 _PIECE: Final = 128  # rows; a row that fails costs at most 15 computations of a piece
@@ -69,7 +71,7 @@ def _piece(values: Sequence[Tensor], part: range, *, begin: int) -> list[Tensor]
 def _tried(compute: Callable[..., Tensor], pieces: Sequence[Tensor]) -> Tensor | None:
     """Return the results of a piece; None if a row makes them fail. The message of an error may quote it."""
     try:
-        return torch.func.vmap(compute)(*pieces)
+        return ordinary(lambda: torch.func.vmap(compute)(*pieces))
     except Exception:
         return None
 
@@ -77,7 +79,7 @@ def _tried(compute: Callable[..., Tensor], pieces: Sequence[Tensor]) -> Tensor |
 def _alone(compute: Callable[..., Tensor], values: Sequence[Tensor], place: int, found: Tensor) -> bool:
     """Compute one row without `vmap`; return whether it could be computed."""
     try:
-        found[place] = compute(*(value[place] for value in values))
+        found[place] = ordinary(lambda: compute(*(value[place] for value in values)))
     except Exception:
         return False
     return True

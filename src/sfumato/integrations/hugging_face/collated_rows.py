@@ -15,8 +15,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from sfumato._failures import ordinary
 from sfumato.integrations.hugging_face.row_format import Collate, MaxLength, Row, RowFormat
 from sfumato.training.data.augmentation import quietly
+from sfumato.training.data.modes import kept_modes
 from sfumato.training.data.silence import silent
 
 __all__ = ["CollatedRows"]
@@ -60,8 +62,9 @@ class CollatedRows(Dataset[tuple[Tensor, Row]]):
 
     def _read(self, number: int, row_format: RowFormat) -> tuple[Tensor, Row]:
         try:
-            row = row_format.read(self._examples[number])
-        except (Exception, SystemExit):  # whether an example can be read must not be seen
+            with kept_modes():
+                row = ordinary(lambda: row_format.read(self._examples[number]))
+        except Exception:  # whether an example can be read must not be seen
             row = None
         return (_NOT, row_format.blank) if row is None else (_READABLE, row)
 

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from sfumato import _check
 from sfumato.errors import InvalidParameterError, UnsupportedUseError
+from sfumato.training.data.readable_rows import zero_of
 
 __all__ = ["Collate", "MaxLength", "Row", "RowFormat"]
 
@@ -75,17 +76,11 @@ def blank(value: Any) -> Any:
     >>> blank({"input_ids": [4, 5], "label": 1, "picture": np.ones((1, 2))})
     {'input_ids': [0, 0], 'label': 0, 'picture': array([[0., 0.]])}
     """
-    if isinstance(value, Tensor):
-        return torch.zeros_like(value)
-    if isinstance(value, np.ndarray):
-        return np.zeros_like(cast("np.ndarray[Any, Any]", value))
-    if isinstance(value, bool | int | float):
-        return type(value)(0)
     if isinstance(value, Mapping):
         return {name: blank(part) for name, part in cast("Mapping[Any, Any]", value).items()}
     if isinstance(value, list):
         return [blank(part) for part in cast("list[Any]", value)]
-    return value
+    return zero_of(value)
 
 
 def _lengths(example: Any, max_length: MaxLength) -> Mapping[str, int]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from sfumato._failures import ordinary
 from sfumato.errors import InvalidParameterError
 
 __all__ = ["RowLoss"]
@@ -45,10 +46,7 @@ class RowLoss:
         Raises:
             InvalidParameterError: If the trainer's loss is not one number for one row.
         """
-        try:
-            loss = self._compute(model, dict(row))
-        except SystemExit:  # a row must not end the program
-            raise RuntimeError("compute_loss ends the program.") from None
+        loss = ordinary(lambda: self._compute(model, dict(row)))
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             raise InvalidParameterError(
                 "the loss of one row must be a tensor with one number. Let the model, compute_loss or "

@@ -18,6 +18,7 @@ from typing import Any, Final
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor, nn
 
+from sfumato._failures import ordinary
 from sfumato.errors import InvalidParameterError
 from sfumato.training.data.readable_rows import BATCH, READABLE
 
@@ -169,10 +170,7 @@ class RowLoss:
 
     def _step(self, module: nn.Module, batch: Any) -> Any:
         step: Callable[..., Any] = module.training_step  # pyright: ignore[reportAssignmentType] - a LightningModule's
-        try:
-            return step(batch, self._seclusion.batch_idx) if self._indexed else step(batch)
-        except SystemExit:  # a row must not end the program
-            raise RuntimeError("training_step ends the program.") from None
+        return ordinary(lambda: step(batch, self._seclusion.batch_idx) if self._indexed else step(batch))
 
 
 def _takes_index(module: LightningModule) -> bool:

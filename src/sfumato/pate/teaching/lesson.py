@@ -25,6 +25,7 @@ import joblib
 import numpy as np
 import numpy.typing as npt
 
+from sfumato._failures import ordinary
 from sfumato.errors import UnsupportedModelError
 from sfumato.pate.teaching import files, rows
 from sfumato.pate.teaching.estimator_settings import fresh, seed_of
@@ -106,9 +107,9 @@ def _fitted(lesson: Lesson, number: int, features: Any, labels: rows.Numbers) ->
     try:
         with seeded_draws(seed_of(lesson.seeds, number, "global")):
             model = fresh(lesson.estimator, lesson.seeds, number)
-            model.fit(features, labels)
+            ordinary(lambda: model.fit(features, labels))
         return model
-    except (Exception, SystemExit):
+    except Exception:
         return int(labels[0]) if bool((labels == labels[0]).all()) else None
 
 
@@ -150,8 +151,12 @@ def vote(lesson: Lesson, number: int, place: Path, key: bytes, queries: Any) -> 
         try:
             with seeded_draws(seed_of(lesson.seeds, number, "votes")):
                 teacher = joblib.load(io.BytesIO(content))
-                return silent if teacher is None else _votes_of(teacher, queries, lesson.classes)
-        except (Exception, SystemExit):
+                return (
+                    silent
+                    if teacher is None
+                    else ordinary(lambda: _votes_of(teacher, queries, lesson.classes))
+                )
+        except Exception:
             return silent
 
 

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from sfumato._failures import ordinary
 from sfumato.errors import InvalidParameterError, QueryFailedError, SfumatoError, UnsupportedUseError
 from sfumato.training.data import rows, tree
 from sfumato.training.isolation.isolated_rows import Isolated
@@ -38,7 +39,7 @@ class Augmenter:
         units = rows.count(batch) // rows_per_unit
         if self._at_once:
             try:
-                return self._isolated(batch, units, seed)
+                return ordinary(lambda: self._isolated(batch, units, seed))
             except UnsupportedUseError:
                 self._at_once = False  # it would mix rows, or catches an error that any row may cause
             except (SfumatoError, torch.OutOfMemoryError, MemoryError):
@@ -80,7 +81,7 @@ def _is_batch(found: Any) -> bool:
 def quietly(name: str, work: Callable[[], T]) -> T:
     """Run a function of the caller on private rows. If it fails, its message is not repeated."""
     try:
-        return work()
+        return ordinary(work)
     except SfumatoError:
         raise
     except Exception as error:

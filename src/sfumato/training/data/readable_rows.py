@@ -2,12 +2,12 @@
 """Examples of a data set as rows of one public form.
 
 Guarantee  What becomes of an example depends on it and on random draws, never on another one. An example that
-           cannot be read or collated, or that has another form than the first one, contributes nothing: no
-           error and no warning tells that it is there.
+           cannot be read or collated, or that has another form than the first one that can, contributes
+           nothing: no error and no warning tells that it is there.
 Edge cases Such an example becomes a row of zeros whose loss is multiplied by 0. The form is how an example is
-           nested, and the types and shapes in it: that of the first one is public. Numbers of another type
-           are converted to the type of the first example where it can hold them.
-Failure    If the first example cannot be read, the run is refused before it is charged.
+           nested, and the types and shapes in it: that of the first one that can be read is public. Numbers
+           of another type are converted to the type of that example where it can hold them.
+Failure    If none of the first 100 examples can be read, the run is refused before it is charged.
 Not here   What a data set keeps of the examples that it was asked for, such as a cache of its own.
 """
 
@@ -19,18 +19,21 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from sfumato._failures import ordinary
 from sfumato.errors import InvalidParameterError
 from sfumato.training.data import tree
 from sfumato.training.data.augmentation import quietly
+from sfumato.training.data.modes import kept_modes
 from sfumato.training.data.silence import silent
 
-__all__ = ["BATCH", "READABLE", "ReadableRows"]
+__all__ = ["BATCH", "READABLE", "ReadableRows", "form", "zero_of"]
 
 BATCH: Final = "batch"  # the key of a row: what `training_step` gets as its batch
 READABLE: Final = "readable"  # the key of 1 or 0: whether the example could be read
 
 _READABLE, _NOT = torch.ones(()), torch.zeros(())
 _NUMBER: Final = bool | int | float | np.generic
+_TRIED: Final = 100  # examples that are asked for the form: a data set in which none works is an error
 _WHOLE: Final = range(-(2**63), 2**63)  # numbers that fit in a tensor
 
 
@@ -65,21 +68,39 @@ class ReadableRows(Dataset[dict[str, Any]]):
             return [self._read(number) for number in numbers]
 
     def _settle(self) -> None:
-        """Take the form of the first example."""
-        first = quietly("the data set", lambda: self._row(0))
-        self._first = tree.changed(first, _blank)
-        self._form = _form(self._first)
+        """Take the form of the first example that can be read."""
+        first = quietly("the data set", self._form_row)
+        wanted = form(_like(first, first))  # what every row is compared with went the way of every row
+        if wanted != form(first):
+            raise InvalidParameterError(
+                "the first example has an array or a tensor of a class whose conversion gives another form, "
+                "so no row would have the form of the first. Return plain tensors, numpy arrays and numbers."
+            )
+        self._first, self._form = first, wanted
+
+    def _form_row(self) -> Any:
+        failure: Exception | None = None
+        for number in range(min(len(self._data), _TRIED)):
+            try:
+                return ordinary(lambda number=number: tree.changed(self._row(number), zero_of))
+            except Exception as error:  # one row alone must not decide whether a run begins
+                failure = failure or error
+        raise failure or IndexError
 
     def _read(self, number: int) -> dict[str, Any]:
         try:
-            row = _like(self._row(number), self._first)
-            readable = _form(row) == self._form
-        except (Exception, SystemExit):  # whether an example can be read must not be seen
+            row = ordinary(lambda: _like(self._row(number), self._first))
+            readable = form(row) == self._form
+        except Exception:  # whether an example can be read must not be seen
             row, readable = None, False
         return {BATCH: row, READABLE: _READABLE} if readable else {BATCH: self._first, READABLE: _NOT}
 
     def _row(self, number: int) -> Any:
-        example = self._data[number]
+        with kept_modes():
+            example = self._data[number]
+            return self._collated(example)
+
+    def _collated(self, example: Any) -> Any:
         return example if self._collate is None else tree.mapped(self._collate([example]), _only)
 
 
@@ -92,35 +113,42 @@ def _only(tensor: Tensor) -> Tensor:
     return tensor[0]
 
 
-def _form(value: Any) -> Hashable:
+def form(value: Any) -> Hashable:
     """Return how a row is nested, and the types and shapes in it: rows of one form make up one batch.
 
-    >>> _form((0.5, torch.zeros(2))) == _form((0.7, torch.ones(2))) != _form((1, torch.ones(2)))
+    >>> form((0.5, torch.zeros(2))) == form((0.7, torch.ones(2))) != form((1, torch.ones(2)))
     True
     """
     if isinstance(value, Tensor):
         return type(value), value.shape, value.dtype, value.device, value.layout, value.requires_grad
     if isinstance(value, np.ndarray):
         array = cast("np.ndarray[Any, Any]", value)
-        return type(array), array.shape, array.dtype, min(array.strides, default=0) < 0  # torch takes none
+        return type(array), array.shape, array.dtype
     inner = tree.parts(value)
     if inner is not None:
         names = tuple(cast("Mapping[Any, Any]", value)) if isinstance(value, Mapping) else ()
-        return type(value), names, tuple(map(_form, inner))
+        return type(value), names, tuple(map(form, inner))
     return type(value), value in _WHOLE if type(value) is int else None
 
 
-def _blank(leaf: Any) -> Any:
-    """Return zero in the place of a number, a tensor or an array; anything else as it is."""
+def zero_of(leaf: Any) -> Any:
+    """Return zero in the place of a number, a tensor or an array; anything else as it is.
+
+    It is of a plain class: an `IntEnum` may have no zero, and rows of `np.memmap` are plain arrays elsewhere.
+    """
     if isinstance(leaf, Tensor):
         return torch.zeros_like(leaf, requires_grad=False)
     if isinstance(leaf, np.ndarray):
-        return np.zeros_like(cast("np.ndarray[Any, Any]", leaf))
-    return type(leaf)(0) if isinstance(leaf, bool | int | float | complex | np.generic) else leaf
+        array = cast("np.ndarray[Any, Any]", leaf)
+        return np.zeros(array.shape, array.dtype)
+    if isinstance(leaf, np.number | np.bool_):
+        return type(leaf)(0)
+    plain = next((kind for kind in (bool, int, float, complex) if isinstance(leaf, kind)), None)
+    return leaf if plain is None else plain(0)
 
 
 def _like(value: Any, first: Any) -> Any:
-    """Return a row nested and typed like the first one, as far as it can be; `_form` says whether it is.
+    """Return a row nested and typed like the first one, as far as it can be; `form` says whether it is.
 
     >>> _like([1, np.float32(2.0)], (0.5, 0.5))
     (1.0, 2.0)
@@ -147,9 +175,13 @@ def _leaf_like(value: Any, first: Any) -> Any:
         return found if rounds or bool((found == value).all()) else value
     if isinstance(first, np.ndarray) and isinstance(value, np.ndarray):
         wanted, given = cast("np.ndarray[Any, Any]", first), cast("np.ndarray[Any, Any]", value)
-        array = np.ascontiguousarray(given, dtype=wanted.dtype)
+        if np.ma.is_masked(given):  # what is masked has no value
+            return given
+        array = np.asarray(given, dtype=wanted.dtype, order="C")  # of the same shape, and of no subclass
+        if not array.flags.writeable or min(array.strides, default=0) < 0:
+            array = array.copy()  # torch warns of the former, and takes none of the latter
         rounds = wanted.dtype.kind == "f" and given.dtype.kind in "biuf"
-        return array if rounds or bool((array == given).all()) else given
+        return array if rounds or array.dtype == given.dtype or bool((array == given).all()) else given
     if isinstance(first, _NUMBER) and isinstance(value, _NUMBER):
         number: Any = type(first)(value)
         return number if isinstance(first, float | np.floating) or number == value else value

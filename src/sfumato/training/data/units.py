@@ -14,6 +14,7 @@ Edge cases An example of a map-style data set that cannot be read, or has anothe
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -30,8 +31,19 @@ from sfumato.training.data import rows, tree
 from sfumato.training.data.augmentation import Augment, Augmenter, quietly
 from sfumato.training.data.owners import Owned
 from sfumato.training.data.readable_rows import BATCH, READABLE, ReadableRows
+from sfumato.training.data.silence import silent
 
-__all__ = ["Augment", "Batch", "Deferred", "RowSource", "Units", "moved", "open_rows", "public_size_of"]
+__all__ = [
+    "Augment",
+    "Batch",
+    "Deferred",
+    "RowSource",
+    "Units",
+    "moved",
+    "open_rows",
+    "public_size_of",
+    "weighed",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +106,7 @@ class _DatasetRows:
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
+        self._context = silent if hasattr(dataset, "one_form") else nullcontext  # such rows are private
 
     def __len__(self) -> int:
         return len(self._dataset)
@@ -102,7 +115,8 @@ class _DatasetRows:
         return self._dataset
 
     def take(self, index: Tensor) -> tuple[Any, ...]:
-        return _collated(quietly("the data set", lambda: self._examples(index.tolist())))
+        with self._context():
+            return _collated(quietly("the data set", lambda: self._examples(index.tolist())))
 
     def _examples(self, numbers: list[int]) -> list[Any]:
         at_once = getattr(self._dataset, "__getitems__", None)  # as torch's own loader asks for them
@@ -121,8 +135,9 @@ class _PrivateRows(_DatasetRows):
 
     def weighed(self, index: Tensor) -> tuple[tuple[Any, ...], Tensor]:
         """Return the rows of an index, and the weight of each: 1, or 0 if it cannot be read."""
-        read = self._readable.__getitems__(index.tolist())
-        return _collated([row[BATCH] for row in read]), torch.stack([row[READABLE] for row in read])
+        with silent():  # torch may warn of what it collates
+            read = self._readable.__getitems__(index.tolist())
+            return _collated([row[BATCH] for row in read]), torch.stack([row[READABLE] for row in read])
 
 
 def _collated(examples: list[Any]) -> tuple[Any, ...]:
@@ -159,6 +174,11 @@ def open_rows(data: Any, *, private: bool = False) -> RowSource:
         f"cannot take rows from a {type(data).__name__}. Pass tensors in a tuple, or a torch Dataset with "
         "__getitem__ and __len__."
     )
+
+
+def weighed(source: RowSource, index: Tensor) -> tuple[tuple[Any, ...], Tensor | None]:
+    """Return rows with their weights, 1 or 0; None where all of them can be read."""
+    return source.weighed(index) if isinstance(source, _PrivateRows) else (source.take(index), None)
 
 
 def _refuse(data: Any) -> None:
@@ -296,20 +316,15 @@ class Units:
         if not len(units):
             return Batch(())
         if self._owned is None:
-            found, readable = self._weighed(units)
+            found, readable = weighed(self._source, units)
             batch = Batch(found, row_weights=readable, numbers=units)
         else:
             numbers, width, weights = self._owned.draw(units, generator)
-            found, readable = self._weighed(numbers)
+            found, readable = weighed(self._source, numbers)
             batch = Batch(found, width, weights if readable is None else weights * readable, numbers)
         if self._augment is None:
             return batch
         return self._viewed(batch, self._augment, generator)
-
-    def _weighed(self, numbers: Tensor) -> tuple[tuple[Any, ...], Tensor | None]:
-        """Return rows with their weights; None where all of them can be read."""
-        source = self._source
-        return source.weighed(numbers) if isinstance(source, _PrivateRows) else (source.take(numbers), None)
 
     def _viewed(self, batch: Batch, augment: Augmenter, generator: Generator | None) -> Batch:
         views = self._views

@@ -22,6 +22,7 @@ from typing import Any, Final, TypeVar
 import torch
 from torch import Tensor, nn
 
+from sfumato._failures import ordinary
 from sfumato.errors import InvalidParameterError, NotPrivateError, UnsupportedUseError
 from sfumato.mechanisms.random import Generator
 from sfumato.training.data import rows
@@ -249,7 +250,7 @@ class Passes:
     def _replayed(self, batch: Sequence[Any], per_unit: int) -> ClippedSums | None:
         """Return the sums of a recorded pass; None without one, or if it fails."""
         try:
-            return self._replays.replay(batch, per_unit)
+            return ordinary(lambda: self._replays.replay(batch, per_unit))
         except _ALWAYS:
             raise
         except Exception:  # the pass that follows finds the unit that it fails on
@@ -258,7 +259,7 @@ class Passes:
     def _unfailing(self, run: Callable[[], ClippedSums], batch: Sequence[Any], per_unit: int) -> ClippedSums:
         """Return what a pass over units returns. If it fails, the units on which it fails add nothing."""
         try:
-            return run()
+            return ordinary(run)
         except _ALWAYS:
             raise
         except Exception:
@@ -273,7 +274,7 @@ class Passes:
     def _alone(self, unit: Sequence[Any], per_unit: int) -> ClippedSums:
         """Return the clipped sums of one unit: nothing, if the model or the loss fails on its rows."""
         try:
-            return self._clipped(unit, per_unit)
+            return ordinary(lambda: self._clipped(unit, per_unit))
         except _ALWAYS:
             raise
         except Exception:

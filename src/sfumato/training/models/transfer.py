@@ -6,7 +6,8 @@ Guarantee  Row i of the features depends on row i of the data and on public weig
            sees one row at a time (`isolation`) and must keep nothing of it (`integrity.release_barrier`). A
            trainable one is refused.
 Edge cases The weights must be public: not learned from the data that is to be protected. The features are as
-           private as the data.
+           private as the data. A row that cannot be read has features of NaN, so that training on them leaves
+           it out: its gradient is not finite. Features that are whole numbers are those of a row of zeros.
 """
 
 from typing import Any
@@ -19,7 +20,7 @@ from sfumato.errors import InvalidParameterError, SfumatoError, UnsupportedModel
 from sfumato.mechanisms.random import resolve
 from sfumato.training.data import rows, tree
 from sfumato.training.data.augmentation import quietly
-from sfumato.training.data.units import RowSource, moved, open_rows
+from sfumato.training.data.units import RowSource, moved, open_rows, weighed
 from sfumato.training.engine.evaluation_mode import evaluating
 from sfumato.training.integrity.release_barrier import Barrier, refuse_unsafe
 from sfumato.training.isolation.isolated_rows import Isolated
@@ -38,7 +39,8 @@ def cached_features(backbone: nn.Module, data: Any, *, batch_size: int = 256) ->
         batch_size: How many rows are run at once.
 
     Returns:
-        The features in main memory, and the other parts of the data.
+        The features in main memory, and the other parts of the data. An example that cannot be read has
+        features of NaN, which contribute nothing to training.
 
     Raises:
         UnsupportedModelError: If the network is trainable, mixes rows, or does not return one tensor.
@@ -69,12 +71,19 @@ def cached_features(backbone: nn.Module, data: Any, *, batch_size: int = 256) ->
 def _part(backbone: nn.Module, barrier: Barrier, source: RowSource, index: Tensor) -> tuple[Any, ...]:
     if not len(index):
         raise InvalidParameterError("the data has no rows, so it has no features.")
-    first, *rest = source.take(index)
+    (first, *rest), readable = weighed(source, index)
     device = next((t.device for t in (*backbone.parameters(), *backbone.buffers())), torch.device("cpu"))
     x = moved(first, device)
     zeros = rows.padded(rows.take(x, slice(0, 0)), 1)
     found = barrier.run(lambda: _features(backbone, x), lambda: backbone(zeros))
-    return (found.cpu(), *rest)
+    return (_known(found.cpu(), readable), *rest)
+
+
+def _known(found: Tensor, readable: Tensor | None) -> Tensor:
+    """Return features that are NaN for rows that cannot be read: no gradient of these is finite."""
+    if readable is None or not (found.is_floating_point() or found.is_complex()):
+        return found  # whole numbers have no NaN, and another type would tell of such a row
+    return torch.where(readable.bool().reshape(-1, *[1] * (found.dim() - 1)), found, torch.nan)
 
 
 def _features(backbone: nn.Module, x: Any) -> Tensor:

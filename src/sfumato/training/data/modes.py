@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Global modes of torch, put back after code has run on a private row.
+
+Guarantee  After `kept_modes` the modes below are what they were before, so the code that reads one row cannot
+           change how other rows, or later steps, are computed.
+Edge cases The modes are those of gradients, inference, autocast (CPU and CUDA), the default type of numbers,
+           deterministic algorithms, anomaly detection, the number of threads and the precision of products.
+Not here   A default device, settings of cuDNN, and whatever code may change in Python, numpy or the system.
+"""
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Final
+
+import torch
+
+__all__ = ["kept_modes"]
+
+_DEVICES: Final = ("cpu", "cuda")
+_MODES: Final[list[tuple[Callable[[], Any], Callable[[Any], object]]]] = [
+    (torch.is_grad_enabled, torch.set_grad_enabled),
+    (torch.get_default_dtype, torch.set_default_dtype),
+    (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
+    (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
+    (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
+    (torch.get_num_threads, torch.set_num_threads),
+    (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    *[(partial(torch.is_autocast_enabled, d), partial(torch.set_autocast_enabled, d)) for d in _DEVICES],
+    *[(partial(torch.get_autocast_dtype, d), partial(torch.set_autocast_dtype, d)) for d in _DEVICES],
+]
+
+
+@contextmanager
+def kept_modes() -> Generator[None]:
+    """Return a context after which torch's modes are as before.
+
+    >>> with kept_modes():
+    ...     _ = torch.set_grad_enabled(False)
+    >>> torch.is_grad_enabled()
+    True
+    """
+    before, inference = [read() for read, _ in _MODES], torch.is_inference_mode_enabled()
+    outside = torch.inference_mode(inference)  # leaving it puts back the mode, which has no setter
+    outside.__enter__()
+    torch.set_grad_enabled(before[0])  # entering has changed it
+    try:
+        yield
+    finally:
+        outside.__exit__(None, None, None)
+        for (read, write), value in zip(_MODES, before, strict=True):
+            if read() != value:
+                write(value)

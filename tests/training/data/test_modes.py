@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+import torch
+
+from sfumato.training.data.modes import kept_modes
+from sfumato.training.data.readable_rows import ReadableRows
+
+CHANGES = {
+    "gradients": (torch.is_grad_enabled, lambda: torch.set_grad_enabled(False)),
+    "inference": (torch.is_inference_mode_enabled, lambda: HELD.append(entered(torch.inference_mode()))),
+    "default type": (torch.get_default_dtype, lambda: torch.set_default_dtype(torch.float64)),
+    "autocast": (
+        lambda: torch.is_autocast_enabled("cpu"),
+        lambda: HELD.append(entered(torch.autocast("cpu"))),
+    ),
+    "deterministic": (
+        torch.are_deterministic_algorithms_enabled,
+        lambda: torch.use_deterministic_algorithms(True),
+    ),
+    "threads": (torch.get_num_threads, lambda: torch.set_num_threads(torch.get_num_threads() + 1)),
+    "precision": (
+        torch.get_float32_matmul_precision,
+        lambda: torch.set_float32_matmul_precision("medium"),
+    ),
+}
+HELD = []  # contexts that are entered and never left
+
+
+def entered(context):
+    context.__enter__()
+    return context
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_a_mode_that_a_row_sets_is_that_of_no_other_row(kind):
+    read, change = CHANGES[kind]
+    seen = []
+
+    class Rows(list):
+        def __getitem__(self, number):
+            seen.append(read())
+            change()
+            return super().__getitem__(number)
+
+    before = read()
+    ReadableRows(Rows([1.0, 2.0, 3.0])).__getitems__([1, 2])
+    assert seen == [before] * 3 and read() == before
+
+
+@pytest.mark.parametrize("context", [torch.no_grad, torch.enable_grad, torch.inference_mode])
+def test_modes_that_were_set_outside_stay(context):
+    def modes():
+        return torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+
+    with context():
+        before = modes()
+        with kept_modes():
+            assert modes() == before
+        assert modes() == before
+    assert modes() == (True, False)
