@@ -133,6 +133,9 @@ class StandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstimator):
             raise InvalidParameterError(f"bounds has {len(pairs)} pairs, but X has {features} features.")
         return pairs
 
+    def _check_features(self, features: int, names: tuple[str, ...] | None) -> None:
+        self._pairs(features)
+
     def _learn(self, X: Any, y: Any, *, generator: Generator) -> None:
         rows = self._matrix(X, reset=True)
         pairs = self._pairs(rows.shape[1])
@@ -277,12 +280,18 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PrivateEstimator):
         squared = 2.0 * STEPS  # of the norm of a row with its constant
         return (math.sqrt(2) * squared if self._relation().replaces else squared) * _ROUNDING + features + 1
 
+    def _check_features(self, features: int, names: tuple[str, ...] | None) -> None:
+        if self.n_components > features:
+            raise InvalidParameterError(
+                f"n_components={self.n_components} must be at most the number of features, {features}."
+            )
+
+    def _width_after(self, features: int) -> int:
+        return self.n_components
+
     def _learn(self, X: Any, y: Any, *, generator: Generator) -> None:
         rows = self._matrix(X, reset=True)
-        if self.n_components > rows.shape[1]:
-            raise InvalidParameterError(
-                f"n_components={self.n_components} must be at most the number of features, {rows.shape[1]}."
-            )
+        self._check_features(rows.shape[1], None)
         self._keep(self._noisy(self._moments(rows), generator) / STEPS)
 
     def _moments(self, rows: Floats) -> Floats:
