@@ -117,8 +117,8 @@ def test_bounds_of_the_settings_file_hold_unless_an_option_has_others(says, tmp_
 def test_two_bounds_of_a_unit_are_options(says):
     options = "--privacy-unit client_id --contribution-bound 4 --rows-per-group 2 --groups-per-unit 2"
     asks = "SELECT city, COUNT(*) AS n FROM data GROUP BY city"
-    code, out, err = says(asks, f"{options} --key Rome --epsilon 1 --plan --json")
-    assert code == 0 and "at most 2 of each client_id in each of at most 2 group(s)" in out, err
+    code, out, err = says(asks, f"{options} --key Rome --key Oslo --epsilon 1 --plan --json")
+    assert code == 0 and "at most 2 rows of each client_id in each of at most 2 groups" in out, err
     code, out, err = says(asks, f"{options} --key Rome --epsilon 1 --plan --groups-per-unit 3")
     assert code == 2 and "twice" in err
 
