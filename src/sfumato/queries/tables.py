@@ -4,9 +4,9 @@
 Exports read the release only, so they cost nothing.
 
 - pandas and CSV: the columns of the key, then for each statistic its value, and `_lower` and `_upper` for the
-  ends of its interval. What holds for the whole table (level, guarantee, whether a ledger records it, account,
-  notes) is in `frame.attrs`, or in the last columns of the CSV; where a column of the table has one of these
-  names, `release_` is put before it.
+  ends of its interval. What holds for the whole table (level, guarantee, whether a ledger records it,
+  account, notes) is in `frame.attrs`, or in the last columns of the CSV; where a column of the table has one
+  of these names, `release_` is put before it.
 - JSON: one object; `version` is the version of its layout. Text that a spreadsheet would run as a formula is
   escaped in CSV (`statistics.export`).
 """
