@@ -82,6 +82,7 @@ MISTAKES = {  # of a table with two columns of numbers: the estimator, and the t
         "paid",
     ),
     "bounds of a scaler": (StandardScaler(epsilon=0.1, bounds=OTHER), None),
+    "bounds that are too wide": (StandardScaler(epsilon=0.1, bounds=(-8e307, 8e307)), None),
     "components": (PCA(epsilon=0.1, clip_norm=1.0, n_components=3), None),
     "no target": (LogisticRegression(epsilon=0.1, clip_norm=1.0, classes=CLASSES), None),
     "an absent target": (LogisticRegression(epsilon=0.1, clip_norm=1.0, classes=CLASSES), "payed"),

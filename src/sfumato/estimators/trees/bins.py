@@ -87,7 +87,7 @@ def pairs_of(bounds: Any, features: int | None) -> list[tuple[float, float]]:
     given = list(bounds) if isinstance(bounds, list | tuple | np.ndarray) else bounds
     if not (isinstance(given, list) and given and isinstance(given[0], list | tuple | np.ndarray)):
         return [public_bounds("bounds", cast(Any, bounds))] * (features or 1)
-    pairs = [public_bounds("bounds", cast(Any, pair)) for pair in cast(list[object], given)]
+    pairs = [public_bounds("bounds", cast(Any, tuple(cast(Any, pair)))) for pair in cast(list[object], given)]
     if features not in (None, len(pairs)):
         raise InvalidParameterError(f"bounds has {len(pairs)} pairs, but X has {features} features.")
     return pairs
