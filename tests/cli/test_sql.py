@@ -114,11 +114,22 @@ def test_bounds_of_the_settings_file_hold_unless_an_option_has_others(says, tmp_
         assert said[0]["total"]["value"] == pytest.approx(truth, abs=1)
 
 
+def test_numbers_of_a_public_file_are_numbers(says, tmp_path):
+    (tmp_path / "rates.csv").write_text("city,zip,rate\nRome,00100,20.5\nOslo,0150,7\n")
+    asks = "SELECT COUNT(*) AS n, SUM(rate) AS total FROM data JOIN rates USING (city) WHERE rate > 10"
+    rome = int((ROWS.city == "Rome").sum())
+    (row,) = rows_of(says(asks, "--table rates=rates.csv --bounds rate=0,100 --epsilon 1e6 --json"))
+    assert row["n"]["value"] == rome and row["total"]["value"] == pytest.approx(20.5 * rome, abs=0.1)
+    asks = "SELECT zip, COUNT(*) AS n FROM data JOIN rates USING (city) GROUP BY zip"
+    (row,) = rows_of(says(asks, "--table rates=rates.csv --key 00100 --epsilon 1e6 --json"))
+    assert row["key"] == {"zip": "00100"} and row["n"]["value"] == rome
+
+
 def test_two_bounds_of_a_unit_are_options(says):
     options = "--privacy-unit client_id --contribution-bound 4 --rows-per-group 2 --groups-per-unit 2"
     asks = "SELECT city, COUNT(*) AS n FROM data GROUP BY city"
-    code, out, err = says(asks, f"{options} --key Rome --epsilon 1 --plan --json")
-    assert code == 0 and "at most 2 of each client_id in each of at most 2 group(s)" in out, err
+    code, out, err = says(asks, f"{options} --key Rome --key Oslo --epsilon 1 --plan --json")
+    assert code == 0 and "at most 2 rows of each client_id in each of at most 2 groups" in out, err
     code, out, err = says(asks, f"{options} --key Rome --epsilon 1 --plan --groups-per-unit 3")
     assert code == 2 and "twice" in err
 

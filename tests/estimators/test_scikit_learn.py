@@ -48,6 +48,9 @@ class FirstColumn:
     def _matrix(self, X, *, reset):
         return LinearRegressor._matrix(self, X, reset=reset)[:, :1]
 
+    def _check_features(self, features, names):
+        pass
+
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
         tags.input_tags.one_d_array, tags.input_tags.two_d_array = False, True

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import ibis
 import numpy as np
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -47,7 +48,8 @@ DATA = frame()
 
 # A virtual machine of Java starts, and pyspark 4.3 warns about pandas 3 at every step.
 SPARK = pytest.param("pyspark", marks=[pytest.mark.slow, pytest.mark.filterwarnings("ignore")])
-TABLES = {"visits": DATA, "fewer": DATA[DATA.who != 0]}
+FAR = DATA.assign(who=DATA.who * 2.0**51)  # units that are floats, of which four are below 2^53
+TABLES = {"visits": DATA, "fewer": DATA[DATA.who != 0], "far": FAR}
 
 
 @pytest.fixture(scope="module", params=["postgres", SPARK])
@@ -164,6 +166,27 @@ def test_rows_are_bounded_as_in_duckdb(server):
         assert found[0]["n"][3] == found[0]["people"][3] == 0
         if within:
             assert found[0]["n"] == found[0]["people"]
+
+
+def test_a_bound_that_named_keys_cap_counts_every_row(server):
+    terms, keys = {"privacy_unit": "who", "contribution_bound": 60}, KEYS[:2]
+    truth = exact(DATA)
+    for table in (
+        opened(server, **terms),
+        private_table(DATA, **terms),
+        private_table(pl.from_pandas(DATA), **terms),
+    ):
+        groups = q.group_by(table, "region", keys=keys, rows_per_group=30, groups_per_unit=9)
+        found = groups.agg(**everything(), epsilon=1e6).release()
+        for name, values in found.values.items():
+            assert np.allclose(values, truth[name][keys], rtol=0, atol=CLOSE.get(name, 0.01)), name
+
+
+def test_units_that_are_floats_are_told_apart_or_missing(server):
+    for source in (server.table("far"), pl.from_pandas(FAR), FAR):
+        table = private_table(source, privacy_unit="who", contribution_bound=80)
+        found = q.group_by(table).agg(n=q.count(), people=q.count_distinct("who"), epsilon=1e6).release()
+        assert found.values == {"n": [(DATA.who < 4).sum()], "people": [4]}
 
 
 def test_conditions_and_discovered_keys(server):

@@ -13,10 +13,12 @@ from sfumato.accounting.guarantee import Relation
 from sfumato.errors import BudgetExceededError, ColumnTypeError, InvalidParameterError
 from sfumato.queries.grouped import MOST_KEYS
 from sfumato.queries.spending import Spend
+from sfumato.queries.totals import Kind, Total
 from sfumato.statistics.contributions.owned_rows import OwnedRows
 from sfumato.statistics.sources.tables import private_table
 
 BOUNDS = (0.0, 200.0)
+BUDGET = sf.Budget(epsilon=10, delta=1e-6)
 KEYS = ["a", "b", "c"]
 
 
@@ -270,7 +272,71 @@ def test_two_bounds_lower_the_noise_of_many_groups():
         query = q.group_by(table, "region", keys=KEYS, **bounds).agg(n=q.count(), epsilon=1, delta=1e-6)
         return query.explain().statistics[0].error
 
-    assert error(rows_per_group=1, groups_per_unit=9) == pytest.approx(error() / 3, rel=0.1)
+    in_each = error(rows_per_group=1, groups_per_unit=9)
+    assert in_each == pytest.approx(
+        error() * math.sqrt(3) / 9, rel=0.1
+    )  # a unit is in one of 3 keys, at most
+
+
+NAMED = {
+    "a list": ["a", "b", "c"],
+    "domains": {"region": ["a", "b", "c"]},
+    "tuples": [("a", "p"), ("a", "q"), ("b", "p")],
+}
+
+
+@pytest.mark.parametrize("named", NAMED)
+def test_a_unit_is_in_no_more_groups_than_keys_are_named(named):
+    table = private_table(DATA, privacy_unit="who", contribution_bound=40)
+    columns = ("region", "kind") if named == "tuples" else ("region",)
+    grouped = q.group_by(table, *columns, keys=NAMED[named], rows_per_group=4, groups_per_unit=9)
+    reach, within = grouped.reach(Relation.ADD_REMOVE), grouped.source().within
+    assert (reach.rows, reach.groups, reach.most_groups) == (4, 3, 3)
+    assert (within.rows, within.groups) == (4, 3)
+    assert q.group_by(table, *columns, keys=NAMED[named]).reach(Relation.ADD_REMOVE).most_groups == 3
+    assert "3 groups, as many as keys are named" in str(grouped.agg(n=q.count(), epsilon=1).explain())
+
+
+def test_groups_of_a_unit_are_not_capped_by_keys_that_are_discovered():
+    table = private_table(DATA, privacy_unit="who", contribution_bound=9)
+    grouped = q.group_by(table, "region", keys=q.Discovered(), rows_per_group=1)
+    assert grouped.reach(Relation.ADD_REMOVE).groups == 9
+
+
+def test_one_unit_in_all_groups_moves_them_by_what_the_capped_bound_says():
+    """The unit has 5 rows in each of 5 groups, of which 3 are named: 2 rows in 3 groups count."""
+    others = pd.DataFrame({"who": np.arange(300), "region": list("abcde") * 60})
+    one = pd.DataFrame({"who": 1000, "region": list("abcde") * 5})
+
+    def counts(data):
+        table = private_table(data, privacy_unit="who", contribution_bound=10)
+        grouped = q.group_by(table, "region", keys=KEYS, rows_per_group=2, groups_per_unit=5)
+        people = grouped.source().grouped().compute([Total(Kind.ROWS), Total(Kind.DISTINCT, "who")], [])
+        return list(people.totals.values()), grouped.reach(Relation.ADD_REMOVE)
+
+    (after, people_after), reach = counts(pd.concat([others, one]))
+    (before, people_before), _ = counts(others)
+    assert (after - before).tolist() == [2, 2, 2] and reach.l1 == 6
+    assert (people_after - people_before).sum() == reach.most_groups == 3
+
+
+def test_both_bounds_are_said_wherever_a_release_is_described():
+    data = sf.open("people", DATA, privacy_unit="who", contribution_bound=9, budget=BUDGET)
+    query = data.group_by("region", keys=KEYS, rows_per_group=2, groups_per_unit=2).agg(
+        n=q.count(), epsilon=1
+    )
+    said = "at most 2 rows of each who in each of at most 2 groups"
+    table = query.release()
+    assert f"rows that count: {said}" in str(query.explain())
+    assert f"{said} count" in str(table) and f"{said} count" in table.facts()["notes"]
+    assert said in str(table.card().facts) and said in data.account.releases()[0].purpose
+    assert said in " ".join(str(data.statement()).split()) and said in " ".join(
+        str(data.account.card(release=1)).split()
+    )
+    assert "2 row(s) in each of at most 2 group(s)" in repr(query.query)
+    assert "2 row(s) of each who in each of at most 2 group(s)" in query.query.plan()
+    spread = data.group_by("region", keys=KEYS, rows_per_group=1).ranges("age", bounds=(0, 100), epsilon=1)
+    assert "at most 1 row of each who in each of at most 3 groups counts" in spread.release.notes
 
 
 @pytest.mark.parametrize("relation", list(Relation)[:2])

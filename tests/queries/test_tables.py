@@ -55,6 +55,27 @@ def test_pandas_has_columns_for_ends_of_intervals_and_keeps_failures_as_nan(tabl
     assert frame.dtypes[ends].eq("float64").all() and "differential privacy" in frame.attrs["guarantee"]
 
 
+def test_json_csv_and_pandas_agree_on_what_holds_for_the_whole_table(table):
+    told, noted = json.loads(table.to_json()), table.to_pandas().attrs
+    whole = {name: told[name] for name in ("level", "recorded", "account")}
+    whole |= {name: value for name, value in told["guarantee"].items() if name != "text"}
+    whole |= {"guarantee": told["guarantee"]["text"], "notes": "; ".join(told["notes"])}
+    assert noted == whole and whole["recorded"] is False and "not recorded" in whole["notes"]
+    for row in csv.DictReader(io.StringIO(table.to_csv())):
+        assert {name: row[name] for name in whole} == {
+            name: str(value).lower() if isinstance(value, bool) else str(value)
+            for name, value in whole.items()
+        }
+
+
+def test_a_column_that_is_called_as_a_fact_of_the_table_keeps_its_name():
+    clients = sf.open("shops", ROWS.assign(account="a"), budget=sf.Budget(epsilon=5, delta=1e-6))
+    found = clients.group_by("account", keys=["a"]).agg(notes=q.count(), epsilon=1).release()
+    (row,) = csv.DictReader(io.StringIO(found.to_csv()))
+    assert (row["account"], row["release_account"]) == ("a", "shops")
+    assert float(row["notes"]) == found.values["notes"][0] and "not recorded" in row["release_notes"]
+
+
 def test_a_failed_number_is_missing_everywhere():
     empty = private_table(ROWS.head(0))
     failed = q.group_by(empty).agg(price=q.mean("price", bounds=(0, 50)), epsilon=1e6).release()

@@ -116,9 +116,11 @@ def test_nothing_random_has_no_width():
     assert GaussianLaw(0.0).tail(1.0) == 0.0
 
 
-def test_an_interval_is_cut_to_where_the_truth_must_lie():
+def test_an_interval_is_cut_to_where_the_truth_must_lie_but_not_below_its_number():
     interval = around(-3.0, 1.0, level=0.9, within=(0.0, 5.0), covers=(Covers.NOISE, Covers.SAMPLING))
-    assert (interval.lower, interval.upper, interval.level) == (0.0, 0.0, 0.9)
+    assert (interval.lower, interval.upper, interval.level) == (-3.0, 0.0, 0.9)
+    assert around(4.0, 9.0, level=0.9, within=(0.0, 5.0)).lower == 0.0
+    assert around(4.0, 9.0, level=0.9, within=(0.0, 5.0)).upper == 5.0
     assert interval.covers == (Covers.NOISE, Covers.SAMPLING)
 
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The base of all private estimators: a fit is charged before it reads the data.
 
-Parameters are public: the size of the noise, and so `event`, is known before a fit. Only the shape and the
+Parameters are public: the size of the noise, and so `event`, is known before a fit. So are the columns of the
+data (`public_facts`): parameters are checked against them before the charge. Otherwise only the shape and the
 type of the data are ever checked (`reading`), and no message contains what was found.
 
 `fit` takes no `sample_weight`: a weight multiplies the sensitivity of its row.
@@ -26,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import DataConversionWarning
+from sklearn.utils import get_tags
 
 from sfumato import _check
 from sfumato.accounting import composition
@@ -34,7 +36,8 @@ from sfumato.accounting.events import DpEvent
 from sfumato.accounting.guarantee import Guarantee, Relation
 from sfumato.accounting.price import price
 from sfumato.errors import InvalidParameterError, QueryFailedError, SfumatoError
-from sfumato.estimators.reading import Floats, entries_of, matrix_of, same_features
+from sfumato.estimators.public_facts import PublicFacts
+from sfumato.estimators.reading import Floats, entries_of, matrix_of, require_features, same_features
 from sfumato.ledger.account import Account
 from sfumato.ledger.recorded import record_note
 from sfumato.mechanisms.random import Generator, SeededGenerator, resolve, study_note
@@ -116,6 +119,13 @@ class PrivateEstimator(BaseEstimator):
         """
         return None
 
+    def _check_features(self, features: int, names: tuple[str, ...] | None) -> None:
+        """Refuse parameters that do not fit so many features, of these names. Nothing was charged yet."""
+
+    def _width_after(self, features: int) -> int:
+        """Return how many features `transform` returns."""
+        return features
+
     def _learn(self, X: Any, y: Any, *, generator: Generator) -> None:
         """Compute from data that was paid for, and store the results: names that end in "_"."""
         raise NotImplementedError
@@ -137,13 +147,15 @@ class PrivateEstimator(BaseEstimator):
             The estimator itself, with its results in attributes that end in an underscore.
 
         Raises:
-            InvalidParameterError: If a parameter is out of range: nothing is spent. If X or y has a wrong
-                shape or type: the fit stays spent, as the data was looked at.
+            InvalidParameterError: If a parameter is out of range, or does not fit the columns of an array or
+                a frame: nothing is spent. If X or y otherwise has a wrong shape or type: the fit stays spent,
+                as the data was looked at.
             BudgetExceededError: If the account does not cover the fit. Nothing is spent.
             QueryFailedError: If the data could not be read or computed on. The fit stays spent.
         """
         self._check_common()
         event, generator = self.event(), self._generator()
+        self._check_facts(PublicFacts.of(X, y))
         promised = guarantee_of(
             event, delta=self.delta, relation=self._relation(), privacy_unit=self.privacy_unit
         )
@@ -172,6 +184,44 @@ class PrivateEstimator(BaseEstimator):
             raise InvalidParameterError(
                 "a purpose is written into an account, but none was given: pass account=..."
             )
+
+    def require_fitting(self, facts: PublicFacts) -> PublicFacts:
+        """Refuse what `fit` would refuse before it charges, from what is public. Nothing is read or charged.
+
+        Args:
+            facts: What is known of the data before it is read.
+
+        Returns:
+            What is known of the rows that `transform` returns.
+
+        Raises:
+            InvalidParameterError: If a parameter is out of range or does not fit the columns, or there is no
+                target where one is needed.
+
+        >>> from sfumato.estimators import PCA
+        >>> from sfumato.estimators.public_facts import PublicFacts
+        >>> facts = PublicFacts(features=3, names=None, has_target=False)
+        >>> PCA(n_components=2, epsilon=1.0, clip_norm=1.0).require_fitting(facts).features
+        2
+        """
+        self._check_common()
+        self.event()
+        self._generator()
+        self._check_facts(facts)
+        width = None if facts.features is None else self._width_after(facts.features)
+        return PublicFacts(features=width, names=None, has_target=facts.has_target)
+
+    def _check_facts(self, facts: PublicFacts) -> None:
+        if get_tags(self).target_tags.required and not facts.has_target:
+            raise self._no_target()
+        if facts.features is not None:
+            require_features(facts.features)
+            self._check_features(facts.features, facts.names)
+
+    def _no_target(self) -> InvalidParameterError:
+        return InvalidParameterError(
+            f"{type(self).__name__} requires y to be passed, but the target y is None."
+        )
 
     def _relation(self) -> Relation:
         return Relation.parse(self.relation)
@@ -215,9 +265,7 @@ class PrivateEstimator(BaseEstimator):
     def _column(self, y: Any, *, rows: int) -> npt.NDArray[Any]:
         """Return y as one column of as many entries as there are rows, of whatever type."""
         if y is None:
-            raise InvalidParameterError(
-                f"{type(self).__name__} requires y to be passed, but the target y is None."
-            )
+            raise self._no_target()
         column = entries_of(y)
         if column.ndim == 2 and column.shape[1] == 1:
             message = "A column-vector y was passed when a 1d array was expected: give it one axis."

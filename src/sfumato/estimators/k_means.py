@@ -43,6 +43,7 @@ _SIZE_SHARE, _CELL_SHARE = 0.02, 0.4  # of the budget; the rest is for the steps
 _COUNT_SHARE = 0.2  # of a step, for counts
 _STEPS = {"pure": 2, "gaussian": 4}
 _MOST_CELLS = 400
+_MOST_CLUSTERS = 1000  # beyond, memory would end a fit that was charged
 _ROWS_IN_CELL = 6.0  # stddevs of the noise of a count, on average
 _BELIEVED = 2.0  # a cell of fewer rows than so many stddevs counts as empty
 _FEWEST = 2.0  # no cluster is believed to have fewer rows than so many stddevs
@@ -56,7 +57,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Pr
     """k-means clustering with differential privacy.
 
     Args:
-        n_clusters: How many clusters there are; public.
+        n_clusters: How many clusters there are, up to 1000; public.
         epsilon: The privacy budget of a fit, from 1e-9 to 1e9; at most 500 with a delta.
         bounds: Lower and upper bound of all features, or a list with one pair for each; public. Distances are
             those of the features as they are.
@@ -113,6 +114,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Pr
         """
         self._check_common()
         _check.count(n_clusters=self.n_clusters, max_iter=self._steps())
+        _check.in_range(1, _MOST_CLUSTERS, n_clusters=self.n_clusters)
         pairs_of(self.bounds, None)
         return self._noise().event()
 
@@ -121,6 +123,12 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Pr
 
     def _noise(self) -> CellNoise:
         return CellNoise(epsilon=self.epsilon, delta=self.delta, relation=self._relation())
+
+    def _check_features(self, features: int, names: tuple[str, ...] | None) -> None:
+        pairs_of(self.bounds, features)
+
+    def _width_after(self, features: int) -> int:
+        return self.n_clusters
 
     def _learn(self, X: Any, y: Any, *, generator: Generator) -> None:
         rows = self._matrix(X, reset=True)

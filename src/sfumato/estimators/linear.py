@@ -131,13 +131,16 @@ class OneFeatureRegressor(LinearRegressor):
 
     _FLAT = True
 
-    def _matrix(self, X: Any, *, reset: bool) -> Floats:
-        rows = super()._matrix(X, reset=reset)
-        if rows.shape[1] != 1:
+    def _check_features(self, features: int, names: tuple[str, ...] | None) -> None:
+        if features != 1:
             raise InvalidParameterError(
-                f"{type(self).__name__} fits a line over one feature, but X has {rows.shape[1]} features. "
+                f"{type(self).__name__} fits a line over one feature, but X has {features} features. "
                 "Use AdaSSP or TukeyEM for several."
             )
+
+    def _matrix(self, X: Any, *, reset: bool) -> Floats:
+        rows = super()._matrix(X, reset=reset)
+        self._check_features(rows.shape[1], None)
         return rows
 
     def __sklearn_tags__(self) -> Any:

@@ -106,15 +106,25 @@ class GaussianNB(PublicClassifier):
     def _noise(self) -> CellNoise:
         return CellNoise(epsilon=self.epsilon, delta=self.delta, relation=self._relation())
 
+    def _check_features(self, features: int, names: tuple[str, ...] | None) -> None:
+        self._ends(features)
+        self._parts(features)
+
+    def _parts(self, features: int) -> tuple[Part, Part, Part]:
+        """Return the noise of counts, sums and squares."""
+        noise, relation = self._noise(), self._relation()
+        return (
+            noise.part(_SHARES[0], counts(1, relation)),
+            noise.part(_SHARES[1], signed(features, math.sqrt(features), relation)),
+            noise.part(_SHARES[2], signed(features / 2, math.sqrt(features) / 2, relation)),
+        )
+
     def _learn(self, X: Any, y: Any, *, generator: Generator) -> None:
         rows, labels = self._labelled(X, y)
         known = finite_rows(rows)
         values, labels = self._scaled(rows[known]), labels[known]
-        classes, features = len(self.public_classes()), rows.shape[1]
-        noise, relation = self._noise(), self._relation()
-        counting = noise.part(_SHARES[0], counts(1, relation))
-        adding = noise.part(_SHARES[1], signed(features, math.sqrt(features), relation))
-        squaring = noise.part(_SHARES[2], signed(features / 2, math.sqrt(features) / 2, relation))
+        classes = len(self.public_classes())
+        counting, adding, squaring = self._parts(rows.shape[1])
         held = counting.count(labels, (classes,), generator)
         sums = _of_classes(values, labels, classes, adding, generator)
         squares = _of_classes(values**2 - 0.5, labels, classes, squaring, generator) + held[:, None] / 2

@@ -36,6 +36,7 @@ from sfumato.estimators.linear import exact_gram, finite_rows
 from sfumato.estimators.reading import matrix_of
 from sfumato.estimators.rows import clipped_steps
 from sfumato.estimators.spherical import gaussian_vector, on_grid, spherical_laplace
+from sfumato.estimators.trees.bins import pairs_of
 from sfumato.ledger.account import Account
 from sfumato.mechanisms.additive import Gaussian, Laplace
 from sfumato.mechanisms.random import Generator
@@ -112,7 +113,7 @@ class StandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstimator):
             raise InvalidParameterError(
                 "with_mean and with_std are both False, so there is nothing to learn: leave the scaler out."
             )
-        self._pairs(None)
+        pairs_of(self.bounds, None)
         if self.delta == 0:
             return PureDpEvent(float(self.epsilon))
         gaussian = dp.GaussianDpEvent(stddev_for(self.epsilon, self.delta, 1.0) * self._diameter())
@@ -121,21 +122,12 @@ class StandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstimator):
     def _diameter(self) -> int:
         return self._relation().diameter
 
-    def _pairs(self, features: int | None) -> list[tuple[float, float]]:
-        given = np.asarray(self.bounds, dtype=object)
-        if given.ndim == 1:
-            _check.bounds(bounds=self.bounds)
-            return [(float(given[0]), float(given[1]))] * (features or 1)
-        pairs = [(pair[0], pair[1]) for pair in self.bounds]
-        for pair in pairs:
-            _check.bounds(bounds=pair)
-        if features not in (None, len(pairs)):
-            raise InvalidParameterError(f"bounds has {len(pairs)} pairs, but X has {features} features.")
-        return pairs
+    def _check_features(self, features: int, names: tuple[str, ...] | None) -> None:
+        pairs_of(self.bounds, features)
 
     def _learn(self, X: Any, y: Any, *, generator: Generator) -> None:
         rows = self._matrix(X, reset=True)
-        pairs = self._pairs(rows.shape[1])
+        pairs = pairs_of(self.bounds, rows.shape[1])
         known = rows[np.isfinite(rows).all(axis=1)]
         steps = np.stack([in_steps(known[:, j], pair) for j, pair in enumerate(pairs)], axis=1)
         sums = [float(len(known)), *steps.sum(axis=0)]
@@ -277,12 +269,18 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PrivateEstimator):
         squared = 2.0 * STEPS  # of the norm of a row with its constant
         return (math.sqrt(2) * squared if self._relation().replaces else squared) * _ROUNDING + features + 1
 
+    def _check_features(self, features: int, names: tuple[str, ...] | None) -> None:
+        if self.n_components > features:
+            raise InvalidParameterError(
+                f"n_components={self.n_components} must be at most the number of features, {features}."
+            )
+
+    def _width_after(self, features: int) -> int:
+        return self.n_components
+
     def _learn(self, X: Any, y: Any, *, generator: Generator) -> None:
         rows = self._matrix(X, reset=True)
-        if self.n_components > rows.shape[1]:
-            raise InvalidParameterError(
-                f"n_components={self.n_components} must be at most the number of features, {rows.shape[1]}."
-            )
+        self._check_features(rows.shape[1], None)
         self._keep(self._noisy(self._moments(rows), generator) / STEPS)
 
     def _moments(self, rows: Floats) -> Floats:

@@ -18,9 +18,10 @@ from sfumato.accounting.events import DpEvent, compose
 from sfumato.accounting.guarantee import Guarantee, Relation
 from sfumato.errors import InvalidParameterError
 from sfumato.estimators.base import PrivateEstimator, guarantee_of
+from sfumato.estimators.public_facts import PublicFacts
 from sfumato.estimators.row_steps import Binarizer, Normalizer
 
-__all__ = ["cost", "event_of", "private_steps"]
+__all__ = ["cost", "event_of", "private_steps", "require_fitting"]
 
 _FREE = (Normalizer, Binarizer)  # by their very class: a subclass may do anything
 
@@ -62,6 +63,28 @@ def _paying(estimator: Any) -> list[PrivateEstimator]:
                 "private one, or Normalizer or Binarizer of sfumato.estimators."
             )
     return found
+
+
+def require_fitting(estimator: Any, facts: PublicFacts) -> PublicFacts:
+    """Refuse, before anything is charged, what a step would refuse after the steps before it were charged.
+
+    Args:
+        estimator: A private estimator, or a pipeline of such.
+        facts: What is known of the data before it is read.
+
+    Returns:
+        What is known of the rows after the last step.
+
+    Raises:
+        InvalidParameterError: If a parameter of a step is out of range, or does not fit the columns.
+    """
+    if isinstance(estimator, PrivateEstimator):
+        return estimator.require_fitting(facts)
+    private_steps(estimator)  # refuses what is no pipeline of ours
+    for _, step in estimator.steps:
+        if isinstance(step, PrivateEstimator | Pipeline):
+            facts = require_fitting(step, facts)
+    return facts
 
 
 def event_of(estimator: Any) -> DpEvent:

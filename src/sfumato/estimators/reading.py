@@ -26,7 +26,15 @@ from sklearn.utils.validation import validate_data
 from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms import inputs
 
-__all__ = ["Floats", "entries_of", "matrix_of", "numbers_of", "require_matrix", "same_features"]
+__all__ = [
+    "Floats",
+    "entries_of",
+    "matrix_of",
+    "numbers_of",
+    "require_features",
+    "require_matrix",
+    "same_features",
+]
 
 Floats = npt.NDArray[np.float64]
 
@@ -48,9 +56,14 @@ def matrix_of(X: Any, *, flat: bool = False) -> Floats:
     rows = rows[:, None] if flat and rows.ndim == 1 else rows
     if rows.ndim != 2:
         raise InvalidParameterError(_RESHAPE.format(rows.ndim))
-    if rows.shape[1] == 0:
-        raise InvalidParameterError("0 feature(s) (shape=(..., 0)) while a minimum of 1 is required.")
+    require_features(rows.shape[1])
     return rows
+
+
+def require_features(count: int) -> None:
+    """Refuse a matrix without columns."""
+    if count == 0:
+        raise InvalidParameterError("0 feature(s) (shape=(..., 0)) while a minimum of 1 is required.")
 
 
 def same_features(estimator: Any, X: Any, rows: Any, *, reset: bool) -> None:

@@ -22,6 +22,7 @@ from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 
 from sfumato import _check
 from sfumato.errors import InvalidParameterError
+from sfumato.estimators.public_facts import PublicFacts, ReadLater
 from sfumato.estimators.reading import Floats, matrix_of, require_matrix, same_features
 
 __all__ = ["Binarizer", "Normalizer", "RowStep"]
@@ -105,11 +106,12 @@ class RowStep(_FitUnread, OneToOneFeatureMixin, TransformerMixin, BaseEstimator)
         return tags
 
 
-class Unread:
+class Unread(ReadLater):
     """The rows of a step that were not read yet."""
 
     def __init__(self, step: Any, given: Any) -> None:
         self._step, self._given = step, given
+        self.n_features = PublicFacts.of(given, None).features
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         return np.array(self._step.transform(self._given), dtype=dtype)

@@ -40,7 +40,8 @@ from sfumato.accounting.selection import stop_for
 from sfumato.errors import InvalidParameterError
 from sfumato.estimators.base import Floats, PrivateEstimator
 from sfumato.estimators.label_codes import same
-from sfumato.estimators.pricing import event_of, private_steps
+from sfumato.estimators.pricing import event_of, private_steps, require_fitting
+from sfumato.estimators.public_facts import PublicFacts
 from sfumato.ledger.account import Account
 from sfumato.mechanisms.additive import Laplace
 from sfumato.mechanisms.random import Generator, uniform_below, words
@@ -228,6 +229,12 @@ class Search(MetaEstimatorMixin, PrivateEstimator):
         for step in steps:
             step._check_common()
 
+    def _check_facts(self, facts: PublicFacts) -> None:
+        super()._check_facts(facts)
+        unnamed = PublicFacts(features=facts.features, names=None, has_target=facts.has_target)
+        for candidate in self.candidates:
+            require_fitting(self._model(candidate, self._found), unnamed)  # `event` has computed the factor
+
     def _own_epsilon(self) -> float:
         return sum(step.epsilon for step in private_steps(self.estimator))
 
@@ -345,6 +352,7 @@ class Search(MetaEstimatorMixin, PrivateEstimator):
         own: Any = get_tags(self.estimator)
         tags.estimator_type, tags.classifier_tags = own.estimator_type, own.classifier_tags
         tags.regressor_tags, tags.input_tags = own.regressor_tags, own.input_tags
+        tags.target_tags.required = True  # a trial is scored by it
         return tags
 
     def score(self, X: Any, y: Any) -> float:

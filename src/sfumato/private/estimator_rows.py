@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fit an estimator to the rows of a private table.
 
-Rows are read when the estimator first uses them, which is after it has charged its account.
+Rows are read when the estimator first uses them, which is after it has charged its account. What is public
+(parameters, columns, whether there is a target) is checked before, of a pipeline for all steps together.
 
 Unit       Estimators protect one row, so the table must have a contribution bound of 1.
 """
@@ -13,7 +14,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from sfumato.accounting.guarantee import Relation
-from sfumato.errors import ColumnTypeError, InvalidParameterError
+from sfumato.errors import BudgetExceededError, ColumnTypeError, InvalidParameterError
+from sfumato.estimators.public_facts import PublicFacts, ReadLater
 from sfumato.ledger import Account
 from sfumato.statistics.sources.schema import no_numbers
 from sfumato.statistics.sources.tables import PrivateTable
@@ -67,7 +69,22 @@ def fit(
         step.set_params(**_terms(step, table, account, purpose))
     if any(Relation.parse(step.relation).replaces for step in steps):
         rows.keep_all()
+    if len(steps) > 1:  # one alone asks all of this itself, before it is charged
+        _require_payable(model, rows.facts(), account)
     return model.fit(rows.features()) if target is None else model.fit(rows.features(), rows.target())
+
+
+def _require_payable(pipeline: Any, facts: PublicFacts, account: Account | None) -> None:
+    """Refuse a pipeline of which some step could not be fitted or paid, before the first one is charged."""
+    from sfumato.estimators.pricing import event_of, require_fitting
+
+    require_fitting(pipeline, facts)
+    if account is not None and not account.admits(event_of(pipeline)):
+        raise BudgetExceededError(
+            f"the steps of the pipeline together cost more than account {account.name!r} has left, of "
+            f"{account.budget}. Give them smaller budgets, leave one out, or add budget with `sfumato "
+            "ledger grant`. Nothing was spent, and the data was not touched."
+        )
 
 
 def _terms(step: Any, table: PrivateTable, account: Account | None, purpose: str | None) -> dict[str, Any]:
@@ -115,7 +132,7 @@ class _Later:
         labels = None if classes is None or target is None else classes.tolist()
         self._rows = table.rows(*features, *([] if target is None else [target]), classes=labels)
         self._classes = None if labels is None else classes
-        self._width = len(features)
+        self._width, self._target = len(features), target
         self._all = False
         self._read: Any = None
 
@@ -130,9 +147,13 @@ class _Later:
             )
         self._all = True
 
+    def facts(self) -> PublicFacts:
+        """Return what is known before a row is read."""
+        return PublicFacts.of(self.features(), None if self._target is None else self.target())
+
     def features(self) -> "_Part":
         """Return X."""
-        return _Part(lambda: self._matrix()[:, : self._width])
+        return _Part(lambda: self._matrix()[:, : self._width], n_features=self._width)
 
     def target(self) -> "_Part":
         """Return y: numbers, or labels."""
@@ -158,11 +179,11 @@ class _Later:
         return self._read
 
 
-class _Part:
+class _Part(ReadLater):
     """Some columns of rows that are read later, as numpy and scikit-learn take them."""
 
-    def __init__(self, read: Callable[[], Any]) -> None:
-        self._read = read
+    def __init__(self, read: Callable[[], Any], *, n_features: int | None = None) -> None:
+        self._read, self.n_features = read, n_features
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         return np.array(self._read(), dtype=dtype)

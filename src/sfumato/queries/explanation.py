@@ -8,6 +8,7 @@ from sfumato import _notebook
 from sfumato.accounting.guarantee import Guarantee, round_up
 from sfumato.ledger.account import Account
 from sfumato.queries.workload import Source, Workload
+from sfumato.statistics.query import who_counts
 
 __all__ = ["Expected", "Explanation", "explained"]
 
@@ -116,7 +117,7 @@ def explained(
         guarantee=guarantee,
         statistics=tuple(expected),
         groups=None if workload.discovery is not None else source.grouped().size,
-        reach=_reach(workload, source.privacy_unit),
+        reach=_reach(source),
         fits=None if account is None else account.admits(workload),
         level=workload.level,
         plan=workload.plan(source),
@@ -124,10 +125,10 @@ def explained(
     )
 
 
-def _reach(workload: Workload, unit: str) -> str:
-    reach = workload.reach
-    if reach.unit is None:
+def _reach(source: Source) -> str:
+    said = who_counts(source)
+    if said is None:
         return "each row is a unit"
-    if reach.groups > 1 or reach.rows != workload.contribution_bound:
-        return f"at most {reach.rows} of each {unit} in each of at most {reach.groups} group(s)"
-    return f"at most {reach.rows} of each {unit}"
+    if source.within is not None and source.within.groups == len(source.keys or ()):
+        return f"{said}, as many as keys are named"
+    return said

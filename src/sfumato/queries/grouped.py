@@ -4,7 +4,8 @@
 Guarantee  Keys, bounds, columns and conditions are checked by the schema. Nothing is charged or read before a
            release (`aggregation`, `group_ranges`).
 Edge cases Keys are a list, a mapping from columns to domains (their product), or `Discovered`. Two bounds,
-           `rows_per_group` and `groups_per_unit`, divide the contribution bound of the table.
+           `rows_per_group` and `groups_per_unit`, divide the contribution bound of the table. A unit is in no
+           more groups than keys are named, so that number, which is public, bounds the second one, too.
 """
 
 import itertools
@@ -214,7 +215,7 @@ class Grouped:
         unit, bound = self.table.owned.unit, self.table.contribution_bound
         rows, groups = self._bounds()
         if rows is None or groups is None:
-            most = bound if self.columns else 1
+            most = self._at_most_named(bound) if self.columns else 1
             return Reach(relation=relation, rows=bound, groups=1, most_groups=most, unit=unit)
         return Reach(relation=relation, rows=rows, groups=groups, most_groups=groups, unit=unit)
 
@@ -233,12 +234,20 @@ class Grouped:
         if groups is not None:
             _check.count(groups_per_unit=groups)
         rows, groups = rows or max(1, bound // (groups or 1)), groups or max(1, bound // (rows or 1))
+        groups = self._at_most_named(groups)
         if rows * groups > bound:
             raise InvalidParameterError(
                 f"{rows} rows in each of {groups} groups are more than the contribution bound of {bound} "
                 "that the data was opened with. Lower one of them, or open the data with a larger bound."
             )
         return rows, groups
+
+    def _at_most_named(self, groups: int) -> int:
+        """Return so many groups, but no more than keys are named."""
+        if self.keys is None or isinstance(self.keys, Discovered):
+            return groups
+        domains = self.keys.values() if isinstance(self.keys, Mapping) else (self.keys,)
+        return max(1, min(groups, math.prod(map(len, domains))))
 
     def source(self, where: Any = None) -> Source:
         """Return the rows that are asked, with their keys and bounds.
@@ -284,7 +293,7 @@ def group_by(
         keys: A list of keys (tuples if there are several columns); a mapping from each column to its domain,
             for all combinations; or `Discovered()`. Rows with other keys are left out.
         rows_per_group: The most rows of one unit in one group.
-        groups_per_unit: The most groups of one unit.
+        groups_per_unit: The most groups of one unit; never more than keys are named.
         account: The account that releases are charged to.
 
     Returns:

@@ -4,7 +4,9 @@
 Exports read the release only, so they cost nothing.
 
 - pandas and CSV: the columns of the key, then for each statistic its value, and `_lower` and `_upper` for the
-  ends of its interval. The guarantee is in `frame.attrs["guarantee"]`, or in the last columns of the CSV.
+  ends of its interval. What holds for the whole table (level, guarantee, whether a ledger records it,
+  account, notes) is in `frame.attrs`, or in the last columns of the CSV; where a column of the table has one
+  of these names, `release_` is put before it.
 - JSON: one object; `version` is the version of its layout. Text that a spreadsheet would run as a formula is
   escaped in CSV (`statistics.export`).
 """
@@ -141,17 +143,17 @@ class TableRelease:
         Raises:
             InvalidParameterError: If the file cannot be written.
         """
-        fixed = {name: value for name, value in self.guarantee.to_dict().items() if name != "text"}
+        fixed, heads = self._fixed(), self._heads()
         text = io.StringIO()
         writer = csv.writer(text)
-        writer.writerow([*self._heads(), *fixed])
+        writer.writerow([*heads, *(_beside(name, heads) for name in fixed)])
         for row in self._rows():
             cells = [*row, *fixed.values()]
             writer.writerow([cell_text(cell, escape_formulas=escape_formulas) for cell in cells])
         return written(text.getvalue(), path)
 
     def to_pandas(self) -> Any:
-        """Return the table as a pandas frame, with the guarantee in its `attrs`.
+        """Return the table as a pandas frame, with the guarantee, the account and the notes in its `attrs`.
 
         Returns:
             The frame.
@@ -168,7 +170,7 @@ class TableRelease:
         frame = pd.DataFrame(self._rows(), columns=self._heads())
         for name in self._heads()[len(self.release.value.columns) :]:
             frame[name] = pd.to_numeric(frame[name])
-        frame.attrs["guarantee"] = str(self.guarantee)
+        frame.attrs |= self._fixed()
         return frame
 
     def plot(self, statistic: str | None = None) -> Any:
@@ -210,6 +212,18 @@ class TableRelease:
         ends = [f"{name}{end}" for name in names for end in _ENDS]
         return [*self.release.value.columns, *ends]
 
+    def _fixed(self) -> dict[str, Any]:
+        """Return what holds for the whole table, by name, as other exports of releases name it."""
+        promised = self.guarantee.to_dict()
+        return {
+            "level": self.workload.level,
+            **{name: value for name, value in promised.items() if name != "text"},
+            "guarantee": promised["text"],
+            "recorded": self.release.recorded,
+            "account": self.release.account,
+            "notes": "; ".join(self.notes),
+        }
+
     def _rows(self) -> list[list[Any]]:
         return [
             [*key, *(part for cells in self.release.value.cells.values() for part in _parts(cells[i]))]
@@ -238,6 +252,13 @@ class TableRelease:
         widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
         lines = ["  ".join(t.ljust(w) for t, w in zip(row, widths, strict=True)) for row in [heads, *rows]]
         return "\n".join([*(line.rstrip() for line in lines), str(self.guarantee), *self.notes])
+
+
+def _beside(name: str, heads: Sequence[str]) -> str:
+    """Return a name that no column of the table has."""
+    while name in heads:
+        name = f"release_{name}"
+    return name
 
 
 def _parts(cell: Cell) -> tuple[float | None, float | None, float | None]:

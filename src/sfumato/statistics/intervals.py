@@ -159,13 +159,17 @@ def around(
     covers: tuple[Covers, ...] = (Covers.NOISE,),
     within: tuple[float, float] = (-math.inf, math.inf),
 ) -> Interval:
-    """Return value +- distance, clipped to the range in which the truth must lie.
+    """Return value +- distance, clipped to the range in which the truth must lie, and to no less than value.
+
+    A noisy value may lie outside of that range: nothing is cut off from it, so that sums have no bias.
 
     >>> print(around(1.0, 3.0, level=0.95, within=(0.0, math.inf)))
     0 to 4 (95%, noise)
+    >>> print(around(-1.0, 3.0, level=0.95, within=(0.0, math.inf)))
+    -1 to 2 (95%, noise)
     """
     lower, upper = (min(max(end, within[0]), within[1]) for end in (value - distance, value + distance))
-    return Interval(lower=lower, upper=upper, level=level, covers=covers)
+    return Interval(lower=min(lower, value), upper=max(upper, value), level=level, covers=covers)
 
 
 def accepted(

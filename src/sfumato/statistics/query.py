@@ -25,7 +25,7 @@ from sfumato.ledger.recorded import is_recorded, record_note
 from sfumato.mechanisms.random import Generator, study_note
 from sfumato.statistics.release import Interval, Parts, Release
 
-__all__ = ["Answer", "Query", "Question", "cost"]
+__all__ = ["Answer", "Query", "Question", "cost", "who_counts"]
 
 Value = TypeVar("Value")
 
@@ -146,9 +146,16 @@ class Query(Generic[Value]):
         promised = self.guarantee
         return (
             f"<Query: {self.question.name}. Would cost epsilon {round_up(promised.epsilon):g}, delta "
-            f"{promised.delta:g}, for one {promised.privacy_unit} of at most {self.data.contribution_bound} "
-            f"row(s), {promised.relation.value} neighbors. Nothing is computed before .release()>"
+            f"{promised.delta:g}, for one {promised.privacy_unit} of {self._counted('')}, "
+            f"{promised.relation.value} neighbors. Nothing is computed before .release()>"
         )
+
+    def _counted(self, of: str) -> str:
+        """Return how many rows of a unit count, with `of` behind the rows."""
+        within = getattr(self.data, "within", None)
+        if within is None:
+            return f"at most {self.data.contribution_bound} row(s){of}"
+        return f"at most {within.rows} row(s){of} in each of at most {within.groups} group(s)"
 
     def _repr_html_(self) -> str:
         from sfumato.statistics.views import query_view  # only notebooks need it
@@ -169,8 +176,8 @@ class Query(Generic[Value]):
         return (
             f"{self!r}\n"
             f"1. charge: {self.question.event()}\n"
-            f"2. compute, from at most {self.data.contribution_bound} row(s) of each "
-            f"{self.data.privacy_unit}:\n{textwrap.indent(computed, '     ')}\n"
+            f"2. compute, from {self._counted(f' of each {self.data.privacy_unit}')}:\n"
+            f"{textwrap.indent(computed, '     ')}\n"
             "3. add the noise that was charged for; only the noisy result is returned"
         )
 
@@ -210,9 +217,15 @@ class Query(Generic[Value]):
                 f"privacy unit is {promised.privacy_unit!r}. Open the data with the account's unit as "
                 "privacy_unit=...."
             )
-        named = purpose or self.question.name
+        named = purpose or self._purpose()
         with account.spend(self.question, purpose=named, generator=generator):
             return self._computed(promised, generator, account)
+
+    def _purpose(self) -> str:
+        """Return what the account records if no purpose is given: what is asked, and two bounds of a unit."""
+        if getattr(self.data, "within", None) is None:
+            return self.question.name
+        return f"{self.question.name}, of {who_counts(self.data)}"
 
     def _computed(
         self, promised: Guarantee, generator: Generator | None, account: Account | None
@@ -237,14 +250,27 @@ class Query(Generic[Value]):
         )
 
 
-def _bound_note(data: Any) -> str | None:
-    """Return the note on how many rows of a unit count, or None if each row is a unit."""
+def who_counts(data: Any) -> str | None:
+    """Return how many rows of a unit count, in all or in each group; None if each row is a unit."""
     if data.privacy_unit == "row":
         return None
-    bound, counted = data.contribution_bound, getattr(data, "counted", "row")
-    if bound == 1:
-        return f"at most 1 {counted} of each {data.privacy_unit} counts"
-    return f"at most {bound} {counted}s of each {data.privacy_unit} count"
+    within, counted = getattr(data, "within", None), getattr(data, "counted", "row")
+    if within is None:
+        return f"at most {_times(data.contribution_bound, counted)} of each {data.privacy_unit}"
+    rows, groups = _times(within.rows, counted), _times(within.groups, "group")
+    return f"at most {rows} of each {data.privacy_unit} in each of at most {groups}"
+
+
+def _bound_note(data: Any) -> str | None:
+    """Return the note on how many rows of a unit count, or None if each row is a unit."""
+    said = who_counts(data)
+    if said is None:
+        return None
+    return f"{said} {'counts' if said.startswith('at most 1 ') else 'count'}"
+
+
+def _times(number: int, name: str) -> str:
+    return f"{number} {name}" if number == 1 else f"{number} {name}s"
 
 
 def _answered(question: Question[Value], data: Any, generator: Generator | None) -> Answer[Value]:

@@ -8,7 +8,7 @@ Edge cases A number outside its bounds, or infinite, is moved to the nearer end.
            is the last one of its feature.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -37,13 +37,13 @@ class Bins:
     categorical: npt.NDArray[np.bool_]
 
     @classmethod
-    def of(cls, estimator: Any, features: int) -> "Bins":
-        """Return the bins for the parameters of an estimator, and so many features."""
+    def of(cls, estimator: Any, features: int, names: Sequence[str] | None = None) -> "Bins":
+        """Return the bins for the parameters of an estimator, and so many features of these names."""
         pairs = pairs_of(estimator.bounds, features)
         sizes = np.full(features, estimator.max_bins + 1, dtype=np.intp)
         categorical = np.zeros(features, dtype=bool)
         for feature, count in (estimator.categories or {}).items():
-            place = _place(feature, features, getattr(estimator, "feature_names_in_", None))
+            place = _place(feature, features, names)
             sizes[place], categorical[place] = count + 1, True
         lower, upper = np.array(pairs, dtype=np.float64).T
         return cls(lower=lower, upper=upper, sizes=sizes, categorical=categorical)
@@ -87,15 +87,19 @@ def pairs_of(bounds: Any, features: int | None) -> list[tuple[float, float]]:
     given = list(bounds) if isinstance(bounds, list | tuple | np.ndarray) else bounds
     if not (isinstance(given, list) and given and isinstance(given[0], list | tuple | np.ndarray)):
         return [public_bounds("bounds", cast(Any, bounds))] * (features or 1)
-    pairs = [public_bounds("bounds", cast(Any, pair)) for pair in cast(list[object], given)]
+    pairs = [public_bounds("bounds", cast(Any, tuple(cast(Any, pair)))) for pair in cast(list[object], given)]
     if features not in (None, len(pairs)):
         raise InvalidParameterError(f"bounds has {len(pairs)} pairs, but X has {features} features.")
     return pairs
 
 
-def _place(feature: Any, features: int, names: Any) -> int:
+def _place(feature: Any, features: int, names: Sequence[str] | None) -> int:
     """Return the place of a feature that is named, or given by its place."""
     listed = [] if names is None else list(names)
+    if isinstance(feature, str) and not listed:
+        raise InvalidParameterError(
+            f"categories names the feature {feature!r}, but X has no names: give its place, from 0."
+        )
     if isinstance(feature, str) and feature in listed:
         return listed.index(feature)
     if isinstance(feature, str) or not 0 <= int(feature) < features:

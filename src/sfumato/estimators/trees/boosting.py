@@ -143,16 +143,25 @@ class HistGradientBoostingClassifier(PublicClassifier):
     def _noise(self) -> CellNoise:
         return CellNoise(epsilon=self.epsilon, delta=self.delta, relation=self._relation())
 
+    def _check_features(self, features: int, names: tuple[str, ...] | None) -> None:
+        Bins.of(self, features, names)
+        self._parts(features)
+
+    def _parts(self, features: int) -> tuple[Part, Part]:
+        """Return the noise of the counts, and of one turn of a feature."""
+        noise, relation = self._noise(), self._relation()
+        counted = noise.part(_COUNT_SHARE, counts(features + 1, relation))  # and once by its class
+        norms = (1.0, 1.0) if len(self.public_classes()) == 2 else (_L1, _L2)
+        share = (1 - _COUNT_SHARE) / (self._schedule()[0] * features)
+        return counted, noise.part(share, signed(*norms, relation))
+
     def _learn(self, X: Any, y: Any, *, generator: Generator) -> None:
         rows, labels = self._labelled(X, y)
         classes = self.public_classes()
-        bins = Bins.of(self, rows.shape[1])
+        bins = Bins.of(self, rows.shape[1], getattr(self, "feature_names_in_", None))
         sums = _Sums.of(bins.places(rows), bins, labels, len(classes))
         rounds, rate = self._schedule()
-        noise, relation = self._noise(), self._relation()
-        counted = noise.part(_COUNT_SHARE, counts(sums.features + 1, relation))  # and once by its class
-        norms = (1.0, 1.0) if sums.outputs == 1 else (_L1, _L2)
-        turn = noise.part((1 - _COUNT_SHARE) / (rounds * sums.features), signed(*norms, relation))
+        counted, turn = self._parts(sums.features)
         ridge = _RIDGE * turn.stddev / math.sqrt(rounds)
         ridge = ridge if self.l2_regularization is None else self.l2_regularization
         held, of_classes = sums.rows_in_bins(counted, generator)

@@ -23,7 +23,7 @@ from sfumato.accounting.events import DpEvent
 from sfumato.accounting.guarantee import Relation
 from sfumato.errors import InvalidParameterError
 from sfumato.estimators.base import Floats
-from sfumato.estimators.cell_noise import CellNoise, counts
+from sfumato.estimators.cell_noise import CellNoise, Part, counts
 from sfumato.estimators.classes import PublicClassifier
 from sfumato.estimators.trees.bins import Bins, check_domains
 from sfumato.estimators.trees.growth import Tree, grow
@@ -76,14 +76,22 @@ class _Trees(PublicClassifier):
     def _noise(self) -> CellNoise:
         return CellNoise(epsilon=self.epsilon, delta=self.delta, relation=self._relation())
 
-    def _learn(self, X: Any, y: Any, *, generator: Generator) -> None:
-        rows, labels = self._labelled(X, y)
-        classes = self.public_classes()
-        bins = Bins.of(self, rows.shape[1])
-        places, features = bins.places(rows), self._looked_at(rows.shape[1])
+    def _check_features(self, features: int, names: tuple[str, ...] | None) -> None:
+        Bins.of(self, features, names)
+        self._parts(self._looked_at(features))
+
+    def _parts(self, features: int) -> tuple[Part, Part]:
+        """Return the noise of a level, whose nodes look at so many features, and of the leaves of a tree."""
         (trees, levels), noise, relation = self._size(), self._noise(), self._relation()
         level = noise.part((1 - _LEAF_SHARE) / (trees * levels), counts(features, relation))
-        leaf = noise.part(_LEAF_SHARE / trees, counts(1, relation))
+        return level, noise.part(_LEAF_SHARE / trees, counts(1, relation))
+
+    def _learn(self, X: Any, y: Any, *, generator: Generator) -> None:
+        rows, labels = self._labelled(X, y)
+        classes, (trees, levels) = self.public_classes(), self._size()
+        bins = Bins.of(self, rows.shape[1], getattr(self, "feature_names_in_", None))
+        places, features = bins.places(rows), self._looked_at(rows.shape[1])
+        level, leaf = self._parts(features)
         self.trees_: list[Tree] = [
             grow(
                 places,

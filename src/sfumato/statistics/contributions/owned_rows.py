@@ -14,7 +14,8 @@ Guarantee  Whatever is computed from `kept` counts at most `contribution_bound` 
            (`shown`).
 Edge cases Null and NaN are missing values. A row with a missing value in a column that the question reads is
            left out. So is a row without a unit, because nobody could be protected by it; refusing the table
-           would reveal that it has such rows.
+           would reveal that it has such rows. So is one whose unit is a float that stands for several whole
+           numbers (`float_units`).
 Failure    No row can make a query fail: `total_functions` is applied to everything that is computed
            (`row_wise`), and `engine_values` to what leaves the engine.
 Not here   Large results: engines aggregate where the rows are, and `batches` streams.
@@ -29,6 +30,7 @@ from typing import Any
 
 from sfumato.errors import InvalidParameterError
 from sfumato.statistics.contributions.contribution_bound import is_kept
+from sfumato.statistics.contributions.float_units import told_apart
 from sfumato.statistics.contributions.unit_draws import drawn, redrawn, seed
 from sfumato.statistics.filters.total_functions import guarded
 from sfumato.statistics.sources.collations import by_bytes
@@ -136,7 +138,7 @@ class OwnedRows:
 
     def owner(self, unit: str) -> Expression:
         """Return the owner of each row in a comparable form. Raises if owners cannot be compared."""
-        owner = self.expression[unit]
+        owner = told_apart(self.expression[unit])
         known = comparable(owner, engine=self.engine.name)
         kind = owner.type()
         return known.cast("string") if kind.is_temporal() or kind.is_uuid() else known

@@ -221,7 +221,8 @@ class GroupMean(Terms):
         if len(shares) > MOST_INTERVALS:
             return _answer(self, self._means(shares), None)
         intervals = [
-            self._interval(float(t), float(n), noise.law) for t, n in zip(added, counted, strict=True)
+            self._interval(*of_group, noise.law)
+            for of_group in zip(shares.tolist(), added.tolist(), counted.tolist(), strict=True)
         ]
         return _answer(self, self._means(shares), intervals)
 
@@ -232,13 +233,12 @@ class GroupMean(Terms):
         lower, upper = self.bounds
         return np.clip(lower / 2 + upper / 2 + (upper / 2 - lower / 2) * shares, lower, upper)
 
-    def _interval(self, added: float, counted: float, law: Law) -> Interval:
-        """Return the interval of means that this noisy sum and noisy count do not reject."""
+    def _interval(self, center: float, added: float, counted: float, law: Law) -> Interval:
+        """Return the interval of means, around the one released, that these noisy sums do not reject."""
 
         def p_value(share: float) -> float:
             return law.tail(abs(added - share * counted) * STEPS, weights=(1.0, share * STEPS / _HALF))
 
-        center = added / counted if counted > 0 else 0.0
         ends = accepted(p_value, center=center, within=(-1.0, 1.0), level=self.level)
         lower, upper = self._means(np.array(ends)).tolist()
         return Interval(lower=lower, upper=upper, level=self.level, covers=(Covers.NOISE,))

@@ -23,11 +23,11 @@ from sfumato.accounting.guarantee import Relation
 from sfumato.ledger.account import Account
 from sfumato.mechanisms.random import Generator
 from sfumato.statistics.columns.columns import Bounds, Column, column_of
-from sfumato.statistics.intervals import around, half_width
+from sfumato.statistics.intervals import half_width
 from sfumato.statistics.query import Answer, Query
 from sfumato.statistics.questions.bounded_terms import FAILED, GRID, BoundedTerms
 from sfumato.statistics.questions.row_split import NoisyShares, Shares
-from sfumato.statistics.release import Interval, Release
+from sfumato.statistics.release import Covers, Interval, Release
 
 __all__ = [
     "StandardDeviation",
@@ -103,8 +103,10 @@ def stated_variance(
     distance = half_width(noisy.law, level=level, weights=moves)
     square, most = width**2, width**2 / 4
     # The derivative of the square is at most 2 widths for values within one width.
-    around_found = around(found * square, (distance + 2 * GRID) * square, level=level, within=(0.0, most))
-    return Answer(value=min(max(found * square, 0.0), most), interval=around_found)
+    ends = (found + sign * (distance + 2 * GRID) for sign in (-1, 0, 1))
+    lower, value, upper = (min(max(end * square, 0.0), most) for end in ends)
+    interval = Interval(lower=lower, upper=upper, level=level, covers=(Covers.NOISE,))
+    return Answer(value=value, interval=interval)
 
 
 def stated_deviation(found: Answer[float | None]) -> Answer[float | None]:

@@ -5,7 +5,10 @@ Guarantee  A schema is public, but pandas chooses types by looking at the values
            if one is missing, booleans become objects, and so do whole numbers beyond 64 bits. Here they are
            read alike in both cases, so what is printed of a table is the same with such a row and without it.
 Unit       A unit is converted to text, value by value, and 7.0 is written as 7: its type in pandas may depend
-           on one row, but which rows of all other units count may not. Whole numbers are those of float64.
+           on one row, but which rows of all other units count may not. So a number from which float64, which
+           pandas may have chosen, cannot tell the next whole number (2^53 and above) is no unit: it counts as
+           missing, and its row is left out. Otherwise two people could share a unit, and the rows of one
+           decide which of the other's count.
 Edge cases Whole numbers are read as float64. As keys, only those values count that are whole. Above 2^53
            whole numbers need a nullable type: pandas' "Int64". Times are in microseconds, as pandas chooses
            the unit by looking at all values; times that do not fit are missing. Any other mixture of objects
@@ -32,6 +35,7 @@ from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms import inputs
 from sfumato.statistics.columns.cell_meaning import key_of, said
 from sfumato.statistics.columns.input_values import is_missing, quietly
+from sfumato.statistics.contributions.float_units import apart
 from sfumato.statistics.sources.schema import TYPES
 
 __all__ = ["is_pandas", "read_alike", "require_written", "typed_by_values", "written_alike"]
@@ -115,16 +119,19 @@ def require_written(name: str, values: Iterable[Any]) -> None:
             meant = "counts as missing" if found is None else f"is written as {found!r}"
             raise InvalidParameterError(
                 f"{value!r} {meant} in column {name!r} of a pandas frame, as other rows decide whether "
-                "pandas reads a column as numbers. Pass it so, or open the file itself: its text is kept."
+                "pandas reads a column as numbers. Pass it so; or open the file, a polars or pyarrow frame: "
+                "their text is kept."
             )
 
 
 def _column(column: Any, declared: str | None, *, is_unit: bool) -> Any:
     column = _with_floats(column)
     kind = str(column.dtype)
+    if is_unit and kind in ("float64", "float32"):
+        return _units(column)  # whatever is declared reads these texts
     if declared is not None and (is_unit or not _reads_alike(kind, declared)):
-        named = _named if is_unit else _written
-        return _texts(column, named if declared in _TEXT else _cell)
+        named, cell = (_unit_named, _unit_cell) if is_unit else (_written, _cell)
+        return _texts(column, named if declared in _TEXT else cell)
     if is_unit:
         return _units(column)
     if kind == "object":
@@ -152,19 +159,22 @@ def _with_names(source: Any) -> Any:
 
 
 def _units(column: Any) -> Any:
-    """Return units as text, as `_named` writes them, except for types that no missing value changes."""
+    """Return units as text, as `_unit_named` writes them, except for types that no missing value changes."""
     import pyarrow as pa
     from pandas.api.types import is_numeric_dtype
 
     if not isinstance(column.dtype, np.dtype) and is_numeric_dtype(column.dtype):
         return column
     if str(column.dtype) not in ("float64", "float32"):
-        return _texts(column, _named)
+        return _texts(column, _unit_named)
     values = column.to_numpy().astype(np.float64)
-    whole = (np.abs(values) < 2.0**63) & (values == np.rint(values))
+    told = np.abs(values) < apart(column.dtype.itemsize)
+    whole = told & (values == np.rint(values))
     numbers = pa.array(np.where(whole, values, 0.0).astype(np.int64))
     texts = numbers.cast("string").to_numpy(zero_copy_only=False)
-    texts[~whole] = _texts(column[~whole], _named).to_numpy(dtype=object, na_value=None)
+    rest = told & ~whole
+    texts[rest] = _texts(column[rest], _unit_named).to_numpy(dtype=object, na_value=None)
+    texts[~told] = None
     return _text_column(pa.array(texts, "string"), column)
 
 
@@ -209,6 +219,28 @@ def _named(value: Any) -> str:
     return _number_or_text(value)
 
 
+def _unit_named(value: Any) -> str | None:
+    """Return a unit as text; None if it is a number from which float64 cannot tell the next one."""
+    return _named(value) if _is_told_apart(value) else None
+
+
+def _unit_cell(value: Any) -> str | None:
+    """Return a unit as written in a CSV file; None if it is such a number."""
+    return _cell(value) if _is_told_apart(value) else None
+
+
+def _is_told_apart(value: Any) -> bool:
+    """Return whether a value names one unit, also if pandas has it as a float because of other rows."""
+    if isinstance(value, complex) and value.imag == 0:
+        value = value.real
+    if isinstance(value, float | np.floating):
+        size = value.itemsize if isinstance(value, np.floating) else 8
+        return bool(abs(value) < apart(size))
+    if isinstance(value, int | np.integer):  # others than those of 64 bits are never floats in pandas
+        return int(value) not in _WHOLE or abs(int(value)) < apart(8)
+    return True
+
+
 def _number_or_text(value: Any) -> str:
     """Return a value as text; a whole number of 64 bits rounded to float64, as pandas may have done."""
     whole = isinstance(value, float | np.floating) and float(value).is_integer()
@@ -249,7 +281,7 @@ def _texts(column: Any, written: Callable[[Any], str | None] = _text) -> Any:
     """Return a column of objects as text."""
     if str(column.dtype).startswith(("Int", "UInt")) and written is not _written:
         return column.astype("string")
-    if str(column.dtype).startswith("str") and written in (_text, _named):
+    if str(column.dtype).startswith("str") and written in (_text, _named, _unit_named):
         texts = quietly(partial(_valid_texts, column))
         if texts is not None:
             return _text_column(texts, column)

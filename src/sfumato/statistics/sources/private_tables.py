@@ -199,6 +199,7 @@ class PrivateTable:
 
         Args:
             public: A pandas, polars or pyarrow frame, or the path of a Parquet or CSV file. It is read now.
+                Columns of a CSV file have the type that all of their values have.
             on: The column or columns of the key; a mapping from private to public names if they differ.
             keep_unmatched: Whether rows whose key is missing, or not in the public table, stay, with missing
                 values in the new columns. Otherwise they are left out.

@@ -7,7 +7,8 @@ Guarantee  Every row of the private table stays one row of the same unit, and it
            sensitivities stay as they are.
 Edge cases A row whose key is missing, or is not in the public table, has missing values in the new columns;
            or it is left out, like a row that a filter does not select. Public rows without a key are left
-           out.
+           out. Columns of a public CSV file have the types of all their values (`public_types`). Its key is
+           text beside a private key of text.
 Failure    Nothing private is read. Keys of different types are refused, as an engine would cast one of them,
            which may fail on a row. The join itself fails on no row: the private side is `total_functions`.
 Not here   Engines other than DuckDB, where a copy would be written into the user's database: make a view
@@ -24,8 +25,9 @@ from sfumato.statistics.contributions.owned_rows import OwnedRows
 from sfumato.statistics.filters.column_names import alike
 from sfumato.statistics.filters.total_functions import guarded
 from sfumato.statistics.groups.key_discovery import key_columns
+from sfumato.statistics.sources.public_types import inferred
 from sfumato.statistics.sources.schema import plain_type
-from sfumato.statistics.sources.table_sources import opened
+from sfumato.statistics.sources.table_sources import is_lines, opened
 
 __all__ = ["On", "joined", "viewed"]
 
@@ -95,6 +97,10 @@ def _copied(
         raise InvalidParameterError(
             f"the public table has no column {absent[0]!r}. It has: {', '.join(found.columns)}."
         )
+    if is_lines(public):
+        texts = {of_public for of_public, kind in zip(names.values(), kinds, strict=True) if kind.is_string()}
+        typed = inferred(found, backend)  # a key is compared with texts as it is written
+        found = typed.mutate(**{name: found[name] for name in texts}) if texts else typed
     added = [name for name in found.columns if name not in names.values()]
     twice = alike([*owned.expression.columns, *added])
     if twice or not added:
