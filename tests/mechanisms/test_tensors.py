@@ -128,6 +128,18 @@ def test_a_float32_draw_is_within_its_promise_of_exact_arithmetic_on_the_same_wo
     assert np.max(np.abs(noise.reshape(2, -1) - exact) / radius) < 2.0**-20
 
 
+def test_numpy_is_as_exact_as_the_promise_for_float32_assumes():
+    def spread(low: float, high: float) -> np.ndarray:  # over all floats between two, evenly by their bits
+        first, last = (int(np.float32(end).view(np.int32)) for end in (low, high))
+        return np.linspace(first, last, 1_000_003).astype(np.int32).view(np.float32)
+
+    uniform, angle = spread(2.0**-65, 1 - 2.0**-24), spread(2.0**-40, math.pi)
+    exact = np.log(uniform.astype(np.float64))
+    assert np.max(np.abs(np.log(uniform) - exact) / np.abs(exact)) < 2.0**-21.8
+    for function in (np.cos, np.sin):
+        assert np.max(np.abs(function(angle) - function(angle.astype(np.float64)))) < 2.0**-23.75
+
+
 @pytest.mark.parametrize(
     ("choose", "word"),
     [(tail, lambda half_square: np.exp(-half_square)), (center, lambda half_square: -np.expm1(-half_square))],
