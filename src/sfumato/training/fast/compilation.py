@@ -81,7 +81,7 @@ def _compiled(run: Pass, batch: Sequence[Any]) -> Pass:
     held = _made_inputs(traced)
     with torch.no_grad(), torch.autocast(example[0].device.type, enabled=False):
         # What torch.compile calls in the end: its guards take longer than a small program.
-        program = _inductor.compile(traced, [*held, *example], options={"freezing": False})
+        program: Any = _inductor.compile(traced, [*held, *example], options={"freezing": False})
 
     def compiled(given: Sequence[Any]) -> tuple[Tensor, ClippedSums]:
         parts = _contiguous(given)
