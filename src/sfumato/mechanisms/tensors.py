@@ -20,6 +20,7 @@ A seed gives the same noise on every platform, up to rounding in its mathematica
 of threads. A tensor of another `dtype`, on another device or beside other tensors gets other draws:
 `add_gaussian_many_` is not a loop over `add_gaussian_`.
 
+Few float32 draws of a secure generator are taken from more that were made at once; each is given once.
 With a `FastGenerator` the Gaussian noise is torch's own, with that generator's device and quality.
 
 Gaussian noise for a CUDA tensor is drawn there (`mechanisms.device`) if Triton is installed. Other noise is
@@ -53,11 +54,15 @@ from torch import Tensor
 from sfumato import _check
 from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms.arrays import CHUNK, HALF_STEP, OVERFLOW, TO_UNIT
-from sfumato.mechanisms.random import FastGenerator, Generator, resolve
+from sfumato.mechanisms.random import FastGenerator, Generator, SecureGenerator, process_token, resolve
 
 __all__ = ["add_gaussian_", "add_gaussian_many_", "add_laplace_", "gaussian", "laplace"]
 
 _PAIRS = 1 << 16  # float32 pairs: 1.25 MiB, for a second-level cache; a seed's noise depends on it
+_FEW = (
+    1 << 14
+)  # float32 draws: calls cost more than draws for fewer, so more of them are made than are needed
+_AHEAD = 1 << 16  # float32 draws that are made at once then
 _SMALLEST = np.float32(2.0**-65)  # stands for the uniform 0 in float32, where the step is 2^-64
 _SIZES = {  # the least and the largest noise that a type can hold
     dtype: (torch.finfo(dtype).tiny, torch.finfo(dtype).max / OVERFLOW)
@@ -215,7 +220,9 @@ def _gaussian_(tensors: list[Tensor], stddev: float, generator: Generator | None
         device.write_gaussian_(there, stddev=stddev, generator=generator, add=add)
         tensors = [tensor for tensor in tensors if not _on_gpu(tensor)]
     single = [tensor for tensor in tensors if tensor.dtype == torch.float32]
-    chunks = _single_chunks(sum(tensor.numel() for tensor in single), generator)
+    count = sum(tensor.numel() for tensor in single)
+    ahead = count <= _FEW and type(generator) is SecureGenerator
+    chunks = _ahead.taken(count, generator) if ahead else _single_chunks(count, generator)
     _pour_(single, chunks, scale=math.sqrt(2.0) * stddev, add=add)
     double = [tensor for tensor in tensors if tensor.dtype == torch.float64]
     chunks = _gaussian_chunks(sum(tensor.numel() for tensor in double), stddev, generator)
@@ -328,6 +335,32 @@ def _single_chunks(count: int, generator: Generator) -> Iterator[Tensor]:
         np.multiply(radius, np.cos(angle, out=cosine), out=x)
         np.multiply(radius, np.sin(angle, out=angle), out=z)
         yield _scratch.noise(wanted)
+
+
+class _Ahead(threading.local):
+    """Secure float32 draws of one thread, made before they are needed.
+
+    Each is handed out once: draws are out of the list while some of them are taken, and those are then
+    overwritten. Draws of another generator, or of the process that this one was forked from, are dropped.
+    """
+
+    def __init__(self) -> None:
+        self._left: list[tuple[Generator, tuple[int, int], Tensor]] = []
+
+    def taken(self, count: int, generator: Generator) -> Iterator[Tensor]:
+        """Yield `count` draws of stddev 1 / sqrt(2), which are the caller's own."""
+        process = process_token()
+        owner, maker, left = self._left.pop() if self._left else (None, None, None)
+        if left is None or owner is not generator or maker != process or len(left) < count:
+            with torch.inference_mode(False):  # as for the buffer above
+                left = next(_single_chunks(_AHEAD, generator)).clone()
+        drawn = left[:count].clone()
+        left[:count].zero_()
+        self._left[:] = [(generator, process, left[count:])]
+        yield drawn
+
+
+_ahead = _Ahead()
 
 
 def _gaussian_chunks(count: int, stddev: float, generator: Generator) -> Iterator[Tensor]:
