@@ -340,8 +340,8 @@ def _single_chunks(count: int, generator: Generator) -> Iterator[Tensor]:
 class _Ahead(threading.local):
     """Secure float32 draws of one thread, made before they are needed.
 
-    Each is handed out once: draws are out of the list while some of them are taken, and those are then
-    overwritten. Draws of another generator, or of the process that this one was forked from, are dropped.
+    Each is handed out once: draws are out of the list while some of them are taken, and those are then NaN
+    here. Draws of another generator, or of the process that this one was forked from, are dropped.
     """
 
     def __init__(self) -> None:
@@ -355,7 +355,7 @@ class _Ahead(threading.local):
             with torch.inference_mode(False):  # as for the buffer above
                 left = next(_single_chunks(_AHEAD, generator)).clone()
         drawn = left[:count].clone()
-        left[:count].zero_()
+        left[:count].fill_(math.nan)
         self._left[:] = [(generator, process, left[count:])]
         yield drawn
 
