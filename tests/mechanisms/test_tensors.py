@@ -9,7 +9,7 @@ from scipy.stats import kstest, laplace, norm, uniform
 
 from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms import arrays, tensors
-from sfumato.mechanisms.random import FastGenerator, SeededGenerator
+from sfumato.mechanisms.random import FastGenerator, SecureGenerator, SeededGenerator
 from sfumato.testing import seeded
 
 ALPHA = 1e-6
@@ -126,6 +126,60 @@ def test_a_float32_draw_is_within_its_promise_of_exact_arithmetic_on_the_same_wo
     angle = math.pi * c / 2**31
     exact = np.stack([radius * np.cos(angle), radius * np.sin(angle)])
     assert np.max(np.abs(noise.reshape(2, -1) - exact) / radius) < 2.0**-20
+
+
+def few(generator, size=700):
+    return tensors.gaussian((size,), stddev=1.0, generator=generator).numpy()
+
+
+def test_few_secure_draws_have_the_stated_law_and_none_is_given_twice():
+    generator = SecureGenerator()
+    noise = np.concatenate([few(generator) for _ in range(2 * tensors._AHEAD // 700)])
+    assert len(np.unique(noise)) > 0.99 * noise.size  # some of so many float32 are equal by chance
+    assert kstest(noise, norm.cdf).pvalue > ALPHA
+    assert kstest(noise, norm(scale=1.05).cdf).pvalue < ALPHA
+    for lag in (1, 350, 700, tensors._AHEAD // 2):
+        a, b = noise[:-lag], noise[lag:]
+        assert abs(np.corrcoef(a, b)[0, 1]) < 5 / math.sqrt(a.size)
+
+
+def test_draws_made_ahead_are_those_of_one_generator_and_one_process(monkeypatch):
+    generator, filled = SecureGenerator(), []
+    own = generator.fill
+    monkeypatch.setattr(generator, "fill", lambda out: (filled.append(len(out)), own(out)))
+    few(generator)
+    few(generator)
+    assert len(filled) == 1  # the second draws were ready
+    few(SecureGenerator())
+    few(generator)
+    assert len(filled) == 2  # another generator came in between
+    monkeypatch.setattr(tensors, "process_token", lambda: (0, 0))
+    few(generator)
+    assert len(filled) == 3  # as in a forked child, which has a copy of what was ready
+
+
+def test_draws_that_were_given_are_not_kept():
+    tensors.gaussian((700,), stddev=1.0)
+    ((_, _, left),) = tensors._ahead._left
+    whole = torch.empty(0).set_(left.untyped_storage())
+    assert whole[:700].isnan().all() and whole[700:].isfinite().all()
+
+
+def test_a_seed_gives_few_draws_as_it_gives_many():
+    few(SecureGenerator())
+    assert np.array_equal(few(seeded(5)), few(seeded(5)))
+
+
+def test_numpy_is_as_exact_as_the_promise_for_float32_assumes():
+    def spread(low: float, high: float) -> np.ndarray:  # over all floats between two, evenly by their bits
+        first, last = (int(np.float32(end).view(np.int32)) for end in (low, high))
+        return np.linspace(first, last, 1_000_003).astype(np.int32).view(np.float32)
+
+    uniform, angle = spread(2.0**-65, 1 - 2.0**-24), spread(2.0**-40, math.pi)
+    exact = np.log(uniform.astype(np.float64))
+    assert np.max(np.abs(np.log(uniform) - exact) / np.abs(exact)) < 2.0**-21.8
+    for function in (np.cos, np.sin):
+        assert np.max(np.abs(function(angle) - function(angle.astype(np.float64)))) < 2.0**-23.75
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ The float32 bound 2^-20 r holds because three 32-bit words make a pair: a and b 
 mod 1, for x = (a + b 2^-32) 2^-32 with signed a and b, is uniform on the multiples of 2^-64, exactly. Two
 roundings leave x off by 2^-23 |x|, so both ends of u keep their relative precision: u near 0, the tail, as x
 >= 0; and 1 - u near 0, the center where noise would vanish, as x < 0. There u = 1 + x is rounded to z, and
-log u = log z - e with e = (z - 1) - x, which is exact, up to 2^-24 of log u. So -log u is off by 2^-23 (1 +
-its size), and by 2^-22 of its size for x < 0; its root relatively by half of that, below 2^-22. The angle pi
-2^-31 c is off by 2^-24 (word), 2^-24 (product) and 2^-25 (pi) of itself, below 2^-21. Root, cosine and
-products add less than 2^-22. In all, 2^-20 r.
+log u = log z - e with e = (z - 1) - x, which is exact, up to 2^-24 of log u. The logarithm is off by 2^-21.8
+of its size (numpy's, the largest error over all float32 from 2^-65 to 1). So -log u is off by 2^-21 of its
+size, and its root by 2^-22. The angle pi 2^-31 c is off by 2^-24 (word), 2^-24 (product) and 2^-25 (pi) of
+itself, below 2^-21. Root, cosine (off by 2^-23.75) and product add less than 2^-22. In all, 2^-20 r.
 
 The number of words that a draw takes does not depend on them, and neither does any branch.
 
@@ -20,6 +20,7 @@ A seed gives the same noise on every platform, up to rounding in its mathematica
 of threads. A tensor of another `dtype`, on another device or beside other tensors gets other draws:
 `add_gaussian_many_` is not a loop over `add_gaussian_`.
 
+Few float32 draws of a secure generator are taken from more that were made at once; each is given once.
 With a `FastGenerator` the Gaussian noise is torch's own, with that generator's device and quality.
 
 Gaussian noise for a CUDA tensor is drawn there (`mechanisms.device`) if Triton is installed. Other noise is
@@ -53,17 +54,21 @@ from torch import Tensor
 from sfumato import _check
 from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms.arrays import CHUNK, HALF_STEP, OVERFLOW, TO_UNIT
-from sfumato.mechanisms.random import FastGenerator, Generator, resolve
+from sfumato.mechanisms.random import FastGenerator, Generator, SecureGenerator, process_token, resolve
 
 __all__ = ["add_gaussian_", "add_gaussian_many_", "add_laplace_", "gaussian", "laplace"]
 
-_PAIRS = 1 << 16  # float32 pairs: 1.25 MiB, for the same cache, and enough for torch to use two threads
-_SMALLEST = 2.0**-65  # the same for float32, where the step is 2^-64
+_PAIRS = 1 << 16  # float32 pairs: 1.25 MiB, for a second-level cache; a seed's noise depends on it
+_FEW = (
+    1 << 14
+)  # float32 draws: calls cost more than draws for fewer, so more of them are made than are needed
+_AHEAD = 1 << 16  # float32 draws that are made at once then
+_SMALLEST = np.float32(2.0**-65)  # stands for the uniform 0 in float32, where the step is 2^-64
 _SIZES = {  # the least and the largest noise that a type can hold
     dtype: (torch.finfo(dtype).tiny, torch.finfo(dtype).max / OVERFLOW)
     for dtype in (torch.float32, torch.float64)
 }
-_WORD_SCALES = (2.0**-32, 2.0**-64, math.pi * 2.0**-31)  # of a, b and c
+_WORD_SCALES = tuple(map(np.float32, (2.0**-32, 2.0**-64, math.pi * 2.0**-31)))  # of a, b and c
 
 Noise = Callable[[int, float, Generator], Iterator[Tensor]]
 
@@ -215,7 +220,9 @@ def _gaussian_(tensors: list[Tensor], stddev: float, generator: Generator | None
         device.write_gaussian_(there, stddev=stddev, generator=generator, add=add)
         tensors = [tensor for tensor in tensors if not _on_gpu(tensor)]
     single = [tensor for tensor in tensors if tensor.dtype == torch.float32]
-    chunks = _single_chunks(sum(tensor.numel() for tensor in single), generator)
+    count = sum(tensor.numel() for tensor in single)
+    ahead = count <= _FEW and type(generator) is SecureGenerator
+    chunks = _ahead.taken(count, generator) if ahead else _single_chunks(count, generator)
     _pour_(single, chunks, scale=math.sqrt(2.0) * stddev, add=add)
     double = [tensor for tensor in tensors if tensor.dtype == torch.float64]
     chunks = _gaussian_chunks(sum(tensor.numel() for tensor in double), stddev, generator)
@@ -287,33 +294,26 @@ class _Scratch(threading.local):
     """The float32 buffer of one thread, kept: fresh memory would cost a fifth of a draw in page faults."""
 
     def __init__(self) -> None:
+        self._flat = np.empty(5 * _PAIRS, dtype=np.float32)
         with torch.inference_mode(False):  # a tensor made in inference mode could not be used outside it
-            self._flat = torch.empty(5 * _PAIRS, dtype=torch.float32, device="cpu")
-            self._scales = torch.tensor(_WORD_SCALES, dtype=torch.float32, device="cpu").view(3, 1)
-        self._words = self._flat.numpy().view("<i4")
-        self._views: dict[int, tuple[Tensor, ...]] = {}
+            self._noise = torch.from_numpy(self._flat[: 2 * _PAIRS])
+        self._words = self._flat.view("<i4")
 
-    def uniforms(self, pairs: int, generator: Generator) -> tuple[Tensor, ...]:
+    def uniforms(self, pairs: int, generator: Generator) -> np.ndarray:
         """Return rows: words scaled to a 2^-32, b 2^-64 and the angle, and two more to work in."""
-        words = self._words[: 3 * pairs]
+        words, numbers = self._words[: 3 * pairs], self._flat[: 3 * pairs]
         generator.fill(words.data.cast("B"))
         if sys.byteorder == "big":
             words.byteswap(inplace=True)
-        native, scaled, *rows = self._rows(pairs)
-        scaled.copy_(native).mul_(self._scales)  # each word becomes a number where it lies: half the cache
-        return tuple(rows)
+        np.copyto(numbers, words, casting="unsafe")  # each becomes a number where it lies: half the cache
+        rows = self._flat[: 5 * pairs].reshape(5, pairs)
+        for row, scale in zip(rows, _WORD_SCALES, strict=False):
+            np.multiply(row, scale, out=row)
+        return rows
 
-    def noise(self, pairs: int) -> Tensor:
-        """Return room for both draws of each pair, where a and b were."""
-        return self._flat[: 2 * pairs]
-
-    def _rows(self, pairs: int) -> tuple[Tensor, ...]:
-        if pairs not in self._views:
-            if len(self._views) == 16:  # a model asks for one or two sizes; this bounds what others leave
-                self._views.clear()
-            rows = self._flat[: 5 * pairs].view(5, pairs)
-            self._views[pairs] = (rows[:3].view(torch.int32), rows[:3], *rows.unbind(0))
-        return self._views[pairs]
+    def noise(self, count: int) -> Tensor:
+        """Return the first `count` draws, which lie where a and b were."""
+        return self._noise[:count]
 
 
 _scratch = _Scratch()
@@ -323,20 +323,44 @@ def _single_chunks(count: int, generator: Generator) -> Iterator[Tensor]:
     """Yield `count` float32 draws of stddev 1 / sqrt(2), in a buffer that the next chunk overwrites."""
     for begin in range(0, count, 2 * _PAIRS):
         wanted = min(2 * _PAIRS, count - begin)
-        pairs = -(-wanted // 2)
-        x, z, angle, error, cosine = _scratch.uniforms(pairs, generator)
-        x.add_(z)
-        torch.floor(x, out=error)  # -1 or 0
-        torch.sub(x, error, out=z)  # z = x mod 1, rounded
-        error.add_(z).sub_(x)  # how much too large z is, exactly
-        z.clamp_min_(_SMALLEST).log_()
+        # numpy's roots, logarithms and cosines take a third of the time of torch's on some processors.
+        x, z, angle, error, cosine = _scratch.uniforms(-(-wanted // 2), generator)
+        np.add(x, z, out=x)
+        np.floor(x, out=error)  # -1 or 0
+        np.subtract(x, error, out=z)  # z = x mod 1, rounded
+        np.subtract(np.add(error, z, out=error), x, out=error)  # how much too large z is, exactly
+        np.log(np.maximum(z, _SMALLEST, out=z), out=z)
         # z is at most 1 and its error below half of 1 - z, so this is never negative and the root never NaN.
-        radius = error.sub_(z).sqrt_()
-        torch.cos(angle, out=cosine)
-        noise = _scratch.noise(pairs)
-        torch.mul(radius, cosine, out=noise[:pairs])
-        torch.mul(radius, angle.sin_(), out=noise[pairs:])
-        yield noise if wanted == 2 * pairs else noise[:wanted]
+        radius = np.sqrt(np.subtract(error, z, out=error), out=error)
+        np.multiply(radius, np.cos(angle, out=cosine), out=x)
+        np.multiply(radius, np.sin(angle, out=angle), out=z)
+        yield _scratch.noise(wanted)
+
+
+class _Ahead(threading.local):
+    """Secure float32 draws of one thread, made before they are needed.
+
+    Each is handed out once: draws are out of the list while some of them are taken, and those are then NaN
+    here. Draws of another generator, or of the process that this one was forked from, are dropped.
+    """
+
+    def __init__(self) -> None:
+        self._left: list[tuple[Generator, tuple[int, int], Tensor]] = []
+
+    def taken(self, count: int, generator: Generator) -> Iterator[Tensor]:
+        """Yield `count` draws of stddev 1 / sqrt(2), which are the caller's own."""
+        process = process_token()
+        owner, maker, left = self._left.pop() if self._left else (None, None, None)
+        if left is None or owner is not generator or maker != process or len(left) < count:
+            with torch.inference_mode(False):  # as for the buffer above
+                left = next(_single_chunks(_AHEAD, generator)).clone()
+        drawn = left[:count].clone()
+        left[:count].fill_(math.nan)
+        self._left[:] = [(generator, process, left[count:])]
+        yield drawn
+
+
+_ahead = _Ahead()
 
 
 def _gaussian_chunks(count: int, stddev: float, generator: Generator) -> Iterator[Tensor]:

@@ -4,6 +4,7 @@ import warnings
 
 import pytest
 import torch
+import torch._inductor
 from torch import nn
 
 from sfumato.testing import seeded
@@ -22,7 +23,7 @@ needs_compiler = pytest.mark.skipif(
 @pytest.fixture
 def only_traced(monkeypatch):
     """A pass is traced and then run as it was traced: all but the compiler, which takes its time."""
-    monkeypatch.setattr(torch, "compile", lambda program, **options: program)
+    monkeypatch.setattr(torch._inductor, "compile", lambda program, inputs, options: program)
 
 
 def network():
@@ -64,6 +65,26 @@ def test_a_compiled_step_is_the_step_with_the_parameters_of_now():
         compiled._passes._replays._recordings is not None
         and len(compiled._passes._replays._recordings._recorded) == 2
     )
+
+
+@needs_compiler
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@torch._inductor.config.patch("freezing", True)  # it makes constants of what a program holds
+def test_nothing_that_changes_between_steps_is_a_constant_of_the_program():
+    """Thresholds, too: noise follows them, so a program with old ones would break the bound."""
+    model = network().eval()
+    both = [private_of(model, clip_norm=0.05, compile=compile) for compile in (True, False)]
+    x, y = batch(8)
+    for factor in (1.0, 0.5, 3.0):
+        found = []
+        for private in both:
+            private.scale_clipping(factor)
+            private.backward(x.T.contiguous().T, y)  # in another layout than that of synthetic rows
+            found.append(gradient(model))
+        torch.testing.assert_close(*found, rtol=1e-4, atol=1e-6)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(1.5)
 
 
 @pytest.mark.usefixtures("only_traced")

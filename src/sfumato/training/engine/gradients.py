@@ -203,8 +203,9 @@ class PrivateGradients:
             UnsupportedModelError: If the model's gradients cannot be computed for each row.
             NotPrivateError: If the model keeps something of the rows.
         """
-        self.accumulate(*batch, rows_per_unit=rows_per_unit, row_weights=row_weights)
-        self.finish()
+        with self._draws.part(self._noise.generator, self.steps):  # once for both, as it takes time
+            self.accumulate(*batch, rows_per_unit=rows_per_unit, row_weights=row_weights)
+            self.finish()
 
     def accumulate(
         self,

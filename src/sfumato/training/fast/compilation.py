@@ -99,24 +99,63 @@ def reason_of(error: BaseException) -> str:
 
 
 def _compiled(run: Pass, batch: Sequence[Any]) -> Pass:
-    from torch.fx.experimental.proxy_tensor import make_fx  # heavy, so only when something is compiled
+    from torch import _guards, _inductor  # heavy, so only when something is compiled
+    from torch._subclasses import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    def flat(*parts: Tensor) -> tuple[Tensor, dict[str, Tensor], Tensor | None]:
+    names: list[str] = []
+
+    def flat(*parts: Tensor) -> list[Tensor]:
         total, found = run(rows.refilled(batch, parts))
-        return total, found.sums, found.below
+        names[:] = found.sums
+        return [total, *found.sums.values(), *([] if found.below is None else [found.below])]
 
+    example = _contiguous(batch)
     with kernels.seen_by_tracers():
-        traced = make_fx(flat)(*rows.tensors(batch))
-    program = torch.compile(traced, dynamic=False)
+        traced = make_fx(flat)(*example)
+    held = _made_inputs(traced)
+    # Without a context of its own the program would not be kept in files.
+    context = _guards.TracingContext(FakeTensorMode(shape_env=ShapeEnv()))
+    autocast = torch.autocast(example[0].device.type, enabled=False)
+    with torch.no_grad(), autocast, _guards.tracing(context):
+        # What torch.compile calls in the end: its guards take longer than a small program.
+        program: Any = _inductor.compile(traced, [*held, *example], options={"freezing": False})
 
     def compiled(given: Sequence[Any]) -> tuple[Tensor, ClippedSums]:
-        parts = list(rows.tensors(given))
+        parts = _contiguous(given)
         device = parts[0].device.type
         if torch.is_autocast_enabled(device):  # what was cast is in the program, and nothing else may be
             with torch.autocast(device, enabled=False):
                 return compiled(given)
         with torch.no_grad():
-            total, sums, below = program(*parts)
-        return total, ClippedSums(sums, below)
+            total, *found = program(*held, *parts)
+        sums = dict(zip(names, found, strict=False))
+        return total, ClippedSums(sums, found[len(names)] if len(found) > len(names) else None)
 
     return compiled
+
+
+def _made_inputs(traced: Any) -> list[Tensor]:
+    """Make inputs of what a traced program holds, and return it: nothing can then be taken for constant.
+
+    It holds parameters and thresholds. They change between calls, in place.
+    """
+    held: dict[str, Tensor] = {}
+    places: dict[str, Any] = {}
+    first = next(iter(traced.graph.nodes))
+    for node in traced.graph.find_nodes(op="get_attr"):
+        if node.target not in places:
+            held[node.target] = getattr(traced, node.target)
+            delattr(traced, node.target)
+            with traced.graph.inserting_before(first):
+                places[node.target] = traced.graph.placeholder(f"held_{len(places)}")
+        node.replace_all_uses_with(places[node.target])
+        traced.graph.erase_node(node)
+    traced.recompile()
+    return list(held.values())
+
+
+def _contiguous(batch: Sequence[Any]) -> list[Tensor]:
+    """Return the tensors of a batch in the one layout that programs are compiled for."""
+    return [part.contiguous() for part in rows.tensors(batch)]
