@@ -54,6 +54,7 @@ LEAKS = {
     "evaluation": lambda own, loss: own.eval_dataset.append(own.eval_dataset[0]),
     "rate": lambda own, loss: own.optimizer.param_groups[0].update(lr=77.0),
     "place": lambda own, loss: setattr(own.lr_scheduler, "last_epoch", 10**6),
+    "model": lambda own, loss: setattr(own.model.config, "leak", loss),
     "defaults": lambda own, loss: own.optimizer.defaults.update(leak=loss),
 }  # fmt: skip
 
@@ -78,7 +79,9 @@ def left_by(leak, folder):
     saved = {name: str(value).replace(str(folder), "") for name, value in saved.items()}
     state = json.loads((folder / "checkpoint-2" / "trainer_state.json").read_text())
     parts = [vars(own.callback_handler.callbacks[-1]), vars(own.data_collator), own.label_names]
+    parts += [sorted(vars(own.model.config))]
     parts += [sorted(vars(own.accelerator)), len(own.callback_handler.callbacks), len(own.eval_dataset)]
+    parts += [sorted(vars(own.model.config))]
     parts += [
         own.lr_scheduler.last_epoch,
         sorted(own.optimizer.defaults),

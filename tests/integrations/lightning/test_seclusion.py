@@ -183,6 +183,7 @@ def of_marked(leak, folder):
     assert SEEN
     optimizer = module.optimizer
     shown = [p.tolist() for p in module.parameters()], optimizer.state_dict()["param_groups"]
+    shown = *shown, module.given, sorted(vars(module)), dict(module.hparams)
     return *shown, module.schedule.last_epoch, sorted(optimizer.defaults), found.global_step
 
 
@@ -194,9 +195,12 @@ def of_marked(leak, folder):
         lambda self: setattr(self.schedule, "last_epoch", 10**6),
         lambda self: self.optimizer.defaults.update(leak=1.0),
         lambda self: self.optimizer.state.clear(),
+        lambda self: self.given.append(1.0),
+        lambda self: setattr(self, "leaked", 1.0),
+        lambda self: self.hparams.update(leak=1.0),
     ],
 )
-def test_one_row_cannot_set_an_optimizer_or_a_schedule_that_the_module_holds(leak, tmp_path):
+def test_one_row_leaves_nothing_in_the_module_or_in_what_it_holds_and_stops_nothing(leak, tmp_path):
     assert of_marked(leak, tmp_path / "a") == of_marked(lambda self: None, tmp_path / "b")
 
 
