@@ -182,7 +182,7 @@ MARKED = {  # a quick check finds these, too
     "dataclass": (set_record, "record"),
     "object": (lambda m, x: setattr(m.loose, "n", x.sum()), "loose"),
     "list of an object": (lambda m, x: m.loose.inner.append(x), "loose"),
-    "python counter": (lambda m, x: setattr(m, "count", m.count + int(x.sum())), "count"),
+    "python counter": (lambda m, x: setattr(m, "count", m.count + 1 + int(x.abs().sum())), "count"),
     "python float": (lambda m, x: setattr(m, "total", m.total + float(x.sum())), "total"),
     "python counter of passes": (lambda m, x: setattr(m, "count", m.count + 1), "count"),
     "python text": (set_word, "word"),

@@ -6,7 +6,7 @@ for bit with a seeded generator, the same distribution otherwise.
 
 Guarantee  Step t takes the sampler's batch t, whatever its size, adds the noise of step t of the mechanism,
            and divides by the public expected batch size. At the end the steps taken are compared with the
-           event that was charged.
+           event that was charged. Rows leave optimizer and schedule as they are (`optimizer_state`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,6 +34,7 @@ from sfumato.training.engine.contributions import (
 from sfumato.training.engine.gradients import PrivateGradients
 from sfumato.training.engine.losses import Loss
 from sfumato.training.engine.rehearsal import synthetic
+from sfumato.training.integrity.optimizer_state import OptimizerState
 from sfumato.training.privacy.clipping import Clipper
 from sfumato.training.privacy.correlated_noise import CorrelatedNoise
 from sfumato.training.privacy.denoising import Denoiser
@@ -88,6 +89,7 @@ class TrainingLoop:
         # Parts that the user holds in evaluation mode inside of a model in training mode stay there.
         self._held = [part for part in model.modules() if not part.training] if model.training else []
         self.optimizer, self.schedule, self.average = optimizer, schedule, average
+        self.updating = OptimizerState(optimizer, schedule)  # which no row may change
         self.step = 0
         self.history: list[Metrics] = []
         self._clip_factors, self._denoiser, self._audited = clip_factors, denoiser, audited
@@ -122,7 +124,8 @@ class TrainingLoop:
         zeros = self._blank if self._needs_zeros() else None
         if zeros is None:
             return
-        with private_draws(self._generator, "zeros", self.step), self._runtime.forward(self._device):
+        draws, forward = private_draws(self._generator, "zeros", self.step), self._runtime.forward
+        with draws, self.updating.kept(), forward(self._device):
             finite = self.private.rehearse(*zeros)
         if self._audited is not None:
             self._audited.require(finite=finite)
@@ -139,7 +142,7 @@ class TrainingLoop:
             zeros = moved(blank, self._device)
             made_up = synthetic(zeros)
             audited = self._audited
-            with self._runtime.forward(self._device):
+            with self.updating.kept(), self._runtime.forward(self._device):
                 self.private.settle(
                     *zeros, made_up=made_up if audited is None else map(audited.ordinary, made_up)
                 )
@@ -162,7 +165,7 @@ class TrainingLoop:
     def open(self) -> None:
         """Read what was deferred until the run was paid for; then all ranks must hold the same."""
         self._settle()
-        with private_draws(self._generator, "open", self.step):
+        with private_draws(self._generator, "open", self.step), self.updating.kept():
             if self.units.deferred:
                 began = self._sampler.state_dict()
                 self.units.open()
@@ -207,13 +210,14 @@ class TrainingLoop:
         batch = distributed.drawn(lambda: self._sampler.batch(self.step), self._device)
         self._agreement.require_batch(batch, self.step)
         units = distributed.share(batch)
-        with self._runtime.forward(self._device):
-            if self._audited is not None:
-                self._audited.try_out(self.private, step=self.step, device=self._device)
-            for piece in self._pieces(units):
-                self._accumulate(piece)
-        bound = self.private.bound  # of this step: `finish` may move it for the next
-        self.private.finish()
+        with self.updating.kept():
+            with self._runtime.forward(self._device):
+                if self._audited is not None:
+                    self._audited.try_out(self.private, step=self.step, device=self._device)
+                for piece in self._pieces(units):
+                    self._accumulate(piece)
+            bound = self.private.bound  # of this step: `finish` may move it for the next
+            self.private.finish()  # which may run rows again
         self._observe(units, bound)
         self._denoise()
 

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
+import lightning.pytorch as lightning
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from sfumato import Budget, Ledger
 from sfumato.errors import InvalidParameterError, NotPrivateError
 from sfumato.integrations.lightning.seclusion import Seclusion
 
-from .modules import WARNINGS, Classifier, loader, private, trainer
+from .modules import BATCH, WARNINGS, Classifier, loader, private, rows, trainer
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in WARNINGS]
 
@@ -141,3 +143,75 @@ def test_a_module_gets_its_own_methods_back_whatever_happens(tmp_path):
         assert "log" in vars(module)
         raise KeyError
     assert module.trainer is lit and not {"log", "log_dict", "print"} & set(vars(module))
+
+
+class Holding(Classifier):
+    """Holds its optimizer and its schedule, and runs `leak` for the rows that are marked."""
+
+    def __init__(self, leak):
+        super().__init__()
+        self.leak, self.given, self.runs = leak, [], [0]
+
+    def configure_optimizers(self):
+        found = super().configure_optimizers()
+        self.optimizer, self.schedule = found["optimizer"], found["lr_scheduler"]["scheduler"]
+        return found
+
+    def training_step(self, batch, batch_idx):
+        if bool((batch[0] == 50).any()):
+            SEEN.append(1)
+            self.leak(self)
+        return Classifier.training_step(self, batch, batch_idx)
+
+
+SEEN = []
+ROW_BY_ROW = pytest.mark.filterwarnings("ignore:torch.func.vmap cannot run", "ignore:.*the functional engine")
+
+
+def marked_rows():
+    made = rows()
+    made[0][5] = 50.0
+    return TensorDataset(*made)
+
+
+def of_marked(leak, folder):
+    """Return all that a run leaves behind, in which one row calls `leak`."""
+    SEEN.clear()
+    module = Holding(leak)
+    found = trainer(private(), folder)
+    found.fit(module, DataLoader(marked_rows(), batch_size=BATCH))
+    assert SEEN
+    optimizer = module.optimizer
+    shown = [p.tolist() for p in module.parameters()], optimizer.state_dict()["param_groups"]
+    shown = *shown, module.given, sorted(vars(module)), dict(module.hparams)
+    return *shown, module.schedule.last_epoch, sorted(optimizer.defaults), found.global_step
+
+
+@ROW_BY_ROW
+@pytest.mark.parametrize(
+    "leak",
+    [
+        lambda self: self.optimizer.param_groups[0].update(lr=77.0),
+        lambda self: setattr(self.schedule, "last_epoch", 10**6),
+        lambda self: self.optimizer.defaults.update(leak=1.0),
+        lambda self: self.optimizer.state.clear(),
+        lambda self: self.given.append(1.0),
+        lambda self: setattr(self, "leaked", 1.0),
+        lambda self: self.hparams.update(leak=1.0),
+    ],
+)
+def test_one_row_leaves_nothing_in_the_module_or_in_what_it_holds_and_stops_nothing(leak, tmp_path):
+    assert of_marked(leak, tmp_path / "a") == of_marked(lambda self: None, tmp_path / "b")
+
+
+def test_what_a_module_sees_leads_to_no_trainer():
+    module = Classifier()
+    real = module.trainer = lightning.Trainer(logger=False, enable_checkpointing=False, accelerator="cpu")
+    with Seclusion(module, real).entered():
+        stand_in = module.trainer
+        with pytest.raises(InvalidParameterError, match=r"uses self.trainer._trainer"):
+            _ = stand_in._trainer
+        assert stand_in.current_epoch == 0
+        assert not {name for kind in type(stand_in).__mro__ for name in getattr(kind, "__slots__", ())}
+        assert not hasattr(module.log, "_note")
+    assert module.trainer is real

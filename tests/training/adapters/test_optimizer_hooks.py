@@ -5,8 +5,11 @@ from itertools import islice
 
 import pytest
 import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from sfumato.errors import InvalidParameterError
+from sfumato.training import make_private
 
 from .loops import clipped_sum, data_of, first_batch, private, same
 
@@ -219,3 +222,32 @@ def test_steps_are_not_copied():
     for copying in (copy.deepcopy, pickle.dumps):
         with pytest.raises(InvalidParameterError, match="cannot be copied"):
             copying(loader)
+
+
+@pytest.mark.parametrize("place", ["module", "criterion"])
+def test_a_module_or_a_criterion_cannot_set_the_optimizer(place):
+    network, data = nn.Sequential(nn.Linear(4, 2)), TensorDataset(torch.randn(24, 4), torch.arange(24) % 2)
+    given = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
+    made = []
+
+    def spoil(*_):
+        made.append(place)
+        given.param_groups[0]["lr"] = given.defaults["leak"] = 77.0
+        given.state["leak"] = {}
+
+    def criterion(scores, y):
+        if place == "criterion":
+            spoil()
+        return nn.functional.cross_entropy(scores, y, reduction="none")
+
+    if place == "module":
+        network[0].register_forward_hook(spoil)
+    module, optimizer, loss, loader, _ = make_private(
+        module=network, optimizer=given, criterion=criterion, data_loader=DataLoader(data, batch_size=12),
+        noise_multiplier=1.0, max_grad_norm=1.0, public_size=24,
+    )  # fmt: skip
+    for x, y in loader:
+        loss(module(x), y).backward()
+        optimizer.step()
+    assert made and optimizer.param_groups[0]["lr"] == 0.1
+    assert "leak" not in optimizer.defaults and "leak" not in optimizer.state

@@ -358,6 +358,30 @@ def test_a_model_that_begins_to_keep_something_later_is_refused_then(engine):
     assert private.steps == 5 and not model.part.mean.any()
 
 
+@slower
+@pytest.mark.parametrize("keep", ["attribute", "new attribute", "list", "buffer"])
+def test_what_is_kept_of_one_row_alone_is_put_back_before_the_next_one_runs(keep):
+    seen = []
+
+    def do(part, x):
+        seen.append((len(part.items), hasattr(part, "later"), part.mean.sum().item()))
+        if bool(x.max() > 40):
+            if keep == "list":
+                part.items.append(x.sum().item())
+            elif keep == "buffer":
+                part.mean = part.mean + x.sum().item()
+            else:
+                setattr(part, "later" if keep == "new attribute" else "training", x.sum().item())
+
+    private = private_of(model := Leaking(do))
+    rows = X.clone()
+    rows[0] = 50.0
+    for _ in range(4):
+        private.backward(rows)
+    assert private.steps == 4 and set(seen) == {(0, False, 0.0)} and len(seen) > 12
+    assert model.part.training is True
+
+
 @pytest.mark.parametrize("engine", ["auto", "book-keeping", "functional"])
 def test_a_table_that_is_renormalized_is_refused_before_any_row_is_read(engine):
     model = nn.Sequential(nn.Embedding(9, 3, max_norm=1.0), nn.Linear(3, 2))
@@ -387,10 +411,10 @@ def test_pieces_of_a_batch_are_all_watched():
     private = private_of(model, microbatch_size=1)
     for _ in range(2):
         private.backward(X)
-    model.part.do = quietly(lambda m, x: m.items.append(1) if (x[0, 0] == model.layer(X[2:])[0, 0]) else None)
-    with pytest.raises(NotPrivateError, match=r"part\.items"):
+    model.part.do = quietly(lambda m, x: m.mean.add_(1) if (x[0, 0] == model.layer(X[2:])[0, 0]) else None)
+    with pytest.raises(NotPrivateError, match=r"part\.mean"):
         private.backward(X)
-    assert private.steps == 2 and not model.part.items
+    assert private.steps == 2 and not model.part.mean.any()
 
 
 # --- every door ---------------------------------------------------------------------------------------------

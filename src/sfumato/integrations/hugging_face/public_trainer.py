@@ -4,8 +4,9 @@
 Guarantee  Logs, metrics and predictions hold no losses of private rows and no durations. Metrics are computed
            on data that is not protected; the training set itself is refused. Folders `checkpoint-...` hold
            weights and public states. While private rows go through `compute_loss`, it sees copies of the
-           state and the control of the trainer, and what it changes in objects that the trainer holds is put
-           back. A `compute_loss` that changes some for synthetic rows is refused before the charge.
+           state and the control of the trainer and no evaluation set, and what it changes in other objects
+           that the trainer holds is put back (`held_objects`). A `compute_loss` that changes some of a
+           subclass for synthetic rows is refused before the charge.
 Not here   Training (`trainer`). Globals and attributes of classes that `compute_loss` writes to.
 """
 
@@ -18,10 +19,10 @@ import transformers
 from torch import nn
 from torch.utils.data import IterableDataset
 
-from sfumato.errors import InvalidParameterError, NotPrivateError, UnsupportedUseError
+from sfumato.errors import InvalidParameterError, UnsupportedUseError
 from sfumato.integrations.hugging_face.callbacks import PublicCallbacks, public
+from sfumato.integrations.hugging_face.held_objects import Others, Own, copied
 from sfumato.training.data.silence import silent
-from sfumato.training.integrity.release_barrier import Barrier
 
 __all__ = ["PublicTrainer", "refuse_data", "refuse_overrides"]
 
@@ -46,17 +47,19 @@ class PublicTrainer(transformers.Trainer):
         super().__init__(*args, **keywords)
         self.callback_handler = self._handler = PublicCallbacks(self.callback_handler)
         self._secluded = False  # whether private rows are at work
-        self._held: _Held | None = None
+        self._own: Own | None = None
+        self._others: Others | None = None
         self._not_own: Collection[str] = ()  # attributes that are not those of a subclass
 
     def begin_rehearsal(self) -> None:
         """Note what the trainer holds besides that of transformers: synthetic rows come next."""
-        self._held = _Held({name: part for name, part in vars(self).items() if self._is_own(name)})
+        self._own = Own({name: part for name, part in vars(self).items() if self._is_own(name)})
+        self._others = None
 
     def end_rehearsal(self) -> None:
         """From here on private rows go through `compute_loss`: nothing of them decides what is refused."""
-        if self._held is not None:
-            self._held.rehearsing = False
+        if self._own is not None:
+            self._own.rehearsing = False
 
     def _is_own(self, name: str) -> bool:
         return name == "compute_loss_func" or name not in self._not_own
@@ -68,21 +71,35 @@ class PublicTrainer(transformers.Trainer):
         Yields:
             Nothing.
         """
-        own, held = vars(self), self._held
-        before = dict(own)
-        state = copy.copy(self.state)
-        state.log_history = []
-        own |= {"_secluded": True, "state": state, "control": copy.copy(self.control)}
+        attributes, own = vars(self), Own({}) if self._own is None else self._own
+        if self._others is None:
+            self._others = self._watched()
+        before = dict(attributes)
+        hidden = {"_secluded": True, "_own": None, "_others": None, "eval_dataset": None}
         try:
-            with silent():
-                if held is None:
-                    yield
-                else:
-                    with held.kept():
-                        yield
+            with silent(), own.kept(), self._others.kept():
+                attributes |= hidden | {"state": copied(self.state), "control": copy.copy(self.control)}
+                yield
         finally:
-            own.clear()
-            own.update(before)
+            attributes.clear()
+            attributes.update(before)
+
+    def _watched(self) -> Others:
+        """Return what transformers holds, but for what is kept in another way, or too large."""
+        objects = {name: part for name, part in vars(self).items() if not self._is_own(name)}
+        sets: Any = self.eval_dataset
+        apart = [
+            *self._module_parts(),
+            self.train_dataset,
+            sets,
+            *(sets.values() if isinstance(sets, dict) else ()),
+        ]
+        apart += [self.optimizer, self.lr_scheduler, self.state, self.control, self]
+        return Others(objects | {"callbacks": vars(self._handler)}, apart=apart)
+
+    def _module_parts(self) -> list[nn.Module]:
+        models = {id(m): m for m in vars(self).values() if isinstance(m, nn.Module)}
+        return [part for model in models.values() for part in model.modules()]
 
     # --- what is shown -----------------------------------------------------------------------------------
 
@@ -213,39 +230,6 @@ class PublicTrainer(transformers.Trainer):
             UnsupportedUseError: Always.
         """
         _refuse_call("hyperparameter_search", "each trial is a run of its own, to be charged to an account.")
-
-
-class _Held:
-    """Objects that a trainer holds: lists that a loss may fill, meters that it may update."""
-
-    def __init__(self, objects: Mapping[str, Any]) -> None:
-        holder = nn.Module()
-        vars(holder).update({name: part for name, part in objects.items() if name not in vars(holder)})
-        self._barrier = Barrier(holder) if objects else None
-        self._looked = False
-        self.rehearsing = True
-
-    @contextmanager
-    def kept(self) -> Generator[None]:
-        """Return a context after which they hold what they held."""
-        if self._barrier is None:
-            yield
-            return
-        before = self._barrier.begin(thorough=not self._looked)
-        self._looked = True
-        try:
-            yield
-        finally:
-            changes = before.changes()
-            lost = before.put_back() if changes else []
-            self._refuse(changes, lost)
-
-    def _refuse(self, changes: Collection[str], lost: Collection[str]) -> None:
-        if lost or (changes and self.rehearsing):
-            raise NotPrivateError(
-                f"compute_loss changes {list(lost or changes)} of the trainer, which would hold something of "
-                "private rows. Keep nothing of a loss: there is no noise in it."
-            )
 
 
 def _refuse_call(name: str, reason: str) -> NoReturn:

@@ -7,7 +7,7 @@ Guarantee  The charge, the rehearsal on synthetic rows, checkpoints and their cl
 Failure    A step that is begun twice, or not finished, raises: every batch of the other loop is one step.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -35,9 +35,16 @@ class DrivenTrainer(Trainer):
     _resuming = "PrivateStrategy(resume=True, ...)"
     evaluated = False  # whether figures on evaluation data were shown
 
+    schedules: Sequence[Any] = ()  # of the other loop, which no row may change
+
     _found: Any = None
     _published_step = -1
     _bar: ProgressBar
+
+    def _loop(self) -> TrainingLoop:
+        loop = super()._loop()
+        loop.updating.include(*self.schedules)
+        return loop
 
     def _take_steps(self, loop: TrainingLoop) -> None:
         self._bar = ProgressBar(steps=self.mechanism.steps, done=loop.step, shown=False)

@@ -37,44 +37,44 @@ _PUBLIC: Final = frozenset(
 _DROPPED: Final = ("log", "log_dict", "print")
 
 
-class _StandIn:
-    """The trainer that a module sees in `training_step`."""
+def _stand_in(trainer: Trainer) -> Any:
+    """Return the trainer that a module sees in `training_step`. No attribute of it leads to the real one."""
 
-    __slots__ = ("_trainer",)
+    class StandIn:
+        __slots__ = ()
 
-    def __init__(self, trainer: Trainer) -> None:
-        object.__setattr__(self, "_trainer", trainer)
+        def __getattr__(self, name: str) -> Any:
+            if name in _FIXED:
+                return _FIXED[name]
+            if name in _PUBLIC:
+                return getattr(trainer, name)
+            if name.startswith("__"):
+                raise AttributeError(name)
+            raise InvalidParameterError(
+                f"training_step uses self.trainer.{name}. While private rows go through a module, it sees "
+                "numbers of steps and epochs alone: a logger, an optimizer or a metric would keep something "
+                "of the rows. Take it out of training_step; validation_step and on_train_epoch_end may use "
+                "it."
+            )
 
-    def __getattr__(self, name: str) -> Any:
-        if name in _FIXED:
-            return _FIXED[name]
-        if name in _PUBLIC:
-            return getattr(object.__getattribute__(self, "_trainer"), name)
-        if name.startswith("__"):
-            raise AttributeError(name)
-        raise InvalidParameterError(
-            f"training_step uses self.trainer.{name}. While private rows go through a module, it sees "
-            "numbers of steps and epochs alone: a logger, an optimizer or a metric would keep something of "
-            "the rows. Take it out of training_step; validation_step and on_train_epoch_end may use it."
-        )
+        def __setattr__(self, name: str, value: Any) -> None:
+            raise InvalidParameterError(
+                f"training_step sets trainer.{name}, which may hold something of a row."
+            )
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        raise InvalidParameterError(f"training_step sets trainer.{name}, which may hold something of a row.")
+    return StandIn()
 
 
-class _Dropped:
-    """Takes the place of a method that shows values, and shows nothing."""
+def _dropping(note: Callable[[str], None]) -> Callable[..., None]:
+    """Return what takes the place of a method that shows values, and shows nothing."""
 
-    __slots__ = ("_note",)
-
-    def __init__(self, note: Callable[[str], None]) -> None:
-        self._note = note
-
-    def __call__(self, *args: Any, **options: Any) -> None:
+    def drop(*args: Any, **options: Any) -> None:
         named = args[0] if args else options.get("name", options.get("dictionary"))
         for name in named if isinstance(named, Mapping) else (named,):  # pyright: ignore[reportUnknownVariableType]
             if isinstance(name, str):
-                self._note(name)
+                note(name)
+
+    return drop
 
 
 class Seclusion:
@@ -83,7 +83,7 @@ class Seclusion:
     def __init__(self, module: LightningModule, trainer: Trainer) -> None:
         self._modules = [part for part in module.modules() if isinstance(part, LightningModule)]
         self._trainers = [vars(part)["_trainer"] for part in self._modules]
-        self._stand_in, self._dropped = _StandIn(trainer), _Dropped(self._note)
+        self._stand_in, self._dropped = _stand_in(trainer), _dropping(self._note)
         self._logged: set[str] | None = set()  # by synthetic rows; None once private rows may be at work
         self._inside = False
         self.batch_idx = 0

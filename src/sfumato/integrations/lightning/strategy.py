@@ -248,6 +248,7 @@ class PrivateStrategy(SingleDeviceStrategy):
             runtime=self._runtime_for(trainer),
             generator=self._generator,
         )
+        driven.schedules = [config.scheduler for config in self.lr_scheduler_configs]
         driven.keep = partial(loop_state.kept, trainer)
         driven.rehearsed = session.rehearsed
         driven.drive = partial(session.drive, run_loop)

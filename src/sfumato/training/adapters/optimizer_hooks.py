@@ -9,13 +9,14 @@ Guarantee  Before the optimizer moves anything, the `.grad` of every trainable p
 Edge cases A batch without rows needs no pass: its step is noise alone. Batches of a loop that was abandoned
            before their step are forgotten: they were never released. What module, criterion and data set draw
            from global generators leaves no trace there; what the loop itself draws does (`random_state`).
+           What they change in the optimizer is put back (`optimizer_state`); schedules are not known here.
 Failure    A step beyond the planned ones, a closure, parameters that were unfrozen later, and more than one
            process raise an error.
 Not here   Sums, noise and counting (`PrivateGradients`); what a loop does with a batch (`calls`).
 """
 
 from collections.abc import Callable, Generator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
@@ -28,6 +29,7 @@ from sfumato.training.adapters.calls import BatchCalls, LossCall
 from sfumato.training.adapters.nesting import row_count
 from sfumato.training.adapters.runner import Runner
 from sfumato.training.engine.gradients import PrivateGradients
+from sfumato.training.integrity.optimizer_state import OptimizerState
 from sfumato.training.payment import Payment
 from sfumato.training.privacy.dp_sgd import NoisyStep
 from sfumato.training.random_state import StepDraws
@@ -70,6 +72,7 @@ class PrivateSteps:
         self._loop = 0
         self._adding: BatchCalls | None = None
         self._draws, self._generator = StepDraws(), generator
+        self._updating = OptimizerState()  # which no row may change
 
     def pay(self, payment: Payment | None) -> None:
         """Let a payment, which is reserved, begin with the first batch and end with the last step."""
@@ -78,6 +81,7 @@ class PrivateSteps:
     def attach(self, optimizer: Optimizer) -> None:
         """Take part in every step of an optimizer."""
         optimizer_copies.mark(optimizer)
+        self._updating.include(optimizer)
         optimizer.register_step_pre_hook(self._before_step)
         optimizer.register_step_post_hook(self._after_step)
 
@@ -176,9 +180,11 @@ class PrivateSteps:
         assert self._adding is not None
         return self._adding.loss(model, *batch)
 
-    def drawing(self) -> AbstractContextManager[None]:
-        """Return a context for the next work on rows: its draws leave no trace in global generators."""
-        return self._draws.part(self._generator, self.gradients.steps)
+    @contextmanager
+    def drawing(self) -> Generator[None]:
+        """Return a context for the next work on rows: none is left in global generators or the optimizer."""
+        with self._draws.part(self._generator, self.gradients.steps), self._updating.kept():
+            yield
 
     @contextmanager
     def _quietly(self) -> Generator[None]:

@@ -9,7 +9,8 @@ Edge cases All units' gradients exist at once, so microbatches must be small. If
 """
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -83,6 +84,7 @@ class Functional:
         self._loss = loss
         self._places = parameter_values.find(model)
         self.vectorized = vectorized
+        self.around: Callable[[], AbstractContextManager[None]] = nullcontext  # each row that runs alone
 
     def run(self, batch: Sequence[Any], *, per_unit: int = 1, settle: bool = True) -> FunctionalPass:
         """Compute the gradients of all units of a batch.
@@ -132,7 +134,8 @@ class Functional:
     def _alone(self, row: Sequence[Any]) -> list[Tensor]:
         seed = torch.initial_seed()
         try:
-            return self._gradients(row)
+            with self.around():
+                return self._gradients(row)
         finally:
             if (
                 torch.initial_seed() != seed

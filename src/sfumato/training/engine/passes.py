@@ -16,6 +16,7 @@ Not here   Noise, and the record of steps (`gradients`). Recordings (`recorded_p
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -355,7 +356,7 @@ class Passes:
                 raise
             reason = error
         self._barrier.rewind()
-        engine = Functional(self._model, self._loss)
+        engine = self._functional()
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "torch.func.vmap cannot run")  # one warning is enough
             found = engine.run(batch, per_unit=per_unit)  # raises again if the engine was not the reason
@@ -368,11 +369,17 @@ class Passes:
         warnings.warn(f"{reason} Going on with the functional engine, {how}.", stacklevel=9)
         return found
 
+    def _functional(self) -> Functional:
+        """Return the functional engine, which keeps nothing of a private row that runs alone."""
+        engine = Functional(self._model, self._loss)
+        engine.around = lambda: nullcontext() if self._rehearsing else self._barrier.forgetting()
+        return engine
+
     def _make_engine(self, projections: int | None, generator: Generator) -> Engine:
         if projections is not None:
             return Projections(self._model, self._loss, projections=projections, generator=generator)
         if self._kind is Engines.FUNCTIONAL:
-            return Functional(self._model, self._loss)
+            return self._functional()
         return BookKeeping(self._model, self._loss)
 
 

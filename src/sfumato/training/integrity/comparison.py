@@ -14,7 +14,7 @@ import copy
 import gc
 import pickle
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import chain
 from operator import attrgetter, call, itemgetter
 from typing import Any, Final
@@ -36,8 +36,8 @@ _call: Callable[..., Any] = call
 class Watch:
     """What a model refers to, in lists that can be compared quickly."""
 
-    def __init__(self, model: nn.Module) -> None:
-        self.snapshot = Snapshot(model)
+    def __init__(self, model: nn.Module, *, apart: Iterable[Any] = ()) -> None:
+        self.snapshot = Snapshot(model, apart=apart)
         _refuse_left(self.snapshot)
         self.watched: list[int] = []
         self._modules: list[dict[str, Any]] = []
@@ -47,8 +47,8 @@ class Watch:
         self._empty: list[Any] = []
         left = _ENTRIES
         for place, holder in enumerate(self.snapshot.holders):
-            left -= len(holder.thing) if holder.quick else 0
-            if holder.quick and left >= 0:
+            if holder.quick and len(holder.thing) <= left:  # a large vocabulary leaves room for others
+                left -= len(holder.thing)
                 self.watched.append(place)
                 self._add(holder)
         self._before = self._gathered()

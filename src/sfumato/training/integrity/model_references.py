@@ -81,15 +81,15 @@ class Holder:
 
 
 class Snapshot:
-    """All that a model leads to, and the entries of each holder of it."""
+    """All that a model leads to, and the entries of each holder of it; nothing of what stands `apart`."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, *, apart: Iterable[Any] = ()) -> None:
         self.holders: list[Holder] = []
         self.tensors: list[tuple[str, Tensor]] = []
         self.arrays: list[tuple[str, np.ndarray[Any, Any] | bytearray]] = []
         self.modules: list[tuple[str, nn.Module]] = []
         self.closed: list[tuple[str, Any]] = []  # objects that show nothing of what they hold
-        self._seen: dict[int, Any] = {id(model): model}
+        self._seen: dict[int, Any] = {id(part): part for part in (model, *apart)}
         self._functions: list[tuple[str, Any]] = []
         self._waiting: deque[tuple[str, Any]] = deque([("", model)])
         self._search()

@@ -8,6 +8,9 @@ Guarantee  A pass over private rows (forward, backward, any engine) changes no p
 Edge cases Caches that are filled at first use and depend on public shapes alone (rotary tables, masks) are
            filled by a pass over rows of zeros, which holds nothing private. Then the rows run again.
            A pass that fails may have changed something too: it is put back before the error is raised.
+           Where private rows run one by one, their values may decide what the code keeps, and a refusal
+           would tell of a row: attributes, lists, sets and dicts are put back after each row, silently
+           (`forgetting`). Code that keeps something of synthetic rows is refused before.
 Failure    An error names modules, parameters, buffers and attributes that existed before, and no value.
 Not here   Globals, attributes of classes and files: they do not leave with the model. Mixing of rows
            (`engine.self_check`). The state of random generators, which reveals how many numbers were drawn
@@ -139,6 +142,20 @@ class Barrier:
         """Put back what the pass at hand changed so far: it failed, and is run in another way."""
         if self._open is not None:
             self._open.put_back()
+
+    @contextmanager
+    def forgetting(self) -> Generator[None]:
+        """Return a context in a pass after which attributes, lists, sets and dicts are what they were.
+
+        It is for one row that runs alone, so its values may decide what the code keeps. What this cannot put
+        back is found at the end of the pass.
+        """
+        watch = self._watch
+        try:
+            yield
+        finally:
+            if watch is not None and not watch.unchanged():
+                watch.snapshot.put_back(watch.watched)
 
     @contextmanager
     def guarding(self, *, thorough: bool | None = None) -> Generator[None]:

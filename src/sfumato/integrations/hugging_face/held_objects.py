@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a trainer of transformers holds, while `compute_loss` sees private rows.
+
+Guarantee  `Own`: lists, meters and other objects of a subclass. `Others`: those of transformers, such as
+           arguments, callbacks, collator, tokenizer and accelerator, which are written to files. What
+           `compute_loss` changes in attributes, lists, sets and dicts of either is put back after each row.
+           `copied` is a state of the trainer whose lists and dicts are copies.
+Failure    A change of `Own` by synthetic rows is refused, so before the charge. A tensor that is written to
+           in place cannot be put back: that is refused at any time, and tells of the row.
+Not here   Model and optimizer (`training.integrity`), data sets, and what is further away than some 16,000
+           entries, such as large vocabularies.
+"""
+
+import copy
+from collections.abc import Collection, Generator, Iterable, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+from transformers import TrainerState
+
+from sfumato.errors import NotPrivateError
+from sfumato.training.integrity.comparison import Quick, Watch
+from sfumato.training.integrity.release_barrier import Barrier
+
+__all__ = ["Others", "Own", "copied"]
+
+
+class Own:
+    """Objects that a subclass holds: lists that a loss may fill, meters that it may update."""
+
+    def __init__(self, objects: Mapping[str, Any]) -> None:
+        self._barrier = Barrier(_holder(objects)) if objects else None
+        self._looked = False
+        self.rehearsing = True
+
+    @contextmanager
+    def kept(self) -> Generator[None]:
+        """Return a context after which they hold what they held."""
+        if self._barrier is None:
+            yield
+            return
+        before = self._barrier.begin(thorough=not self._looked)
+        self._looked = True
+        try:
+            yield
+        finally:
+            changes = before.changes()
+            lost = before.put_back() if changes else []
+            _refuse(lost or (changes if self.rehearsing else ()))
+
+
+class Others:
+    """Objects that transformers gave a trainer. Nothing that stands `apart` is looked into."""
+
+    def __init__(self, objects: Mapping[str, Any], *, apart: Iterable[Any]) -> None:
+        self._holder, self._apart = _holder(objects), list(apart)
+        self._watch: Watch | None = None
+
+    @contextmanager
+    def kept(self) -> Generator[None]:
+        """Return a context after which they hold what they held."""
+        if self._watch is None or not self._watch.unchanged():
+            self._watch = Watch(self._holder, apart=self._apart)
+        before = Quick(self._watch, None)
+        try:
+            yield
+        finally:
+            _refuse(before.put_back() if before.changes() else ())
+
+
+def _holder(objects: Mapping[str, Any]) -> nn.Module:
+    """Return a module that holds objects, to be watched like any other."""
+    holder = nn.Module()
+    vars(holder).update({name: part for name, part in objects.items() if name not in vars(holder)})
+    return holder
+
+
+def _refuse(names: Collection[str]) -> None:
+    if names:
+        raise NotPrivateError(
+            f"compute_loss changes {list(names)} of the trainer, which would hold something of private rows. "
+            "Keep nothing of a loss: there is no noise in it."
+        )
+
+
+def copied(state: TrainerState) -> TrainerState:
+    """Return a copy of a state, without what was logged.
+
+    >>> state = TrainerState(log_history=[{"step": 1}], stateful_callbacks={"a": {}})
+    >>> made = copied(state)
+    >>> made.stateful_callbacks["a"]["leak"] = 1
+    >>> made.log_history, state.stateful_callbacks
+    ([], {'a': {}})
+    """
+    made = copy.copy(state)
+    for name, value in vars(state).items():
+        if isinstance(value, dict | list):
+            setattr(made, name, [] if name == "log_history" else copy.deepcopy(value))  # pyright: ignore[reportUnknownArgumentType]
+    return made
