@@ -20,8 +20,9 @@ Order     AltConv, DP-SGD, SelfConv and SelfSpan on MNIST, the same network and 
           from the nearest points.
 Denoising Cosine and distance of the noisy and of the denoised gradient to the mean of the clipped ones, by
           epsilon, with the network of the paper.
-Steps     Time of a step with AltConv over that of the same step of DP-SGD, with the same network. Bar: 3. And
-          the relative gap that projections reach. Bar: 1e-3.
+Steps     Time of a step with AltConv over that of the same step of DP-SGD, in turns, with the network of the
+          recipe from random weights, and with R1's. Bar: 3 on a CPU, 5 on a GPU (`--device cuda`). And the
+          relative gap that projections reach. Bar: 1e-3.
 Settings  Those of `sfumato.labels.recipes`, fixed beforehand on rows held out of the training rows by
           benchmarks/label_settings.py.
 Data      As in benchmarks/accuracy.py: SFUMATO_DATA names a folder.
@@ -46,6 +47,13 @@ from models.results import Row, command_line, left_out, report
 from torch import Tensor, nn
 
 from sfumato.datasets import DataNotFoundError, Dataset, load
+from sfumato.experiments.r1.reported import (
+    CLIP_NORM,
+    LEARNING_RATE,
+    SAMPLING_RATE,
+    pixels,
+    reported_network,
+)
 from sfumato.labels import AltConv, LabelGradients, NoisyGradients, train
 from sfumato.labels.choose import choose
 from sfumato.labels.methods.denoisers import AltConvDenoiser
@@ -53,6 +61,7 @@ from sfumato.labels.recipes import LabelRecipe, Start, clustered, first_model, p
 from sfumato.mechanisms.random import resolve
 from sfumato.report.curves import Series, line_chart
 from sfumato.training import Runtime, Trainer, cross_entropy
+from sfumato.training.loop import TrainingLoop
 
 SEEDS = (11, 12, 13)
 EPSILONS = (0.1, 0.5, 1.0)
@@ -64,8 +73,9 @@ FRESH = {  # bars of AltConv from random weights
 SETS = list(BARS)
 FIGURES: list[Path] = []
 BEST = {("mnist", 0.1): 95.0, ("mnist", 1.0): 97.0, ("fashion-mnist", 0.1): 79.0}
-STEP_BAR, GAP_BAR = 3.0, 1e-3
-QUICK_STEPS = 10
+STEP_BARS, GAP_BAR = {"cpu": 3.0, "cuda": 5.0}, 1e-3
+R1_NOISE = (7.0, 0.07)
+QUICK_STEPS, WARM_UP = 10, 2
 GRADIENTS = ("altconv", "dp-sgd", "selfconv", "selfspan")
 FOLDERS: list[str] = []  # where clusters and first weights are kept
 
@@ -368,65 +378,101 @@ def _compared(clean: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> tuple
     return float(torch.cosine_similarity(a, b, dim=0)), float((a - b).norm())
 
 
-def steps(quick: bool, device: str) -> Iterator[Row]:
-    """Time steps with and without AltConv, in turns."""
-    data = next(iter(_sets(quick)))
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Compared:
+    """A network whose steps are timed with AltConv and without."""
+
+    name: str
+    model: nn.Module
+    features: Tensor
+    labels: Tensor
+    method: AltConv
+
+
+def compared(data: Dataset, quick: bool) -> Iterator[Compared]:
+    """Return what is timed: the recipe from random weights by epsilon, and R1's network by noise."""
     for epsilon in EPSILONS:
         made = _altconv(data, epsilon)
-        method = made.method
-        assert isinstance(method, AltConv)
-        count = 4 if quick else 20
-        plain = _seconds(made.model, made.features, data, method, None, count, device)
-        denoiser = method.denoiser(made.features.to(device))
-        assert isinstance(denoiser, AltConvDenoiser)
-        ours = _seconds(made.model, made.features, data, method, denoiser, count, device)
+        assert isinstance(made.method, AltConv)
+        yield Compared(
+            name=f"epsilon {epsilon:g}",
+            model=made.model,
+            features=made.features,
+            labels=data.train.labels,
+            method=made.method,
+        )
+    features = pixels(data, data.train.features)
+    for noise in R1_NOISE:
+        yield Compared(
+            name=f"R1's network, noise {noise:g}",
+            model=reported_network(data.train.features.shape[1:], data.num_classes, seed=SEEDS[0]),
+            features=features,
+            labels=data.train.labels,
+            method=AltConv(
+                epsilon=1e9,  # the noise is given
+                delta=delta_of(data),
+                classes=data.num_classes,
+                public_size=data.public_size,
+                steps=100,
+                expected_batch_size=round(SAMPLING_RATE * data.public_size),
+                noise_multiplier=noise,
+                clip_norm=CLIP_NORM,
+                learning_rate=LEARNING_RATE,
+                ema_decay=None,
+                smoothing=1.0,
+                alternative_batch_size=32 if quick else 128,
+            ),
+        )
+
+
+def steps(quick: bool, device: str) -> Iterator[Row]:
+    """Time steps with and without AltConv, in turns."""
+    for one in compared(next(iter(_sets(quick))), quick):
+        denoiser = one.method.denoiser(one.features.to(device))
+        plain, ours = _seconds(one, denoiser, 4 if quick else 20, device)
         gaps = [entry.gap for entry in denoiser.log if entry.gap is not None]
         yield Row(
             subject="a step of AltConv over one of DP-SGD",
-            name=f"epsilon {epsilon:g}, alternative batch of {method.alternative_batch_size}",
+            name=f"{one.name}, alternative batch of {one.method.alternative_batch_size}",
             value=ours / plain,
-            bar=None if quick else STEP_BAR,
-            note=f"{1e3 * ours:.0f} ms, {1e3 * plain:.0f} ms",
+            bar=None if quick else STEP_BARS[torch.device(device).type],
+            note=f"{1e3 * ours:.1f} ms, {1e3 * plain:.1f} ms",
         )
         yield Row(
             subject="relative gap of projections",
-            name=f"epsilon {epsilon:g}, the largest",
+            name=f"{one.name}, the largest",
             value=max(gaps),
             bar=None if quick else GAP_BAR,
         )
 
 
-def _seconds(
-    model: nn.Module,
-    features: Tensor,
-    data: Dataset,
-    method: NoisyGradients,
-    denoiser: AltConvDenoiser | None,
-    count: int,
-    device: str,
-) -> float:
-    """Return the time of one step, the first few left out."""
-    times: list[float] = []
-    run = method.mechanism()
-    trainer = Trainer(
-        copy.deepcopy(model).to(device),  # each from the same weights
-        (features.to(device), data.train.labels.to(device)),
-        mechanism=run.first(count),
-        public_size=method.public_size,
-        optimizer=method.optimizer,
+def _seconds(one: Compared, denoiser: AltConvDenoiser, count: int, device: str) -> tuple[float, float]:
+    """Return the median times of a step of DP-SGD and of one of AltConv, the first ones left out."""
+    loops = [_loop(one, used, count, device) for used in (None, denoiser)]
+    times: list[list[float]] = [[], []]
+    for _ in range(count):
+        for loop, found in zip(loops, times, strict=True):
+            began = time.perf_counter()
+            loop.take_step()
+            if device != "cpu":
+                torch.cuda.synchronize()
+            found.append(time.perf_counter() - began)
+    plain, ours = (statistics.median(found[WARM_UP:]) for found in times)
+    return plain, ours
+
+
+def _loop(one: Compared, denoiser: AltConvDenoiser | None, count: int, device: str) -> TrainingLoop:
+    return Trainer(
+        copy.deepcopy(one.model).to(device),  # each from the same weights
+        (one.features.to(device), one.labels.to(device)),
+        mechanism=one.method.mechanism().first(count),
+        public_size=one.method.public_size,
+        optimizer=one.method.optimizer,
         denoiser=denoiser,
-        delta=method.delta,
+        delta=one.method.delta,
         progress=False,
         runtime=Runtime(device=torch.device(device)),
-    )
-    loop = trainer._loop()
-    for _ in range(count):
-        began = time.perf_counter()
-        loop.take_step()
-        if device != "cpu":
-            torch.cuda.synchronize()
-        times.append(time.perf_counter() - began)
-    return statistics.median(times[1:])
+    )._loop()
 
 
 def _sets(quick: bool) -> Iterator[Dataset]:

@@ -150,21 +150,40 @@ def test_clipped_columns_are_those_of_the_matrix_each_scaled_down_on_its_own(nam
 
 @pytest.mark.parametrize("clip_norm", [None, 0.5], ids=str)
 @pytest.mark.parametrize("name", sorted(MODELS))
-def test_a_matrix_that_is_formed_has_the_same_products(name, clip_norm):
+def test_columns_of_one_pass_have_the_same_products(name, clip_norm):
     model, x = built(name, 5)
     size = 8 * 5 * CLASSES * sum(p.numel() for p in model.parameters())
-    by_products, formed_too = (
-        LabelGradients(model, x, classes=CLASSES, clip_norm=clip_norm, microbatch_size=2, most_bytes=most)
+    by_products, at_once = (
+        LabelGradients(model, x, classes=CLASSES, clip_norm=clip_norm, most_bytes=most)
         for most in (size - 1, size)
     )
     weights, along = torch.rand(5, CLASSES, generator=generator()).double(), direction(model)
     rows, classes = torch.tensor([3, 0, 3]), torch.tensor([1, 2, 0])
     for found in (lambda g: packed(g.combine(weights)), lambda g: g.against(along), lambda g: g.neutral()):
-        assert torch.allclose(found(by_products), found(formed_too), atol=1e-9)
-    some, same = (g.columns(rows, classes) for g in (by_products, formed_too))
+        assert torch.allclose(found(by_products), found(at_once), atol=1e-9)
+    some, same = (g.columns(rows, classes) for g in (by_products, at_once))
     assert all(some[name].shape == same[name].shape for name in some)
     assert torch.allclose(packed(some), packed(same), atol=1e-9)
-    assert by_products._formed is None and formed_too._formed is not None
+    assert by_products.factors is None and at_once.factors is not None
+    held = LabelGradients(model, x, classes=CLASSES, microbatch_size=2, most_bytes=size)
+    assert held.factors is None  # less memory was asked for
+
+
+class Scaled(nn.Linear):
+    """A layer that decides by a value, which the pass for all columns refuses."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * (2.0 if bool(x.sum() > -1e9) else 1.0)
+
+
+def test_a_model_that_one_pass_cannot_run_has_its_products_by_passes():
+    torch.manual_seed(0)
+    model, x = Scaled(3, CLASSES).double(), torch.randn(5, 3, generator=generator()).double()
+    products = LabelGradients(model, x, classes=CLASSES, clip_norm=0.5, most_bytes=2**20)
+    assert products.factors is None
+    along = direction(model)
+    found = LabelGradients(model, x, classes=CLASSES, clip_norm=0.5).against(along)
+    assert torch.allclose(products.against(along), found)
 
 
 def test_the_two_products_are_transposes_of_one_another_in_float32():

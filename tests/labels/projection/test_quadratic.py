@@ -38,6 +38,15 @@ def test_a_start_is_improved_and_left_as_it_was():
     assert start.tolist() == [1, 0, 0]
 
 
+def test_the_first_face_decides_the_way_and_not_the_minimum():
+    columns = points(7, 20, 30)
+    gram, linear = columns @ columns.T, columns @ points(8, 1, 30)[0]
+    start = torch.full((20,), 0.05, dtype=torch.float64)
+    for free in (torch.arange(20) < 3, torch.arange(20) >= 3):
+        found = minimize_on_simplex(gram, linear, start=start, free=free)
+        assert torch.allclose(found, minimize_on_simplex(gram, linear), atol=1e-8)
+
+
 def test_at_the_limit_of_solves_a_point_of_the_simplex_is_returned():
     columns = points(3, 30, 10)
     found = minimize_on_simplex(columns @ columns.T, columns @ points(4, 1, 10)[0], most_solves=2)

@@ -32,7 +32,7 @@ Source     Ghazi, Huang, Kamath, Kumar, Manurangsi, Zhang 2024, "LabelDP-Pro: Le
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -54,7 +54,9 @@ from sfumato.training.privacy.batch_draws import subset
 __all__ = ["AltConvDenoiser", "Denoised", "SelfConvDenoiser", "SelfSpanDenoiser"]
 
 Gradient = Mapping[str, Tensor]
-_FORMED = 2**29  # bytes: on a GPU columns that take no more are formed, which is faster there
+_lerp: Callable[..., list[Tensor]] = torch._foreach_lerp  # pyright: ignore - one launch for all parameters
+_mul: Callable[..., list[Tensor]] = torch._foreach_mul  # pyright: ignore
+_ONE_PASS = 2**29  # bytes: columns that would take no more come from one pass over rows times classes
 _OWN = (
     "Each noisy gradient was projected on the {where} of the gradients of its batch for all labels, which "
     "needs features and weights alone ({name})."
@@ -256,13 +258,18 @@ class AltConvDenoiser:
 
     def _averaged(self, gradient: Gradient) -> Gradient:
         """Take a gradient into the average, whose weights fall by `averaging` with each step of age."""
+        if not self.averaging:
+            return gradient
         kept, fresh = self.averaging, 1 - self.averaging
-        self._average = {
-            name: fresh * part + (kept * self._average[name].to(part) if self._average else 0.0)
-            for name, part in gradient.items()
-        }
+        parts = list(gradient.values())
+        if self._average:
+            before = [self._average[name].to(part) for name, part in gradient.items()]
+            average = _lerp(parts, before, kept)
+        else:
+            average = _mul(parts, fresh)
+        self._average = dict(zip(gradient, average, strict=True))
         self._weight = kept * self._weight + fresh
-        return {name: part / self._weight for name, part in self._average.items()}
+        return dict(zip(gradient, _mul(average, 1 / self._weight), strict=True))
 
     def statement(self) -> str:
         """Describe the projection for the statement of a run.
@@ -314,7 +321,7 @@ def _projected(
             classes=denoiser.classes,
             clip_norm=denoiser.clip_norm,
             microbatch_size=denoiser.microbatch_size,
-            most_bytes=_FORMED if place.type == "cuda" else 0,
+            most_bytes=_ONE_PASS,
         )
         found = denoiser.solver.solve(products, gradient)
         better = _mixed(found.gradient, products, getattr(denoiser, "smoothing", 1.0))
@@ -337,7 +344,8 @@ def _mixed(point: Gradient, products: LabelGradients, smoothing: float) -> Gradi
     one = next(iter(point.values()))
     shape = products.rows, products.classes
     even = products.combine(torch.full(shape, 1 / (products.rows * products.classes)).to(one))
-    return {name: torch.lerp(even[name], part, smoothing) for name, part in point.items()}
+    parts = _lerp([even[name] for name in point], list(point.values()), smoothing)
+    return dict(zip(point, parts, strict=True))
 
 
 def _smoothed(smoothing: float) -> str:

@@ -18,7 +18,9 @@ from torch import Tensor
 
 from sfumato import _check
 from sfumato.errors import InvalidParameterError
+from sfumato.labels.projection.column_factors import ColumnFactors
 from sfumato.labels.projection.hull import Problem, Products, Projection, State, check_stop, dot
+from sfumato.labels.projection.inner_products import HullSettings, project
 from sfumato.labels.projection.quadratic import minimize_on_simplex
 from sfumato.labels.projection.solvers import Accelerated
 
@@ -81,6 +83,9 @@ class ColumnGeneration:
         if each:
             raise InvalidParameterError("ColumnGeneration does not support each=True. Use Accelerated.")
         problem = Problem(products, target, each, self.tolerance)
+        factors = getattr(products, "factors", None)
+        if isinstance(factors, ColumnFactors) and start is None and problem.square:
+            return self._accelerated(project(factors, problem, self._settings()), products, target)
         state, iterations = problem.start(start), 0
         face = _Face.of(state)
         while iterations < self.most_iterations and not problem.done(state):
@@ -92,6 +97,14 @@ class ColumnGeneration:
             state = problem.at(face.weights(), face.point())
             iterations += 1
         return self._accelerated(problem.result(state, iterations), products, target)
+
+    def _settings(self) -> HullSettings:
+        return HullSettings(
+            tolerance=self.tolerance,
+            most_iterations=self.most_iterations,
+            columns_per_iteration=self.columns_per_iteration,
+            most_columns=self.most_columns,
+        )
 
     def _accelerated(self, found: Projection, products: Products, target: Mapping[str, Tensor]) -> Projection:
         """Continue from a projection whose columns did not suffice; return the one with the smaller gap."""

@@ -3,9 +3,9 @@
 
 G has one column for each row i and class k: the gradient of -log softmax(model(x_i))[k] by the model's
 current weights. `combine` returns G u and `against` returns G^T v without forming G. Memory does not grow
-with the number of columns; `columns` forms only the columns it is given. With `most_bytes`, G is formed if
-it takes no more than that: if models are small and passes are cheap, one pass over rows times classes costs
-less than a dozen products.
+with the number of columns; `columns` forms only the columns it is given. With `most_bytes`, if G would take
+no more than that, one pass over rows times classes replaces the passes of all products (`column_factors`),
+and solvers get the inner products of columns (`factors`). A model that this pass cannot run is run as above.
 
 The forward pass is done once and kept. `combine` is one backward pass. `against` is one backward pass
 through the backward pass, which needs no forward-mode rules and repeats no forward pass. With
@@ -33,6 +33,7 @@ from torch import Tensor, nn
 
 from sfumato import _check
 from sfumato.errors import InvalidParameterError, UnsupportedModelError
+from sfumato.labels.projection.column_factors import ColumnFactors
 from sfumato.labels.projection.label_losses import (
     LossGraph,
     label_losses,
@@ -58,7 +59,8 @@ class LabelGradients:
         parameters: The names of the parameters to differentiate by, or None for all trainable ones.
         clip_norm: The L2 bound on each column, or None for unclipped columns.
         microbatch_size: The number of rows in memory at once, or None for all.
-        most_bytes: The size up to which G is formed. 0 never forms it.
+        most_bytes: The size of G up to which all columns come from one pass. 0 never does that. It needs all
+            rows in memory at once.
 
     Raises:
         InvalidParameterError: If a parameter is out of range.
@@ -101,10 +103,8 @@ class LabelGradients:
         rows = len(features)
         self._held = rows if microbatch_size is None else min(microbatch_size, rows)
         self._kept = self._graph(slice(0, rows)) if rows and self._held == rows else None
-        self._formed = self._form() if 0 < self._size() <= most_bytes else None  # [rows, classes, parameters]
-        self._scales = (  # [rows, classes]
-            None if clip_norm is None or not rows else clip_norm / self._norms().clamp(min=clip_norm)
-        )
+        self._factors = self._factored(clip_norm) if 0 < self._size() <= most_bytes else None
+        self._scales = self._clipped(clip_norm)  # [rows, classes]
 
     @property
     def rows(self) -> int:
@@ -120,6 +120,11 @@ class LabelGradients:
     def parameters(self) -> Mapping[str, nn.Parameter]:
         """The parameters that the gradients are for, by name."""
         return self._parameters
+
+    @property
+    def factors(self) -> ColumnFactors | None:
+        """All columns and their inner products, if one pass gave them."""
+        return self._factors
 
     def neutral(self) -> Tensor:
         """Return weights for which the columns of each row cancel.
@@ -148,9 +153,9 @@ class LabelGradients:
             InvalidParameterError: If the weights have another shape.
         """
         self._check_shape(weights)
+        if self._factors is not None:
+            return self._in_type(self._factors.combine(weights.flatten()))
         weights = weights if self._scales is None else weights * self._scales
-        if self._formed is not None:
-            return self._shaped(weights.flatten().to(self._formed) @ self._formed.flatten(0, 1))
         totals = {name: torch.zeros_like(p) for name, p in self._parameters.items()}
         for place, graph in self._graphs():
             found = graph.backward(weights[place])
@@ -171,9 +176,9 @@ class LabelGradients:
             InvalidParameterError: If the direction has other names or shapes than the parameters.
         """
         tangents = self._checked(direction)
-        if self._formed is not None:
-            slopes = self._formed @ torch.cat([tangent.flatten() for tangent in tangents])
-            return slopes if self._scales is None else slopes * self._scales
+        if self._factors is not None:
+            slopes = self._factors.against(dict(zip(self._parameters, tangents, strict=True)))
+            return slopes.view(self.rows, self._classes).to(tangents[0].dtype)
         found = [graph.twice(tangents) for _, graph in self._graphs()]
         if not found:
             return self._nothing()
@@ -196,9 +201,9 @@ class LabelGradients:
             raise InvalidParameterError(
                 "columns need one class for each row: two vectors of the same length."
             )
-        each = (
-            self._each(rows, classes) if self._formed is None else self._shaped(self._formed[rows, classes])
-        )
+        if self._factors is not None:
+            return self._in_type(self._factors.columns(rows * self._classes + classes))
+        each = self._each(rows, classes)
         if self._scales is None:
             return each
         scales = self._scales[rows, classes]
@@ -210,19 +215,33 @@ class LabelGradients:
             self.rows * self._classes * sum(p.numel() * p.element_size() for p in self._parameters.values())
         )
 
-    def _form(self) -> Tensor:
-        """Return G, [rows, classes, parameters]."""
-        rows = torch.arange(self.rows, device=self._features.device).repeat_interleave(self._classes)
-        labels = torch.arange(self._classes, device=self._features.device).repeat(self.rows)
-        step = self._held * self._classes
-        parts = [self._each(*pair) for pair in zip(rows.split(step), labels.split(step), strict=True)]
-        flat = [torch.cat([v.flatten(1) for v in part.values()], 1) for part in parts]
-        return torch.cat(flat).view(self.rows, self._classes, -1)
+    def _factored(self, clip_norm: float | None) -> ColumnFactors | None:
+        """Return all columns from one pass, or None if that cannot run the model."""
+        if self._kept is None:
+            return None
+        try:
+            with twice_differentiable(self._model):
+                return ColumnFactors(
+                    self._model,
+                    _cross_entropy,
+                    self._features,
+                    classes=self._classes,
+                    parameters=self._parameters,
+                    clip_norm=clip_norm,
+                )
+        except UnsupportedModelError:
+            return None
 
-    def _shaped(self, flat: Tensor) -> Vectors:
-        parts = flat.split([p.numel() for p in self._parameters.values()], -1)
-        named = zip(self._parameters.items(), parts, strict=True)
-        return {name: part.reshape(*part.shape[:-1], *p.shape) for (name, p), part in named}
+    def _clipped(self, clip_norm: float | None) -> Tensor | None:
+        """Return the factors that clip columns to this norm; None if they are not clipped."""
+        if clip_norm is None or not self.rows:
+            return None
+        if self._factors is not None and self._factors.scales is not None:
+            return self._factors.scales.view(self.rows, self._classes)
+        return clip_norm / self._norms().clamp(min=clip_norm)
+
+    def _in_type(self, vectors: Vectors) -> Vectors:
+        return {name: vectors[name].to(p.dtype) for name, p in self._parameters.items()}
 
     def _each(self, rows: Tensor, classes: Tensor) -> Vectors:
         with twice_differentiable(self._model):
@@ -231,8 +250,6 @@ class LabelGradients:
 
     def _norms(self) -> Tensor:
         """Return the norm of each column, [rows, classes]."""
-        if self._formed is not None:
-            return self._formed.norm(dim=2)
         starts = range(0, self.rows, self._held)
         parts = [self._norms_of(self._features[start : start + self._held]) for start in starts]
         return torch.cat(parts).detach()

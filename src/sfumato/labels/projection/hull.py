@@ -28,7 +28,7 @@ from torch import Tensor
 from sfumato import _check
 from sfumato.errors import InvalidParameterError
 from sfumato.labels.projection.simplex import onto_simplex
-from sfumato.labels.projection.span import finite
+from sfumato.labels.projection.span import finite, squared
 
 __all__ = [
     "Problem",
@@ -38,6 +38,8 @@ __all__ = [
     "State",
     "check_stop",
     "dot",
+    "measured",
+    "relative_gap",
 ]
 
 _INSIDE: Final = 1e-3  # a target this near the hull, in squared length relative to its own, counts as inside
@@ -153,12 +155,14 @@ class Problem:
     each: bool
     tolerance: float
     flat: Tensor = field(init=False)  # the target, [parameters]
+    square: float = field(init=False)  # its squared length
 
     def __post_init__(self) -> None:
         if not self.products.rows:
             raise InvalidParameterError("there are no rows, so the hull is empty. Give at least one row.")
         self.target = finite(self.target)
         self.flat = _packed(self.target)
+        self.square = squared(self.flat)
 
     @property
     def total(self) -> float:
@@ -198,30 +202,80 @@ class Problem:
         return float((above.double() * state.weights.double()).sum())
 
     def relative_gap(self, state: State) -> float:
-        twice = float((state.point - self.flat).double().square().sum())
-        if not twice:
-            return 0.0
-        lower = max(twice - self.gap(state), 0.0) ** 2 / (2 * twice)
-        scale = max(lower, _INSIDE * float(self.flat.double().square().sum()) / 2)
-        return (twice / 2 - lower) / scale if scale else math.inf
-
-    def relative_distance(self, state: State) -> float:
-        length = float(self.flat.double().norm())
-        return math.sqrt(self.gap(state)) / length if length else math.inf if self.gap(state) else 0.0
+        return relative_gap(squared(state.point - self.flat), self.gap(state), self.square)
 
     def done(self, state: State) -> bool:
         return self.relative_gap(state) <= self.tolerance
 
     def result(self, state: State, iterations: int) -> Projection:
-        return Projection(
+        return measured(
             weights=self.by_row(state.weights),
             gradient=_shaped(state.point, self.target),
             gap=self.gap(state),
-            relative_gap=self.relative_gap(state),
-            relative_distance=self.relative_distance(state),
+            twice=squared(state.point - self.flat),
+            square=self.square,
             iterations=iterations,
-            reached=self.done(state),
+            tolerance=self.tolerance,
         )
+
+
+def relative_gap(twice: float, gap: float, square: float) -> float:
+    """Return the gap that the tolerance of a solver refers to.
+
+    Args:
+        twice: The squared distance of a point to the target.
+        gap: The gap of the point.
+        square: The squared length of the target.
+
+    Returns:
+        The relative gap.
+
+    >>> relative_gap(1.0, 0.0, 4.0), round(relative_gap(1.0, 0.5, 4.0), 3)
+    (0.0, 3.0)
+    """
+    if not twice:
+        return 0.0
+    lower = max(twice - gap, 0.0) ** 2 / (2 * twice)
+    scale = max(lower, _INSIDE * square / 2)
+    return (twice / 2 - lower) / scale if scale else math.inf
+
+
+def measured(
+    *,
+    weights: Tensor,
+    gradient: dict[str, Tensor],
+    gap: float,
+    twice: float,
+    square: float,
+    iterations: int,
+    tolerance: float,
+) -> Projection:
+    """Return a point with all that follows from its gap.
+
+    Args:
+        weights: The weights of the columns, [rows, classes].
+        gradient: The point.
+        gap: Its gap.
+        twice: Its squared distance to the target.
+        square: The squared length of the target.
+        iterations: The number of iterations.
+        tolerance: The relative gap at which the solver stops.
+
+    Returns:
+        The projection.
+    """
+    gap = max(gap, 0.0)
+    relative = relative_gap(twice, gap, square)
+    length = math.sqrt(square)
+    return Projection(
+        weights=weights,
+        gradient=gradient,
+        gap=gap,
+        relative_gap=relative,
+        relative_distance=math.sqrt(gap) / length if length else math.inf if gap else 0.0,
+        iterations=iterations,
+        reached=relative <= tolerance,
+    )
 
 
 def _packed(vectors: Mapping[str, Tensor]) -> Tensor:

@@ -29,7 +29,12 @@ _PIVOTS: Final = 12
 
 
 def minimize_on_simplex(
-    quadratic: Tensor, linear: Tensor, *, start: Tensor | None = None, most_solves: int = 200
+    quadratic: Tensor,
+    linear: Tensor,
+    *,
+    start: Tensor | None = None,
+    free: Tensor | None = None,
+    most_solves: int = 200,
 ) -> Tensor:
     """Minimize c'Qc/2 - b'c over the simplex {c >= 0, sum c = 1}.
 
@@ -37,6 +42,7 @@ def minimize_on_simplex(
         quadratic: Q, square and positive semidefinite.
         linear: b.
         start: The point to start from, or None for the best vertex.
+        free: The coordinates of the first face, at least one, or None for those of the start.
         most_solves: The largest number of linear systems to solve.
 
     Returns:
@@ -58,7 +64,7 @@ def minimize_on_simplex(
     quadratic, linear = quadratic / scale, linear / scale
     shares = _first(quadratic, linear) if start is None else start
     pivots = min(_PIVOTS, most_solves)
-    found = _pivoted(quadratic, linear, shares > 0, pivots)
+    found = _pivoted(quadratic, linear, shares > 0 if free is None else free, pivots)
     return _descended(quadratic, linear, shares, most_solves - pivots) if found is None else found
 
 
@@ -86,7 +92,7 @@ def _descended(quadratic: Tensor, linear: Tensor, shares: Tensor, solves: int) -
         if not bool(below.any()):
             break
         if before is not None and torch.equal(free, before):  # all were blocked again: free one alone
-            below = torch.arange(len(linear)) == (quadratic @ shares - linear).argmin()
+            below = torch.arange(len(linear), device=linear.device) == (quadratic @ shares - linear).argmin()
         before, free = free, free | below
     return shares
 
@@ -107,7 +113,7 @@ def _on_face(quadratic: Tensor, linear: Tensor, free: Tensor) -> Tensor:
     """Minimize over the plane sum c = 1 in the free coordinates; the others are zero."""
     places = free.nonzero().flatten()
     count = len(places)
-    system = torch.ones(count + 1, count + 1, dtype=quadratic.dtype)
+    system = quadratic.new_ones(count + 1, count + 1)
     system[:count, :count] = quadratic[places][:, places]
     system[:count, :count].diagonal().add_(_RIDGE)
     system[count, count] = 0.0

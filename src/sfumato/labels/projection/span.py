@@ -214,6 +214,6 @@ def squared(values: Tensor) -> float:
 
 def finite(target: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return a detached copy of a target, or raise if it is not finite."""
-    if not all(bool(v.isfinite().all()) for v in target.values()):
+    if not bool(torch.cat([v.flatten() for v in target.values()]).isfinite().all()):
         raise InvalidParameterError("target holds a NaN or an infinity: it has no nearest point.")
     return {name: v.detach() for name, v in target.items()}

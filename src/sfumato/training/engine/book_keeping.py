@@ -87,6 +87,17 @@ class BookKeepingPass:
         """Return each unit's gradient of one parameter: [units, *shape]."""
         return self._added(name, [op.gradient(slot) for op, slot in self._uses[name]], self._grouping.units)
 
+    def factors(self, name: str) -> tuple[Tensor, Tensor] | None:
+        """Return inputs [units, in] and output gradients [units, out] of a linear map of single vectors.
+
+        Their outer product is each unit's gradient, [out, in]. None if a gradient is not of this form.
+        """
+        match self._uses[name]:
+            case [(op, "weight")] if type(op) is LinearOp and op.is_vector and not op.transposed:
+                return op.x, op.grad
+            case _:
+                return None
+
     def _added(self, name: str, parts: Sequence[Tensor], *leading: int) -> Tensor:
         if not parts:  # a parameter that no loss depends on
             parameter = self._parameters[name]
