@@ -25,14 +25,9 @@ from torch import Tensor, nn
 from sfumato.errors import InvalidParameterError, NotPrivateError, UnsupportedUseError
 from sfumato.mechanisms.random import Generator
 from sfumato.training.data import rows
+from sfumato.training.distributed import OtherRankError
 from sfumato.training.engine import parameter_values
 from sfumato.training.engine.book_keeping import BookKeeping
-from sfumato.training.engine.contributions import (
-    ContributionPasses,
-    Contributor,
-    NoisySummer,
-    NoisySumPasses,
-)
 from sfumato.training.engine.functional import Functional
 from sfumato.training.engine.losses import Loss
 from sfumato.training.engine.microbatches import rows_that_fit
@@ -47,12 +42,12 @@ from sfumato.training.models import batch_norm
 from sfumato.training.privacy.clipping import ClippedSums, Clipper
 from sfumato.training.privacy.gradient_pass import Engine, GradientPass
 
-__all__ = ["Passes", "open_passes"]
+__all__ = ["Passes"]
 
 T = TypeVar("T")
 
 _ZEROS: Final = 2  # rows that caches are filled with: one would not show a batch axis
-_ALWAYS: Final = (torch.OutOfMemoryError, MemoryError, NotPrivateError)  # whatever rows caused them
+_ALWAYS: Final = (torch.OutOfMemoryError, MemoryError, NotPrivateError, OtherRankError)  # whatever rows
 
 
 class Passes:
@@ -167,7 +162,7 @@ class Passes:
             with same_draws(self._model):
                 if self._unchecked:
                     self._refuse_other_parameters()
-                found = self._barred(lambda: self._clipper.sums(self._pass(batch, 1)), batch)
+                found = self._barred(lambda: self._sums_of(self._pass(batch, 1)), batch)
                 finite = not isinstance(found, Tensor)
                 if self._unchecked:
                     self._check(batch, shows=finite or bool(found.any()))
@@ -304,13 +299,17 @@ class Passes:
         units = rows.count(batch) // per_unit
         if not units:
             return ClippedSums({})
-        found = self._clipper.sums(recorded or self._pass(batch, per_unit))
+        found = self._sums_of(recorded or self._pass(batch, per_unit))
         while isinstance(found, Tensor):  # which units are finite
             batch = rows.take(batch, found.repeat_interleave(per_unit))
             if not rows.count(batch):
                 return ClippedSums({}, torch.full((len(self._clipper.groups),), -0.5 * units))
-            found = self._clipper.sums(self._pass(batch, per_unit))
+            found = self._sums_of(self._pass(batch, per_unit))
         return found.without(units - rows.count(batch) // per_unit)
+
+    def _sums_of(self, run: GradientPass) -> ClippedSums | Tensor:
+        """Return the clipped sums of a pass, or which of its units have a finite gradient."""
+        return self._clipper.sums(run)
 
     def _pass(self, batch: Sequence[Any], per_unit: int) -> GradientPass:
         try:
@@ -345,32 +344,3 @@ class Passes:
 def _without_padding(batch: Sequence[Any], per_unit: int) -> Sequence[Any]:
     real = real_units(batch, per_unit)
     return batch if bool(real.all()) else rows.take(batch, real.repeat_interleave(per_unit))
-
-
-def open_passes(
-    model: nn.Module,
-    loss: Loss,
-    clipper: Clipper,
-    *,
-    settings: PassSettings,
-    projections: int | None,
-    generator: Generator,
-    expected_batch_size: float,
-    step: Callable[[], int],
-) -> Passes | ContributionPasses | NoisySumPasses:
-    """Return the passes of a model, or those of what takes its place: a contributor or a noisy sum."""
-    if isinstance(settings.engine, NoisySummer):
-        return NoisySumPasses(model, settings.engine, step=step)
-    if isinstance(settings.engine, Contributor):
-        return ContributionPasses(
-            model, clipper, settings.engine, microbatch_size=settings.microbatch_size, step=step
-        )
-    return Passes(
-        model,
-        loss,
-        clipper,
-        settings=settings,
-        projections=projections,
-        generator=generator,
-        expected_batch_size=expected_batch_size,
-    )
