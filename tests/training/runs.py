@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.utils.data import Dataset, TensorDataset, random_split
 
 from sfumato import Ledger
@@ -29,6 +30,7 @@ from sfumato.training import (
 )
 from sfumato.training.payment import Payment
 from sfumato.training.record.run_folder import RunFolder
+from sfumato.training.sharding import states
 
 STEPS = 12
 
@@ -133,8 +135,9 @@ def make(asked):
     x, y = torch.randn(60, 4, generator=draws, dtype=dtype), torch.arange(60) % 3
     account = Ledger(asked["ledger"]).account("data") if "ledger" in asked else None
     seed = asked.get("seed")
+    model = network(asked.get("dropout", True), dtype)
     return Trainer(
-        network(asked.get("dropout", True), dtype),
+        sharded(model, asked.get("timeout", 60.0)) if asked.get("sharded") else model,
         data_of(asked.get("data", "tensors"), x, y),
         **owners_of(asked),
         mechanism=mechanism(
@@ -218,6 +221,15 @@ def custom_loop(asked):
     return model
 
 
+def sharded(model, timeout):
+    """Cut a model into a part for each rank, if there are several."""
+    distributed.join(torch.device("cpu"), timeout=timeout)
+    if distributed.started():
+        fully_shard(model[3])
+        fully_shard(model)
+    return model
+
+
 def train_one(asked):
     trainer = make(asked)
     if "die_in_save" in asked:
@@ -230,7 +242,7 @@ def train_one(asked):
 def attempt(asked):
     """Return the weights of a run, or the name of the error that it is expected to end with."""
     try:
-        return (custom_loop if asked.get("custom") else train_one)(asked).state_dict()
+        return states.gathered((custom_loop if asked.get("custom") else train_one)(asked).state_dict())
     except SfumatoError as error:
         if not asked.get("refused"):
             raise

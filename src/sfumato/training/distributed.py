@@ -15,15 +15,19 @@ Failure    An error of rank 0 is raised on all ranks. If a rank dies, the others
 import atexit
 import importlib
 import os
+import sys
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from sfumato.errors import InvalidParameterError, SfumatoError
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 __all__ = [
     "OtherRankError",
@@ -35,6 +39,7 @@ __all__ = [
     "gathered",
     "global_rank",
     "is_first",
+    "is_sharded",
     "join",
     "local_rank",
     "rank",
@@ -124,10 +129,17 @@ def from_first(tensor: Tensor) -> Tensor:
     return tensor
 
 
+def is_sharded(value: object) -> "TypeGuard[DTensor]":
+    """Whether a value is a tensor of which each rank holds a part."""
+    module = sys.modules.get("torch.distributed.tensor")  # while nobody has imported it, there is none
+    return module is not None and isinstance(value, module.DTensor)
+
+
 def same_weights_(model: nn.Module) -> None:
-    """Give every rank the parameters and buffers of rank 0."""
+    """Give every rank the parameters and buffers of rank 0; shards stay, of which no rank has another's."""
     for tensor in (*model.parameters(), *model.buffers()):
-        from_first(tensor.detach())
+        if not is_sharded(tensor):
+            from_first(tensor.detach())
 
 
 def share(units: Tensor) -> Tensor:
@@ -146,8 +158,11 @@ def drawn(draw: Callable[[], Tensor], device: torch.device) -> Tensor:
     return from_first(units).cpu()
 
 
-def first_decides(decide: Callable[[], Answer]) -> Answer:
-    """Return on every rank what `decide` returns on rank 0; if it raises there, every rank raises."""
+def first_decides(decide: Callable[[], Answer], *, meanwhile: Callable[[], object] | None = None) -> Answer:
+    """Return on every rank what `decide` returns on rank 0; if it raises there, every rank raises.
+
+    `meanwhile` is called on the other ranks while rank 0 decides, and on rank 0 when it has decided.
+    """
     if size() == 1:
         return decide()
     outcome: list[Any] = [None, None]
@@ -158,6 +173,8 @@ def first_decides(decide: Callable[[], Answer]) -> Answer:
         except Exception as error:
             failure = error
             outcome = [None, f"{type(error).__name__}: {error}"]
+    if meanwhile is not None:
+        meanwhile()
     dist.broadcast_object_list(outcome, src=0)
     if failure is not None:
         raise failure

@@ -9,7 +9,7 @@ Guarantee  Step t takes the sampler's batch t, whatever its size, adds the noise
            event that was charged. Rows leave optimizer and schedule as they are (`optimizer_state`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -44,8 +44,10 @@ from sfumato.training.random_state import private_draws
 from sfumato.training.rank_agreement import Agreement
 from sfumato.training.record.metrics import Metrics
 from sfumato.training.record.run_folder import random_state, restore_random_state
+from sfumato.training.record.run_ownership import RunOwnership
 from sfumato.training.run_audit import AuditedRun
 from sfumato.training.runtime import Runtime
+from sfumato.training.sharding import sharded_model, states
 from sfumato.training.weight_average import WeightAverage
 
 __all__ = ["TrainingLoop", "private_gradients"]
@@ -102,6 +104,7 @@ class TrainingLoop:
         self._blank: tuple[Any, ...] | None = None  # rows of zeros, once synthetic rows were run
         if self.contributor is not None:  # before anything is charged
             refuse_other_units(several_rows=not units.plain)
+        private.sharding.refuse(denoiser=denoiser)
         self._sampler = self._new_sampler()
 
     @property
@@ -165,6 +168,7 @@ class TrainingLoop:
     def open(self) -> None:
         """Read what was deferred until the run was paid for; then all ranks must hold the same."""
         self._settle()
+        self.private.sharding.serve()
         with private_draws(self._generator, "open", self.step), self.updating.kept():
             if self.units.deferred:
                 began = self._sampler.state_dict()
@@ -294,7 +298,7 @@ class TrainingLoop:
 
     def state(self) -> dict[str, Any]:
         """Return all that a checkpoint needs of the moving parts. All ranks must ask; rank 0 gets it."""
-        return {**self.parts(), "random": distributed.gathered(random_state(self._device))}
+        return states.gathered(self.parts()) | {"random": distributed.gathered(random_state(self._device))}
 
     def parts(self) -> dict[str, Any]:
         """Return the moving parts of this rank, but for its random state."""
@@ -313,17 +317,23 @@ class TrainingLoop:
 
     def roll_back(self, state: Mapping[str, Any]) -> None:
         """Put what outlives the loop back to a state, and leave no gradient: the loop ends here."""
-        self.model.load_state_dict(state["model"])
+        self._load_model(state)
         for parameter in (*self.model.parameters(), *self.private.parameters.values()):
             parameter.grad = None
-        self.optimizer.load_state_dict(state["optimizer"])
         if self._denoiser is not None:
             self._denoiser.load_state_dict(state["denoiser"])
 
+    def back_to(self, ownership: RunOwnership | None) -> Callable[[], Any]:
+        """Return what gives the state that a failed run goes back to; None is its start, as for shards."""
+        return (lambda: None) if ownership is None or self.private.sharding.shards else ownership.published
+
+    def _load_model(self, state: Mapping[str, Any]) -> None:
+        self.model.load_state_dict(states.placed_all(state["model"], self.model.state_dict()))
+        self.optimizer.load_state_dict(states.of_optimizer(state["optimizer"], self.optimizer))
+
     def load(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state` returned."""
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        self._load_model(state)
         if self.schedule is not None:
             self.schedule.load_state_dict(state["schedule"])
         if self.average is not None:
@@ -337,9 +347,7 @@ class TrainingLoop:
             self._denoiser.load_state_dict(state["denoiser"])
         self.history = [Metrics.from_dict(row) for row in state["history"]]
         self.step = int(state["step"])
-        if distributed.rank() < len(
-            state["random"]
-        ):  # more ranks than before: the new ones draw as they like
+        if distributed.rank() < len(state["random"]):  # else there are more ranks: new ones draw as they like
             restore_random_state(state["random"][distributed.rank()], self._device)
 
 
@@ -367,6 +375,7 @@ def private_gradients(
     _require_marked(runtime.engine, generator)
     passes, host = replace(runtime.passes, planned_steps=mechanism.steps), model
     if audited is not None:
+        sharded_model.refuse_shards(model, "audit")
         host = audited.host(model)
         passes = replace(passes, engine=audited.engine(passes.engine))
     return PrivateGradients(

@@ -27,6 +27,7 @@ from sfumato.training.record.mechanism_json import mechanism_from, plain_mechani
 from sfumato.training.record.metrics import Metrics
 from sfumato.training.record.run_folder import CheckpointError, RunFolder
 from sfumato.training.run_audit import Verdict
+from sfumato.training.sharding import states
 
 __all__ = ["LoadedVerdict", "TrainingRun", "loaded", "sentence", "unchanged"]
 
@@ -328,7 +329,7 @@ def loaded(
     if model is None:
         model = LoadedWeights(weights, described=str(facts.get("model", "a model")))
     else:
-        model.load_state_dict(dict(weights))
+        model.load_state_dict(states.placed_all(weights, model.state_dict()))
         model.eval()
     try:
         return TrainingRun.of_facts(facts, model)

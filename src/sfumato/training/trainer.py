@@ -51,6 +51,7 @@ from sfumato.training.record.run_ownership import RunOwnership
 from sfumato.training.run import TrainingRun
 from sfumato.training.run_audit import AuditedRun, RunAudit, require_audit
 from sfumato.training.runtime import Runtime
+from sfumato.training.sharding import sharded_model, states
 from sfumato.training.weight_average import WeightAverage
 
 __all__ = ["Trainer"]
@@ -222,15 +223,14 @@ class Trainer:
                 self._take_steps(loop)
                 return self._finish(loop, record)
 
-            published = (lambda: None) if self._ownership is None else self._ownership.published
-            return undone_on_failure(work, loop, self._standing, published=published)
+            return undone_on_failure(work, loop, self._standing, published=loop.back_to(self._ownership))
 
     def _take_steps(self, loop: TrainingLoop) -> None:
         with ProgressBar(steps=self.mechanism.steps, done=loop.step, shown=self._progress) as bar:
             self._reports.begin(loop)
             if self._over(loop):
                 self._settle(loop)
-            if self._reports.due(loop):  # the run died between a checkpoint and its measurement
+            if distributed.first_decides(lambda: self._reports.due(loop)):  # it died before a measurement
                 self._reports.make(loop, bar)
             while not self._over(loop):
                 self._reports.before(loop)
@@ -251,7 +251,7 @@ class Trainer:
 
     def _loop(self) -> TrainingLoop:
         self._audited = self._planted()  # nothing that an earlier run has shown is evidence about this one
-        model = self._model.to(self._device)
+        model = sharded_model.placed_on(self._model, self._device)
         distributed.refuse_groups(self.mechanism.step.group_size)
         distributed.same_weights_(model)
         parameters = dict(parameter_values.find(model).parameters)
@@ -287,7 +287,7 @@ class Trainer:
         loop.require_alike(self._fingerprint(loop))
         distributed.first_decides(self._payment.reserve)
         state = self._state(loop)
-        distributed.first_decides(lambda: self._prepare(loop, state))
+        distributed.first_decides(lambda: self._prepare(loop, state), meanwhile=loop.private.sharding.serve)
         distributed.first_decides(self._payment.begin if self._ownership is None else self._ownership.begin)
 
     def _prepare(self, loop: TrainingLoop, state: Mapping[str, Any]) -> None:
@@ -374,20 +374,21 @@ class Trainer:
             loop.average.keep()
         self._reports.finish(loop)
         loop.model.eval()
-        run = self._run(loop)
+        run = self._run(loop, weights := states.gathered(loop.model.state_dict()))
 
         def write() -> None:
             if self._folder is not None:
-                self._folder.finish(loop.model.state_dict())
+                self._folder.finish(weights)
                 self._folder.write_report(record(run))
 
         distributed.first_decides(write)
         self._loggers.finish(run)
         return run
 
-    def _run(self, loop: TrainingLoop) -> TrainingRun:
+    def _run(self, loop: TrainingLoop, weights: Mapping[str, Any]) -> TrainingRun:
         return finished_run(
             loop,
+            weights,
             price=self.mechanism.price(delta=self.delta),
             privacy_unit=self.privacy_unit,
             rows_note=terms.rows_note(self.privacy_unit, self._contributions["contribution_bound"]),

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from sfumato.errors import InvalidParameterError
+from sfumato.training.sharding.states import placed
 
 __all__ = ["WeightAverage"]
 
@@ -94,4 +95,4 @@ class WeightAverage:
         """Go on from a checkpoint."""
         self._updates = int(state["updates"])
         for name, average in self._averages.items():
-            average.copy_(state["averages"][name])
+            average.copy_(placed(state["averages"][name], average))

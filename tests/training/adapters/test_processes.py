@@ -51,6 +51,22 @@ def test_wrapped_modules_are_refused(wrap):
         private(wrap(module), data)
 
 
+class FSDPModule:
+    """What torch's `fully_shard` adds to the classes of a module."""
+
+
+class Cut(FSDPModule, nn.Linear):
+    """A layer after `fully_shard`."""
+
+
+def test_a_module_that_fully_shard_has_cut_is_sent_to_what_takes_it():
+    _, data = data_of("mlp")
+    with pytest.raises(
+        UnsupportedModelError, match=r"sfumato\.train, or a loop with PrivateGradients.* take"
+    ):
+        private(nn.Sequential(Cut(4, 2)), data)
+
+
 def test_the_wrapper_of_torch_has_the_name_that_is_looked_for():
     assert nn.parallel.DistributedDataParallel.__name__ == DistributedDataParallel.__name__
     assert torch.distributed.fsdp.FullyShardedDataParallel.__name__ == "FullyShardedDataParallel"

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
+import pytest
 from torch import nn
 
+from sfumato.errors import InvalidParameterError
 from sfumato.testing import seeded
-from sfumato.training import Clipping
+from sfumato.training import Clipping, PassSettings
 from sfumato.training.engine.contributions import ContributionPasses
 from sfumato.training.engine.losses import cross_entropy, weighted
 from sfumato.training.engine.open_passes import open_passes
 from sfumato.training.engine.passes import Passes
-from sfumato.training.engine.step.settings import PassSettings
 from sfumato.training.privacy.clipping import Clipper
+from sfumato.training.sharding.sharded_model import ShardedModel, WholeModel
 
 
 class Nobody:
@@ -19,18 +21,32 @@ class Nobody:
         return ""
 
 
-def opened(settings):
+def opened(settings, sharding):
     model = nn.Linear(2, 2)
-    clipper = Clipper(Clipping(clip_norm=1.0), dict(model.named_parameters()))
-    options = {"projections": None, "generator": seeded(0), "expected_batch_size": 4, "step": lambda: 0}
-    return open_passes(model, weighted(cross_entropy), clipper, settings=settings, **options)
+    return open_passes(
+        model,
+        weighted(cross_entropy),
+        Clipper(Clipping(clip_norm=1.0), dict(model.named_parameters())),
+        settings=settings,
+        projections=None,
+        generator=seeded(0),
+        expected_batch_size=4,
+        step=lambda: 0,
+        sharding=sharding,
+    )
 
 
-def test_rows_of_a_model_are_passed_through_it():
-    assert isinstance(opened(PassSettings()), Passes)
+def test_rows_of_a_whole_model_are_passed_through_it():
+    assert type(opened(PassSettings(), WholeModel())) is Passes
 
 
 def test_a_contributor_takes_the_place_of_passes_over_rows():
-    passes = opened(PassSettings(engine=Nobody()))
+    passes = opened(PassSettings(engine=Nobody()), WholeModel())
     assert isinstance(passes, ContributionPasses) and "Nobody" in passes.way
     passes.step_taken()
+
+
+def test_a_contributor_is_refused_for_a_sharded_model_before_anything_is_opened():
+    sharded = ShardedModel.__new__(ShardedModel)
+    with pytest.raises(InvalidParameterError, match="Nobody gives whole contributions"):
+        opened(PassSettings(engine=Nobody()), sharded)

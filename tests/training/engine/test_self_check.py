@@ -195,11 +195,11 @@ def test_gradients_must_be_finite_in_the_same_places():
 def test_a_difference_counts_only_if_it_is_there_in_float64_too(monkeypatch, in_double):
     model, seen = nn.Linear(2, 2), []
 
-    def different(engine, wanted, model, batch):
+    def different(engine, model, loss, batch, norms, parts):
         seen.append(model.weight.dtype)
         return ["weight"] if model.weight.dtype == torch.float32 or in_double else []
 
-    monkeypatch.setattr(checks, "_different", different)
+    monkeypatch.setattr(checks, "_different_in", different)
     batch = torch.randn(3, 2), torch.tensor([0, 1, 0])
     if in_double:
         with pytest.raises(UnsupportedModelError, match="weight"):

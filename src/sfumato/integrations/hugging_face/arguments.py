@@ -66,7 +66,7 @@ REFUSED: Final[Mapping[str, str]] = {
     "it out: an interrupted run goes on from its last checkpoint.",
     "fp16": "small gradients vanish in float16. Use bf16=True.",
     "fsdp": "it splits weights and gradients, so that no row's own gradient can be clipped. Train "
-    "without it.",
+    "without it, or with fully_shard and sfumato.training.Trainer, which gathers what each row needs.",
     "include_num_input_tokens_seen": "how many tokens a batch has is private. Leave it out.",
     "neftune_noise_alpha": "its noise protects nobody, and its hook stays in the model after a run that "
     "fails. Leave it out.",

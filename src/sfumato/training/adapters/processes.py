@@ -36,6 +36,11 @@ def refuse_wrapped(module: nn.Module) -> None:
     """Raise if a module, or a part of it, spreads batches or parameters over devices or processes."""
     for part in module.modules():
         kinds = {kind.__name__ for kind in type(part).__mro__} & _WRAPPERS
+        if "FSDPModule" in kinds:
+            raise UnsupportedModelError(
+                "fully_shard has cut the parameters of the module, and the loop that make_private watches "
+                f"works in one process, with whole parameters: {_INSTEAD} Both take modules that are cut."
+            )
         if kinds:
             raise UnsupportedModelError(
                 f"the module is wrapped in {min(kinds)}, which splits batches or parameters by itself. Give "

@@ -9,7 +9,7 @@ Edge cases All units' gradients exist at once, so microbatches must be small. If
 """
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -79,10 +79,19 @@ def _refuse_hooks(parameters: Mapping[str, Tensor]) -> None:
 class Functional:
     """The engine: one gradient for each row by `torch.func`, or by a loop if that has no rule."""
 
-    def __init__(self, model: nn.Module, loss: Loss, *, vectorized: bool = True) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        *,
+        vectorized: bool = True,
+        names: Collection[str] | None = None,
+    ) -> None:
         self._model = model
         self._loss = loss
         self._places = parameter_values.find(model)
+        found = self._places.parameters
+        self._parameters = found if names is None else {name: found[name] for name in names}
         self.vectorized = vectorized
         self.around: Callable[[], AbstractContextManager[None]] = nullcontext  # each row that runs alone
 
@@ -93,7 +102,7 @@ class Functional:
         """
         rows = count(batch)
         grouping = Grouping(units=rows // per_unit, per_unit=per_unit)
-        parameters = {name: p.detach() for name, p in self._places.parameters.items()}
+        parameters = {name: p.detach() for name, p in self._parameters.items()}
         gradients = self._per_row(parameters, batch, rows, settle=settle)
         return FunctionalPass({name: grouping.summed(g) for name, g in gradients.items()})
 
@@ -128,7 +137,7 @@ class Functional:
 
     def _one_by_one(self, batch: Sequence[Any], rows: int) -> dict[str, Tensor]:
         each = [self._alone(take(batch, slice(i, i + 1))) for i in range(rows)]
-        names = self._places.parameters
+        names = self._parameters
         return {name: torch.stack(found) for name, found in zip(names, zip(*each, strict=True), strict=True)}
 
     def _alone(self, row: Sequence[Any]) -> list[Tensor]:
@@ -145,8 +154,8 @@ class Functional:
     def _gradients(self, row: Sequence[Any]) -> list[Tensor]:
         with torch.enable_grad():
             losses = checked(self._loss(self._model, *row), 1)
-        parameters = list(self._places.parameters.values())
-        _refuse_hooks(self._places.parameters)
+        parameters = list(self._parameters.values())
+        _refuse_hooks(self._parameters)
         if not losses.requires_grad:
             return [torch.zeros_like(p) for p in parameters]
         return list(torch.autograd.grad(losses.sum(), parameters, allow_unused=True, materialize_grads=True))

@@ -27,12 +27,11 @@ from torch import Tensor, nn
 from sfumato.accounting.events import DpEvent
 from sfumato.accounting.guarantee import Relation
 from sfumato.mechanisms.random import Generator
-from sfumato.training import distributed
 from sfumato.training.data import rows
 from sfumato.training.engine import parameter_values
 from sfumato.training.engine.losses import Loss, cross_entropy, weighted
 from sfumato.training.engine.open_passes import open_passes
-from sfumato.training.engine.step.accumulator import Sums
+from sfumato.training.engine.step.accumulator import Sums, noisy_totals
 from sfumato.training.engine.step.clip_adaptation import ClipAdaptation
 from sfumato.training.engine.step.failure_guard import guarded
 from sfumato.training.engine.step.random_groups import RandomGroups
@@ -45,6 +44,7 @@ from sfumato.training.privacy.gradient_pass import GradientPass
 from sfumato.training.privacy.noise import IndependentNoise, NoiseSource
 from sfumato.training.privacy.sampling import Sampling
 from sfumato.training.random_state import StepDraws
+from sfumato.training.sharding.sharded_model import open_model
 
 __all__ = ["PrivateGradients"]
 
@@ -110,6 +110,8 @@ class PrivateGradients:
         self.parameters = dict(parameter_values.find(model).parameters)
         self._clipper = Clipper(step.clipping, self.parameters)
         self._noise = noise if noise is not None else IndependentNoise(generator)
+        self._sums, self._record = Sums(self.parameters), StepRecord()
+        self.sharding = open_model(model, self._sums.add_)
         self._passes = open_passes(
             model,
             weighted(loss),
@@ -119,12 +121,12 @@ class PrivateGradients:
             generator=self._noise.generator,
             expected_batch_size=expected_batch_size,
             step=lambda: self.steps,
+            sharding=self.sharding,
         )
         self._groups = RandomGroups(group_size, expected_batch_size=expected_batch_size)
         self._adaptation = ClipAdaptation(
             self._clipper, self.parameters, expected_units=self._groups.expected, sensitivity=step.sensitivity
         )
-        self._sums, self._record = Sums(self.parameters), StepRecord()
         self._trials, self._draws = Trials(allowed=trials), StepDraws()
 
     @property
@@ -228,11 +230,12 @@ class PrivateGradients:
             SfumatoError: As for `backward`.
         """
         check_units(count := rows.count(batch), rows_per_unit)
-        self.settle(*batch)
+        with self.sharding.failing():
+            self.settle(*batch)
         if not count:
             return
         whole = (self._groups.weights(batch, row_weights), *batch)
-        with self._draws.part(self._noise.generator, self.steps):
+        with self.sharding.failing(), self._draws.part(self._noise.generator, self.steps):
             guarded(
                 lambda: self._take_in(whole, rows_per_unit, recorded),
                 on_zeros=lambda: self._passes.try_synthetic(whole),
@@ -248,6 +251,7 @@ class PrivateGradients:
 
     def _add(self, found: ClippedSums) -> None:
         below = self._adaptation.plus(found.below)
+        self.sharding.give_away(found.waiting)
         self._sums.add_(found.sums)  # nothing after it can fail: a piece that fails is added again
         self._adaptation.below = below
 
@@ -255,7 +259,7 @@ class PrivateGradients:
         """End a step: add noise to the accumulated sums, divide, set every `.grad`, and count the step."""
         noise_multiplier = self.noise_multiplier  # read once: the step is counted with the noise it got
         try:
-            with self._draws.part(self._noise.generator, self.steps):  # also in a step without rows
+            with self.sharding.failing(), self._draws.part(self._noise.generator, self.steps):
                 self._noised(noise_multiplier)
                 if not self._passes.finite:  # read only now, so that the device had work until here
                     self._run_again()
@@ -271,11 +275,8 @@ class PrivateGradients:
         """Add noise to the sums, unless they have it already, and divide."""
         given = self._passes.noisy_sum(noise_multiplier)
         self._sums.add_(given or {})
-        sums = self._sums.flat()
-        if given is None and distributed.is_first():  # before shares are added up: noise is added once
-            self._noise.add_(sums, stddev=noise_multiplier * self.bound, step=self.steps)
-        distributed.add_up_(sums)
-        for total in sums:
+        stddev = None if given is not None else noise_multiplier * self.bound
+        for total in noisy_totals(self._sums, self.sharding, self._noise, stddev=stddev, step=self.steps):
             total.div_(self.expected_batch_size)
 
     def _run_again(self) -> None:

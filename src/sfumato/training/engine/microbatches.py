@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from sfumato.training.data.rows import count, repeat_to, tensors
 from sfumato.training.engine.losses import Loss
 from sfumato.training.engine.parameter_values import as_written
+from sfumato.training.sharding.lent import Lent
 
 __all__ = ["rows_that_fit"]
 
@@ -40,6 +41,8 @@ def _kept_bytes(model: nn.Module, loss: Loss, batch: Sequence[Any]) -> int:
     found: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:
+        if isinstance(tensor, Lent):  # it has no memory
+            return tensor
         storage = tensor.untyped_storage()
         found[storage.data_ptr()] = storage.nbytes()
         return tensor.detach()  # an output that its own node kept would never be freed

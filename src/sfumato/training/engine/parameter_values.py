@@ -7,7 +7,7 @@ place that holds it (tied weights have several), and put back afterwards, whatev
 
 import sys
 import weakref
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from sfumato.errors import InvalidParameterError
 
-__all__ = ["Places", "as_written", "find"]
+__all__ = ["Places", "as_written", "find", "find_those"]
 
 
 @dataclass(frozen=True)
@@ -79,14 +79,25 @@ def find(model: nn.Module) -> Places:
     >>> sorted(find(nn.Linear(2, 3)).parameters)
     ['bias', 'weight']
     """
+    found = find_those(model, lambda parameter: parameter.requires_grad)
+    if not found.parameters:
+        raise InvalidParameterError(
+            "the model has no trainable parameter: nothing would be learned. Set requires_grad=True on what "
+            "should be trained, or add a layer that is not frozen."
+        )
+    return found
+
+
+def find_those(model: nn.Module, wanted: Callable[[nn.Parameter], bool]) -> Places:
+    """Find the parameters of a model that are wanted, and where each of them sits."""
     names: dict[int, str] = {}
     parameters: dict[str, nn.Parameter] = {}
     holders: dict[str, list[tuple[nn.Module, str]]] = {}
     for path, module in model.named_modules():
         for attribute, parameter in module._parameters.items():  # pyright: ignore[reportPrivateUsage]
-            if parameter is None or not parameter.requires_grad:
+            if parameter is None or not wanted(parameter):
                 continue
-            if not parameter.is_floating_point():
+            if parameter.requires_grad and not parameter.is_floating_point():
                 raise InvalidParameterError(
                     f"parameter {path}.{attribute} is {parameter.dtype}: only floating-point parameters have "
                     "a clipped gradient here. Keep the real and the imaginary part as two parameters."
@@ -94,9 +105,4 @@ def find(model: nn.Module) -> Places:
             name = names.setdefault(id(parameter), f"{path}.{attribute}" if path else attribute)
             parameters[name] = parameter
             holders.setdefault(name, []).append((module, attribute))
-    if not parameters:
-        raise InvalidParameterError(
-            "the model has no trainable parameter: nothing would be learned. Set requires_grad=True on what "
-            "should be trained, or add a layer that is not frozen."
-        )
     return Places(parameters, holders)

@@ -27,6 +27,7 @@ from sfumato._failures import ordinary
 from sfumato.errors import InvalidParameterError, NotPrivateError, UnsupportedUseError
 from sfumato.mechanisms.random import Generator
 from sfumato.training.data import rows
+from sfumato.training.distributed import OtherRankError
 from sfumato.training.engine import parameter_values
 from sfumato.training.engine.book_keeping import BookKeeping
 from sfumato.training.engine.functional import Functional
@@ -50,7 +51,7 @@ __all__ = ["Passes"]
 T = TypeVar("T")
 
 _ZEROS: Final = 2  # rows that caches are filled with: one would not show a batch axis
-_ALWAYS: Final = (torch.OutOfMemoryError, MemoryError, NotPrivateError)  # whatever rows caused them
+_ALWAYS: Final = (torch.OutOfMemoryError, MemoryError, NotPrivateError, OtherRankError)  # whatever rows
 
 
 class Passes:
@@ -200,7 +201,7 @@ class Passes:
             with same_draws(self._model):
                 if self._unchecked:
                     self._refuse_other_parameters()
-                found = self._barred(lambda: self._clipper.sums(self._pass(batch, 1)), batch)
+                found = self._barred(lambda: self._sums_of(self._pass(batch, 1)), batch)
                 finite = not isinstance(found, Tensor)
                 if self._unchecked:
                     self._check(batch, shows=finite or bool(found.any()))
@@ -338,13 +339,17 @@ class Passes:
         units = rows.count(batch) // per_unit
         if not units:
             return ClippedSums({})
-        found = self._clipper.sums(recorded or self._pass(batch, per_unit))
+        found = self._sums_of(recorded or self._pass(batch, per_unit))
         while isinstance(found, Tensor):  # which units are finite
             batch = rows.take(batch, found.repeat_interleave(per_unit))
             if not rows.count(batch):
                 return ClippedSums({}, torch.full((len(self._clipper.groups),), -0.5 * units))
-            found = self._clipper.sums(self._pass(batch, per_unit))
+            found = self._sums_of(self._pass(batch, per_unit))
         return found.without(units - rows.count(batch) // per_unit)
+
+    def _sums_of(self, run: GradientPass) -> ClippedSums | Tensor:
+        """Return the clipped sums of a pass, or which of its units have a finite gradient."""
+        return self._clipper.sums(run)
 
     def _pass(self, batch: Sequence[Any], per_unit: int) -> GradientPass:
         try:

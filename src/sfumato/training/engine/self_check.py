@@ -17,7 +17,7 @@ Failure    A trainable parameter that is reached around its module (by a list or
 Not here   What only happens for values, sizes or modes that these few rows do not have.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from typing import Any, Final
@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from sfumato.errors import UnsupportedModelError
 from sfumato.training import random_state
 from sfumato.training.data.rows import converted, count, take, tensors
+from sfumato.training.distributed import OtherRankError
 from sfumato.training.engine import parameter_values
 from sfumato.training.engine.book_keeping import BookKeeping
 from sfumato.training.engine.evaluation_mode import evaluating
@@ -45,19 +46,30 @@ _TOLERANCE: Final = {torch.float64: (1e-6, 1e-10), torch.float32: (1e-2, 1e-6)}
 _COARSE: Final = (0.15, 1e-2)
 
 
-def self_check(engine: Engine, model: nn.Module, loss: Loss, batch: Sequence[Any]) -> bool:
+def self_check(
+    engine: Engine,
+    model: nn.Module,
+    loss: Loss,
+    batch: Sequence[Any],
+    *,
+    parts: Sequence[Sequence[str]] | None = None,
+    doubled: Callable[[], AbstractContextManager[None]] | None = None,
+) -> bool:
     """Compare an engine with the reference on a few rows of a batch; raise if they disagree.
 
-    Return whether these rows could show anything: one at least must have a finite gradient.
+    Return whether these rows could show anything: one at least must have a finite gradient. `parts`: the
+    parameters that are compared at once, so that the reference holds no more gradients; None: all.
+    `doubled`: a context in which the model computes in float64, where it cannot be copied.
     """
-    few = take(batch, slice(0, _ROWS))
+    few, together = take(batch, slice(0, _ROWS)), parts or [_trainable(model)]
     with same_draws(model), _without_draws(engine, model, few):
-        few = take(few, _finite(reference(model, loss, few), model))
+        norms = _squared_norms(model, loss, few, together)
+        few, norms = take(few, norms.isfinite()), norms[norms.isfinite()]
         if not count(few):
             return False
-        different = _different(engine, reference(model, loss, few), model, few)
+        different = _different_in(engine, model, loss, few, norms, together)
         if different and isinstance(engine, BookKeeping):
-            different = _in_double(model, loss, few, different)
+            different = _in_double(model, loss, few, different, parts, doubled)
     if different:
         raise UnsupportedModelError(
             f"the gradients of {different} are not those that each example gives alone. Either the model is "
@@ -75,9 +87,11 @@ def _without_draws(engine: Engine, model: nn.Module, batch: Sequence[Any]) -> Ab
     return nullcontext() if before.same_as(random_state.RandomState(devices)) else evaluating(model)
 
 
-def reference(model: nn.Module, loss: Loss, batch: Sequence[Any]) -> GradientPass:
-    """Return the gradients of each row alone, by a loop."""
-    return Functional(model, loss, vectorized=False).run(batch)
+def reference(
+    model: nn.Module, loss: Loss, batch: Sequence[Any], names: Sequence[str] | None = None
+) -> GradientPass:
+    """Return the gradients of each row alone, by a loop: of the named parameters, or of all."""
+    return Functional(model, loss, vectorized=False, names=names).run(batch)
 
 
 def agree(got: Tensor, wanted: Tensor, whole: float) -> bool:
@@ -107,20 +121,43 @@ def _trainable(model: nn.Module) -> list[str]:
     return list(parameter_values.find(model).parameters)
 
 
-def _finite(run: GradientPass, model: nn.Module) -> Tensor:
-    return run.squared_norms([_trainable(model)])[0].isfinite()
+def _squared_norms(
+    model: nn.Module, loss: Loss, batch: Sequence[Any], parts: Sequence[Sequence[str]]
+) -> Tensor:
+    """Return the squared norm of each row's whole gradient, by the reference: [rows]."""
+    norms = [reference(model, loss, batch, names).squared_norms([names])[0] for names in parts]
+    return torch.stack(norms).sum(0)
 
 
-def _different(engine: Engine, wanted: GradientPass, model: nn.Module, batch: Sequence[Any]) -> list[str]:
-    """Return the parameters for which an engine's pass is not the reference's: sums, gradients, norms."""
-    names = _trainable(model)
+def _different_in(
+    engine: Engine,
+    model: nn.Module,
+    loss: Loss,
+    batch: Sequence[Any],
+    norms: Tensor,
+    parts: Sequence[Sequence[str]],
+) -> list[str]:
+    """Return what differs, some parameters at a time. `norms` are those of the rows' gradients, squared."""
+    got = engine.run(batch)
+    return [
+        name
+        for names in parts
+        for name in _different(engine, got, reference(model, loss, batch, names), norms.sqrt(), names)
+    ]
+
+
+def _different(
+    engine: Engine, got: GradientPass, wanted: GradientPass, whole: Tensor, names: Sequence[str]
+) -> list[str]:
+    """Return the parameters for which an engine's pass is not the reference's: sums, gradients, norms.
+
+    `whole`: the norm of each row's whole gradient.
+    """
     groups = [[name] for name in names]
-    got, rows = engine.run(batch), count(batch)
     norms = None if isinstance(engine, Projections) else got.squared_norms(groups)  # it estimates them
     wanted_norms = wanted.squared_norms(groups)  # [parameters, rows]
-    whole = wanted_norms.sum(0).sqrt()
     found: set[str] = set()
-    for row in range(rows):
+    for row in range(len(whole)):
         one = torch.zeros_like(wanted_norms)
         one[:, row] = 1
         sums = got.weighted_sums(groups, one)
@@ -135,16 +172,30 @@ def _different(engine: Engine, wanted: GradientPass, model: nn.Module, batch: Se
     return [name for name in names if name in found]
 
 
-def _in_double(model: nn.Module, loss: Loss, batch: Sequence[Any], different: list[str]) -> list[str]:
+def _in_double(
+    model: nn.Module,
+    loss: Loss,
+    batch: Sequence[Any],
+    different: list[str],
+    parts: Sequence[Sequence[str]] | None,
+    doubled: Callable[[], AbstractContextManager[None]] | None,
+) -> list[str]:
     """Return what still differs in float64; if that cannot be computed, all that differed before.
 
     An activation that is almost 0 may be cut off by one way of adding up and let through by another: in
     float32 two correct ways then differ visibly, in float64 they do not.
     """
     try:
-        copy, rows = deepcopy(model).double(), converted(batch, torch.float64)
-        with torch.autocast(next(tensors(batch)).device.type, enabled=False):
-            return _different(BookKeeping(copy, loss), reference(copy, loss, rows), copy, rows)
+        copy = deepcopy(model).double() if doubled is None else model
+        rows, parts = converted(batch, torch.float64), parts or [_trainable(copy)]
+        with (
+            torch.autocast(next(tensors(batch)).device.type, enabled=False),
+            nullcontext() if doubled is None else doubled(),
+        ):
+            norms = _squared_norms(copy, loss, rows, parts)
+            return _different_in(BookKeeping(copy, loss), copy, loss, rows, norms, parts)
+    except OtherRankError:  # a RuntimeError, too
+        raise
     except (RuntimeError, TypeError, ValueError, NotImplementedError):  # a model that fixes its own type
         return different
 

@@ -14,7 +14,7 @@ Not here   The styles of clipping (`clipping_styles`), noise (`noise`), and wher
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -54,19 +54,24 @@ _STABILITY = 0.01  # of automatic clipping: the constant its paper uses througho
 
 @dataclass(frozen=True, slots=True)
 class ClippedSums:
-    """The clipped sums of some units; if thresholds adapt, also how many units are below them."""
+    """The clipped sums of some units; if thresholds adapt, also how many units are below them.
+
+    Sums that are `waiting` are in no `sums` yet: they are computed for some parameters at a time.
+    """
 
     sums: dict[str, Tensor]
     below: Tensor | None = None  # [groups]: +1/2 for each unit at or below the threshold, -1/2 for each above
+    waiting: tuple[Callable[[Sequence[str]], dict[str, Tensor]], ...] = ()
 
     def __add__(self, other: "ClippedSums") -> "ClippedSums":
         """Add the sums of other units."""
         sums = dict(self.sums)
         for name, more in other.sums.items():
             sums[name] = sums[name] + more if name in sums else more
+        waiting = (*self.waiting, *other.waiting)
         if self.below is None or other.below is None:
-            return ClippedSums(sums, other.below if self.below is None else self.below)
-        return ClippedSums(sums, self.below + other.below.to(self.below.device))
+            return ClippedSums(sums, other.below if self.below is None else self.below, waiting)
+        return ClippedSums(sums, self.below + other.below.to(self.below.device), waiting)
 
     def without(self, units: float) -> "ClippedSums":
         """Take units back from the count whose gradient is zero because they are padding."""

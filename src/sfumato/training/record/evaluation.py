@@ -57,7 +57,8 @@ class Reports:
 
     def try_out(self, loop: TrainingLoop) -> None:
         """Measure on a few rows, and keep nothing: what cannot work raises."""
-        self._measure(loop, most=_TRIED)
+        with _averaged(loop):
+            self._measure(loop, most=_TRIED)
 
     def due(self, loop: TrainingLoop) -> bool:
         """Whether the weights are to be measured after this step, and were not yet."""
@@ -66,15 +67,20 @@ class Reports:
         return now and (step > last or not distributed.is_first())  # other ranks keep no history
 
     def make(self, loop: TrainingLoop, bar: ProgressBar) -> None:
-        """Measure, keep the figures and show them."""
-        if not distributed.is_first():
+        """Measure, keep the figures and show them. Only the first rank does; others lend it their shards."""
+        if not (distributed.is_first() or loop.private.sharding.shards):
             return
+        with _averaged(loop), loop.private.sharding.together():
+            if distributed.is_first():
+                self._make(loop, bar)
+
+    def _make(self, loop: TrainingLoop, bar: ProgressBar) -> None:
         loop.history.append(self._figures(loop))
         if self._file is not None:
             self._file.append(loop.history[-1])
         bar.note(loop.history[-1])
         if self._on_evaluation is not None:
-            with _averaged(loop):
+            with loop.private.sharding.lent():
                 self._on_evaluation(loop.model, loop.step)
 
     stopped = False  # evaluation ends no run
@@ -115,10 +121,10 @@ class Reports:
         )
 
     def _measure(self, loop: TrainingLoop, *, most: int | None = None) -> tuple[float | None, float | None]:
-        """Return loss and accuracy on evaluation data, of the averaged weights where there are any."""
+        """Return loss and accuracy on evaluation data."""
         if self._evaluation is None:
             return None, None
-        with _averaged(loop):
+        with loop.private.sharding.lent():
             return evaluate(
                 loop.model,
                 self._evaluation,

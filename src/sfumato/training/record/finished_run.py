@@ -5,7 +5,9 @@ Guarantee  All of it is public: settings, what they cost, noisy weights, and wha
            The price is that of all steps that were charged, also where a run was stopped before the last.
 """
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 from sfumato.accounting.price import Price
 from sfumato.ledger.account import Account
@@ -25,6 +27,7 @@ __all__ = ["finished_run"]
 
 def finished_run(
     loop: TrainingLoop,
+    weights: Mapping[str, Any],
     *,
     price: Price,
     privacy_unit: str,
@@ -36,7 +39,7 @@ def finished_run(
     payment: Payment,
     folder: RunFolder | None,
 ) -> TrainingRun:
-    """Return the run of a loop. All ranks must ask; the ledger and the folder are those of the first."""
+    """Return the run of a loop that ended with some weights. All ranks must ask; the first one's count."""
     first = distributed.first_decides
     return TrainingRun(
         model=loop.model,
@@ -58,5 +61,5 @@ def finished_run(
         release_number=first(lambda: payment.release_number),
         record_note=record_note(account),
         settings_sha256=first(lambda: None if folder is None else folder.settings_fingerprint()),
-        weights_sha256=fingerprints.fingerprint_of(loop.model.state_dict()),
+        weights_sha256=first(lambda: fingerprints.fingerprint_of(weights)),
     )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from sfumato.accounting.guarantee import Guarantee
 from sfumato.report.cards import words as card_words
 from sfumato.report.cards.card import CardAudit, PrivacyCard
+from sfumato.training.distributed import is_sharded
 from sfumato.training.record import fingerprints, mechanism_words
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ def _not_protected(run: "TrainingRun") -> Iterator[str]:
 
 
 def _changed(run: "TrainingRun") -> bool:
-    if run.weights_sha256 is None:
+    weights = run.model.state_dict()
+    if run.weights_sha256 is None or any(map(is_sharded, weights.values())):  # no rank has all of them
         return False
-    return fingerprints.fingerprint_of(run.model.state_dict()) != run.weights_sha256
+    return fingerprints.fingerprint_of(weights) != run.weights_sha256

@@ -3,6 +3,10 @@
 
 All parameters of one device and type share one flat tensor, so that noise, division and sums over ranks take
 one operation each, however many parameters there are. Sums are float32, or float64 for float64 parameters.
+Of a parameter that is sharded over ranks, each rank has the sum of its own shard.
+
+Guarantee  `noisy_totals` adds noise once to the sums over all ranks: by rank 0 to its share of sums that all
+           ranks hold; by each rank to its own shards, of which no other rank holds any (`shard_noise`).
 """
 
 from collections.abc import Callable, Mapping
@@ -10,7 +14,14 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-__all__ = ["Sums"]
+from sfumato.training import distributed
+from sfumato.training.distributed import is_sharded
+from sfumato.training.privacy.noise import NoiseSource
+from sfumato.training.sharding.layout import local, sharded_like
+from sfumato.training.sharding.shard_noise import pieces_of_all_ranks
+from sfumato.training.sharding.sharded_model import ShardedModel, WholeModel
+
+__all__ = ["Sums", "noisy_totals"]
 
 # What torch's own optimizers use: one launch for many tensors.
 _copy_: Callable[..., None] = torch._foreach_copy_  # pyright: ignore
@@ -25,7 +36,7 @@ class Sums:
         self._flat: dict[tuple[torch.device, torch.dtype], Tensor] = {}
         self._views: dict[str, Tensor] = {}
         self._filled: set[str] = set()
-        self._shown = False  # whether `.grad` is a view of the sums
+        self._shown: dict[str, Tensor] = {}  # what `.grad` was set to, while it is a view of the sums
 
     @property
     def begun(self) -> bool:
@@ -55,30 +66,33 @@ class Sums:
         self._filled = set(self._views)
         return list(self._flat.values())
 
+    def by_name(self) -> dict[str, Tensor]:
+        """Return the sum of each parameter, after `flat`."""
+        return self._views
+
     def clear(self) -> None:
         """Start anew."""
         self._filled = set()
 
     def hide(self) -> None:
         """Take the sums out of every `.grad` before they are overwritten: none may be seen without noise."""
-        if self._shown:
-            for name, parameter in self._parameters.items():
-                if parameter.grad is self._views[name]:
-                    parameter.grad = None
-        self._shown = False
+        for name, shown in self._shown.items():
+            if self._parameters[name].grad is shown:
+                self._parameters[name].grad = None
+        self._shown = {}
 
     def drop(self) -> None:
         """Set every `.grad` to None."""
-        self._shown = False
+        self._shown = {}
         for parameter in self._parameters.values():
             parameter.grad = None
 
     def to_grad(self) -> None:
         """Set every parameter's `.grad` to its sum; the next step overwrites it."""
-        self._shown = True
         for name, parameter in self._parameters.items():
-            view = self._views[name]
-            parameter.grad = view if view.dtype == parameter.dtype else view.to(parameter.dtype)
+            view = self._views[name].to(parameter.dtype)
+            parameter.grad = sharded_like(parameter, view) if is_sharded(parameter) else view
+            self._shown[name] = parameter.grad
 
     def released(self) -> dict[str, Tensor]:
         """Return what `to_grad` set every `.grad` to, before it was rounded to the parameter's type.
@@ -99,9 +113,10 @@ class Sums:
             return
         self._filled = set()
         self._flat, self._views = {}, {}
-        kinds = {name: (p.device, _dtype(p)) for name, p in self._parameters.items()}
+        own = {name: local(p) for name, p in self._parameters.items()}
+        kinds = {name: (p.device, _dtype(p)) for name, p in own.items()}
         for kind in dict.fromkeys(kinds.values()):
-            named = {name: p for name, p in self._parameters.items() if kinds[name] == kind}
+            named = {name: p for name, p in own.items() if kinds[name] == kind}
             flat = torch.empty(sum(p.numel() for p in named.values()), device=kind[0], dtype=kind[1])
             parts = flat.split([p.numel() for p in named.values()])
             self._views |= {n: part.view(p.shape) for (n, p), part in zip(named.items(), parts, strict=True)}
@@ -113,6 +128,24 @@ def _dtype(parameter: Tensor) -> torch.dtype:
 
 
 def _fits(view: Tensor, parameter: Tensor) -> bool:
-    return (
-        view.shape == parameter.shape and view.device == parameter.device and view.dtype == _dtype(parameter)
-    )
+    own = local(parameter)
+    return view.shape == own.shape and view.device == own.device and view.dtype == _dtype(own)
+
+
+def noisy_totals(
+    sums: Sums, sharding: ShardedModel | WholeModel, noise: NoiseSource, *, stddev: float | None, step: int
+) -> list[Tensor]:
+    """Return the sums over all ranks with their noise, or this rank's shards of them. All ranks must ask.
+
+    `stddev`: the standard deviation of the noise; None if the sums have theirs.
+    """
+    sharding.serve()  # others may still have rows
+    flat = sums.flat()
+    if not isinstance(sharding, ShardedModel):
+        if stddev is not None and distributed.is_first():  # before shares are added up: noise is added once
+            noise.add_(flat, stddev=stddev, step=step)
+        distributed.add_up_(flat)
+    elif stddev is not None:
+        pieces = pieces_of_all_ranks(sharding.trainable, sums.by_name()) if noise.generator.seeded else flat
+        noise.add_(pieces, stddev=stddev, step=step)
+    return flat

@@ -31,6 +31,7 @@ from sfumato.errors import NotPrivateError, UnsupportedUseError
 from sfumato.training.data.rows import Grouping
 from sfumato.training.engine.tape.operation import Memory, Op
 from sfumato.training.isolation.isolated_rows import Discreet, Isolated, is_row
+from sfumato.training.sharding.lent import Lent
 
 __all__ = ["CopyOp", "NoRuleError", "NotPassedError", "Tape", "Tracked", "name_of", "plain", "rule"]
 
@@ -128,7 +129,8 @@ class Tracked(Tensor):
     @staticmethod
     def of(parameter: Tensor, name: str) -> "Tracked":
         """Return a stand-in for a parameter; it needs a tape before it is used."""
-        tracked = parameter.detach().as_subclass(Tracked)
+        value = parameter.blank if isinstance(parameter, Lent) else parameter.detach()
+        tracked = value.as_subclass(Tracked)
         tracked.parameter_name, tracked.parameter = name, parameter
         return tracked
 
@@ -246,11 +248,12 @@ class Tape:
         name = getattr(func, "__name__", "")
         if not (name == "__get__" or name in _QUESTIONS or name in _SAME):
             return NotImplemented
+        own = args[0].parameter if isinstance(args[0], Tracked) else None
+        asked = (own, *args[1:]) if isinstance(own, Lent) else args  # its stand-in has no numbers
         with torch._C.DisableTorchFunctionSubclass():  # pyright: ignore[reportPrivateUsage] - what torch's own docs use
-            found = func(*args, **kwargs)
+            found = func(*asked, **kwargs)
         if not isinstance(found, Tensor):
             return found
-        own = args[0].parameter if isinstance(args[0], Tracked) else None
         same = own is not None and found.dtype == own.dtype and found.device == own.device
         return args[0] if same and name in _SAME else NotImplemented
 
