@@ -401,3 +401,17 @@ def test_a_model_that_fills_a_cache_at_first_use_is_trained():
 def test_a_model_that_does_not_fit_the_clients_is_refused_in_words(tmp_path, model, told):
     said = refused(tmp_path, InvalidParameterError, model=model(), local=LocalTraining())
     assert "of the clients' rows, [rows, 3] of float32, [rows] of int64: " in said and told in said
+
+
+@pytest.mark.parametrize("noise", [None, "skellam"])
+def test_noise_that_could_overflow_is_refused_before_the_charge(tmp_path, noise):
+    said = refused(tmp_path, InvalidParameterError, clip_norm=1e38, noise=noise, expected_cohort_size=20)
+    assert "could overflow torch.float32" in said
+
+
+def test_a_model_that_starts_without_finite_weights_is_refused_before_the_charge(tmp_path):
+    model = nn.Linear(3, 2)
+    with torch.no_grad():
+        model.bias[1] = torch.inf
+    with pytest.warns(UserWarning, match="one after another"):
+        assert "['bias']" in refused(tmp_path, InvalidParameterError, model=model)
