@@ -415,3 +415,17 @@ def test_a_model_that_starts_without_finite_weights_is_refused_before_the_charge
         model.bias[1] = torch.inf
     with pytest.warns(UserWarning, match="one after another"):
         assert "['bias']" in refused(tmp_path, InvalidParameterError, model=model)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"optimizer": lambda parameters: 3}, "returns 3."),
+        ({"evaluation": (torch.zeros(4, 3),)}, "missing 1 required positional argument: 'y'"),
+        ({"evaluation": (torch.zeros(4, 5), torch.zeros(4, dtype=torch.int64))}, "2x5 and 3x4"),
+        ({"evaluation": (torch.zeros(4, 3).double(), torch.zeros(4, dtype=torch.int64))}, "dtype"),
+    ],
+)
+def test_a_wrong_optimizer_or_evaluation_is_refused_in_words(tmp_path, options, told):
+    said = refused(tmp_path, InvalidParameterError, **options)
+    assert told in said and any(name in said for name in options)
