@@ -166,8 +166,9 @@ def test_flags_that_contradict_the_run_are_refused_by_name(says, flags, said):
 def test_there_is_nothing_to_resume_without_a_folder_or_a_run(says):
     code, _, err = says("federate --resume")
     assert code == 2 and "without --folder" in err
-    code, _, err = says(f"{LINE} --resume --folder none")
-    assert code == 2 and "no run in" in err and not Path("none").exists()
+    for line in (LINE, "federate"):
+        code, _, err = says(f"{line} --resume --folder none")
+        assert code == 2 and "there is no run in 'none'" in err and not Path("none").exists()
 
 
 HANGS = """

@@ -215,6 +215,7 @@ def cli_train(monkeypatch, line):
         ("train digits --ledger l.db --account a", "there is no ledger at"),
         ("train digits --epsilon 3 --resume", "without --folder"),
         ("train digits --epsilon 3 --resume --folder none", "there is no run in"),
+        ("train --resume --folder none", "there is no run in"),
         ("train digits --epsilon 3 --device toaster", "unknown device 'toaster'"),
         ("train digits --epsilon 3 --config none.toml", "cannot be read"),
         ("train digits --epsilon 1e-9 --noise-multiplier 1", "does not pay for one step"),

@@ -9,7 +9,7 @@ from torch import nn
 from sfumato import Budget, Ledger
 from sfumato.accounting import events, price
 from sfumato.datasets import Examples, load
-from sfumato.errors import BudgetExceededError, InvalidParameterError
+from sfumato.errors import BudgetExceededError, InvalidParameterError, NotPrivateError
 from sfumato.federated.clients.client_rows import AssignedRows, LazyRows
 from sfumato.federated.clients.local_training import LocalTraining, local_update
 from sfumato.federated.clients.partitions import by_user, iid
@@ -338,3 +338,94 @@ def test_the_two_ways_out_of_a_wrong_unit_are_alternatives(tmp_path, unit, told)
     with pytest.raises(InvalidParameterError) as refusal:
         federated(iid(rows(), clients=20), account=account, purpose="a model")
     assert told in " ".join(str(refusal.value).split()) and not account.releases()
+
+
+# --- what is wrong with public things costs nothing ------------------------------------------------------
+
+
+class Keeping(nn.Linear):
+    """A model that keeps what it sees."""
+
+    seen = None
+
+    def forward(self, x):
+        self.seen = x.detach()
+        return super().forward(x)
+
+
+class Filling(nn.Linear):
+    """A model that makes something of shapes alone when it is first called."""
+
+    ones = None
+
+    def forward(self, x):
+        if self.ones is None:
+            self.ones = torch.ones(x.shape[-1])
+        return super().forward(x * self.ones)
+
+
+def refused(tmp_path, error, **options):
+    """Return the words in which a run is refused, with an account that paid nothing and read no client."""
+
+    def read(_):
+        raise AssertionError("a client was read")
+
+    account = client_account(tmp_path, 8)
+    paid = {"account": account, "purpose": "a model", "generator": None}
+    with pytest.raises(error) as refusal:
+        federated(LazyRows(read, clients=20, like=rows(0)), **paid, **options)
+    assert account.spent().epsilon == 0
+    return str(refusal.value)
+
+
+def test_a_model_that_keeps_rows_is_refused_before_the_charge(tmp_path):
+    model = Keeping(3, 2)
+    model.seen = None
+    assert "['seen']" in refused(tmp_path, NotPrivateError, model=model)
+    assert model.seen is None
+
+
+def test_a_model_that_fills_a_cache_at_first_use_is_trained():
+    run = federated(iid(rows(), clients=20), model=Filling(3, 2))
+    assert torch.equal(run.model.ones, torch.ones(3))
+
+
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [
+        (lambda: nn.Linear(4, 2), "16x3 and 4x2"),
+        (lambda: nn.Linear(3, 2).double(), "The model has parameters of float64."),
+        (lambda: nn.Linear(3, 2).half(), "The model has parameters of float16."),
+    ],
+)
+def test_a_model_that_does_not_fit_the_clients_is_refused_in_words(tmp_path, model, told):
+    said = refused(tmp_path, InvalidParameterError, model=model(), local=LocalTraining())
+    assert "of the clients' rows, [rows, 3] of float32, [rows] of int64: " in said and told in said
+
+
+@pytest.mark.parametrize("noise", [None, "skellam"])
+def test_noise_that_could_overflow_is_refused_before_the_charge(tmp_path, noise):
+    said = refused(tmp_path, InvalidParameterError, clip_norm=1e38, noise=noise, expected_cohort_size=20)
+    assert "could overflow torch.float32" in said
+
+
+def test_a_model_that_starts_without_finite_weights_is_refused_before_the_charge(tmp_path):
+    model = nn.Linear(3, 2)
+    with torch.no_grad():
+        model.bias[1] = torch.inf
+    with pytest.warns(UserWarning, match="one after another"):
+        assert "['bias']" in refused(tmp_path, InvalidParameterError, model=model)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"optimizer": lambda parameters: 3}, "returns 3."),
+        ({"evaluation": (torch.zeros(4, 3),)}, "missing 1 required positional argument: 'y'"),
+        ({"evaluation": (torch.zeros(4, 5), torch.zeros(4, dtype=torch.int64))}, "2x5 and 3x4"),
+        ({"evaluation": (torch.zeros(4, 3).double(), torch.zeros(4, dtype=torch.int64))}, "dtype"),
+    ],
+)
+def test_a_wrong_optimizer_or_evaluation_is_refused_in_words(tmp_path, options, told):
+    said = refused(tmp_path, InvalidParameterError, **options)
+    assert told in said and any(name in said for name in options)

@@ -127,3 +127,11 @@ def test_the_norms_of_layers_cannot_be_changed_after_they_were_given():
         with pytest.raises(TypeError, match="cannot be changed"):
             change(clipping.layer_norms)
     assert copy.deepcopy(clipping) == pickle.loads(pickle.dumps(clipping)) == clipping
+
+
+@pytest.mark.parametrize("given", [3, "adam", lambda parameters: 3, lambda parameters: None])
+def test_what_is_no_optimizer_is_refused_in_words(given):
+    with pytest.raises(
+        InvalidParameterError, match="must be a torch optimizer, or a function that makes one"
+    ):
+        train(nn.Linear(3, 2), (X, Y), public_size=40, epsilon=1, delta=1e-3, epochs=1, optimizer=given)

@@ -461,7 +461,7 @@ def test_bad_models_losses_and_data_cost_nothing(tmp_path):
         fit(DataLoader(TensorDataset(X, Y)), run_of(), **paid)
     with pytest.raises(InvalidParameterError, match="no rows"):
         fit((X, Y), run_of(), evaluation=(X[:0], Y[:0]), **paid)
-    with pytest.raises(RuntimeError, match="shape"):
+    with pytest.raises(InvalidParameterError, match=r"rows of `evaluation`: .* shapes"):
         fit((X, Y), run_of(), evaluation=(X[:, :2], Y), **paid)
     assert not any(release.spent for release in account.releases())
 

@@ -22,7 +22,7 @@ from sfumato.ledger import Account
 from sfumato.training import distributed
 from sfumato.training.record.run_folder import RunFolder
 
-__all__ = ["account_of", "begin", "merged", "run_writes", "take_places", "with_delta"]
+__all__ = ["account_of", "begin", "merged", "require_run", "run_writes", "take_places", "with_delta"]
 
 
 def merged(said: TrainSettings, *, config: str | None, resume: bool) -> TrainSettings:
@@ -32,7 +32,17 @@ def merged(said: TrainSettings, *, config: str | None, resume: bool) -> TrainSet
         return settings
     if settings.folder is None:
         raise InvalidParameterError("there is nothing to resume without --folder.")
-    return settings.over(kept(settings.folder))
+    found = settings.over(kept(settings.folder))
+    if found.data is None:
+        require_run(settings.folder)
+    return found
+
+
+def require_run(folder: str) -> None:
+    """Raise unless a run was begun in a folder."""
+    place = RunFolder(folder)
+    if not (place.checkpoint.exists() or place.report.exists()):
+        raise InvalidParameterError(f"there is no run in {folder!r} to resume. Leave --resume out.")
 
 
 def account_of(settings: TrainSettings) -> Account | None:

@@ -15,7 +15,7 @@ from torch import nn
 from sfumato import _check
 from sfumato.accounting.default_delta import delta_note
 from sfumato.audit.runs.canaries import Canaries
-from sfumato.cli.before_run import take_places
+from sfumato.cli.before_run import require_run, take_places
 from sfumato.cli.devices import device_named
 from sfumato.cli.federation_settings import FederationSettings
 from sfumato.cli.places import account_at
@@ -82,6 +82,8 @@ def _resumed(said: FederationSettings) -> FederationSettings:
     before = kept(said.folder, FederationSettings)
     if before.given():  # else it was not started from here: the run itself refuses other settings
         require_same(said, before, folder=said.folder, free=_FREE)
+    elif said.data is None:
+        require_run(said.folder)
     return said.over(before)
 
 

@@ -92,7 +92,9 @@ def federate(
         The run: the model, its guarantee, its metrics and its statement.
 
     Raises:
-        InvalidParameterError: If a setting is missing, unknown or out of range. Nothing is spent.
+        InvalidParameterError: If a setting is missing, unknown or out of range, or the model or the loss does
+            not fit the rows of clients. Nothing is spent.
+        NotPrivateError: If the model keeps something of the rows that it sees. Nothing is spent.
         BudgetExceededError: If the account cannot pay for the run. Nothing is spent.
 
     >>> from sfumato.federated.clients.partitions import iid

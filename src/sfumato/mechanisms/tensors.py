@@ -56,7 +56,7 @@ from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms.arrays import CHUNK, HALF_STEP, OVERFLOW, TO_UNIT
 from sfumato.mechanisms.random import FastGenerator, Generator, SecureGenerator, process_token, resolve
 
-__all__ = ["add_gaussian_", "add_gaussian_many_", "add_laplace_", "gaussian", "laplace"]
+__all__ = ["add_gaussian_", "add_gaussian_many_", "add_laplace_", "gaussian", "laplace", "require_size"]
 
 _PAIRS = 1 << 16  # float32 pairs: 1.25 MiB, for a second-level cache; a seed's noise depends on it
 _FEW = (
@@ -237,18 +237,36 @@ def _laplace_(tensor: Tensor, scale: float, generator: Generator | None, *, add:
     return tensor
 
 
-def _refuse_what_cannot_hold_noise(tensor: Tensor, size: float) -> None:
-    limits = _SIZES.get(tensor.dtype)
+def require_size(size: float, dtype: torch.dtype) -> None:
+    """Raise unless tensors of a type can hold noise of a size.
+
+    Args:
+        size: The standard deviation or the scale of the noise.
+        dtype: The type of the tensors.
+
+    Raises:
+        InvalidParameterError: If the type is too coarse for noise, or the noise could overflow or vanish.
+
+    >>> require_size(1.0, torch.float32)
+    >>> require_size(1e38, torch.float32)
+    Traceback (most recent call last):
+    sfumato.errors.InvalidParameterError: noise of size 1e+38 could overflow torch.float32. Use float64, ...
+    """
+    limits = _SIZES.get(dtype)
     if limits is None:
         raise InvalidParameterError(
-            f"noise needs a float32 or float64 tensor, but {tensor.dtype} was given. "
+            f"noise needs a float32 or float64 tensor, but {dtype} was given. "
             "Add it in float32, then convert: a coarser type would round the noise away."
         )
     if not limits[0] <= size <= limits[1]:
         wrong = "overflow" if size > 1 else "vanish in"
         raise InvalidParameterError(
-            f"noise of size {size!r} could {wrong} {tensor.dtype}. Use float64, or scale data and noise."
+            f"noise of size {size!r} could {wrong} {dtype}. Use float64, or scale data and noise."
         )
+
+
+def _refuse_what_cannot_hold_noise(tensor: Tensor, size: float) -> None:
+    require_size(size, tensor.dtype)
     if tensor.is_cuda:
         from sfumato.mechanisms import device
 

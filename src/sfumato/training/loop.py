@@ -22,6 +22,7 @@ from sfumato.accounting import events
 from sfumato.errors import InvalidParameterError, SfumatoError
 from sfumato.mechanisms.random import Generator, resolve, study_note
 from sfumato.training import distributed
+from sfumato.training.before_charge import require_room_for_noise
 from sfumato.training.data.units import Batch, Units, moved
 from sfumato.training.engine import parameter_values
 from sfumato.training.engine.contributions import (
@@ -35,7 +36,6 @@ from sfumato.training.engine.gradients import PrivateGradients
 from sfumato.training.engine.losses import Loss
 from sfumato.training.engine.rehearsal import synthetic
 from sfumato.training.integrity.optimizer_state import OptimizerState
-from sfumato.training.privacy.clipping import Clipper
 from sfumato.training.privacy.correlated_noise import CorrelatedNoise
 from sfumato.training.privacy.denoising import Denoiser
 from sfumato.training.privacy.dp_sgd import DpSgd
@@ -96,8 +96,7 @@ class TrainingLoop:
         self.history: list[Metrics] = []
         self._clip_factors, self._denoiser, self._audited = clip_factors, denoiser, audited
         self._agreement = agreement
-        for factor in sorted(set(clip_factors or ())):  # before anything is charged
-            Clipper(private.step.clipping, private.parameters).scaled(factor)
+        require_room_for_noise(private, mechanism, clip_factors)  # before anything is charged
         self._numbers: list[Tensor] = []  # of the rows in the batch at hand, where a denoiser needs them
         self._generator = resolve(generator)
         self._runtime, self._device = runtime, device

@@ -52,10 +52,22 @@ def open_optimizer(
         rate = _LEARNING_RATE if learning_rate is None else learning_rate
         _check.positive(learning_rate=rate)
         return torch.optim.SGD(list(parameters.values()), lr=rate, momentum=_MOMENTUM)
-    optimizer = given if isinstance(given, Optimizer) else given(list(parameters.values()))
+    made: Any = given
+    if not isinstance(given, Optimizer) and callable(given):
+        made = given(list(parameters.values()))
+    optimizer = _required_optimizer(made)
     _require_these_parameters(optimizer, parameters)
     _refuse_closures(optimizer)
     return optimizer
+
+
+def _required_optimizer(made: Any) -> Optimizer:
+    if not hasattr(made, "param_groups") or not callable(getattr(made, "step", None)):
+        raise InvalidParameterError(
+            "optimizer must be a torch optimizer, or a function that makes one from a list of parameters, "
+            f"such as lambda parameters: torch.optim.Adam(parameters, lr=0.1), but it is or returns {made!r}."
+        )
+    return made
 
 
 def _require_these_parameters(optimizer: Optimizer, parameters: Mapping[str, nn.Parameter]) -> None:

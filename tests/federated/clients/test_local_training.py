@@ -58,6 +58,31 @@ def test_a_client_with_fewer_rows_counts_less_and_none_counts_more(full, weight)
     assert ("at most 1" in said) == (full is not None)
 
 
+class Counting(nn.Linear):
+    """A layer with a buffer, which its passes write to."""
+
+    def __init__(self, *sizes):
+        super().__init__(*sizes)
+        self.register_buffer("passes", torch.zeros(()))
+
+    def forward(self, x):
+        self.passes += 1
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("layer", [nn.Linear, Counting])
+def test_a_layer_that_has_two_places_in_a_model_is_trained_once_and_put_back(layer):
+    twice = layer(3, 3)
+    model = nn.Sequential(twice, nn.Tanh(), twice, nn.Linear(3, 2))
+    held, before = [*model.parameters(), *model.buffers()], copy.deepcopy(model.state_dict())
+    found = local_update(model, ROWS, LocalTraining(epochs=2, batch_size=3), client=3, step=5)
+    wanted = by_hand(model, LocalTraining(epochs=2, batch_size=3), 3, 5)
+    assert list(found) == list(wanted)
+    assert all(torch.allclose(found[name], wanted[name], atol=1e-6) for name in wanted)
+    assert all(a is b for a, b in zip(held, [*model.parameters(), *model.buffers()], strict=True))
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
 def test_a_recurrent_model_is_left_as_it_was():
     model = nn.LSTM(3, 4)
     flat, refs = model._flat_weights, model._flat_weight_refs

@@ -286,6 +286,18 @@ def test_a_model_that_vmap_cannot_train_is_trained_client_by_client_with_one_war
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
+def test_a_layer_that_has_two_places_in_a_model_is_trained_at_once(no_reference):
+    twice = nn.Linear(64, 64)
+    model = nn.Sequential(nn.Flatten(), twice, nn.Tanh(), twice, nn.Linear(64, 10))
+    rows, training = assigned(SIZES), LocalTraining(batch_size=4)
+    wanted = one_by_one(model, rows, training, COHORT.tolist(), 0)
+    clients = VectorizedClients(rows, training)
+    clients.rehearse(model)
+    no_reference()
+    assert_close(clients.contributions(model, (COHORT,), step=0), wanted)
+    assert all(isinstance(p, nn.Parameter) for p in twice.parameters())
+
+
 def test_dropout_draws_anew_for_each_client_and_round():
     model = nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 3))
     rows = nasty(0, "")

@@ -181,7 +181,8 @@ class WithValues(nn.Module):
 
     def __init__(self, model: nn.Module, values: dict[str, Tensor]) -> None:
         super().__init__()
-        self._model, self._values = [model], values  # in a list: its parameters are not this module's
+        self._model = [model]  # in a list: its parameters are not this module's
+        self._values = _at_each_place(model, values)
         self._recurrent = [[module for module in model.modules() if isinstance(module, nn.RNNBase)]]
 
     def forward(self, *inputs: Any) -> Any:
@@ -194,7 +195,23 @@ class WithValues(nn.Module):
             What it returns.
         """
         with _flat_weights_kept(self._recurrent[0]):
-            return functional_call(self._model[0], self._values, inputs)
+            return functional_call(self._model[0], self._values, inputs, tie_weights=False)
+
+
+def _at_each_place(model: nn.Module, values: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return values by all names of their tensors, of which those that modules share have several.
+
+    A module that is a part of several others counts once: torch would give such a one its value for each of
+    its names, and keep the value of the last one instead of putting all back.
+    """
+    places = [
+        (f"{path}.{name}" if path else name, held)
+        for path, module in model.named_modules()
+        for own in (module.named_parameters, module.named_buffers)
+        for name, held in own(recurse=False, remove_duplicate=False)
+    ]
+    known = {id(held): values[name] for name, held in places if name in values}
+    return {name: known[id(held)] for name, held in places if id(held) in known}
 
 
 @contextmanager

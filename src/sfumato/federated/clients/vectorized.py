@@ -15,7 +15,8 @@ Guarantee  An update is computed from the rows of its own client alone: the mode
            update that is not finite, and clipping leaves it out.
 Edge cases If vmap cannot run a model (dropout, values that decide what is computed), or the rows of a batch
            are mixed (batch normalization), clients are trained one after another, with one warning. This is
-           found out with made-up rows, in the mode (training or evaluation) that the model has. Models with
+           found out with made-up rows, in the mode (training or evaluation) that the model has. So is a model
+           that keeps something of rows, which no round may run (`integrity.release_barrier`). Models with
            an LSTM on a CPU are trained so, too, without a warning: oneDNN's kernel for one client is faster
            than products for all of them.
            On a GPU, an index out of range stops the process, whoever has it.
@@ -23,8 +24,9 @@ Not here   Clipping and noise: `training.engine.contributions`.
 """
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -32,7 +34,7 @@ from torch import Tensor, nn
 
 from sfumato import _check
 from sfumato._failures import ordinary
-from sfumato.errors import InvalidParameterError
+from sfumato.errors import InvalidParameterError, SfumatoError
 from sfumato.federated.clients.client_rows import ClientRows, readable_rows
 from sfumato.federated.clients.local_training import LocalTraining, local_update
 from sfumato.federated.clients.stacked_training import PIECE, stacked_updates
@@ -40,6 +42,7 @@ from sfumato.training.data import rows as row_trees
 from sfumato.training.engine import parameter_values
 from sfumato.training.engine.contributions import Federation
 from sfumato.training.engine.functional import needs_autograd
+from sfumato.training.integrity.release_barrier import Barrier
 
 __all__ = ["VectorizedClients"]
 
@@ -135,12 +138,13 @@ class VectorizedClients:
             model: The model that will be trained.
 
         Raises:
-            Exception: Whatever the model or the loss raises on rows of these shapes.
+            InvalidParameterError: If the model or the loss fails on rows of these shapes and types.
+            NotPrivateError: If the model keeps something of the rows that it sees.
         """
         modes = [module.training for module in model.modules()]
         if self._rehearsed is not None and self._rehearsed[0] is model and self._rehearsed[1] == modes:
             return
-        can = _can_be_stacked(model, self._rows.like, self._training, slots=self._size)
+        can = _rehearsed(model, self._rows.like, self._training, slots=self._size)
         wanted = self._wanted if self._wanted is not None else not _is_faster_alone(model)
         self._vectorized, self._rehearsed = can and wanted, (model, modes)
         if wanted and not can:
@@ -210,6 +214,35 @@ def _is_faster_alone(model: nn.Module) -> bool:
     """Whether one client after another is faster: torch has a kernel for a whole LSTM on a CPU."""
     fused = _device(model).type == "cpu" and torch.backends.mkldnn.is_available()
     return fused and any(isinstance(module, nn.LSTM) and not module.proj_size for module in model.modules())
+
+
+def _rehearsed(model: nn.Module, like: Sequence[Any], training: LocalTraining, *, slots: int) -> bool:
+    """Whether clients can be stacked; refuse what fails on made-up rows, or keeps something of them."""
+    work = partial(_can_be_stacked, model, like, training, slots=slots)
+
+    def fill_caches() -> None:
+        local_update(model, _made_up(like, 2, _IDLE, _device(model)), training, client=0, step=0)
+
+    try:
+        return Barrier(model).run(work, fill_caches, thorough=True)
+    except (SfumatoError, torch.OutOfMemoryError, MemoryError):
+        raise
+    except Exception as error:  # on made-up rows: no private number is in it
+        raise InvalidParameterError(
+            "the model or the loss fails on made-up rows with the shapes and types of the clients' rows, "
+            f"{_shapes(like)}: {str(error).partition(chr(10))[0] or type(error).__name__}. The model has "
+            f"parameters of {_types(model.parameters())}."
+        ) from error
+
+
+def _shapes(like: Sequence[Any]) -> str:
+    """Return the shapes and types of rows as a text."""
+    parts = list(row_trees.tensors(like))
+    return ", ".join(f"[{', '.join(['rows', *map(str, t.shape[1:])])}] of {_types([t])}" for t in parts)
+
+
+def _types(values: Iterable[Tensor]) -> str:
+    return ", ".join(sorted({str(value.dtype).removeprefix("torch.") for value in values}))
 
 
 def _can_be_stacked(model: nn.Module, like: Sequence[Any], training: LocalTraining, *, slots: int) -> bool:

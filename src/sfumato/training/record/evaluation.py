@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 
 from sfumato import _check
+from sfumato.errors import InvalidParameterError, SfumatoError
 from sfumato.training import distributed
 from sfumato.training.data.units import open_rows
 from sfumato.training.description import Evaluation
@@ -57,8 +58,18 @@ class Reports:
 
     def try_out(self, loop: TrainingLoop) -> None:
         """Measure on a few rows, and keep nothing: what cannot work raises."""
-        with _averaged(loop):
-            self._measure(loop, most=_TRIED)
+        try:
+            with _averaged(loop):
+                self._measure(loop, most=_TRIED)
+        except (SfumatoError, torch.OutOfMemoryError):
+            raise
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:  # no row of these is protected
+            raise InvalidParameterError(
+                "the model cannot be measured on the first rows of `evaluation`: "
+                f"{str(error).partition(chr(10))[0] or type(error).__name__}. Its rows must have the parts, "
+                "shapes and types of those that are learned from, as the model, the loss and the score take "
+                "them."
+            ) from error
 
     def due(self, loop: TrainingLoop) -> bool:
         """Whether the weights are to be measured after this step, and were not yet."""
