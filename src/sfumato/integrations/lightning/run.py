@@ -102,8 +102,8 @@ class DrivenTrainer(Trainer):
             self._payment.refund()
             raise
 
-    def _run(self, loop: TrainingLoop) -> TrainingRun:
-        return replace(super()._run(loop), evaluated=self.evaluated)
+    def _run(self, loop: TrainingLoop, weights: Mapping[str, Any]) -> TrainingRun:
+        return replace(super()._run(loop, weights), evaluated=self.evaluated)
 
 
 class StepOrder:

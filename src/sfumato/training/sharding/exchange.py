@@ -124,7 +124,7 @@ class Exchange:
         unit, adds = divmod(wish - _FIRST, 2)
         if adds:
             given = totals if mine and totals is not None else {}
-            self._take(self._together(lambda: self._added_up(unit, given)))
+            self._together(lambda: self._take(self._added_up(unit, given)))
             return
         while mine and len(self._held) >= _HELD:  # before another one takes memory
             self._held.popitem(last=False)
