@@ -22,7 +22,6 @@ from sfumato.accounting import events
 from sfumato.errors import InvalidParameterError, SfumatoError
 from sfumato.mechanisms.random import Generator, resolve, study_note
 from sfumato.training import distributed
-from sfumato.training.before_charge import require_room_for_noise
 from sfumato.training.data.units import Batch, Units, moved
 from sfumato.training.engine import parameter_values
 from sfumato.training.engine.contributions import (
@@ -35,6 +34,7 @@ from sfumato.training.engine.contributions import (
 from sfumato.training.engine.gradients import PrivateGradients
 from sfumato.training.engine.losses import Loss
 from sfumato.training.engine.rehearsal import synthetic
+from sfumato.training.engine.step.before_charge import require_finite, require_room_for_noise
 from sfumato.training.privacy.correlated_noise import CorrelatedNoise
 from sfumato.training.privacy.denoising import Denoiser
 from sfumato.training.privacy.dp_sgd import DpSgd
@@ -113,10 +113,11 @@ class TrainingLoop:
         return float(self.optimizer.param_groups[0]["lr"])
 
     def rehearse(self) -> None:
-        """Run passes over synthetic rows: what cannot work raises before anything is paid for.
+        """Look at the weights, and run synthetic rows: what cannot work raises before anything is paid for.
 
         Where steps add rows of zeros to batches, the model must also run these.
         """
+        require_finite(self.model)
         self._settle()
         zeros = self._blank if self._needs_zeros() else None
         if zeros is None:

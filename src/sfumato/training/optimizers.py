@@ -52,8 +52,10 @@ def open_optimizer(
         rate = _LEARNING_RATE if learning_rate is None else learning_rate
         _check.positive(learning_rate=rate)
         return torch.optim.SGD(list(parameters.values()), lr=rate, momentum=_MOMENTUM)
-    is_made = isinstance(given, Optimizer) or not callable(given)
-    optimizer = _required_optimizer(given if is_made else given(list(parameters.values())))
+    made: Any = given
+    if callable(made) and not isinstance(made, Optimizer):
+        made = made(list(parameters.values()))
+    optimizer = _required_optimizer(made)
     _require_these_parameters(optimizer, parameters)
     _refuse_closures(optimizer)
     return optimizer

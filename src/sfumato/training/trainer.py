@@ -19,7 +19,7 @@ from torch import nn
 
 from sfumato.accounting.plan import Plan
 from sfumato.mechanisms.random import Generator as Randomness
-from sfumato.training import before_charge, distributed
+from sfumato.training import distributed
 from sfumato.training.budget import delta_for, dp_sgd_for
 from sfumato.training.data.units import Units, public_size_of
 from sfumato.training.description import (
@@ -283,7 +283,6 @@ class Trainer:
 
     def _start(self, loop: TrainingLoop) -> None:
         self.mechanism.price(delta=self.delta)  # what cannot be priced is refused before anything is paid
-        before_charge.require_finite(loop.model)
         loop.require_alike(self._fingerprint(loop))
         distributed.first_decides(self._payment.reserve)
         state = self._state(loop)

@@ -6,7 +6,7 @@ from torch import nn
 from sfumato import Budget, Ledger
 from sfumato.errors import InvalidParameterError
 from sfumato.training import BandedNoise, CyclicBatches, train
-from sfumato.training.before_charge import require_finite
+from sfumato.training.engine.step.before_charge import require_finite
 
 DATA = torch.zeros(60, 3), torch.zeros(60, dtype=torch.int64)
 
