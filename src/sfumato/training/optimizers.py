@@ -53,8 +53,8 @@ def open_optimizer(
         _check.positive(learning_rate=rate)
         return torch.optim.SGD(list(parameters.values()), lr=rate, momentum=_MOMENTUM)
     made: Any = given
-    if callable(made) and not isinstance(made, Optimizer):
-        made = made(list(parameters.values()))
+    if not isinstance(given, Optimizer) and callable(given):
+        made = given(list(parameters.values()))
     optimizer = _required_optimizer(made)
     _require_these_parameters(optimizer, parameters)
     _refuse_closures(optimizer)
