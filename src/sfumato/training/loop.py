@@ -24,6 +24,7 @@ from sfumato.mechanisms.random import Generator, resolve, study_note
 from sfumato.training import distributed
 from sfumato.training.data.units import Batch, Units, moved
 from sfumato.training.engine import parameter_values
+from sfumato.training.engine.before_charge import require_room_for_noise
 from sfumato.training.engine.contributions import (
     Contributor,
     NoisySummer,
@@ -34,7 +35,6 @@ from sfumato.training.engine.contributions import (
 from sfumato.training.engine.gradients import PrivateGradients
 from sfumato.training.engine.losses import Loss
 from sfumato.training.engine.rehearsal import synthetic
-from sfumato.training.engine.step.before_charge import require_finite, require_room_for_noise
 from sfumato.training.privacy.correlated_noise import CorrelatedNoise
 from sfumato.training.privacy.denoising import Denoiser
 from sfumato.training.privacy.dp_sgd import DpSgd
@@ -113,11 +113,10 @@ class TrainingLoop:
         return float(self.optimizer.param_groups[0]["lr"])
 
     def rehearse(self) -> None:
-        """Look at the weights, and run synthetic rows: what cannot work raises before anything is paid for.
+        """Run passes over synthetic rows: what cannot work raises before anything is paid for.
 
         Where steps add rows of zeros to batches, the model must also run these.
         """
-        require_finite(self.model)
         self._settle()
         zeros = self._blank if self._needs_zeros() else None
         if zeros is None:
@@ -269,8 +268,7 @@ class TrainingLoop:
 
     def remark(self) -> str | None:
         """Return what a statement says of a contributor or a denoiser; None without one."""
-        parts = (self.contributor, self._denoiser)
-        told = [part.statement() for part in parts if part is not None]
+        told = [part.statement() for part in (self.contributor, self._denoiser) if part is not None]
         return " ".join(told) or None
 
     def require_paid_steps(self, *, stopped: bool = False) -> None:

@@ -31,7 +31,7 @@ from sfumato.training.description import (
     Storage,
     describe,
 )
-from sfumato.training.engine import parameter_values
+from sfumato.training.engine import before_charge, parameter_values
 from sfumato.training.integrity.rollback import undone_on_failure
 from sfumato.training.integrity.standing import Standing
 from sfumato.training.loop import TrainingLoop, private_gradients
@@ -245,8 +245,7 @@ class Trainer:
         return loop.step == self.mechanism.steps or self._reports.stopped
 
     def _planted(self) -> AuditedRun | None:
-        audit = self._audit
-        return None if audit is None else audit.plant(self._units, self.mechanism, self._generator)
+        return self._audit.plant(self._units, self.mechanism, self._generator) if self._audit else None
 
     def _loop(self) -> TrainingLoop:
         self._audited = self._planted()  # nothing that an earlier run has shown is evidence about this one
@@ -283,6 +282,7 @@ class Trainer:
 
     def _start(self, loop: TrainingLoop) -> None:
         self.mechanism.price(delta=self.delta)  # what cannot be priced is refused before anything is paid
+        before_charge.require_finite(loop.model, check=self._runtime.check)
         loop.require_alike(self._fingerprint(loop))
         distributed.first_decides(self._payment.reserve)
         state = self._state(loop)
@@ -325,8 +325,7 @@ class Trainer:
 
     def _after_step(self, loop: TrainingLoop, bar: ProgressBar) -> None:
         self._reports.after(loop)
-        due = self._reports.due(loop)
-        if due or loop.step % self._checkpoint_every == 0:
+        if (due := self._reports.due(loop)) or loop.step % self._checkpoint_every == 0:
             self._save(loop)
         if loop.step == self.mechanism.steps:
             self._settle(loop)
