@@ -22,9 +22,9 @@ from sfumato.accounting import events
 from sfumato.errors import InvalidParameterError, SfumatoError
 from sfumato.mechanisms.random import Generator, resolve, study_note
 from sfumato.training import distributed
-from sfumato.training.before_charge import require_room_for_noise
 from sfumato.training.data.units import Batch, Units, moved
 from sfumato.training.engine import parameter_values
+from sfumato.training.engine.before_charge import require_room_for_noise
 from sfumato.training.engine.contributions import (
     Contributor,
     NoisySummer,
@@ -276,8 +276,7 @@ class TrainingLoop:
 
     def remark(self) -> str | None:
         """Return what a statement says of a contributor or a denoiser; None without one."""
-        parts = (self.contributor, self._denoiser)
-        told = [part.statement() for part in parts if part is not None]
+        told = [part.statement() for part in (self.contributor, self._denoiser) if part is not None]
         return " ".join(told) or None
 
     def require_paid_steps(self, *, stopped: bool = False) -> None:

@@ -19,7 +19,7 @@ from torch import nn
 
 from sfumato.accounting.plan import Plan
 from sfumato.mechanisms.random import Generator as Randomness
-from sfumato.training import before_charge, distributed
+from sfumato.training import distributed
 from sfumato.training.budget import delta_for, dp_sgd_for
 from sfumato.training.data.units import Units, public_size_of
 from sfumato.training.description import (
@@ -31,7 +31,7 @@ from sfumato.training.description import (
     Storage,
     describe,
 )
-from sfumato.training.engine import parameter_values
+from sfumato.training.engine import before_charge, parameter_values
 from sfumato.training.integrity.rollback import undone_on_failure
 from sfumato.training.integrity.standing import Standing
 from sfumato.training.loop import TrainingLoop, private_gradients
@@ -246,8 +246,7 @@ class Trainer:
         return loop.step == self.mechanism.steps or self._reports.stopped
 
     def _planted(self) -> AuditedRun | None:
-        audit = self._audit
-        return None if audit is None else audit.plant(self._units, self.mechanism, self._generator)
+        return self._audit.plant(self._units, self.mechanism, self._generator) if self._audit else None
 
     def _loop(self) -> TrainingLoop:
         self._audited = self._planted()  # nothing that an earlier run has shown is evidence about this one
@@ -284,7 +283,7 @@ class Trainer:
 
     def _start(self, loop: TrainingLoop) -> None:
         self.mechanism.price(delta=self.delta)  # what cannot be priced is refused before anything is paid
-        before_charge.require_finite(loop.model)
+        before_charge.require_finite(loop.model, check=self._runtime.check)
         loop.require_alike(self._fingerprint(loop))
         distributed.first_decides(self._payment.reserve)
         state = self._state(loop)
@@ -327,8 +326,7 @@ class Trainer:
 
     def _after_step(self, loop: TrainingLoop, bar: ProgressBar) -> None:
         self._reports.after(loop)
-        due = self._reports.due(loop)
-        if due or loop.step % self._checkpoint_every == 0:
+        if (due := self._reports.due(loop)) or loop.step % self._checkpoint_every == 0:
             self._save(loop)
         if loop.step == self.mechanism.steps:
             self._settle(loop)

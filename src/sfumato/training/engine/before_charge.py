@@ -21,18 +21,19 @@ from sfumato.training.privacy.dp_sgd import DpSgd
 __all__ = ["require_finite", "require_room_for_noise"]
 
 
-def require_finite(model: nn.Module) -> None:
+def require_finite(model: nn.Module, *, check: bool = True) -> None:
     """Raise if a parameter is NaN, or a trainable one infinite: no step would make it a number.
 
     Args:
-        model: The model, before the first step.
+        model: The model, before the first step. All ranks must ask: it may be sharded.
+        check: Whether to look, as `Runtime(check=...)` says. A model that somebody else sent may be anything.
 
     Raises:
         InvalidParameterError: If there is such a parameter. It is named.
 
     >>> require_finite(nn.Linear(2, 1))
     """
-    wrong = [name for name, p in model.named_parameters() if not _is_sound(p)]
+    wrong = [name for name, p in model.named_parameters() if check and not _is_sound(p)]
     if wrong:
         raise InvalidParameterError(
             f"the model has weights that are not finite before the first step, in {wrong}: nothing could be "

@@ -5,8 +5,8 @@ from torch import nn
 
 from sfumato import Budget, Ledger
 from sfumato.errors import InvalidParameterError
-from sfumato.training import BandedNoise, CyclicBatches, train
-from sfumato.training.before_charge import require_finite
+from sfumato.training import BandedNoise, CyclicBatches, Runtime, train
+from sfumato.training.engine.before_charge import require_finite
 
 DATA = torch.zeros(60, 3), torch.zeros(60, dtype=torch.int64)
 
@@ -72,3 +72,8 @@ def test_weights_without_values_yet_and_whole_numbers_are_left_alone():
     model = nn.Sequential(nn.LazyLinear(3))
     model.register_parameter("codes", nn.Parameter(torch.ones(2, dtype=torch.int8), requires_grad=False))
     require_finite(model)
+
+
+def test_a_run_without_checks_takes_any_weights_as_of_a_server_that_is_not_trusted():
+    options = {"public_size": 60, "steps": 1, "expected_batch_size": 20, "noise_multiplier": 1.0}
+    train(model_with(torch.nan), DATA, **options, delta=1e-3, runtime=Runtime(check=False))
