@@ -219,14 +219,14 @@ def _gaussian_(tensors: list[Tensor], stddev: float, generator: Generator | None
 
         device.write_gaussian_(there, stddev=stddev, generator=generator, add=add)
         tensors = [tensor for tensor in tensors if not _on_gpu(tensor)]
-    single = [tensor for tensor in tensors if tensor.dtype == torch.float32]
-    count = sum(tensor.numel() for tensor in single)
-    ahead = count <= _FEW and type(generator) is SecureGenerator
-    chunks = _ahead.taken(count, generator) if ahead else _single_chunks(count, generator)
-    _pour_(single, chunks, scale=math.sqrt(2.0) * stddev, add=add)
-    double = [tensor for tensor in tensors if tensor.dtype == torch.float64]
-    chunks = _gaussian_chunks(sum(tensor.numel() for tensor in double), stddev, generator)
-    _pour_(double, chunks, scale=1.0, add=add)
+    if single := [tensor for tensor in tensors if tensor.dtype == torch.float32]:
+        count = sum(tensor.numel() for tensor in single)
+        ahead = count <= _FEW and type(generator) is SecureGenerator
+        chunks = _ahead.taken(count, generator) if ahead else _single_chunks(count, generator)
+        _pour_(single, chunks, scale=math.sqrt(2.0) * stddev, add=add)
+    if double := [tensor for tensor in tensors if tensor.dtype == torch.float64]:
+        chunks = _gaussian_chunks(sum(tensor.numel() for tensor in double), stddev, generator)
+        _pour_(double, chunks, scale=1.0, add=add)
 
 
 @torch.no_grad()

@@ -202,7 +202,7 @@ class PrivateGradients:
             UnsupportedModelError: If the model's gradients cannot be computed for each row.
             NotPrivateError: If the model keeps something of the rows.
         """
-        with self._draws.part(self._noise.generator, self.steps):  # once for both, as it takes time
+        with self._draws.part(self._noise.generator, self.steps):  # one for both: it takes time
             self.accumulate(*batch, rows_per_unit=rows_per_unit, row_weights=row_weights)
             self.finish()
 
@@ -267,8 +267,8 @@ class PrivateGradients:
 
     def _noised(self, noise_multiplier: float) -> None:
         """Add noise to the sums, unless they have it already, and divide."""
-        given = self._passes.noisy_sum(noise_multiplier)
-        self._sums.add_(given or {})
+        if (given := self._passes.noisy_sum(noise_multiplier)) is not None:
+            self._sums.add_(given)
         sums = self._sums.flat()
         if given is None and distributed.is_first():  # before shares are added up: noise is added once
             self._noise.add_(sums, stddev=noise_multiplier * self.bound, step=self.steps)
@@ -380,11 +380,8 @@ class PrivateGradients:
         Returns:
             The steps so far and the thresholds; no noise.
         """
-        return {
-            "history": list(self.history),
-            "clipper": self._clipper.state_dict(),
-            "clip_factor": self._clipper.factor,
-        }
+        clipper = self._clipper
+        return {"history": list(self.history), "clipper": clipper.state_dict(), "clip_factor": clipper.factor}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a checkpoint. Noise continues too: none of it is drawn again for another batch.
