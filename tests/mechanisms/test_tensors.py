@@ -143,28 +143,6 @@ def test_few_secure_draws_have_the_stated_law_and_none_is_given_twice():
         assert abs(np.corrcoef(a, b)[0, 1]) < 5 / math.sqrt(a.size)
 
 
-def test_draws_made_ahead_are_those_of_one_generator_and_one_process(monkeypatch):
-    generator, filled = SecureGenerator(), []
-    own = generator.fill
-    monkeypatch.setattr(generator, "fill", lambda out: (filled.append(len(out)), own(out)))
-    few(generator)
-    few(generator)
-    assert len(filled) == 1  # the second draws were ready
-    few(SecureGenerator())
-    few(generator)
-    assert len(filled) == 2  # another generator came in between
-    monkeypatch.setattr(tensors, "process_token", lambda: (0, 0))
-    few(generator)
-    assert len(filled) == 3  # as in a forked child, which has a copy of what was ready
-
-
-def test_draws_that_were_given_are_not_kept():
-    tensors.gaussian((700,), stddev=1.0)
-    ((_, _, left),) = tensors._ahead._left
-    whole = torch.empty(0).set_(left.untyped_storage())
-    assert whole[:700].isnan().all() and whole[700:].isfinite().all()
-
-
 def test_a_seed_gives_few_draws_as_it_gives_many():
     few(SecureGenerator())
     assert np.array_equal(few(seeded(5)), few(seeded(5)))

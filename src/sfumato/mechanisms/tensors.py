@@ -54,14 +54,13 @@ from torch import Tensor
 from sfumato import _check
 from sfumato.errors import InvalidParameterError
 from sfumato.mechanisms.arrays import CHUNK, HALF_STEP, OVERFLOW, TO_UNIT
-from sfumato.mechanisms.random import FastGenerator, Generator, SecureGenerator, process_token, resolve
+from sfumato.mechanisms.draws_ahead import DrawsAhead
+from sfumato.mechanisms.random import FastGenerator, Generator, SecureGenerator, resolve
 
 __all__ = ["add_gaussian_", "add_gaussian_many_", "add_laplace_", "gaussian", "laplace", "require_size"]
 
 _PAIRS = 1 << 16  # float32 pairs: 1.25 MiB, for a second-level cache; a seed's noise depends on it
-_FEW = (
-    1 << 14
-)  # float32 draws: calls cost more than draws for fewer, so more of them are made than are needed
+_FEW = 1 << 14  # float32 draws: for fewer, calls cost more than draws, so more are made than are needed
 _AHEAD = 1 << 16  # float32 draws that are made at once then
 _SMALLEST = np.float32(2.0**-65)  # stands for the uniform 0 in float32, where the step is 2^-64
 _SIZES = {  # the least and the largest noise that a type can hold
@@ -219,14 +218,14 @@ def _gaussian_(tensors: list[Tensor], stddev: float, generator: Generator | None
 
         device.write_gaussian_(there, stddev=stddev, generator=generator, add=add)
         tensors = [tensor for tensor in tensors if not _on_gpu(tensor)]
-    single = [tensor for tensor in tensors if tensor.dtype == torch.float32]
-    count = sum(tensor.numel() for tensor in single)
-    ahead = count <= _FEW and type(generator) is SecureGenerator
-    chunks = _ahead.taken(count, generator) if ahead else _single_chunks(count, generator)
-    _pour_(single, chunks, scale=math.sqrt(2.0) * stddev, add=add)
-    double = [tensor for tensor in tensors if tensor.dtype == torch.float64]
-    chunks = _gaussian_chunks(sum(tensor.numel() for tensor in double), stddev, generator)
-    _pour_(double, chunks, scale=1.0, add=add)
+    if single := [tensor for tensor in tensors if tensor.dtype == torch.float32]:
+        count = sum(tensor.numel() for tensor in single)
+        ahead = count <= _FEW and type(generator) is SecureGenerator
+        chunks = _ahead.taken(count, generator) if ahead else _single_chunks(count, generator)
+        _pour_(single, chunks, scale=math.sqrt(2.0) * stddev, add=add)
+    if double := [tensor for tensor in tensors if tensor.dtype == torch.float64]:
+        chunks = _gaussian_chunks(sum(tensor.numel() for tensor in double), stddev, generator)
+        _pour_(double, chunks, scale=1.0, add=add)
 
 
 @torch.no_grad()
@@ -355,30 +354,7 @@ def _single_chunks(count: int, generator: Generator) -> Iterator[Tensor]:
         yield _scratch.noise(wanted)
 
 
-class _Ahead(threading.local):
-    """Secure float32 draws of one thread, made before they are needed.
-
-    Each is handed out once: draws are out of the list while some of them are taken, and those are then NaN
-    here. Draws of another generator, or of the process that this one was forked from, are dropped.
-    """
-
-    def __init__(self) -> None:
-        self._left: list[tuple[Generator, tuple[int, int], Tensor]] = []
-
-    def taken(self, count: int, generator: Generator) -> Iterator[Tensor]:
-        """Yield `count` draws of stddev 1 / sqrt(2), which are the caller's own."""
-        process = process_token()
-        owner, maker, left = self._left.pop() if self._left else (None, None, None)
-        if left is None or owner is not generator or maker != process or len(left) < count:
-            with torch.inference_mode(False):  # as for the buffer above
-                left = next(_single_chunks(_AHEAD, generator)).clone()
-        drawn = left[:count].clone()
-        left[:count].fill_(math.nan)
-        self._left[:] = [(generator, process, left[count:])]
-        yield drawn
-
-
-_ahead = _Ahead()
+_ahead = DrawsAhead(lambda generator: next(_single_chunks(_AHEAD, generator)))
 
 
 def _gaussian_chunks(count: int, stddev: float, generator: Generator) -> Iterator[Tensor]:

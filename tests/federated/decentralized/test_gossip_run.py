@@ -51,7 +51,6 @@ def test_a_statement_says_what_was_sent_and_who_is_protected():
         protection=PROTECTION,
         rounds=3,
         graph=Graph.ring(2),
-        privacy_unit=PROTECTION.privacy_unit,
         price=price(PROTECTION.event(3), delta=1e-5, relation=PROTECTION.relation),
         history=(),
         study_note=None,

@@ -28,7 +28,7 @@ from sfumato.federated.clients.client_rows import ClientRows, require_clients
 from sfumato.federated.decentralized.gossip_run import GossipRun, Observer
 from sfumato.federated.decentralized.graph import Graph
 from sfumato.federated.decentralized.processes import Federation, Report, node_generator, play
-from sfumato.federated.decentralized.protection import Protection, state_of
+from sfumato.federated.decentralized.protection import NoisySteps, Protection, state_of
 from sfumato.federated.messages.charges import all_charged, first_record_note, require_purpose, unit_of_rows
 from sfumato.ledger.account import Account
 from sfumato.mechanisms.random import study_note
@@ -48,7 +48,6 @@ def gossip(
     evaluation: tuple[Tensor, Tensor] | None = None,
     accounts: Sequence[Account] | None = None,
     purpose: str | None = None,
-    privacy_unit: str | None = None,
     seed: int | None = None,
     simulate: bool = True,
     timeout: float = 60.0,
@@ -65,8 +64,6 @@ def gossip(
         evaluation: Features and labels that are NOT protected, for the accuracy of each round.
         accounts: One account for each node, which pays for its rows. Needs `purpose`.
         purpose: What the run is for, in one line.
-        privacy_unit: With `NoisySteps`, what accounts call the one whose row each is, if each row is another
-            one's, such as "patient". None: they are accounts of rows.
         seed: None for secure noise. A number makes the noise repeatable, and protects nobody.
         simulate: Whether all nodes run in this process. Otherwise each node is a process of its own, and
             nodes talk over TCP on the loopback address; the model and the loss must be picklable.
@@ -95,7 +92,7 @@ def gossip(
     _check.positive(timeout=timeout)
     require_clients(clients)
     _same_number(graph, clients, accounts, purpose)
-    unit = _unit(protection, accounts or (), privacy_unit)
+    _require_unit(protection, accounts or ())
     cost = price(protection.event(rounds), delta=delta, relation=protection.relation)
     federation = Federation(
         model=model,
@@ -124,7 +121,6 @@ def gossip(
         rounds=rounds,
         graph=graph,
         price=cost,
-        privacy_unit=unit,
         history=observer.history(),
         study_note=note,
         accounts=None if accounts is None else tuple(account.name for account in accounts),
@@ -146,15 +142,11 @@ def _same_number(
         )
 
 
-def _unit(protection: Protection, accounts: Sequence[Account], given: str | None) -> str:
-    """Return who is protected. All rows of a node are more than any unit that is within it."""
-    if protection.privacy_unit in ROW_UNITS:
-        return unit_of_rows(accounts, given, known=protection.privacy_unit)
-    if given is not None:
-        raise InvalidParameterError(
-            "privacy_unit says whose each row is, but here all rows of a node are protected. Leave it out."
-        )
-    return protection.privacy_unit
+def _require_unit(protection: Protection, accounts: Sequence[Account]) -> None:
+    """Raise if an account protects more than rows and the run does not; all rows of a node are enough."""
+    if isinstance(protection, NoisySteps):
+        unit = protection.privacy_unit
+        unit_of_rows(accounts, None if unit in ROW_UNITS else unit, known=unit)
 
 
 def _read(clients: ClientRows, number: int) -> Sequence[Any] | None:

@@ -48,7 +48,6 @@ class GossipRun:
         rounds: How many rounds there were.
         graph: Who talked to whom.
         price: What the run cost each node, as a certified interval.
-        privacy_unit: Who is protected.
         history: The figures of each round.
         study_note: Why the noise protects nobody, if it was seeded.
         accounts: The names of the accounts that were charged, by node.
@@ -60,7 +59,6 @@ class GossipRun:
     rounds: int
     graph: Graph
     price: Price
-    privacy_unit: str
     history: tuple[GossipRound, ...]
     study_note: str | None = None
     accounts: tuple[str, ...] | None = None
@@ -69,7 +67,7 @@ class GossipRun:
     @property
     def guarantee(self) -> Guarantee:
         """The guarantee for the rows of each node on its own, against whoever sees all messages."""
-        return self.price.guarantee(self.privacy_unit)
+        return self.price.guarantee(self.protection.privacy_unit)
 
     @property
     def accuracy(self) -> float | None:

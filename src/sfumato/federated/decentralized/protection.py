@@ -204,6 +204,8 @@ class NoisySteps:
         learning_rate: The rate of SGD.
         clip_norm: The L2 norm to which the gradient of an example is clipped.
         loss: `loss(model, *rows)` returns one number for each row.
+        privacy_unit: What accounts call the one whose row each is, if each row is another one's, such as
+            "patient".
 
     Raises:
         InvalidParameterError: If a setting is out of range.
@@ -219,8 +221,10 @@ class NoisySteps:
     learning_rate: float = 0.1
     clip_norm: float = 1.0
     loss: Loss = cross_entropy
+    privacy_unit: str = "example"
 
     def __post_init__(self) -> None:
+        _check.text(privacy_unit=self.privacy_unit)
         _check.count(public_size=self.public_size, steps=self.steps)
         _check.positive(
             noise_multiplier=self.noise_multiplier,
@@ -239,11 +243,6 @@ class NoisySteps:
     def relation(self) -> Relation:
         """Add-remove: one example of a node is added or removed."""
         return Relation.ADD_REMOVE
-
-    @property
-    def privacy_unit(self) -> str:
-        """One example."""
-        return "example"
 
     def event(self, rounds: int) -> DpEvent:
         """Return DP-SGD of all steps of all rounds, over secret Poisson samples.

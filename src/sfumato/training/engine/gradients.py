@@ -205,7 +205,7 @@ class PrivateGradients:
             UnsupportedModelError: If the model's gradients cannot be computed for each row.
             NotPrivateError: If the model keeps something of the rows.
         """
-        with self._draws.part(self._noise.generator, self.steps):  # once for both, as it takes time
+        with self._draws.part(self._noise.generator, self.steps):  # one for both: it takes time
             self.accumulate(*batch, rows_per_unit=rows_per_unit, row_weights=row_weights)
             self.finish()
 
@@ -273,8 +273,8 @@ class PrivateGradients:
 
     def _noised(self, noise_multiplier: float) -> None:
         """Add noise to the sums, unless they have it already, and divide."""
-        given = self._passes.noisy_sum(noise_multiplier)
-        self._sums.add_(given or {})
+        if (given := self._passes.noisy_sum(noise_multiplier)) is not None:
+            self._sums.add_(given)
         stddev = None if given is not None else noise_multiplier * self.bound
         for total in noisy_totals(self._sums, self.sharding, self._noise, stddev=stddev, step=self.steps):
             total.div_(self.expected_batch_size)
@@ -381,11 +381,8 @@ class PrivateGradients:
         Returns:
             The steps so far and the thresholds; no noise.
         """
-        return {
-            "history": list(self.history),
-            "clipper": self._clipper.state_dict(),
-            "clip_factor": self._clipper.factor,
-        }
+        clipper = self._clipper
+        return {"history": list(self.history), "clipper": clipper.state_dict(), "clip_factor": clipper.factor}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a checkpoint. Noise continues too: none of it is drawn again for another batch.
