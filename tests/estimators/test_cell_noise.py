@@ -211,7 +211,7 @@ def test_a_fit_costs_what_was_asked_for(name, delta, relation, tmp_path):
     assert 0.999 <= fitted.guarantee_.epsilon <= 1.0 + 1e-9
     assert fitted.event_ == model.event() and fitted.notes_ == ()
     with pytest.raises(BudgetExceededError):
-        model.fit(None)
+        model.fit(*some_rows(name))
 
 
 ODD_ROWS = {
