@@ -18,7 +18,6 @@ Order   Each mode starts clean, on a network of its own, and takes a few steps b
 Bars    None: the figures are shown as they are.
 """
 
-import argparse
 import gc
 import statistics
 import time
@@ -28,7 +27,7 @@ from typing import Final
 
 import torch
 import torch.nn.functional as F
-from models.results import Row, report
+from models.results import Row, command_line, report
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 
@@ -103,9 +102,7 @@ def loss(model: nn.Module, tokens: Tensor) -> Tensor:
 
 def main() -> int:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a tiny network, also without a GPU")
-    parser.add_argument("--json", action="store_true", help="rows for a program: what, value, bar, met")
+    parser = command_line(__doc__, quick="a tiny network, also without a GPU")
     parser.add_argument("--sharded", action="store_true", help="cut the network with fully_shard")
     parser.add_argument("--rows", type=int, help="how many texts a step has on each rank")
     parser.add_argument("--microbatch-size", type=int, help="how many of them are run at once")

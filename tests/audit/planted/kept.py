@@ -115,8 +115,8 @@ def forgetting(patch: pytest.MonkeyPatch, forgotten: Callable[[Tensor], bool]) -
     """Let a snapshot leave some tensors out."""
     original = Snapshot.__init__
 
-    def init(self, model):
-        original(self, model)
+    def init(self, model, **settings):
+        original(self, model, **settings)
         self.tensors = [(name, tensor) for name, tensor in self.tensors if not forgotten(tensor)]
 
     patch.setattr(Snapshot, "__init__", init)

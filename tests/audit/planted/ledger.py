@@ -106,7 +106,9 @@ def fit_pays_first(seed: int) -> bool:
         return model.fit(data, np.array([0, 1, 1]))
 
     rows = np.array([[0.1, 0.2], [0.3, 0.4], [0.5, 0.6]])
-    return on_account(lambda one: check_paid_first(release, rows, one, public=()), RICH, POOR)
+    return on_account(
+        lambda one: check_paid_first(release, rows, one, public=("shape", "columns")), RICH, POOR
+    )
 
 
 def look_before_paying(patch: pytest.MonkeyPatch) -> None:
