@@ -214,7 +214,6 @@ def test_shapes_that_begin_to_change_later_end_it(machine):
     assert len(machine.recorded) == made <= 2 + 8 and model[1].weight.grad.isfinite().all()
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # of the compiler's own imports
 def test_shapes_that_change_end_what_was_asked_for_with_a_warning(monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda program, **options: program)
     model = nn.Sequential(nn.AdaptiveAvgPool1d(3), nn.Linear(3, 2))
