@@ -58,3 +58,14 @@ def test_modes_that_were_set_outside_stay(context):
             assert modes() == before
         assert modes() == before
     assert modes() == (True, False)
+
+
+def test_a_context_of_autocast_that_a_row_leaves_open_is_closed():
+    layer, x = torch.nn.Linear(4, 4), torch.ones(1, 4)
+    with kept_modes():
+        HELD.append(entered(torch.autocast("cpu")))
+    for value in (1.0, 2.0):  # an open context would keep the weights that were cast first
+        with torch.no_grad():
+            layer.weight.fill_(value)
+        with torch.autocast("cpu"):
+            assert torch.allclose((layer(x) - layer.bias).float(), torch.full((1, 4), 4 * value), atol=0.1)

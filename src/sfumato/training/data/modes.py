@@ -40,7 +40,11 @@ def kept_modes() -> Generator[None]:
     >>> torch.is_grad_enabled()
     True
     """
-    before, inference = [read() for read, _ in _MODES], torch.is_inference_mode_enabled()
+    nesting, before, inference = (
+        _autocast_nesting(),
+        [read() for read, _ in _MODES],
+        torch.is_inference_mode_enabled(),
+    )
     outside = torch.inference_mode(inference)  # leaving it puts back the mode, which has no setter
     outside.__enter__()
     torch.set_grad_enabled(before[0])  # entering has changed it
@@ -51,3 +55,21 @@ def kept_modes() -> Generator[None]:
         for (read, write), value in zip(_MODES, before, strict=True):
             if read() != value:
                 write(value)
+        _set_autocast_nesting(nesting)
+
+
+def _autocast_nesting() -> int:
+    """Return how many contexts of autocast are open: the last one drops the casts of weights."""
+    torch.autocast_increment_nesting()
+    return torch.autocast_decrement_nesting()
+
+
+def _set_autocast_nesting(wanted: int) -> None:
+    """Close what a row left open; otherwise casts of weights would outlive the weights."""
+    now = _autocast_nesting()
+    for _ in range(now - wanted):
+        torch.autocast_decrement_nesting()
+    for _ in range(wanted - now):
+        torch.autocast_increment_nesting()
+    if now != wanted:
+        torch.clear_autocast_cache()
