@@ -176,10 +176,11 @@ def test_one_value_of_a_frame_does_not_decide_what_is_released(tmp_path, cell):
     frame = pd.DataFrame({"age": [*range(20, 60), cell], "size": pd.array([*range(41)], dtype="Int64")})
     terms = {"budget": sf.Budget(epsilon=9.0, delta=1e-5)}
     data = sf.open("t", frame, ledger=tmp_path / "l.db", **terms)
-    with pytest.raises(InvalidParameterError, match=r"'age' was chosen by pandas.*types="):
+    with pytest.raises(InvalidParameterError, match=r"'age', 'size' was chosen by pandas.*types="):
         data.synthesize(epsilon=1.0, method=QUICK, progress=False)
     assert data.account.releases() == []
-    typed = sf.open("u", frame, ledger=tmp_path / "m.db", types={"age": "number"}, **terms)
+    types = {"age": "number", "size": "integer"}
+    typed = sf.open("u", frame, ledger=tmp_path / "m.db", types=types, **terms)
     made = typed.synthesize(epsilon=1.0, method=QUICK, progress=False)
     assert [type(field) for field in made.domain.columns.values()] == [Number, Number]
 

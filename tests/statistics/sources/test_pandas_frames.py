@@ -72,9 +72,66 @@ def test_whole_numbers_are_keys_and_categories_with_and_without_missing_values()
         assert "2020.0" not in repr(table.categories("year").tallies())
 
 
-@pytest.mark.parametrize("kind", ["Int64", "str", "int64[pyarrow]"])
-def test_units_are_told_apart_beyond_what_float64_can_in_types_that_have_missing_values(kind):
-    frame = pd.DataFrame({"who": pd.Series([2**60, 2**60 + 1]).astype(kind), "age": [1.0, 2.0]})
+OF_CSV = {  # pandas chooses types by the values in each of these
+    "default": lambda cells: _read(cells),
+    "nullable": lambda cells: _read(cells, dtype_backend="numpy_nullable"),
+    "converted": lambda cells: _read(cells).convert_dtypes(),
+    "converted to Arrow": lambda cells: _read(cells).convert_dtypes(dtype_backend="pyarrow"),
+}
+
+
+def _read(cells, **options):
+    return pd.read_csv(io.StringIO("a,b\n" + "".join(f"{cell},1\n" for cell in cells)), **options)
+
+
+@pytest.mark.parametrize("reader", OF_CSV)
+@pytest.mark.parametrize("more", ["", "3", "0.5", "inf", "-1e300", str(2**63)])
+@pytest.mark.parametrize("cells", [["1", "2"], ["1.5", "2"], [str(2**40)] * 2])
+def test_one_number_does_not_decide_the_type_of_a_column_in_any_type_of_pandas(cells, more, reader):
+    """Int64 becomes Float64 for one fraction, and UInt64 for one large number."""
+    tables = [private_table(OF_CSV[reader](rows)) for rows in (cells, [*cells, more])]
+    assert tables[0].schema == tables[1].schema == {"a": "float64", "b": "float64"}
+    for table in tables:
+        assert table.categories("a").tally([float(cells[0])]).tolist() == [cells.count(cells[0])]
+
+
+@pytest.mark.parametrize("kind", ["Int64", "Int8", "UInt16", "Float64", "Float32", "boolean"])
+@pytest.mark.parametrize("rows", [[1, 0, 1], [1, None, 0], [None] * 3, []])
+def test_the_type_of_a_nullable_column_does_not_tell_whether_a_value_is_missing(kind, rows):
+    table = private_table(pd.DataFrame({"a": pd.array(rows, dtype=kind)}))
+    assert table.schema == {"a": "boolean" if kind == "boolean" else "float64"}
+    assert table["a"].moments((0, 2)).count == sum(row is not None for row in rows)
+
+
+@pytest.mark.parametrize("reader", OF_CSV)
+@pytest.mark.parametrize("types", [None, {"a": "integer"}, {"a": "number"}, {"a": "text"}])
+@pytest.mark.parametrize("more", ["", "0.5", str(2**63), "1e30"])
+def test_one_number_does_not_decide_which_units_of_a_file_count(more, types, reader):
+    ids = [str(2**53 + i) for i in range(100)] + ["7"]
+    counts = [
+        private_table(OF_CSV[reader](rows), privacy_unit="a", types=types)["b"].moments((0, 9)).count
+        for rows in (ids, [*ids, more])
+    ]
+    assert counts[0] == 1 and counts[1] in (1, 2)  # "7", and perhaps the row that differs
+
+
+@pytest.mark.parametrize("reader", OF_CSV)
+@pytest.mark.parametrize("declared", ["integer", "number", "text"])
+@pytest.mark.parametrize("more", ["x", "1" + "0" * 30])
+def test_one_word_does_not_decide_which_units_count_if_their_type_is_declared(more, declared, reader):
+    ids = [str(2**53 + i) for i in range(100)] + ["7"]
+    counts = [
+        private_table(OF_CSV[reader](rows), privacy_unit="a", types={"a": declared})["b"]
+        .moments((0, 9))
+        .count
+        for rows in (ids, [*ids, more])
+    ]
+    assert counts[0] == 1 and counts[1] in (1, 2)
+
+
+@pytest.mark.parametrize("kind", ["str", "string", "object"])
+def test_units_are_told_apart_beyond_what_float64_can_in_columns_of_text(kind):
+    frame = pd.DataFrame({"who": pd.Series([str(2**60), str(2**60 + 1)]).astype(kind), "age": [1.0, 2.0]})
     assert private_table(frame, privacy_unit="who")["age"].ordered((0, 9)).tolist() == [1.0, 2.0]
 
 
@@ -95,10 +152,13 @@ def test_one_row_does_not_change_which_whole_numbers_are_one_unit(other, types):
 
 
 @pytest.mark.parametrize("types", [None, {"who": "integer"}, {"who": "number"}, {"who": "text"}])
-@pytest.mark.parametrize("kind", ["int64", "uint64", "float64", "object", "Float64", "float32"])
+@pytest.mark.parametrize(
+    "kind",
+    ["int64", "uint64", "float64", "object", "Int64", "Float64", "float32", "Float32", "int64[pyarrow]"],
+)
 def test_two_people_are_never_one_unit_and_others_count(kind, types):
     """The row of one would decide whether that of the other counts: a sum moves by twice its bound."""
-    first = 2**24 if kind == "float32" else 2**53
+    first = 2**24 if kind.lower() == "float32" else 2**53
     who = pd.Series([first, first + 1, 7, 8, first - 1]).astype(kind)
     values = [1.0, -1.0, 2.0, 3.0, 4.0]
     frame = pd.DataFrame({"who": who, "x": values})

@@ -335,7 +335,7 @@ def test_objects_of_pandas_are_read_one_by_one_by_the_declared_type(tmp_path):
     numbers = private_table(frame, types={"x": "number"})["x"].ordered((-9, 9)).tolist()
     assert numbers == [-9.0, 1.0, 1.0, 2.0, 2.5, 3.0, 9.0]
     assert read(tmp_path, "integer", *cells, source="pandas") == [1, 1, 2, 3]
-    large = pd.DataFrame({"x": pd.array([2**60, 2**60 + 1], dtype="Int64")})
+    large = pa.table({"x": [2**60, 2**60 + 1]})
     declared = private_table(large, types={"x": "integer"}).categories("x")
     assert declared.tally([2**60, 2**60 + 1]).tolist() == [1, 1]
 

@@ -2,25 +2,27 @@
 """Conversion of pandas frames to types that do not reveal whether a value is missing or out of range.
 
 Guarantee  A schema is public, but pandas chooses types by looking at the values: whole numbers become floats
-           if one is missing, booleans become objects, and so do whole numbers beyond 64 bits. Here they are
-           read alike in both cases, so what is printed of a table is the same with such a row and without it.
+           if one is missing, booleans become objects, and so do whole numbers beyond 64 bits. Nullable and
+           Arrow types are no exception: with `dtype_backend` or `convert_dtypes` pandas chooses "Int64" or
+           "Float64" by the values, too. Here they are read alike in all cases, so what is printed of a table
+           is the same with such a row and without it.
 Unit       A unit is converted to text, value by value, and 7.0 is written as 7: its type in pandas may depend
            on one row, but which rows of all other units count may not. So a number from which float64, which
            pandas may have chosen, cannot tell the next whole number (2^53 and above) is no unit: it counts as
-           missing, and its row is left out. Otherwise two people could share a unit, and the rows of one
-           decide which of the other's count.
-Edge cases Whole numbers are read as float64. As keys, only those values count that are whole. Above 2^53
-           whole numbers need a nullable type: pandas' "Int64". Times are in microseconds, as pandas chooses
-           the unit by looking at all values; times that do not fit are missing. Any other mixture of objects
-           is converted to text, value by value, and so are categories. A value without text in UTF-8 (half of
-           a surrogate pair, other bytes, an object that fails) is missing, and causes no error. A column of
-           objects has no type of its own: a row of another kind than all others, or the only row that is not
+           missing, and its row is left out; so does text of one in a column with a declared type. Otherwise
+           two people could share a unit, and the rows of one decide which of the other's count.
+Edge cases Numbers of all types are read as float64. As keys, only those values count that are whole. Whole
+           numbers above 2^53 need text, or a polars or pyarrow frame. Times are in microseconds, as pandas
+           chooses the unit by looking at all values; times that do not fit are missing. Any other mixture
+           of objects is converted to text, value by value, and so are categories. A value without text in
+           UTF-8 (half of a surrogate pair, other bytes, an object that fails) is missing, and causes no
+           error. A row of another kind than all others (a word among numbers), or the only row that is not
            missing, decides the type of the column, unless a type is declared. A column with a declared type
            is read value by value by that type (`schema`), whatever its type in pandas is, so no row decides
            how another one is read. In a column that is declared as text, and in categories, text that says a
            number is written as that number, "01" as "1", as pandas may have read it so; numbers of 1e15 and
            above are missing (`columns.cell_meaning`). Public values in another writing are refused.
-Not here   Nullable types, polars and pyarrow, whose types do not depend on the values.
+Not here   polars and pyarrow frames: their types are taken as they are.
 """
 
 import sys
@@ -40,7 +42,7 @@ from sfumato.statistics.sources.schema import TYPES
 
 __all__ = ["is_pandas", "read_alike", "require_written", "typed_by_values", "written_alike"]
 
-_TYPED = ("Int", "UInt", "Float", "boolean", "string", "category")  # types in pandas that somebody chose
+_TYPED = "category"  # the type in pandas that somebody chose: no reader of files chooses it by values
 _NUMBERS = ("integer", "mixed-integer-float")  # names in pandas
 _TEXT = ("text", TYPES["text"])
 _INT64 = range(-(2**63), 2**63)
@@ -54,19 +56,20 @@ def is_pandas(source: Any) -> bool:
 
 
 def typed_by_values(source: Any, *, types: Mapping[str, str] | None = None) -> frozenset[str]:
-    """Return the columns of a pandas frame whose types one value may change: neither declared nor nullable.
+    """Return the columns of a pandas frame whose types one value may change: all that are not declared.
+
+    A nullable type is one of them, because a reader of files may have chosen it by the values. Categories are
+    text whatever they hold.
 
     >>> import pandas as pd
     >>> frame = pd.DataFrame({"age": [40, 50], "size": pd.array([1, 2], dtype="Int64"), "city": ["a", "b"]})
     >>> sorted(typed_by_values(frame, types={"city": "text"}))
-    ['age']
+    ['age', 'size']
     """
     if not is_pandas(source):
         return frozenset()
     return frozenset(
-        name
-        for name, kind in _kinds(source).items()
-        if name not in (types or {}) and not kind.startswith(_TYPED) and not kind.endswith("[pyarrow]")
+        name for name, kind in _kinds(source).items() if name not in (types or {}) and kind != _TYPED
     )
 
 
@@ -125,12 +128,12 @@ def require_written(name: str, values: Iterable[Any]) -> None:
 
 
 def _column(column: Any, declared: str | None, *, is_unit: bool) -> Any:
-    column = _with_floats(column)
+    column = _with_floats(column, is_unit=is_unit)
     kind = str(column.dtype)
     if is_unit and kind in ("float64", "float32"):
         return _units(column)  # whatever is declared reads these texts
     if declared is not None and (is_unit or not _reads_alike(kind, declared)):
-        named, cell = (_unit_named, _unit_cell) if is_unit else (_written, _cell)
+        named, cell = (_unit_text, _unit_cell) if is_unit else (_written, _cell)
         return _texts(column, named if declared in _TEXT else cell)
     if is_unit:
         return _units(column)
@@ -141,13 +144,23 @@ def _column(column: Any, declared: str | None, *, is_unit: bool) -> Any:
     return _texts(column) if kind.startswith("str") else column
 
 
-def _with_floats(column: Any) -> Any:
-    """Return a column of numbers as float64, the type of whole numbers if one is missing."""
-    kind = column.dtype
+def _with_floats(column: Any, *, is_unit: bool) -> Any:
+    """Return a column of numbers as float64, the type of whole numbers if one is missing.
+
+    A nullable column of float32 stays one as a unit: it tells fewer units apart.
+    """
+    from pandas.api.types import is_float_dtype, is_integer_dtype
+
     if hasattr(column, "sparse"):
-        return _with_floats(column.sparse.to_dense())
-    is_number = isinstance(kind, np.dtype) and kind.kind in "iuf"
-    return column.astype("float64") if is_number and kind not in (np.float64, np.float32) else column
+        return _with_floats(column.sparse.to_dense(), is_unit=is_unit)
+    kind = column.dtype
+    if kind in (np.float64, np.float32) or not (is_integer_dtype(kind) or is_float_dtype(kind)):
+        return column
+    if isinstance(kind, np.dtype):
+        return column.astype("float64")
+    narrow = is_unit and str(kind) in ("Float32", "float[pyarrow]")
+    numbers = column.to_numpy(dtype=np.float32 if narrow else np.float64, na_value=np.nan)
+    return type(column)(numbers, index=column.index)
 
 
 def _with_names(source: Any) -> Any:
@@ -159,12 +172,9 @@ def _with_names(source: Any) -> Any:
 
 
 def _units(column: Any) -> Any:
-    """Return units as text, as `_unit_named` writes them, except for types that no missing value changes."""
+    """Return units as text, as `_unit_named` writes them."""
     import pyarrow as pa
-    from pandas.api.types import is_numeric_dtype
 
-    if not isinstance(column.dtype, np.dtype) and is_numeric_dtype(column.dtype):
-        return column
     if str(column.dtype) not in ("float64", "float32"):
         return _texts(column, _unit_named)
     values = column.to_numpy().astype(np.float64)
@@ -224,9 +234,20 @@ def _unit_named(value: Any) -> str | None:
     return _named(value) if _is_told_apart(value) else None
 
 
+def _unit_text(value: Any) -> str | None:
+    """Return a unit of a declared type as text; None if it is such a number, or text of one."""
+    return _unit_named(value) if _is_text_told_apart(value) else None
+
+
 def _unit_cell(value: Any) -> str | None:
-    """Return a unit as written in a CSV file; None if it is such a number."""
-    return _cell(value) if _is_told_apart(value) else None
+    """Return a unit as written in a CSV file; None if it is such a number, or text of one."""
+    return _cell(value) if _is_told_apart(value) and _is_text_told_apart(value) else None
+
+
+def _is_text_told_apart(value: Any) -> bool:
+    """Return whether text names one unit, also if pandas has it as a number because of other rows."""
+    number = quietly(partial(float, value)) if isinstance(value, str) else None
+    return number is None or abs(number) < apart(8)
 
 
 def _is_told_apart(value: Any) -> bool:
@@ -279,8 +300,6 @@ def _plain(column: Any) -> Any:
 
 def _texts(column: Any, written: Callable[[Any], str | None] = _text) -> Any:
     """Return a column of objects as text."""
-    if str(column.dtype).startswith(("Int", "UInt")) and written is not _written:
-        return column.astype("string")
     if str(column.dtype).startswith("str") and written in (_text, _named, _unit_named):
         texts = quietly(partial(_valid_texts, column))
         if texts is not None:
