@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 import multiprocessing
 import os
+import subprocess
+import sys
+import textwrap
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
+from sfumato.errors import InvalidParameterError
 from sfumato.federated.clients.partitions import iid
 from sfumato.federated.decentralized import processes
 from sfumato.federated.decentralized.gossip import gossip
@@ -49,6 +54,51 @@ def test_processes_compute_what_a_simulation_computes_bit_by_bit():
     assert simulated.history == real.history
     for a, b in zip(simulated.models, real.models, strict=True):
         assert torch.equal(a.weight, b.weight) and torch.equal(a.bias, b.bias)
+
+
+SCRIPT = """
+import torch
+from torch import nn
+from sfumato.federated import ClippedUpdates, Graph, gossip, iid
+from sfumato.federated.messages.clipped_noise import ClippedNoise
+from sfumato.ledger import Budget, Ledger
+
+ledger = Ledger("ledger.db")
+budget = Budget(epsilon=99, delta=1e-3)
+accounts = [
+    ledger.open(f"node {n}", privacy_unit="client", relation="replace-one", budget=budget) for n in range(2)
+]
+gossip(
+    nn.Linear(3, 2),
+    iid((torch.zeros(10, 3), torch.zeros(10, dtype=torch.int64)), clients=2),
+    graph=Graph.complete(2),
+    protection=ClippedUpdates(noise=ClippedNoise(noise_multiplier=9.0)),
+    rounds=1, delta=1e-5, accounts=accounts, purpose="test", simulate=False,
+)
+"""
+
+
+def test_a_script_without_a_guard_is_told_so_and_charges_nothing(tmp_path):
+    from sfumato.ledger import Ledger
+
+    (tmp_path / "script.py").write_text(textwrap.dedent(SCRIPT))
+    ran = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert ran.returncode != 0
+    assert 'under `if __name__ == "__main__":`' in ran.stderr.splitlines()[-1]
+    ledger = Ledger(tmp_path / "ledger.db")
+    assert [len(ledger.account(f"node {n}").releases()) for n in range(2)] == [0, 0]
+
+
+def test_what_cannot_be_sent_to_a_process_is_refused_before_the_charge():
+    class Local(nn.Linear):
+        pass
+
+    shared = federation(Graph.complete(2))
+    with pytest.raises(InvalidParameterError, match=r"picklable.*Nothing was charged"):
+        processes.require_processes(replace(shared, model=Local(3, 2)))
+    processes.require_processes(shared)
 
 
 def test_a_node_without_readable_rows_says_noise():

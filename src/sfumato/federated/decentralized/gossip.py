@@ -27,7 +27,13 @@ from sfumato.errors import InvalidParameterError
 from sfumato.federated.clients.client_rows import ClientRows, require_clients
 from sfumato.federated.decentralized.gossip_run import GossipRun, Observer
 from sfumato.federated.decentralized.graph import Graph
-from sfumato.federated.decentralized.processes import Federation, Report, node_generator, play
+from sfumato.federated.decentralized.processes import (
+    Federation,
+    Report,
+    node_generator,
+    play,
+    require_processes,
+)
 from sfumato.federated.decentralized.protection import NoisySteps, Protection, state_of
 from sfumato.federated.messages.charges import all_charged, first_record_note, require_purpose, unit_of_rows
 from sfumato.ledger.account import Account
@@ -66,7 +72,8 @@ def gossip(
         purpose: What the run is for, in one line.
         seed: None for secure noise. A number makes the noise repeatable, and protects nobody.
         simulate: Whether all nodes run in this process. Otherwise each node is a process of its own, and
-            nodes talk over TCP on the loopback address; the model and the loss must be picklable.
+            nodes talk over TCP on the loopback address; the model and the loss must be picklable, and a
+            script that calls this needs `if __name__ == "__main__":`, because each process imports it again.
         timeout: How many seconds a process waits for the message of a neighbor.
 
     Returns:
@@ -74,7 +81,8 @@ def gossip(
 
     Raises:
         InvalidParameterError: If a setting is out of range, graph, clients and accounts do not have the
-            same number, or accounts protect more than rows and the run does not. Nothing is spent.
+            same number, accounts protect more than rows and the run does not, or processes cannot start (a
+            script without that line). Nothing is spent.
         BudgetExceededError: If an account cannot pay. Nothing is spent.
 
     >>> from sfumato.federated.clients.partitions import iid
@@ -108,6 +116,8 @@ def gossip(
     note = study_note(node_generator(seed, 0))
     state_of(model)  # refuses what cannot be sent, before anything is spent
     protection.rehearse(model, clients)
+    if not simulate:
+        require_processes(federation)
     paid = protection.event(rounds), protection.relation
     charges = [(account, *paid) for account in accounts or ()]
     with all_charged(charges, purpose=purpose, seeded=note is not None):

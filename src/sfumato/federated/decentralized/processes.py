@@ -6,11 +6,15 @@ and gets the state of each node after each round, which is public. It takes no p
 that dies is left out by its neighbors (`links`).
 
 Processes come from a server that imports this module once, where the system has one, and else are started
-anew. Seeded noise is drawn from the same seeds as in a simulation, with the same results, bit by bit.
+anew. Each imports the script that started it again, so a script needs `if __name__ == "__main__":`. Without
+it every process would start a run, and charge for it: one process is tried before the charge.
+
+Seeded noise is drawn from the same seeds as in a simulation, with the same results, bit by bit.
 """
 
 import copy
 import multiprocessing
+import pickle
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,7 +24,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from sfumato.errors import SfumatoError
+from sfumato.errors import InvalidParameterError, SfumatoError
 from sfumato.federated.clients.client_rows import LazyRows
 from sfumato.federated.decentralized.graph import Graph
 from sfumato.federated.decentralized.links import Links
@@ -28,10 +32,16 @@ from sfumato.federated.decentralized.node import Node
 from sfumato.federated.decentralized.protection import Protection, state_of
 from sfumato.mechanisms.random import Generator, SeededGenerator, resolve
 
-__all__ = ["Federation", "Report", "Started", "node_generator", "play"]
+__all__ = ["Federation", "Report", "Started", "node_generator", "play", "require_processes"]
 
 Report = Callable[[int, int, Tensor], None]  # (node, round, state)
 _TOKEN: Final = 32  # bytes
+_NAME: Final = "gossip node"  # how a process is named, also while it imports the script again
+_GUARD: Final = (
+    "gossip(simulate=False) starts processes, and each of them imports your script again. Put what the "
+    'script does under `if __name__ == "__main__":`, and what it defines (networks, losses) above it. Or '
+    "leave simulate=False out. Nothing was charged."
+)
 _METHOD: Final = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 
 
@@ -75,6 +85,43 @@ def node_generator(seed: int | None, number: int) -> Generator:
     return resolve(None) if seed is None else SeededGenerator(seed).fork("gossip node", number)
 
 
+def require_processes(federation: Federation) -> None:
+    """Raise unless a process for a node can start: nothing is charged yet, and no row is read.
+
+    Args:
+        federation: What all nodes know.
+
+    Raises:
+        InvalidParameterError: If this is such a process itself, as a script without a guard starts it again;
+            if none can start; or if the model or the protection cannot be pickled.
+    """
+    if multiprocessing.current_process().name.startswith(_NAME):
+        raise InvalidParameterError(_GUARD)
+    process = _context().Process(target=_nothing, args=(federation,), name=f"{_NAME}, tried", daemon=True)
+    try:
+        process.start()
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise InvalidParameterError(
+            f"the model or the protection cannot be sent to a process ({type(error).__name__}): with "
+            "simulate=False both must be picklable, so define networks and losses in a module, and not "
+            "within a function. Nothing was charged."
+        ) from error
+    process.join()
+    if process.exitcode != 0:
+        raise InvalidParameterError(_GUARD)
+
+
+def _context() -> Any:
+    context = multiprocessing.get_context(_METHOD)
+    if _METHOD == "forkserver":
+        context.set_forkserver_preload([__name__])
+    return context
+
+
+def _nothing(_: Federation) -> None:
+    """The work of a process that is only tried."""
+
+
 def play(federation: Federation, rows: Sequence[Any], report: Report) -> None:
     """Run all nodes to their end, each in a process of its own.
 
@@ -84,18 +131,16 @@ def play(federation: Federation, rows: Sequence[Any], report: Report) -> None:
         report: Called with the number of a node, the number of a round and the state after it. A node that
             died reports no more.
     """
-    context = multiprocessing.get_context(_METHOD)
-    if _METHOD == "forkserver":
-        context.set_forkserver_preload([__name__])
+    context = _context()
     token = secrets.token_bytes(_TOKEN)
     started: dict[int, Started] = {}
     try:
         for number in range(federation.graph.nodes):
             here, there = context.Pipe()
-            process = context.Process(  # pyright: ignore[reportAttributeAccessIssue]
+            process = context.Process(
                 target=_work,
                 args=(federation, number, rows[number], token, there),
-                name=f"gossip node {number}",
+                name=f"{_NAME} {number}",
                 daemon=True,
             )
             process.start()
