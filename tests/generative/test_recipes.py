@@ -46,7 +46,7 @@ def test_a_fit_that_fails_after_the_charge_stays_spent(name, stripes, account, m
     places = {
         "mixtures": "images.mixtures.NoisyMixtures.fitted",
         "diffusion": "images.diffusion._Fit._begin",
-        "kernel-mean": "images.kernel_mean.KernelMean.means",
+        "kernel-mean": "images.kernel_mean.KernelMean.sums",
         "pate-cgan": "adversarial.pate_cgan.KernelMean.means",
     }
     place = places.get(name, "adversarial.game.Game.denoise")

@@ -33,6 +33,7 @@ from sfumato.cli.own_classes import own_classes
 from sfumato.cli.places import require_public
 from sfumato.cli.settings import TrainSettings
 from sfumato.errors import InvalidParameterError, QueryFailedError
+from sfumato.generative.images.class_labels import class_numbers
 from sfumato.training.data.units import Deferred
 from sfumato.training.models import networks
 
@@ -178,7 +179,7 @@ def _arrays(settings: TrainSettings, place: Path) -> OwnData:
     if any(column != (rows,) for column in columns):
         raise InvalidParameterError(
             f"the arrays in {str(place)!r} do not fit: y, and owners if there are any, must have one number "
-            "for each row of x."
+            "for each row of x, in one dimension. Save them so, in the same order: np.savez(file, x=x, y=y)."
         )
     blank = _features(np.zeros((0, *shape), dtype=kind))
     shown = (
@@ -224,7 +225,12 @@ def _header(place: Path, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
             raise InvalidParameterError(f"the array {name!r} in {str(place)!r} is damaged.") from None
     if not shape or kind.kind not in "biuf" or (name == "x" and len(shape) not in (2, 3, 4)):
         raise InvalidParameterError(
-            f"the array {name!r} in {str(place)!r} must hold numbers: rows or images."
+            f"the array {name!r} in {str(place)!r} "
+            + (
+                "must hold numbers: rows or images, all of one shape. Resize images to one size first."
+                if name == "x"
+                else "must hold numbers, such as the class numbers 0, 1, 2: convert it and save it again."
+            )
         )
     return tuple(shape), kind
 
@@ -237,8 +243,9 @@ def _loaded(place: Path, classes: int, *, owned: bool) -> tuple[tuple[Tensor, Te
             owners = archive["owners"] if owned else None
         with np.errstate(all="ignore"):
             known = np.isfinite(x.astype(np.float32)).all(axis=tuple(range(1, x.ndim)))
-        known &= (y == np.floor(y)) & (y >= 0) & (y < classes)
-        features, labels = _features(x[known]), torch.from_numpy(y[known].astype(np.int64))
+        numbers = class_numbers(y, classes=classes)
+        known &= numbers >= 0
+        features, labels = _features(x[known]), torch.from_numpy(numbers[known])
         return (features, labels), None if owners is None else _numbered(owners[known])
     except Exception:  # of a damaged file: its message may quote it
         pass

@@ -152,12 +152,22 @@ class ImageGenerator:
         return " ".join(
             (
                 self.description,
+                *self._labels_note(),
                 f"The generator, and everything that it draws, satisfies {self.guarantee}.",
                 "Tuning is not charged.",
                 *charged,
                 *notes,
                 *self.findings,
             )
+        )
+
+    def _labels_note(self) -> tuple[str, ...]:
+        """What became of other labels, a public fact: that there were some would be a private one."""
+        if self.classes == 1:
+            return ()
+        return (
+            f"Images count whose label says a class number, a whole number from 0 to {self.classes - 1}, in "
+            "any type; others were left out.",
         )
 
     def card(self, *, title: str | None = None) -> PrivacyCard:
@@ -174,7 +184,7 @@ class ImageGenerator:
             released=words.GENERATOR,
             covers="this generator alone",
             guarantee=self.guarantee,
-            mechanism=(self.description,),
+            mechanism=(self.description, *self._labels_note()),
             numerics=(words.noise_source(self.study_note), words.FLOAT_TENSORS, words.COST_IN_FLOATS),
             study_note=self.study_note,
             account=self.account,

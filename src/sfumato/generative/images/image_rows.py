@@ -20,11 +20,12 @@ from torch import Tensor
 
 from sfumato import _check
 from sfumato.errors import InvalidParameterError
+from sfumato.generative.images.class_labels import class_numbers, one_for_each
 
 __all__ = ["ImageRows", "holdout_images", "public_images"]
 
-_ONE_EACH = "labels must have one class number for each image."
 _LEVELS = 255  # the largest value of a pixel stored in a byte
+_MOST_CLASSES = 2**31  # of public images, whose classes are counted modulo the private ones
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
@@ -72,8 +73,8 @@ class ImageRows:
         if not conditional:
             numbers = torch.zeros(len(known), dtype=torch.int64, device=known.device)
             return cls(images=_scaled(known), labels=numbers, classes=1, public_size=size)
-        numbers = _checked_labels(labels, known)
-        kept = (numbers >= 0) & (numbers < count)
+        numbers = _checked_labels(labels, known, classes=count)
+        kept = numbers >= 0
         return cls(images=_scaled(known)[kept], labels=numbers[kept], classes=count, public_size=size)
 
     @property
@@ -164,7 +165,7 @@ def _array(values: Any) -> npt.NDArray[Any]:
     if array.dtype == np.longdouble:  # which torch has not
         with np.errstate(all="ignore"):
             return array.astype(np.float64)
-    return array
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 def _pixels(array: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
@@ -178,46 +179,24 @@ def _real(cell: object) -> float:
         plain: Any = cell.item() if hasattr(cell, "item") else cell  # type: ignore[attr-defined]
         if isinstance(plain, complex):
             return plain.real if plain.imag == 0 else math.nan
-        return float(plain) if isinstance(plain, int | float | str | Decimal | Fraction) else math.nan
+        known = isinstance(plain, int | float | str | np.floating | Decimal | Fraction)
+        return float(plain) if known else math.nan
     except OverflowError:  # a whole number beyond float64
         return math.inf
     except Exception:  # whose message may quote it
         return math.nan
 
 
-def _checked_labels(labels: Any, images: Tensor) -> Tensor:
+def _checked_labels(labels: Any, images: Tensor, *, classes: int) -> Tensor:
     if labels is None:
         raise InvalidParameterError(
             "this method generates images for a class, so each image needs a label: pass (images, labels), "
             "or use DPGAN, which needs none."
         )
-    known = _numbers(labels)
-    if known.dim() != 1 or len(known) != len(images):
-        raise InvalidParameterError(_ONE_EACH)
-    if known.is_floating_point():
-        known = torch.where((known == known.floor()) & known.isfinite(), known, -1.0)
-    return known.to(device=images.device, dtype=torch.int64)
-
-
-def _numbers(labels: Any) -> Tensor:
-    """Return labels as a tensor. One that is a word or None makes a whole column one of words or objects."""
-    known = labels
-    if not isinstance(labels, Tensor):
-        array = _array(labels) if hasattr(labels, "dtype") else None
-        if array is not None and array.ndim != 1:
-            raise InvalidParameterError(_ONE_EACH)
-        if array is None or array.dtype.kind not in "biufc":
-            return torch.tensor([_whole(label) for label in labels], dtype=torch.int64)
-        known = torch.from_numpy(np.require(array, requirements=["C", "W"]))
-    if known.is_complex():
-        return torch.where(known.imag == 0, known.real, -1.0)
-    return known
-
-
-def _whole(label: object) -> int:
-    """Return a class number, or -1 for what is none."""
-    number = _real(label)
-    return int(number) if number.is_integer() and 0 <= number < 2**31 else -1
+    numbers = class_numbers(labels, classes=classes)
+    if len(numbers) != len(images):
+        raise one_for_each()
+    return torch.from_numpy(numbers).to(images.device)
 
 
 def _scaled(images: Tensor) -> Tensor:
@@ -229,7 +208,7 @@ def _scaled(images: Tensor) -> Tensor:
 def public_images(public: Any, rows: ImageRows) -> tuple[Tensor, Tensor] | None:
     """Return public images in [-1, 1] and labels, beside private ones; None if there are none.
 
-    Images without labels get classes in turn.
+    Images without labels get classes in turn; one whose label is no class number is left out.
 
     Args:
         public: Images, or images and labels in a tuple.
@@ -250,8 +229,11 @@ def public_images(public: Any, rows: ImageRows) -> tuple[Tensor, Tensor] | None:
             f"public images must have the shape {list(rows.shape)}, as the private ones have, but theirs is "
             f"{list(known.shape[1:])}, or there are none."
         )
-    numbers = torch.arange(len(known)) if labels is None else _checked_labels(labels, known)
-    return known * 2 - 1, numbers.to(known.device) % rows.classes
+    if labels is None:
+        return known * 2 - 1, torch.arange(len(known), device=known.device) % rows.classes
+    numbers = _checked_labels(labels, known, classes=_MOST_CLASSES)
+    kept = numbers >= 0
+    return known[kept] * 2 - 1, numbers[kept] % rows.classes
 
 
 def holdout_images(data: Any) -> tuple[Tensor, Tensor]:

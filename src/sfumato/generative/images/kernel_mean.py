@@ -31,6 +31,7 @@ from sfumato.errors import InvalidParameterError
 from sfumato.generative.adversarial.networks import ARCHITECTURES, NetworkSampler, check_architecture
 from sfumato.generative.fit_settings import FitKeywords, FitSettings
 from sfumato.generative.generator import ImageGenerator
+from sfumato.generative.images.class_labels import nothing_counted
 from sfumato.generative.images.image_rows import ImageRows
 from sfumato.generative.images.mean_embedding import BANDWIDTHS, FourierFeatures, Matching
 from sfumato.generative.previews import NO_PREVIEWS, Previews
@@ -40,6 +41,7 @@ from sfumato.mechanisms.random import Generator, resolve, words
 __all__ = ["KernelMean"]
 
 _FEWEST = 10.0  # images that a class is divided by, at least
+_CERTAIN = 4.0  # standard deviations of its noise above which a count is of images
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,7 +117,8 @@ class KernelMean:
         delta = settings.delta_for(rows.public_size)
         noise = stddev_for(settings.budget, delta, 1.0)
         with settings.paid(self.event(noise)):
-            means = self.means(rows, noise_multiplier=noise, generator=settings.generator)
+            noisy = self._noisy(rows, noise_multiplier=noise, generator=settings.generator)
+        means = self._divided(noisy)
         matching, network = self.matching(means, rows.shape), self._network(rows)
         return settings.released(
             ImageGenerator(
@@ -129,6 +132,7 @@ class KernelMean:
                 method="kernel mean",
                 classes=rows.classes,
                 description=self.description(noise),
+                findings=self._findings(noisy, noise),
                 **settings.facts(self.event(noise), delta=delta),
             )
         )
@@ -170,9 +174,19 @@ class KernelMean:
         Returns:
             [classes, features], with noise.
         """
-        noisy = tensors.add_gaussian_(
+        return self._divided(self._noisy(rows, noise_multiplier=noise_multiplier, generator=generator))
+
+    def _noisy(self, rows: ImageRows, *, noise_multiplier: float, generator: Generator | None) -> Tensor:
+        return tensors.add_gaussian_(
             self.sums(rows), stddev=noise_multiplier, generator=resolve(generator).fork("means", 0)
         )
+
+    def _findings(self, noisy: Tensor, noise_multiplier: float) -> tuple[str, ...]:
+        """Return what is wrong by the noisy counts, which were released."""
+        counted = bool((noisy[:, -1] > _CERTAIN * noise_multiplier).any())
+        return () if counted else (nothing_counted(len(noisy)),)
+
+    def _divided(self, noisy: Tensor) -> Tensor:
         counts = (noisy[:, -1:] / math.sqrt(self.count_share)).clamp(min=_FEWEST)
         return noisy[:, :-1] / math.sqrt(1 - self.count_share) / counts
 

@@ -31,6 +31,7 @@ from sfumato.accounting.upstream import dp_event as dp
 from sfumato.errors import InvalidParameterError
 from sfumato.generative.fit_settings import FitKeywords, FitSettings
 from sfumato.generative.generator import ImageGenerator
+from sfumato.generative.images.class_labels import nothing_counted
 from sfumato.generative.images.image_rows import ImageRows
 from sfumato.mechanisms import tensors
 from sfumato.mechanisms.random import Generator, resolve
@@ -106,6 +107,7 @@ class NoisyMixtures:
                 method="mixtures",
                 classes=rows.classes,
                 description=self.description(noise),
+                findings=() if bool((sampler.weights > 0).any()) else (nothing_counted(rows.classes),),
                 **settings.facts(self.event(noise), delta=delta),
             )
         )
