@@ -68,17 +68,20 @@ def test_a_unit_is_charged_once_and_is_not_synthesized(says):
         ("--public-size 0", "--public-size must be"),
         ("--method dp-cgan", "is for images"),
         ("--contribution-bound 2", "--privacy-unit"),
-        ("--domain none.toml", "cannot be read"),
+        ("--domain none.toml", "no file 'none.toml', which --domain names"),
         ("--domain wrong.toml", "column 'age' has no setting 'lowest'"),
         ("--domain odd.toml", "unknown must be"),
-        ("--target town", "town"),
-        ("--out made", ".parquet or .csv"),
+        ("--domain text.toml", "column 'city' of the file of --domain: values must be a list"),
+        ("--evaluation none.csv", "no file 'none.csv', which --evaluation names"),
+        ("--target town", "not a column that is synthesized: these are 'who', 'age', 'city'"),
+        ("--out made", ".parquet or .csv. 'made' was given"),
         ("--out people.csv", "exists"),
         ("--out nowhere/made.csv", "nothing can be written"),
     ],
 )
 def test_wrong_lines_are_told_and_nothing_is_made(says, more, said):
     Path("wrong.toml").write_text("[age]\nlowest = 3\n")
+    Path("text.toml").write_text('[city]\nvalues = "Rome"\n')
     Path("odd.toml").write_text('[age]\nunknown = "date"\n')
     name = more.split()[0]
     line = " --".join(p for p in LINE.split(" --") if not p.startswith(name.removeprefix("--") + " "))

@@ -135,7 +135,10 @@ def _require(settings: SynthesisSettings) -> None:
 def _require_place(settings: SynthesisSettings) -> None:
     place = Path(settings.out or "")
     if place.suffix not in _WRITTEN:
-        raise InvalidParameterError("pass --out, a file of synthetic rows that ends in .parquet or .csv.")
+        given = "" if settings.out is None else f" {settings.out!r} was given."
+        raise InvalidParameterError(
+            f"pass --out, a file of synthetic rows that ends in .parquet or .csv.{given}"
+        )
     for each in (place, _generator_place(place)):
         if each.exists():
             raise InvalidParameterError(f"the file {str(each)!r} exists. Give another --out.")
@@ -160,6 +163,8 @@ def _require_place(settings: SynthesisSettings) -> None:
 
 def _declared(place: str) -> dict[str, Column]:
     """Return the columns that a TOML file declares."""
+    if not Path(place).is_file():
+        raise InvalidParameterError(f"there is no file {place!r}, which --domain names.")
     try:
         found: dict[str, Any] = tomllib.loads(Path(place).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -189,6 +194,8 @@ def _column(name: str, settings: Any) -> Column:
             f"column {name!r} needs values = [...], or lower, upper and bins, or unknown = 'number', "
             "'category' or 'any'."
         ) from None
+    except InvalidParameterError as error:
+        raise InvalidParameterError(f"column {name!r} of the file of --domain: {error}") from error
 
 
 def _public(settings: SynthesisSettings, names: tuple[str, ...]) -> Any:
@@ -196,6 +203,8 @@ def _public(settings: SynthesisSettings, names: tuple[str, ...]) -> Any:
     import pandas as pd  # a second to import
 
     place = Path(str(settings.evaluation))
+    if not place.is_file():
+        raise InvalidParameterError(f"there is no file {settings.evaluation!r}, which --evaluation names.")
     try:
         found = pd.read_parquet(place) if place.suffix == ".parquet" else pd.read_csv(place)
     except Exception as error:  # of any kind of file; it is public

@@ -70,7 +70,7 @@ class Category:
 
     def __post_init__(self) -> None:
         if isinstance(self.values, str) or not isinstance(self.values, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not be typed
-            raise InvalidParameterError("values must be a list of the column's categories.")
+            raise InvalidParameterError("values must be a list of the column's categories, as ['f', 'm'].")
         object.__setattr__(self, "values", tuple(self.values))
         plain = all(type(value) in (str, int, float, bool) and value == value for value in self.values)
         if not plain or len(set(self.values)) < len(self.values):
@@ -244,7 +244,7 @@ class Domain:
 
     >>> domain = Domain({"age": Number(lower=0, upper=99, bins=10, whole=True), "sex": Category(values="fm")})
     Traceback (most recent call last):
-    sfumato.errors.InvalidParameterError: values must be a list of the column's categories.
+    sfumato.errors.InvalidParameterError: values must be a list of the column's categories, as ['f', 'm'].
     >>> domain = Domain({"sex": Category(values=["f", "m"])})
     >>> domain.encode({"sex": ["m", "f", None, "unknown"]}).ravel()
     array([1, 0, 2, 2])

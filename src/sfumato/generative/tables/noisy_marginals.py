@@ -167,7 +167,10 @@ class NoisyMarginals:
         _check.delta(delta=delta)
         columns: Mapping[str, Column] = domain.columns if isinstance(domain, Domain) else dict(domain)
         if self.target is not None and self.target not in columns:
-            raise InvalidParameterError(f"target={self.target!r} is not a column of the domain.")
+            raise InvalidParameterError(
+                f"target={self.target!r} is not a column that is synthesized: these are "
+                f"{', '.join(map(repr, columns))}. Name one of them, or declare it."
+            )
         free = DomainPurchase(columns=columns, epsilon=epsilon, delta=delta, rows_per_unit=rows_per_unit)
         share = self._share(len(free.unknown))
         return replace(free, epsilon=share * epsilon, delta=share * delta)
