@@ -8,15 +8,15 @@ Guarantee  The clipped sums that `run` adds are those of all units of a batch, e
 Edge cases If rows cannot be isolated, the functional engine is used, unless an engine was chosen by name. It
            must be able to run synthetic rows, or its own error is raised. A unit on whose rows the model or
            the loss fails, though it does not fail on synthetic rows, contributes nothing; the other units of
-           its piece are run one by one.
+           its piece are run one by one. Modes of torch that a row changes are put back (`data.modes`).
 Failure    A model that is not private, or whose gradients are not those of a loop, is refused before the
            first private row is run. So is one that keeps something of rows, whenever that is seen.
 Not here   Noise, and the record of steps (`gradients`). Recordings (`recorded_pieces`, `faster_passes`).
 """
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -25,8 +25,9 @@ from torch import Tensor, nn
 
 from sfumato._failures import ordinary
 from sfumato.errors import InvalidParameterError, NotPrivateError, UnsupportedUseError
-from sfumato.mechanisms.random import Generator
+from sfumato.mechanisms.random import Generator as Randomness
 from sfumato.training.data import rows
+from sfumato.training.data.modes import kept_modes
 from sfumato.training.distributed import OtherRankError
 from sfumato.training.engine import parameter_values
 from sfumato.training.engine.book_keeping import BookKeeping
@@ -65,7 +66,7 @@ class Passes:
         *,
         settings: PassSettings,
         projections: int | None,
-        generator: Generator,
+        generator: Randomness,
         expected_batch_size: float,
         step: Callable[[], int],
     ) -> None:
@@ -261,7 +262,8 @@ class Passes:
     def _unfailing(self, run: Callable[[], ClippedSums], batch: Sequence[Any], per_unit: int) -> ClippedSums:
         """Return what a pass over units returns. If it fails, the units on which it fails add nothing."""
         try:
-            return ordinary(run)
+            with kept_modes():  # a row on which the model fails may leave others behind
+                return ordinary(run)
         except _ALWAYS:
             raise
         except Exception:
@@ -276,7 +278,8 @@ class Passes:
     def _alone(self, unit: Sequence[Any], per_unit: int) -> ClippedSums:
         """Return the clipped sums of one unit: nothing, if the model or the loss fails on its rows."""
         try:
-            return ordinary(lambda: self._clipped(unit, per_unit))
+            with kept_modes():
+                return ordinary(lambda: self._clipped(unit, per_unit))
         except _ALWAYS:
             raise
         except Exception:
@@ -377,10 +380,16 @@ class Passes:
     def _functional(self) -> Functional:
         """Return the functional engine, which keeps nothing of a private row that runs alone."""
         engine = Functional(self._model, self._loss)
-        engine.around = lambda: nullcontext() if self._rehearsing else self._barrier.forgetting()
+        engine.around = lambda: nullcontext() if self._rehearsing else self._forgetting()
         return engine
 
-    def _make_engine(self, projections: int | None, generator: Generator) -> Engine:
+    @contextmanager
+    def _forgetting(self) -> Generator[None]:
+        """Return a context for one private row: no mode and no attribute that it sets meets the next one."""
+        with kept_modes(), self._barrier.forgetting():
+            yield
+
+    def _make_engine(self, projections: int | None, generator: Randomness) -> Engine:
         if projections is not None:
             return Projections(self._model, self._loss, projections=projections, generator=generator)
         if self._kind is Engines.FUNCTIONAL:
