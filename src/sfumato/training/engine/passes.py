@@ -82,7 +82,7 @@ class Passes:
         self._engine = self._make_engine(projections, generator)
         self._replays = RecordedPieces(clipper)
         self._fitting: int | None = None  # rows at once, once measured
-        self._per_unit, self._step = 1, step
+        self._step = step
         self._faster = FasterPasses(
             model,
             clipper,
@@ -125,8 +125,11 @@ class Passes:
         """Keep faster versions of passes from now on, for batches that are padded to some sizes."""
         self._replays.record(recorder, self._engine, self._model, sizes=sizes)
 
-    def step_taken(self) -> None:
-        """End a step that was counted. After fixed ones, whatever their rows, other ways are tried."""
+    def step_taken(self, per_unit: int | None) -> None:
+        """End a step that was counted. After fixed ones, whatever their rows, other ways are tried.
+
+        `per_unit`: how many rows a unit has, if that is public; else None.
+        """
         if not self._faster.due():
             return
         with same_draws(self._model), self._barrier.undoing():
@@ -134,7 +137,7 @@ class Passes:
                 self._engine,
                 self._clipped,
                 units_at_once=self._units_at_once,
-                per_unit=self._per_unit,
+                per_unit=per_unit,
                 shapes=len(self._rehearsed),
                 steps=self._step(),
             )
@@ -142,7 +145,6 @@ class Passes:
     def run(self, batch: Sequence[Any], per_unit: int, add: Callable[[ClippedSums], None]) -> None:
         """Clip a batch in pieces that fit in memory, and `add` the sums of each."""
         self.settle(batch)
-        self._per_unit = per_unit
         units = rows.count(batch) // per_unit
         begin = 0
         while begin < units:

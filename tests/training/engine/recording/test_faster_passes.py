@@ -304,6 +304,37 @@ def test_the_size_of_batches_decides_nothing_that_is_told(monkeypatch):
     assert found[0] == found[1] == found[2]
 
 
+@pytest.mark.parametrize("kind", ["groups", "owners"])
+def test_the_number_of_rows_of_units_decides_nothing_that_is_tried_or_told(monkeypatch, kind):
+    found = []
+    for most in (1, 5):
+        machine = Machine(monkeypatch)
+        private = private_of(network(), planned_steps=10**6, group_size=2 if kind == "groups" else 1)
+        if kind == "owners":
+            private.expect_rows(None)
+        lines = []
+        for step in range(5):
+            per_unit = most if kind == "owners" else 1
+            private.backward(*rows(6 * most, step), rows_per_unit=per_unit)
+            lines.append(private.way)
+        found.append((lines, len(machine.recorded)))
+    assert found[0] == found[1] and "another number of rows" in found[0][0][-1]
+
+
+def test_a_run_by_owners_tells_nothing_of_how_many_rows_they_have(machine):
+    owners = torch.arange(60) // 2
+    run = trained(owners=owners, contribution_bound=2, public_size=30, expected_batch_size=3).fit()
+    assert not machine.recorded and run.model is not None
+
+
+def test_steps_without_rows_do_not_change_how_many_rows_are_tried(machine):
+    private = private_of(network(), planned_steps=10**6)
+    private.expect_rows(2)
+    for _ in range(3):
+        private.backward(*rows(0))
+    assert {batch[1].shape[0] for _, batch in machine.recorded} == {12}
+
+
 def test_a_trial_leaves_no_draws_and_nothing_in_the_model(machine):
     model = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 2))
     private = private_of(model, planned_steps=10**6)

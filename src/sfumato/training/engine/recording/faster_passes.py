@@ -4,7 +4,8 @@
 Guarantee  What decides is public (`fast.choice`). Trials are made between steps, on synthetic rows, and
            leave neither draws nor anything in the model. What is told holds nothing of rows or batches.
 Edge cases If `compile` or `cuda_graphs` is True, nothing is chosen. Rows of more than `_SHAPES` shapes (texts
-           of any length) are run eagerly: each shape would need recordings of its own.
+           of any length) are run eagerly: each shape would need recordings of its own. So are units whose
+           number of rows depends on who is in a batch (owners, groups): that number is private.
 """
 
 import logging
@@ -33,6 +34,9 @@ __all__ = ["FasterPasses"]
 
 _SHAPES: Final = 8  # of rows; each is recorded for some sizes of batches
 _CHANGING: Final = f"rows have had more than {_SHAPES} shapes, each of which would need a recording"
+_CHANGING_UNITS: Final = (
+    "units have another number of rows at each step, each of which would need a recording"
+)
 
 _log = logging.getLogger(__name__)
 
@@ -128,18 +132,22 @@ class FasterPasses:
         eager: Callable[[Sequence[Any], int], object],
         *,
         units_at_once: Callable[[Sequence[Any], int], int],
-        per_unit: int,
+        per_unit: int | None,
         shapes: int,
         steps: int,
     ) -> None:
-        """Try what is possible and may pay, and keep the fastest; so many `steps` of the run are taken."""
+        """Try what is possible and may pay, and keep the fastest; so many `steps` of the run are taken.
+
+        `per_unit`: how many rows a unit has; None if the rows decide that.
+        """
         assert self._choice is not None and self._shown is not None  # it is due
         shown, cast = self._shown
         kind = next(rows.tensors(shown)).device.type
         left = None if self._planned is None else self._planned - steps
         with torch.autocast(kind, dtype=cast, enabled=cast is not None):
-            most = units_at_once(shown, per_unit)
-            trial = self._trial(engine, eager, shown, per_unit, most, self._no_trial(engine, shapes))
+            refusal = _CHANGING_UNITS if per_unit is None else self._no_trial(engine, shapes)
+            most = units_at_once(shown, per_unit or 1)
+            trial = self._trial(engine, eager, shown, per_unit or 1, most, refusal)
             self._choice.choose(trial, taken=self._taken, remaining=left)
         self._tell()
 
