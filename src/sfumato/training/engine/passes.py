@@ -85,6 +85,7 @@ class Passes:
         self._step = step
         self._faster = FasterPasses(
             model,
+            loss,
             clipper,
             self._replays,
             settings=settings,
@@ -145,6 +146,10 @@ class Passes:
     def run(self, batch: Sequence[Any], per_unit: int, add: Callable[[ClippedSums], None]) -> None:
         """Clip a batch in pieces that fit in memory, and `add` the sums of each."""
         self.settle(batch)
+        with self._faster.replaying():
+            self._run_in_pieces(batch, per_unit, add)
+
+    def _run_in_pieces(self, batch: Sequence[Any], per_unit: int, add: Callable[[ClippedSums], None]) -> None:
         units = rows.count(batch) // per_unit
         begin = 0
         while begin < units:

@@ -94,6 +94,11 @@ class Recordings:
         # Whether all batches get weights: padding needs them, and one shape should be one key.
         self._weighted = if_possible
 
+    @property
+    def made(self) -> int:
+        """How many recordings were made."""
+        return self._made
+
     def takes(self, batch: Sequence[Any]) -> bool:
         """Whether a batch can be recorded."""
         return self._recorder.takes(batch)

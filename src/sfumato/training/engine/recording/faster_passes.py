@@ -10,7 +10,8 @@ Edge cases If `compile` or `cuda_graphs` is True, nothing is chosen. Rows of mor
 
 import logging
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import torch
@@ -20,6 +21,8 @@ from sfumato.errors import InvalidParameterError
 from sfumato.training import distributed
 from sfumato.training.data import rows
 from sfumato.training.engine.book_keeping import BookKeeping
+from sfumato.training.engine.losses import Loss
+from sfumato.training.engine.recording.held_numbers import HeldNumbers
 from sfumato.training.engine.recording.pass_trial import PassTrial
 from sfumato.training.engine.recording.recorded_pieces import RecordedPieces, recorder
 from sfumato.training.engine.step.settings import PassSettings
@@ -34,6 +37,7 @@ __all__ = ["FasterPasses"]
 
 _SHAPES: Final = 8  # of rows; each is recorded for some sizes of batches
 _CHANGING: Final = f"rows have had more than {_SHAPES} shapes, each of which would need a recording"
+_CHANGING_NUMBERS: Final = "what the model holds besides parameters changes between steps"
 _CHANGING_UNITS: Final = (
     "units have another number of rows at each step, each of which would need a recording"
 )
@@ -47,6 +51,7 @@ class FasterPasses:
     def __init__(
         self,
         model: nn.Module,
+        loss: Loss,
         clipper: Clipper,
         replays: RecordedPieces,
         *,
@@ -54,9 +59,12 @@ class FasterPasses:
         projected: bool,
         expected_batch_size: float,
     ) -> None:
-        self._model, self._clipper, self._replays = model, clipper, replays
+        self._model, self._loss, self._clipper, self._replays = model, loss, clipper, replays
+        self._held: tuple[HeldNumbers, int] | None = (
+            None  # when the last recording was made, and how many were
+        )
         self._expected, self._planned = expected_batch_size, settings.planned_steps
-        self._taken = 0
+        self._taken, self._ended = 0, False
         self._shown: tuple[Sequence[Any], torch.dtype | None] | None = None
         self._choice = None if settings.recorded else Choice(self._facts(settings, projected))
 
@@ -109,11 +117,37 @@ class FasterPasses:
         self._shown = batch, torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
         if shapes <= _SHAPES or not self._replays.active:
             return
+        self._end(_CHANGING)
+
+    def _end(self, why: str) -> None:
+        """Record and replay nothing from now on, and say why."""
         self._replays.stop()
         if self._choice is None:
-            warnings.warn(f"{_CHANGING}: going on without, which is slower.", stacklevel=7)
+            warnings.warn(f"{why}: going on without, which is slower.", stacklevel=8)
         else:
-            self.stay(_CHANGING)
+            self.stay(why)
+
+    @contextmanager
+    def replaying(self) -> Generator[None]:
+        """Return a context for the passes of a batch.
+
+        If a recording would compute something else by now, nothing is replayed from here on, without a word.
+        """
+        self._note()
+        held = self._held
+        if self._replays.active and held is not None and not (held[0].of_model() and held[0].of_loss()):
+            self._replays.stop()
+        try:
+            yield
+        finally:
+            if self._replays.active and held is not None and held[1] != self._replays.made:
+                self._held = None  # code that ran while recording may have changed numbers
+                self._note()
+
+    def _note(self) -> None:
+        """Note what model and loss hold, and how many recordings were made so far."""
+        if self._held is None and self._replays.active:
+            self._held = HeldNumbers(self._model, self._loss), self._replays.made
 
     def stay(self, why: str) -> None:
         """Run eagerly from now on."""
@@ -122,7 +156,14 @@ class FasterPasses:
             self._tell()
 
     def due(self) -> bool:
-        """Count a step, and return whether a trial is due after it."""
+        """Count a step, and return whether a trial is due after it.
+
+        Recordings end, with a word, if the model holds other numbers than when they were made: rows cannot
+        change these. What the loss holds they can, so that is never told.
+        """
+        if self._held is not None and not self._ended and not self._held[0].of_model():
+            self._ended = True
+            self._end(_CHANGING_NUMBERS)
         self._taken += 1
         return self._choice is not None and self._shown is not None and self._choice.due(self._taken)
 
@@ -149,6 +190,8 @@ class FasterPasses:
             most = units_at_once(shown, per_unit or 1)
             trial = self._trial(engine, eager, shown, per_unit or 1, most, refusal)
             self._choice.choose(trial, taken=self._taken, remaining=left)
+        self._held = None
+        self._note()
         self._tell()
 
     def _trial(
