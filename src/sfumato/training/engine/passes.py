@@ -164,7 +164,8 @@ class Passes:
                 add(found)
                 begin += size
             except (torch.OutOfMemoryError, MemoryError) as error:
-                self._halve(size, error)
+                if not self._faster.gave_up():
+                    self._halve(size, error)
 
     def noisy_sum(self, noise_multiplier: float) -> None:
         """Return None: noise must be added to the sums."""

@@ -3,6 +3,7 @@
 
 import logging
 import math
+import sys
 import warnings
 
 import pytest
@@ -15,6 +16,7 @@ from sfumato.training.engine.passes import Passes
 from sfumato.training.engine.recording import faster_passes, pass_trial
 from sfumato.training.engine.recording.faster_passes import FasterPasses
 from sfumato.training.engine.recording.pass_trial import PassTrial
+from sfumato.training.engine.recording.recorded_pieces import RecordedPieces
 from sfumato.training.fast import compilation
 
 from ...gradients import private_gradients
@@ -334,6 +336,45 @@ def test_steps_without_rows_do_not_change_how_many_rows_are_tried(machine):
     for _ in range(3):
         private.backward(*rows(0))
     assert {batch[1].shape[0] for _, batch in machine.recorded} == {12}
+
+
+def test_what_recording_one_size_says_is_not_shown(machine, monkeypatch, capsys):
+    private = private_of(network(), planned_steps=100)
+    run(private, 3)
+    record = Recorder.record
+
+    def recorded(self, run, batch):
+        warnings.warn(f"a batch of {len(batch[1])} rows is slow", stacklevel=1)
+        sys.stderr.write(str(len(batch[1])))
+        return record(self, run, batch)
+
+    monkeypatch.setattr(Recorder, "record", recorded)
+    made = len(machine.recorded)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        private.backward(*rows(23))
+    assert len(machine.recorded) > made and not capsys.readouterr().err
+
+
+def test_memory_that_recordings_hold_is_given_back_without_a_word(machine, monkeypatch):
+    private = private_of(network(), planned_steps=100, microbatch_size=None)
+    run(private, 4)
+    way, clipped = private.way, Passes._clipped
+    assert "as CUDA graphs" in way
+
+    def short(passes, *args):
+        if passes._replays.active:
+            raise torch.OutOfMemoryError("17 GiB")
+        return clipped(passes, *args)
+
+    monkeypatch.setattr(Passes, "_clipped", short)
+    monkeypatch.setattr(
+        RecordedPieces, "replay", lambda *given, **options: None
+    )  # a size without a recording
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        private.backward(*rows(5))
+    assert private.way == way and gradient(private._passes._model).isfinite().all()
 
 
 def test_a_trial_leaves_no_draws_and_nothing_in_the_model(machine):

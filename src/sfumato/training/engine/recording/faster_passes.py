@@ -155,6 +155,18 @@ class FasterPasses:
             self._choice.stay(why)
             self._tell()
 
+    def gave_up(self) -> bool:
+        """Drop recordings that nobody asked for, if there are any: they hold memory that a piece may need.
+
+        Which sizes were recorded is private, so this is not told.
+        """
+        if self._choice is None or not self._replays.active:
+            return False
+        self._replays.stop()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        return True
+
     def due(self) -> bool:
         """Count a step, and return whether a trial is due after it.
 
