@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+import sys
+import warnings
 from contextlib import nullcontext
 
 import pytest
@@ -61,6 +63,22 @@ def test_a_unit_on_which_the_model_ends_the_program_is_left_out(ends):
     passes = passes_of(Touchy(2, 1, bias=False), engine=Engines.FUNCTIONAL)
     sums, _ = added(passes, (None, torch.cat([X, torch.full((1, 2), 7.0)])))
     assert torch.allclose(sums, torch.tensor([[1.6, 1.3]]))
+
+
+def test_what_code_says_of_a_row_that_runs_alone_is_not_shown(capsys, recwarn):
+    class Talking(nn.Linear):
+        def forward(self, x):
+            if bool((x == 7).any()):
+                sys.stdout.write("a row of 7")
+                warnings.warn("a row of 7", stacklevel=1)
+            return super().forward(x)
+
+    passes = passes_of(Talking(2, 1, bias=False), engine=Engines.FUNCTIONAL)
+    passes.settle((None, X))
+    capsys.readouterr(), recwarn.clear()
+    sums, _ = added(passes, (None, torch.cat([X, torch.full((1, 2), 7.0)])))
+    assert not capsys.readouterr().out and not recwarn.list
+    assert torch.allclose(sums, torch.tensor([[1.6 + 0.5**0.5, 1.3 + 0.5**0.5]]))
 
 
 class Coarse(nn.Linear):

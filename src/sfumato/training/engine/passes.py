@@ -8,7 +8,8 @@ Guarantee  The clipped sums that `run` adds are those of all units of a batch, e
 Edge cases If rows cannot be isolated, the functional engine is used, unless an engine was chosen by name. It
            must be able to run synthetic rows, or its own error is raised. A unit on whose rows the model or
            the loss fails, though it does not fail on synthetic rows, contributes nothing; the other units of
-           its piece are run one by one. Modes of torch that a row changes are put back (`data.modes`).
+           its piece are run one by one. Modes of torch that a row changes are put back (`data.modes`). Where
+           rows run one by one, what their code prints, logs or warns of is not shown (`data.silence`).
 Failure    A model that is not private, or whose gradients are not those of a loop, is refused before the
            first private row is run. So is one that keeps something of rows, whenever that is seen.
 Not here   Noise, and the record of steps (`gradients`). Recordings (`recorded_pieces`, `faster_passes`).
@@ -28,6 +29,7 @@ from sfumato.errors import InvalidParameterError, NotPrivateError, UnsupportedUs
 from sfumato.mechanisms.random import Generator as Randomness
 from sfumato.training.data import rows
 from sfumato.training.data.modes import kept_modes
+from sfumato.training.data.silence import silent
 from sfumato.training.distributed import OtherRankError
 from sfumato.training.engine import parameter_values
 from sfumato.training.engine.book_keeping import BookKeeping
@@ -393,8 +395,8 @@ class Passes:
 
     @contextmanager
     def _forgetting(self) -> Generator[None]:
-        """Return a context for one private row: no mode and no attribute that it sets meets the next one."""
-        with kept_modes(), self._barrier.forgetting():
+        """Return a context for one private row: what it says is not shown, and what it sets is put back."""
+        with silent(), kept_modes(), self._barrier.forgetting():
             yield
 
     def _make_engine(self, projections: int | None, generator: Randomness) -> Engine:
