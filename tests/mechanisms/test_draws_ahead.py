@@ -1,4 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
+import multiprocessing
+import os
+
+import pytest
 import torch
 
 from sfumato.mechanisms import draws_ahead, tensors
@@ -29,3 +33,21 @@ def test_draws_that_were_given_are_not_kept():
     ((_, _, left),) = tensors._ahead._left
     whole = torch.empty(0).set_(left.untyped_storage())
     assert whole[:700].isnan().all() and whole[700:].isfinite().all()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform cannot fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_forked_child_of_a_process_with_threads_of_torch_draws_without_waiting_for_them():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        torch.ones(1 << 20).add_(1)  # starts the threads, which a child does not have
+        child = multiprocessing.get_context("fork").Process(target=few, args=(None,))
+        child.start()
+        child.join(timeout=60)
+        waits = child.is_alive()
+        child.kill()
+        child.join()
+    finally:
+        torch.set_num_threads(before)
+    assert not waits

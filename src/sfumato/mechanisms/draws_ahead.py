@@ -31,7 +31,8 @@ class DrawsAhead(threading.local):
         owner, maker, left = self._left.pop() if self._left else (None, None, None)
         if left is None or owner is not generator or maker != process or len(left) < count:
             with torch.inference_mode(False):  # a tensor made in inference mode could not be used outside it
-                left = self._make(generator).clone()
+                # Copied by numpy: torch would use threads, and in a forked process wait for them for good.
+                left = torch.from_numpy(self._make(generator).numpy().copy())
         drawn = left[:count].clone()
         left[:count].fill_(math.nan)
         self._left[:] = [(generator, process, left[count:])]

@@ -104,6 +104,7 @@ class TrainingLoop:
         if self.contributor is not None:  # before anything is charged
             refuse_other_units(several_rows=not units.plain)
         private.sharding.refuse(denoiser=denoiser)
+        private.expect_rows(units.rows_per_unit)
         self._sampler = self._new_sampler()
 
     @property

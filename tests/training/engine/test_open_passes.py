@@ -43,7 +43,7 @@ def test_rows_of_a_whole_model_are_passed_through_it():
 def test_a_contributor_takes_the_place_of_passes_over_rows():
     passes = opened(PassSettings(engine=Nobody()), WholeModel())
     assert isinstance(passes, ContributionPasses) and "Nobody" in passes.way
-    passes.step_taken()
+    passes.step_taken(1)
 
 
 def test_a_contributor_is_refused_for_a_sharded_model_before_anything_is_opened():

@@ -1,4 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
+import sys
+import warnings
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch import nn
@@ -58,6 +62,54 @@ def test_a_unit_on_which_the_model_ends_the_program_is_left_out(ends):
 
     passes = passes_of(Touchy(2, 1, bias=False), engine=Engines.FUNCTIONAL)
     sums, _ = added(passes, (None, torch.cat([X, torch.full((1, 2), 7.0)])))
+    assert torch.allclose(sums, torch.tensor([[1.6, 1.3]]))
+
+
+def test_what_code_says_of_a_row_that_runs_alone_is_not_shown(capsys, recwarn):
+    class Talking(nn.Linear):
+        def forward(self, x):
+            if bool((x == 7).any()):
+                sys.stdout.write("a row of 7")
+                warnings.warn("a row of 7", stacklevel=1)
+            return super().forward(x)
+
+    passes = passes_of(Talking(2, 1, bias=False), engine=Engines.FUNCTIONAL)
+    passes.settle((None, X))
+    capsys.readouterr(), recwarn.clear()
+    sums, _ = added(passes, (None, torch.cat([X, torch.full((1, 2), 7.0)])))
+    assert not capsys.readouterr().out and not recwarn.list
+    assert torch.allclose(sums, torch.tensor([[1.6 + 0.5**0.5, 1.3 + 0.5**0.5]]))
+
+
+class Coarse(nn.Linear):
+    """Changes torch's default type for a row of 7, or fails on one before it has changed it back."""
+
+    def __init__(self, *, fails):
+        super().__init__(2, 1, bias=False)
+        self.fails = fails
+
+    def forward(self, x):
+        if self.fails:
+            torch.set_default_dtype(torch.float64)
+            torch.nn.functional.embedding(x[:, :1].long(), x.new_zeros(7, 1))
+            torch.set_default_dtype(torch.float32)
+        elif bool((x == 7).any()):
+            torch.set_default_dtype(torch.float64)
+        return super().forward(x) @ torch.eye(1)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("engine", [Engines.AUTO, Engines.FUNCTIONAL])
+def test_modes_of_torch_that_one_unit_leaves_reach_no_other_unit_and_no_caller(engine, fails):
+    with pytest.warns(UserWarning, match="row by row") if not fails else nullcontext():
+        passes = passes_of(Coarse(fails=fails), engine=engine)
+        passes.settle((None, X))
+    try:
+        sevens = torch.full((1, 2), 7.0)
+        sums, _ = added(passes, (None, torch.cat([sevens, X, sevens])))
+        assert torch.get_default_dtype() == torch.float32
+    finally:
+        torch.set_default_dtype(torch.float32)
     assert torch.allclose(sums, torch.tensor([[1.6, 1.3]]))
 
 

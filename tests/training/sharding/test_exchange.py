@@ -14,6 +14,7 @@ from sfumato.training.distributed import OtherRankError
 from sfumato.training.sharding import exchange
 from sfumato.training.sharding.exchange import Exchange
 from sfumato.training.sharding.layout import Shard
+from sfumato.training.sharding.sharded_model import ShardedModel
 
 UNITS, WAIT = 3, 20.0  # seconds until a rank that waits in vain is seen
 
@@ -132,6 +133,22 @@ def test_a_rank_that_fails_is_heard_by_all_others_and_none_goes_on(ranks):
 
     first, second, third = ranks(3, work)
     assert "rank 1 failed" in first and "rank 1 failed" in third and "on this rank" in second
+
+
+def test_a_rank_that_was_interrupted_in_a_step_takes_no_other_one(ranks):
+    added = []
+
+    def work(rank):
+        own = opened(added.append)
+        sharded = ShardedModel.__new__(ShardedModel)
+        sharded._exchange = own
+        with pytest.raises(KeyboardInterrupt), sharded.failing():
+            own.add(["p0"], {"p0": torch.ones(())})
+            raise KeyboardInterrupt
+        with pytest.raises(OtherRankError, match="interrupted on this rank"):
+            own.add(["p0"], {"p0": torch.ones(())})  # the same rows again
+
+    assert ranks(1, work) == [None] and len(added) == 1
 
 
 def test_no_more_than_two_units_are_held(ranks):

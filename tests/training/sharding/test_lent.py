@@ -68,7 +68,16 @@ def test_a_stand_in_is_a_parameter_whose_shape_is_the_whole():
     assert "numbers" not in repr(weight)
 
 
-@pytest.mark.parametrize("change", [lambda w: w.mul_(2), lambda w: w.data.add_(1), lambda w: w[0].zero_()])
+CHANGES = [
+    lambda w: w.mul_(2),
+    lambda w: w.data.add_(1),
+    lambda w: w[0].zero_(),
+    lambda w: torch._foreach_mul_([w], 2.0),
+    lambda w: torch._foreach_copy_([torch.ones(1), w.T], [torch.zeros(1), torch.zeros(3, 5)]),
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
 def test_a_change_in_place_is_refused(change):
     weight, _ = lent()
     with pytest.raises(NotPrivateError, match="in place"):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Global modes of torch, put back after code has run on a private row.
 
-Guarantee  After `kept_modes` the modes below are what they were before, so the code that reads one row cannot
-           change how other rows, or later steps, are computed.
+Guarantee  After `kept_modes` the modes below are what they were before, so code that reads or runs one row
+           cannot change how other rows, or later steps, are computed.
 Edge cases The modes are those of gradients, inference, autocast (CPU and CUDA), the default type of numbers,
            deterministic algorithms, anomaly detection, the number of threads and the precision of products.
 Not here   A default device, settings of cuDNN, and whatever code may change in Python, numpy or the system.

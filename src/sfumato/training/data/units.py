@@ -267,6 +267,15 @@ class Units:
         return len(self._source) if self._owned is None else len(self._owned)
 
     @property
+    def rows_per_unit(self) -> int | None:
+        """How many rows each unit has in a batch; None if that depends on who is in it, which is private.
+
+        >>> Units((torch.zeros(4),)).rows_per_unit
+        1
+        """
+        return self._views if self._owned is None or self._contribution_bound == 1 else None
+
+    @property
     def by_owner(self) -> bool:
         """Whether a unit is an owner of rows, and not one row."""
         return self._owned is not None

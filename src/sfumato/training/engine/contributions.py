@@ -257,7 +257,7 @@ class _CalledPasses:
         """How contributions are computed, in one line."""
         return f"{self.engine} is called for each step."
 
-    def step_taken(self) -> None:
+    def step_taken(self, per_unit: int | None) -> None:
         """Do nothing: no other way is tried."""
 
     def settle(self, batch: Sequence[Any], made_up: Iterable[Sequence[Any]] | None = None) -> None:

@@ -24,6 +24,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from sfumato import _check
 from sfumato.accounting.events import DpEvent
 from sfumato.accounting.guarantee import Relation
 from sfumato.mechanisms.random import Generator
@@ -128,6 +129,8 @@ class PrivateGradients:
             self._clipper, self.parameters, expected_units=self._groups.expected, sensitivity=step.sensitivity
         )
         self._trials, self._draws = Trials(allowed=trials), StepDraws()
+        # How many rows a unit has, as far as that is public; groups have as many as the largest one.
+        self._per_unit, self._per_unit_known = (1, False) if group_size == 1 else (None, True)
 
     @property
     def step(self) -> NoisyStep:
@@ -179,6 +182,23 @@ class PrivateGradients:
         """
         return self._record.event(self.step, sampling, Relation.parse(relation), self._noise)
 
+    def expect_rows(self, per_unit: int | None) -> None:
+        """State how many rows a unit has at each step, before the first one.
+
+        Without it the `rows_per_unit` of a step counts as public, and passes may be timed with so many rows.
+
+        Args:
+            per_unit: The number, which is public. None if it depends on who is in a batch: then it stays
+                secret, and passes run eagerly unless recordings were asked for.
+
+        Raises:
+            InvalidParameterError: If the number is not a whole number above 0.
+        """
+        if per_unit is not None:
+            _check.count(per_unit=per_unit)
+        if self.step.group_size == 1:
+            self._per_unit, self._per_unit_known = per_unit, True
+
     def scale_clipping(self, factor: float) -> None:
         """Clip the next steps at `factor` times the stated clip norm, with `factor` times the noise.
 
@@ -198,6 +218,7 @@ class PrivateGradients:
         Args:
             batch: Tensors, or nested containers of tensors, with one row an example.
             rows_per_unit: So many consecutive rows are one unit. Their gradients are added before clipping.
+                The number counts as public, unless `expect_rows` was called.
             row_weights: A factor for the loss of each row: 0 for padding, 1/k to average k rows.
 
         Raises:
@@ -230,6 +251,8 @@ class PrivateGradients:
             SfumatoError: As for `backward`.
         """
         check_units(count := rows.count(batch), rows_per_unit)
+        if not self._per_unit_known:
+            self._per_unit = rows_per_unit
         with self.sharding.failing():
             self.settle(*batch)
         if not count:
@@ -269,7 +292,7 @@ class PrivateGradients:
             self._sums.to_grad()
         finally:
             self.forget()
-        self._passes.step_taken()
+        self._passes.step_taken(self._per_unit)
 
     def _noised(self, noise_multiplier: float) -> None:
         """Add noise to the sums, unless they have it already, and divide."""

@@ -8,15 +8,16 @@ Guarantee  The clipped sums that `run` adds are those of all units of a batch, e
 Edge cases If rows cannot be isolated, the functional engine is used, unless an engine was chosen by name. It
            must be able to run synthetic rows, or its own error is raised. A unit on whose rows the model or
            the loss fails, though it does not fail on synthetic rows, contributes nothing; the other units of
-           its piece are run one by one.
+           its piece are run one by one. Modes of torch that a row changes are put back (`data.modes`). Where
+           rows run one by one, what their code prints, logs or warns of is not shown (`data.silence`).
 Failure    A model that is not private, or whose gradients are not those of a loop, is refused before the
            first private row is run. So is one that keeps something of rows, whenever that is seen.
 Not here   Noise, and the record of steps (`gradients`). Recordings (`recorded_pieces`, `faster_passes`).
 """
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -25,8 +26,10 @@ from torch import Tensor, nn
 
 from sfumato._failures import ordinary
 from sfumato.errors import InvalidParameterError, NotPrivateError, UnsupportedUseError
-from sfumato.mechanisms.random import Generator
+from sfumato.mechanisms.random import Generator as Randomness
 from sfumato.training.data import rows
+from sfumato.training.data.modes import kept_modes
+from sfumato.training.data.silence import silent
 from sfumato.training.distributed import OtherRankError
 from sfumato.training.engine import parameter_values
 from sfumato.training.engine.book_keeping import BookKeeping
@@ -65,7 +68,7 @@ class Passes:
         *,
         settings: PassSettings,
         projections: int | None,
-        generator: Generator,
+        generator: Randomness,
         expected_batch_size: float,
         step: Callable[[], int],
     ) -> None:
@@ -81,9 +84,10 @@ class Passes:
         self._engine = self._make_engine(projections, generator)
         self._replays = RecordedPieces(clipper)
         self._fitting: int | None = None  # rows at once, once measured
-        self._per_unit, self._step = 1, step
+        self._step = step
         self._faster = FasterPasses(
             model,
+            loss,
             clipper,
             self._replays,
             settings=settings,
@@ -124,8 +128,11 @@ class Passes:
         """Keep faster versions of passes from now on, for batches that are padded to some sizes."""
         self._replays.record(recorder, self._engine, self._model, sizes=sizes)
 
-    def step_taken(self) -> None:
-        """End a step that was counted. After fixed ones, whatever their rows, other ways are tried."""
+    def step_taken(self, per_unit: int | None) -> None:
+        """End a step that was counted. After fixed ones, whatever their rows, other ways are tried.
+
+        `per_unit`: how many rows a unit has, if that is public; else None.
+        """
         if not self._faster.due():
             return
         with same_draws(self._model), self._barrier.undoing():
@@ -133,7 +140,7 @@ class Passes:
                 self._engine,
                 self._clipped,
                 units_at_once=self._units_at_once,
-                per_unit=self._per_unit,
+                per_unit=per_unit,
                 shapes=len(self._rehearsed),
                 steps=self._step(),
             )
@@ -141,7 +148,10 @@ class Passes:
     def run(self, batch: Sequence[Any], per_unit: int, add: Callable[[ClippedSums], None]) -> None:
         """Clip a batch in pieces that fit in memory, and `add` the sums of each."""
         self.settle(batch)
-        self._per_unit = per_unit
+        with self._faster.replaying():
+            self._run_in_pieces(batch, per_unit, add)
+
+    def _run_in_pieces(self, batch: Sequence[Any], per_unit: int, add: Callable[[ClippedSums], None]) -> None:
         units = rows.count(batch) // per_unit
         begin = 0
         while begin < units:
@@ -156,7 +166,8 @@ class Passes:
                 add(found)
                 begin += size
             except (torch.OutOfMemoryError, MemoryError) as error:
-                self._halve(size, error)
+                if not self._faster.gave_up():
+                    self._halve(size, error)
 
     def noisy_sum(self, noise_multiplier: float) -> None:
         """Return None: noise must be added to the sums."""
@@ -261,7 +272,8 @@ class Passes:
     def _unfailing(self, run: Callable[[], ClippedSums], batch: Sequence[Any], per_unit: int) -> ClippedSums:
         """Return what a pass over units returns. If it fails, the units on which it fails add nothing."""
         try:
-            return ordinary(run)
+            with kept_modes():  # a row on which the model fails may leave others behind
+                return ordinary(run)
         except _ALWAYS:
             raise
         except Exception:
@@ -276,7 +288,8 @@ class Passes:
     def _alone(self, unit: Sequence[Any], per_unit: int) -> ClippedSums:
         """Return the clipped sums of one unit: nothing, if the model or the loss fails on its rows."""
         try:
-            return ordinary(lambda: self._clipped(unit, per_unit))
+            with kept_modes():
+                return ordinary(lambda: self._clipped(unit, per_unit))
         except _ALWAYS:
             raise
         except Exception:
@@ -377,10 +390,16 @@ class Passes:
     def _functional(self) -> Functional:
         """Return the functional engine, which keeps nothing of a private row that runs alone."""
         engine = Functional(self._model, self._loss)
-        engine.around = lambda: nullcontext() if self._rehearsing else self._barrier.forgetting()
+        engine.around = lambda: nullcontext() if self._rehearsing else self._forgetting()
         return engine
 
-    def _make_engine(self, projections: int | None, generator: Generator) -> Engine:
+    @contextmanager
+    def _forgetting(self) -> Generator[None]:
+        """Return a context for one private row: what it says is not shown, and what it sets is put back."""
+        with silent(), kept_modes(), self._barrier.forgetting():
+            yield
+
+    def _make_engine(self, projections: int | None, generator: Randomness) -> Engine:
         if projections is not None:
             return Projections(self._model, self._loss, projections=projections, generator=generator)
         if self._kind is Engines.FUNCTIONAL:

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from sfumato.training.data import rows, tree
+from sfumato.training.data.silence import silent
 from sfumato.training.fast.sizes import Sizes
 from sfumato.training.privacy.clipping import ClippedSums, Clipper
 from sfumato.training.privacy.gradient_pass import Engine
@@ -94,6 +95,11 @@ class Recordings:
         # Whether all batches get weights: padding needs them, and one shape should be one key.
         self._weighted = if_possible
 
+    @property
+    def made(self) -> int:
+        """How many recordings were made."""
+        return self._made
+
     def takes(self, batch: Sequence[Any]) -> bool:
         """Whether a batch can be recorded."""
         return self._recorder.takes(batch)
@@ -128,13 +134,16 @@ class Recordings:
     def _new(self, batch: Sequence[Any], per_unit: int, record: Made) -> _Recorded:
         self._made += 1
         run = partial(self._pass, per_unit=per_unit)
-        try:
-            recorded = self._recorder.record(run, _filled(batch, record))
-        except Exception:
-            if not self._if_possible:
-                raise
-            recorded = run
-            _free()
+        made = _filled(batch, record)
+        if not self._if_possible:
+            recorded = self._recorder.record(run, made)
+        else:
+            try:
+                with silent():  # which sizes come is private, and so is what a compiler says of one
+                    recorded = self._recorder.record(run, made)
+            except Exception:
+                recorded = run
+                _free()
         return _Recorded(recorded, self._pointers(), is_code=recorded is run)
 
     def _rounded(self, batch: Sequence[Any], per_unit: int) -> tuple[Sequence[Any], int]:

@@ -12,7 +12,8 @@ Guarantee  Ranks need not run the same passes. One of them may have more rows th
            sum that a rank gives away is added once, to the shards of all ranks.
 Failure    A rank that fails in a step tells the others, and all of them raise. If a rank dies, the others
            raise when their connection breaks or the timeout is over. A sum that was given away in part, for
-           example because memory ran out, ends the run: it could not be taken back.
+           example because memory ran out, ends the run: it could not be taken back. So does an interrupt
+           (Ctrl-C) in a step: the others may hold a part of its sums, which would be added to the next ones.
 Not here   Secrets: ranks trust each other (`distributed`). When a rank asks shows what it works on.
 """
 
@@ -91,6 +92,11 @@ class Exchange:
             with suppress(OtherRankError):
                 self._announced(_FAILED)
             self._broken = "a step failed on this rank"
+
+    def interrupt(self) -> None:
+        """Refuse what this rank wants from now on. Others are not told: they may wait for something else."""
+        self.drop()
+        self._broken = self._broken or "a step was interrupted on this rank"
 
     def _until(self, wish: int, totals: Mapping[str, Tensor] | None = None) -> None:
         """Take part in the wishes of all ranks until this rank's own is fulfilled."""

@@ -94,7 +94,7 @@ class Lent(Tensor):
         cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func._schema.is_mutable and any(isinstance(value, Lent) for value in _changed(func, args, kwargs)):
+        if func._schema.is_mutable and any(map(_holds, _changed(func, args, kwargs))):
             raise NotPrivateError(
                 f"a sharded parameter is changed in place by {func.overloadpacket.__name__!r} while the "
                 "model runs, so it would not be protected by noise. Change parameters between steps only."
@@ -111,6 +111,11 @@ def _changed(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[
     written = {name for name, alias in named if alias is not None and alias.is_write}
     given = {name: value for (name, _), value in zip(named, args, strict=False)} | dict(kwargs)
     return [value for name, value in given.items() if name in written]
+
+
+def _holds(value: Any) -> bool:
+    """Whether a value is a stand-in, or a list with one in it, as `torch._foreach_mul_` takes them."""
+    return any(map(_holds, value)) if isinstance(value, list | tuple) else isinstance(value, Lent)  # pyright: ignore[reportUnknownArgumentType]
 
 
 def _is_conversion(func: Any, kwargs: Mapping[str, Any]) -> bool:

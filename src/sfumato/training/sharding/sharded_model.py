@@ -122,6 +122,9 @@ class ShardedModel:
             if not isinstance(error, OtherRankError) or isinstance(error, PartialSumError):
                 self._exchange.fail()
             raise
+        except BaseException:  # an interrupt: others may hold sums of this step, so it cannot begin anew
+            self._exchange.interrupt()
+            raise
 
     @contextmanager
     def together(self) -> Generator[None]:

@@ -3,6 +3,7 @@
 
 import logging
 import math
+import sys
 import warnings
 
 import pytest
@@ -15,6 +16,8 @@ from sfumato.training.engine.passes import Passes
 from sfumato.training.engine.recording import faster_passes, pass_trial
 from sfumato.training.engine.recording.faster_passes import FasterPasses
 from sfumato.training.engine.recording.pass_trial import PassTrial
+from sfumato.training.engine.recording.recorded_pieces import RecordedPieces
+from sfumato.training.fast import compilation
 
 from ...gradients import private_gradients
 
@@ -304,6 +307,76 @@ def test_the_size_of_batches_decides_nothing_that_is_told(monkeypatch):
     assert found[0] == found[1] == found[2]
 
 
+@pytest.mark.parametrize("kind", ["groups", "owners"])
+def test_the_number_of_rows_of_units_decides_nothing_that_is_tried_or_told(monkeypatch, kind):
+    found = []
+    for most in (1, 5):
+        machine = Machine(monkeypatch)
+        private = private_of(network(), planned_steps=10**6, group_size=2 if kind == "groups" else 1)
+        if kind == "owners":
+            private.expect_rows(None)
+        lines = []
+        for step in range(5):
+            per_unit = most if kind == "owners" else 1
+            private.backward(*rows(6 * most, step), rows_per_unit=per_unit)
+            lines.append(private.way)
+        found.append((lines, len(machine.recorded)))
+    assert found[0] == found[1] and "another number of rows" in found[0][0][-1]
+
+
+def test_a_run_by_owners_tells_nothing_of_how_many_rows_they_have(machine):
+    owners = torch.arange(60) // 2
+    run = trained(owners=owners, contribution_bound=2, public_size=30, expected_batch_size=3).fit()
+    assert not machine.recorded and run.model is not None
+
+
+def test_steps_without_rows_do_not_change_how_many_rows_are_tried(machine):
+    private = private_of(network(), planned_steps=10**6)
+    private.expect_rows(2)
+    for _ in range(3):
+        private.backward(*rows(0))
+    assert {batch[1].shape[0] for _, batch in machine.recorded} == {12}
+
+
+def test_what_recording_one_size_says_is_not_shown(machine, monkeypatch, capsys):
+    private = private_of(network(), planned_steps=100)
+    run(private, 3)
+    record = Recorder.record
+
+    def recorded(self, run, batch):
+        warnings.warn(f"a batch of {len(batch[1])} rows is slow", stacklevel=1)
+        sys.stderr.write(str(len(batch[1])))
+        return record(self, run, batch)
+
+    monkeypatch.setattr(Recorder, "record", recorded)
+    made = len(machine.recorded)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        private.backward(*rows(23))
+    assert len(machine.recorded) > made and not capsys.readouterr().err
+
+
+def test_memory_that_recordings_hold_is_given_back_without_a_word(machine, monkeypatch):
+    private = private_of(network(), planned_steps=100, microbatch_size=None)
+    run(private, 4)
+    way, clipped = private.way, Passes._clipped
+    assert "as CUDA graphs" in way
+
+    def short(passes, *args):
+        if passes._replays.active:
+            raise torch.OutOfMemoryError("17 GiB")
+        return clipped(passes, *args)
+
+    monkeypatch.setattr(Passes, "_clipped", short)
+    monkeypatch.setattr(
+        RecordedPieces, "replay", lambda *given, **options: None
+    )  # a size without a recording
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        private.backward(*rows(5))
+    assert private.way == way and gradient(private._passes._model).isfinite().all()
+
+
 def test_a_trial_leaves_no_draws_and_nothing_in_the_model(machine):
     model = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 2))
     private = private_of(model, planned_steps=10**6)
@@ -361,3 +434,119 @@ def test_a_cpu_runs_eagerly_without_a_trial():
     private = PrivateGradients(network(), clip_norm=1.0, noise_multiplier=1.0, expected_batch_size=4)
     run(private, 12)
     assert private.way == ("Passes run eagerly: this is the fastest way for most models on this device.")
+
+
+# --- numbers that a recording takes for constant -----------------------------------------------------------
+
+
+class Cooling(nn.Sequential):
+    def __init__(self):
+        torch.manual_seed(0)
+        super().__init__(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+        self.temperature = 1.0
+
+    def forward(self, x):
+        return super().forward(x) / self.temperature
+
+
+def freezing(machine, monkeypatch):
+    """Let recordings replay what they were made of, as real ones do: with the temperature of that moment."""
+    record = Recorder.record
+
+    def recorded(self, run, batch):
+        replay, model, then = record(self, run, batch), machine.model, machine.model.temperature
+
+        def frozen(given):
+            now, model.temperature = model.temperature, then
+            try:
+                return replay(given)
+            finally:
+                model.temperature = now
+
+        return frozen
+
+    monkeypatch.setattr(Recorder, "record", recorded)
+
+
+@pytest.mark.parametrize("holder", ["the model", "the loss"])
+def test_a_number_that_changes_between_steps_ends_recordings(machine, monkeypatch, holder):
+    model = machine.model = Cooling()
+    freezing(machine, monkeypatch)
+    at = {"scale": 1.0}
+
+    def loss(model, x, y):
+        return nn.functional.cross_entropy(at["scale"] * model(x), y, reduction="none")
+
+    private = PrivateGradients(
+        model,
+        loss,
+        clip_norm=100.0,
+        noise_multiplier=1e-8,
+        expected_batch_size=6,
+        passes=PassSettings(planned_steps=100),
+        generator=seeded(0),
+    )
+    run(private, 6)
+    assert "as CUDA graphs" in private.way and machine.replays > 0
+    if holder == "the model":
+        model.temperature = 0.1
+    else:
+        at["scale"] = 10.0
+    machine.replays = 0
+    private.backward(*rows(6, seed=9))
+    found = gradient(model).clone()
+    plain = private_of(model, cuda_graphs=False, compile=False, clip_norm=100.0, noise_multiplier=1e-8)
+    model.temperature = 0.1
+    plain.backward(*rows(6, seed=9))
+    torch.testing.assert_close(found, gradient(model), rtol=1e-4, atol=1e-5)
+    assert machine.replays == 0 and ("changes between steps" in private.way) == (holder == "the model")
+
+
+@pytest.mark.parametrize("count", [0, 6])
+def test_the_end_of_recordings_is_told_whether_a_batch_has_rows_or_not(machine, count):
+    model = Cooling()
+    private = private_of(model, planned_steps=100)
+    run(private, 4)
+    model.temperature = 0.5
+    private.backward(*rows(count))
+    assert "changes between steps" in private.way and private.way.startswith("Passes run eagerly")
+
+
+def test_what_was_asked_for_ends_with_a_warning_if_a_number_changes(monkeypatch):
+    model = Cooling()
+    private = private_of(model, compile=True)
+    monkeypatch.setattr(compilation, "_compiled", lambda run, batch: run)
+    private.backward(*rows(6))
+    model.temperature = 0.5
+    with pytest.warns(UserWarning, match="changes between steps"):
+        private.backward(*rows(6))
+
+
+def test_modes_and_numbers_that_recording_itself_changes_end_nothing(machine, monkeypatch):
+    model, calls = network(), []
+    record = Recorder.record
+
+    def counted(self, run, batch):
+        calls.append(len(calls))  # as code of a loss does that runs once for each recording
+        return record(self, run, batch)
+
+    monkeypatch.setattr(Recorder, "record", counted)
+
+    def loss(model, x, y):
+        assert len(calls) >= 0
+        return nn.functional.cross_entropy(model(x), y, reduction="none")
+
+    private = PrivateGradients(
+        model,
+        loss,
+        clip_norm=1.0,
+        noise_multiplier=1.0,
+        expected_batch_size=6,
+        passes=PassSettings(planned_steps=100),
+    )
+    for step in range(8):
+        private.backward(*rows(4 + step % 5, step))
+        model.eval()
+        model(rows(3)[0])
+        model.train()
+    assert "as CUDA graphs" in private.way and private._passes._replays.active

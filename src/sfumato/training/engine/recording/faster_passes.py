@@ -4,12 +4,14 @@
 Guarantee  What decides is public (`fast.choice`). Trials are made between steps, on synthetic rows, and
            leave neither draws nor anything in the model. What is told holds nothing of rows or batches.
 Edge cases If `compile` or `cuda_graphs` is True, nothing is chosen. Rows of more than `_SHAPES` shapes (texts
-           of any length) are run eagerly: each shape would need recordings of its own.
+           of any length) are run eagerly: each shape would need recordings of its own. So are units whose
+           number of rows depends on who is in a batch (owners, groups): that number is private.
 """
 
 import logging
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import torch
@@ -19,6 +21,8 @@ from sfumato.errors import InvalidParameterError
 from sfumato.training import distributed
 from sfumato.training.data import rows
 from sfumato.training.engine.book_keeping import BookKeeping
+from sfumato.training.engine.losses import Loss
+from sfumato.training.engine.recording.held_numbers import HeldNumbers
 from sfumato.training.engine.recording.pass_trial import PassTrial
 from sfumato.training.engine.recording.recorded_pieces import RecordedPieces, recorder
 from sfumato.training.engine.step.settings import PassSettings
@@ -33,6 +37,10 @@ __all__ = ["FasterPasses"]
 
 _SHAPES: Final = 8  # of rows; each is recorded for some sizes of batches
 _CHANGING: Final = f"rows have had more than {_SHAPES} shapes, each of which would need a recording"
+_CHANGING_NUMBERS: Final = "what the model holds besides parameters changes between steps"
+_CHANGING_UNITS: Final = (
+    "units have another number of rows at each step, each of which would need a recording"
+)
 
 _log = logging.getLogger(__name__)
 
@@ -43,6 +51,7 @@ class FasterPasses:
     def __init__(
         self,
         model: nn.Module,
+        loss: Loss,
         clipper: Clipper,
         replays: RecordedPieces,
         *,
@@ -50,9 +59,12 @@ class FasterPasses:
         projected: bool,
         expected_batch_size: float,
     ) -> None:
-        self._model, self._clipper, self._replays = model, clipper, replays
+        self._model, self._loss, self._clipper, self._replays = model, loss, clipper, replays
+        self._held: tuple[HeldNumbers, int] | None = (
+            None  # when the last recording was made, and how many were
+        )
         self._expected, self._planned = expected_batch_size, settings.planned_steps
-        self._taken = 0
+        self._taken, self._ended = 0, False
         self._shown: tuple[Sequence[Any], torch.dtype | None] | None = None
         self._choice = None if settings.recorded else Choice(self._facts(settings, projected))
 
@@ -105,11 +117,37 @@ class FasterPasses:
         self._shown = batch, torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
         if shapes <= _SHAPES or not self._replays.active:
             return
+        self._end(_CHANGING)
+
+    def _end(self, why: str) -> None:
+        """Record and replay nothing from now on, and say why."""
         self._replays.stop()
         if self._choice is None:
-            warnings.warn(f"{_CHANGING}: going on without, which is slower.", stacklevel=7)
+            warnings.warn(f"{why}: going on without, which is slower.", stacklevel=8)
         else:
-            self.stay(_CHANGING)
+            self.stay(why)
+
+    @contextmanager
+    def replaying(self) -> Generator[None]:
+        """Return a context for the passes of a batch.
+
+        If a recording would compute something else by now, nothing is replayed from here on, without a word.
+        """
+        self._note()
+        held = self._held
+        if self._replays.active and held is not None and not (held[0].of_model() and held[0].of_loss()):
+            self._replays.stop()
+        try:
+            yield
+        finally:
+            if self._replays.active and held is not None and held[1] != self._replays.made:
+                self._held = None  # code that ran while recording may have changed numbers
+                self._note()
+
+    def _note(self) -> None:
+        """Note what model and loss hold, and how many recordings were made so far."""
+        if self._held is None and self._replays.active:
+            self._held = HeldNumbers(self._model, self._loss), self._replays.made
 
     def stay(self, why: str) -> None:
         """Run eagerly from now on."""
@@ -117,8 +155,27 @@ class FasterPasses:
             self._choice.stay(why)
             self._tell()
 
+    def gave_up(self) -> bool:
+        """Drop recordings that nobody asked for, if there are any: they hold memory that a piece may need.
+
+        Which sizes were recorded is private, so this is not told.
+        """
+        if self._choice is None or not self._replays.active:
+            return False
+        self._replays.stop()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        return True
+
     def due(self) -> bool:
-        """Count a step, and return whether a trial is due after it."""
+        """Count a step, and return whether a trial is due after it.
+
+        Recordings end, with a word, if the model holds other numbers than when they were made: rows cannot
+        change these. What the loss holds they can, so that is never told.
+        """
+        if self._held is not None and not self._ended and not self._held[0].of_model():
+            self._ended = True
+            self._end(_CHANGING_NUMBERS)
         self._taken += 1
         return self._choice is not None and self._shown is not None and self._choice.due(self._taken)
 
@@ -128,19 +185,25 @@ class FasterPasses:
         eager: Callable[[Sequence[Any], int], object],
         *,
         units_at_once: Callable[[Sequence[Any], int], int],
-        per_unit: int,
+        per_unit: int | None,
         shapes: int,
         steps: int,
     ) -> None:
-        """Try what is possible and may pay, and keep the fastest; so many `steps` of the run are taken."""
+        """Try what is possible and may pay, and keep the fastest; so many `steps` of the run are taken.
+
+        `per_unit`: how many rows a unit has; None if the rows decide that.
+        """
         assert self._choice is not None and self._shown is not None  # it is due
         shown, cast = self._shown
         kind = next(rows.tensors(shown)).device.type
         left = None if self._planned is None else self._planned - steps
         with torch.autocast(kind, dtype=cast, enabled=cast is not None):
-            most = units_at_once(shown, per_unit)
-            trial = self._trial(engine, eager, shown, per_unit, most, self._no_trial(engine, shapes))
+            refusal = _CHANGING_UNITS if per_unit is None else self._no_trial(engine, shapes)
+            most = units_at_once(shown, per_unit or 1)
+            trial = self._trial(engine, eager, shown, per_unit or 1, most, refusal)
             self._choice.choose(trial, taken=self._taken, remaining=left)
+        self._held = None
+        self._note()
         self._tell()
 
     def _trial(

@@ -53,6 +53,11 @@ class RecordedPieces:
         """Whether passes are recorded now."""
         return self._recordings is not None
 
+    @property
+    def made(self) -> int:
+        """How many recordings were made, which is private."""
+        return 0 if self._recordings is None else self._recordings.made
+
     def record(self, recorder: Recorder, engine: Engine, model: nn.Module, *, sizes: Sizes) -> None:
         """Keep faster versions of an engine's passes from now on, because that was asked for."""
         self.use(Recordings(engine, self._clipper, model, recorder, sizes=sizes))
