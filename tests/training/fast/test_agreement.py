@@ -23,6 +23,7 @@ WANTED = computed(4.0, [1.0, 2.0], [0.001])
         (computed(4.1, [1.0, 2.0], [0.001]), False),
         (computed(4.0, [1.1, 2.0], [0.001]), False),
         (computed(4.0, [1.0, 2.0], [0.1]), False),
+        (computed(4.0, [1.002, 2.0], [0.001]), True),
         (computed(4.0, [math.nan, 2.0], [0.001]), False),
         (computed(4.0, [1.0, 2.0], [math.nan]), False),
         (computed(math.nan, [1.0, 2.0], [0.001]), False),
@@ -30,6 +31,13 @@ WANTED = computed(4.0, [1.0, 2.0], [0.001])
 )
 def test_sums_agree_up_to_rounding(got, agree):
     assert agrees(got, WANTED) is agree
+
+
+def test_a_small_sum_that_is_missing_is_seen_though_it_is_less_than_rounding_of_the_largest():
+    wanted = computed(4.0, [1.0, 2.0], [0.1])
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert agrees(computed(4.0, [1.05, 2.1], [0.12]), wanted)
+        assert not agrees(computed(4.0, [1.0, 2.0], [0.0]), wanted)
 
 
 def test_what_is_not_finite_agrees_with_what_is_not():

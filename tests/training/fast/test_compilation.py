@@ -292,3 +292,26 @@ def test_a_row_that_is_not_finite_does_not_double_the_others_at_a_new_shape(monk
             found.append(totals[-1])
         torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
         assert found[0].norm() <= rows + 1
+
+
+def images_and_network():
+    """A network whose first layer unfolds its images, and whose second sees small planes."""
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(1, 4, 4, 4), nn.GroupNorm(2, 4), nn.ReLU(), nn.Conv2d(4, 6, 3, padding=1)]
+    model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(6 * 16, 3))
+    return model, torch.randn(8, 1, 16, 16), torch.randint(3, (8,))
+
+
+@needs_compiler
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("per_layer", [False, True])
+def test_a_compiled_step_of_images_is_the_step_also_with_channels_last(monkeypatch, per_layer):
+    monkeypatch.setattr(compilation, "_CHANNELS_LAST", ("cpu",))
+    model, x, y = images_and_network()
+    clipping = {"clipping": Clipping(clip_norm=0.5, per_layer=per_layer), "clip_norm": None}
+    compiled, plain = private_of(model, compile=True, **clipping), private_of(model, **clipping)
+    found = []
+    for private in (compiled, plain):
+        private.backward(x, y)
+        found.append(gradient(model))
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-6)

@@ -32,7 +32,7 @@ class Stand:
         return weight, bias
 
     @staticmethod
-    def correlation_norm(image, factors, kernel, stride, dilation, before, precision):
+    def correlation_norm(image, factors, kernel, stride, dilation, before, precision, ghost):
         def gradient(x, g):
             return torch.nn.grad.conv2d_weight(
                 x[None], (len(g), len(x), *kernel), g[None], stride, before, dilation
@@ -60,7 +60,7 @@ def calls():
     return {
         "ghost_norm": (x, g, "ieee"),
         "feature_norm_gradients": (flat, grad, mean, rstd, 3),
-        "correlation_norm": (image, factors, *pairs, "ieee"),
+        "correlation_norm": (image, factors, *pairs, "ieee", False),
     }
 
 

@@ -2,7 +2,7 @@
 import pytest
 import torch
 
-from sfumato.training.fast.precision import uses_tf32, whole_floats
+from sfumato.training.fast.precision import convolution_eps, uses_tf32, whole_floats
 
 PLACES = (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn)
 GPU = torch.device("cuda")
@@ -42,3 +42,18 @@ def test_elsewhere_nothing_is_touched():
     torch.backends.cuda.matmul.fp32_precision = "tf32"
     with whole_floats(torch.device("cpu")):
         assert uses_tf32()
+
+
+class OnAGpu:
+    """What is asked of a tensor that lies on a GPU."""
+
+    def __init__(self, dtype):
+        self.is_cuda, self.dtype = True, dtype
+
+
+def test_convolutions_have_a_setting_of_their_own_which_cuts_numbers_unless_it_is_changed():
+    torch.backends.cudnn.conv.fp32_precision = "tf32"
+    assert convolution_eps(OnAGpu(torch.float32)) > 0
+    assert convolution_eps(torch.zeros(1)) == convolution_eps(OnAGpu(torch.float64)) == 0
+    with whole_floats(GPU):
+        assert convolution_eps(OnAGpu(torch.float32)) == 0

@@ -76,17 +76,22 @@ def test_gradients_of_a_norm_over_features_are_those_of_the_sums(compiled, units
         (20, 3, (5, 5), (1, 1), (2, 2), (1, 1), (0, 0)),
     ],
 )
+@pytest.mark.parametrize("ghost", [False, True])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float16]
+)  # the interpreter has no products of bfloat16
 def test_the_norm_of_a_correlation_is_that_of_its_gradient(
-    compiled, channels, outputs, size, kernel, stride, dilation, before
+    compiled, channels, outputs, size, kernel, stride, dilation, before, ghost, dtype
 ):
     torch.manual_seed(0)
-    image = torch.randn(2, channels, *size, device=WHERE)
+    image = torch.randn(2, channels, *size, device=WHERE).to(dtype).float()
     weight = torch.randn(outputs, channels, *kernel, device=WHERE, requires_grad=True)
     out = torch.nn.functional.conv2d(image, weight, None, stride, before, dilation)
-    factors = torch.randn_like(out)
+    factors = torch.randn_like(out).to(dtype).float()
     wanted = [
         torch.autograd.grad((out[i] * factors[i]).sum(), weight, retain_graph=True)[0].square().sum()
         for i in (0, 1)
     ]
-    found = compiled.correlation_norm(image, factors, kernel, stride, dilation, before, "ieee")
+    given = (image.to(dtype), factors.to(dtype))
+    found = compiled.correlation_norm(*given, kernel, stride, dilation, before, "ieee", ghost)
     torch.testing.assert_close(found, torch.stack(wanted), rtol=1e-4, atol=1e-3)

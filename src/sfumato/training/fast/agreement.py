@@ -3,6 +3,9 @@
 
 Guarantee  `agrees` is false if totals or sums differ by more than rounding does. A pass that draws (dropout)
            may draw other numbers once compiled, so only the size of its norms can agree.
+Edge cases Rounding is more than the last bit of a sum: a ReLU whose input is next to zero is on in one pass
+           and off in the other. One such unit moved a sum of a residual network by 6e-4 in float32, and in
+           bfloat16 there are many. So small sums are held to their own size, too: what is missing is seen.
 """
 
 import math
@@ -17,7 +20,9 @@ __all__ = ["Computed", "agrees", "are_alike", "on_the_side"]
 
 Computed = tuple[Tensor, ClippedSums]  # the total of squared norms, and the sums
 
-_AGREE: Final = {False: 1e-3, True: 3e-2}  # relative difference of sums; True: in bfloat16
+_AGREE: Final = {False: 5e-3, True: 1e-1}  # difference of sums over the largest sum; True: in bfloat16
+_OWN: Final = 0.7  # difference of a sum over itself; of one that is missing it is 1
+_SMALL: Final = 1e-2  # a sum of this share of the largest, or less, may be all rounding: it is not looked at
 _SIZE: Final = 4.0  # times that the squared norms of two draws may differ by
 
 
@@ -36,11 +41,16 @@ def agrees(got: Computed, wanted: Computed) -> bool:
     if not torch.allclose(total, wanted[0], rtol=tolerance):
         return False
     sums = wanted[1].sums
-    scale = max(float(part.double().norm()) for part in sums.values())
-    apart = [
-        float((got[1].sums[name].to(part).double() - part.double()).norm()) for name, part in sums.items()
-    ]
-    return all(each <= tolerance * scale for each in apart)  # `max` may overlook NaN
+    sizes = {name: float(part.double().norm()) for name, part in sums.items()}
+    scale = max(sizes.values())
+    apart = {
+        name: float((got[1].sums[name].to(part).double() - part.double()).norm())
+        for name, part in sums.items()
+    }  # NaN is below nothing
+    return all(
+        apart[name] <= tolerance * scale and (size <= _SMALL * scale or apart[name] <= _OWN * size)
+        for name, size in sizes.items()
+    )
 
 
 def on_the_side(found: Computed) -> Computed:

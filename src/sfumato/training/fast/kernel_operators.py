@@ -48,16 +48,18 @@ def correlation_norm(
     dilation: Sequence[int],
     before: Sequence[int],
     precision: str,
+    ghost: bool,
 ) -> Tensor:
     """Return the squared norm of each image's gradient of a two-dimensional convolution."""
     return triton_kernels.correlation_norm(
-        image.contiguous(),
-        factors.contiguous(),
+        image,
+        factors,
         kernel=_pair(kernel),
         stride=_pair(stride),
         dilation=_pair(dilation),
         before=_pair(before),
         precision=precision,
+        ghost=ghost,
     )
 
 
@@ -70,6 +72,7 @@ def _(
     dilation: Sequence[int],
     before: Sequence[int],
     precision: str,
+    ghost: bool,
 ) -> Tensor:
     return _sums(image, image.shape[0])
 

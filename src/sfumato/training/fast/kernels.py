@@ -11,23 +11,26 @@ Edge cases Kernels need CUDA tensors, and Triton, which is installed with torch 
 from collections.abc import Generator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from math import prod
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
-from sfumato.training.fast.precision import uses_tf32
+from sfumato.training.fast.precision import TF32_EPS, uses_tf32
 
 __all__ = [
     "available",
     "correlation_norm",
     "feature_norm_gradients",
     "ghost_norm",
+    "ghost_takes_less",
     "installed",
     "operand_eps",
     "seen_by_tracers",
 ]
 
+_HALF: Final = 0.5  # of a symmetric matrix is all that is computed
 _TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -79,8 +82,7 @@ def ghost_norm(x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
     The mass is (x.norm(dim=2) * g.norm(dim=2)).sum(1): what the errors of the first are relative to. So
     float32 operands are not cut here as tf32 would cut them: three products of tensor cores make one.
     """
-    precision = "tf32x3" if _precision() == "tf32" else "ieee"
-    return _kernels().ghost_norm(x.contiguous(), g.contiguous(), precision)
+    return _kernels().ghost_norm(x.contiguous(), g.contiguous(), _exact_precision())
 
 
 def correlation_norm(
@@ -95,20 +97,41 @@ def correlation_norm(
     """Return the squared norm of each image's weight gradient of a two-dimensional convolution: [images].
 
     image is [images, channels, h, w], factors [images, outputs, *places]; the gradient is that of
-    `rules.correlation`, without groups.
+    `rules.correlation`, without groups. It is computed tile by tile, or, where that takes fewer
+    multiplications, its norm is that of two Gram matrices, whose terms are rounded as those of `ghost_norm`.
     """
+    ghost = ghost_takes_less(image, factors, kernel)
+    precision = _exact_precision() if ghost else _precision()
     shape = (kernel, stride, dilation, before)
-    found = _kernels().correlation_norm(image.contiguous(), factors.contiguous(), *shape, _precision())
-    return found * _upwards(image)
+    found = _kernels().correlation_norm(image, factors, *shape, precision, ghost)
+    return found if ghost else found * _upwards(image)
+
+
+def ghost_takes_less(image: Tensor, factors: Tensor, kernel: tuple[int, ...]) -> bool:
+    """Whether the Gram matrices of a correlation take fewer multiplications than its gradient.
+
+    >>> wide, narrow = torch.zeros(1, 512, 4, 4), torch.zeros(1, 16, 32, 32)
+    >>> ghost_takes_less(wide, wide, (3, 3)), ghost_takes_less(narrow, narrow, (3, 3))
+    (True, False)
+    """
+    places, taps = prod(factors.shape[2:]), prod(kernel)
+    read, written = taps * image.shape[1], factors.shape[1]
+    products = 3 if image.dtype is torch.float32 and _precision() == "tf32" else 1
+    return products * _HALF * places * (read + written) < read * written
 
 
 def _precision() -> str:
     return "tf32" if uses_tf32() else "ieee"
 
 
+def _exact_precision() -> str:
+    """Return how float32 operands are multiplied where they may not be cut: in three products."""
+    return "tf32x3" if _precision() == "tf32" else "ieee"
+
+
 def operand_eps(x: Tensor) -> float:
     """Return how coarsely the kernels round the operands of their products, relative to them."""
-    return 2**-9 if x.is_cuda and x.dtype is torch.float32 and _precision() == "tf32" else 0.0
+    return TF32_EPS if x.is_cuda and x.dtype is torch.float32 and _precision() == "tf32" else 0.0
 
 
 def _upwards(x: Tensor) -> float:
@@ -116,7 +139,7 @@ def _upwards(x: Tensor) -> float:
 
     Tensor cores cut float32 operands to 10 bits, which makes squared norms too small by about 1.4e-3.
     """
-    return 1 + 2**-9 if x.dtype is torch.float32 and _precision() == "tf32" else 1.0
+    return 1 + TF32_EPS if x.dtype is torch.float32 and _precision() == "tf32" else 1.0
 
 
 def feature_norm_gradients(

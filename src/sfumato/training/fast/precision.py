@@ -7,11 +7,14 @@ if it exists.
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import torch
+from torch import Tensor
 
-__all__ = ["uses_tf32", "whole_floats"]
+__all__ = ["TF32_EPS", "convolution_eps", "uses_tf32", "whole_floats"]
+
+TF32_EPS: Final = 2.0**-9  # twice the bound on the error of a product whose operands are cut to 10 bits
 
 
 def uses_tf32() -> bool:
@@ -24,6 +27,19 @@ def uses_tf32() -> bool:
     products: Any = torch.backends.cuda.matmul
     found = getattr(products, "fp32_precision", None)
     return bool(products.allow_tf32) if found is None else found == "tf32"
+
+
+def convolution_eps(x: Tensor) -> float:
+    """Return how coarsely convolutions round their operands, relative to them; 0 if as all products do.
+
+    The setting for convolutions is another than that for matrices, and cuts them unless it was changed.
+    """
+    if not x.is_cuda or x.dtype is not torch.float32:
+        return 0.0
+    cudnn: Any = torch.backends.cudnn
+    found = getattr(getattr(cudnn, "conv", None), "fp32_precision", None)
+    cut = cudnn.allow_tf32 if found is None else found == "tf32"
+    return TF32_EPS if cut else 0.0
 
 
 @contextmanager

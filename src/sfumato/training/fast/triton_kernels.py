@@ -33,6 +33,15 @@ def _gram(source, steps, width, i, j, T: tl.constexpr, K: tl.constexpr, PRECISIO
 
 
 @triton.jit
+def _lower_triangle(pair):
+    """The place of a tile. Gram matrices are symmetric: j <= i is enough, and j < i is counted twice."""
+    i = ((tl.sqrt(8.0 * pair + 1.0) - 1.0) / 2.0).to(tl.int32)
+    i = tl.where((i + 1) * (i + 2) // 2 <= pair, i + 1, i)
+    i = tl.where(i * (i + 1) // 2 > pair, i - 1, i)
+    return i, pair - i * (i + 1) // 2
+
+
+@triton.jit
 def _ghost_kernel(
     x,
     g,
@@ -49,11 +58,7 @@ def _ghost_kernel(
 ):
     pair = tl.program_id(0)
     unit = tl.program_id(1).to(tl.int64)
-    # The Gram matrices are symmetric: tiles (i, j) with j <= i are enough, those with j < i counted twice.
-    i = ((tl.sqrt(8.0 * pair + 1.0) - 1.0) / 2.0).to(tl.int32)
-    i = tl.where((i + 1) * (i + 2) // 2 <= pair, i + 1, i)
-    i = tl.where(i * (i + 1) // 2 > pair, i - 1, i)
-    j = pair - i * (i + 1) // 2
+    i, j = _lower_triangle(pair)
     inputs = _gram(x + unit * steps * n_in, steps, n_in, i, j, T, K, PRECISION)
     outputs = _gram(g + unit * steps * n_out, steps, n_out, i, j, T, K, PRECISION)
     share = tl.sum(inputs * outputs)
@@ -163,6 +168,29 @@ def feature_norm_gradients(
 
 
 @triton.jit
+def _read(
+    image,
+    p,
+    c,
+    places,
+    channels,
+    height,
+    width,
+    out_width,
+    stride_h,
+    stride_w,
+    shift_h,
+    shift_w,
+):
+    """What one tap of a convolution reads at some places: [places, channels]."""
+    h = p // out_width * stride_h + shift_h
+    w = p % out_width * stride_w + shift_w
+    inside = (p < places) & (h >= 0) & (h < height) & (w >= 0) & (w < width)
+    at = image + (h * width + w)[:, None] * channels + c[None, :]
+    return tl.load(at, mask=inside[:, None] & (c[None, :] < channels), other=0.0)
+
+
+@triton.jit
 def _correlation_kernel(
     image,
     factors,
@@ -171,7 +199,7 @@ def _correlation_kernel(
     height,
     width,
     outputs,
-    out_height,
+    places,
     out_width,
     kernel_width,
     stride_h,
@@ -186,6 +214,54 @@ def _correlation_kernel(
     PLACES: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
+    """One tile of the gradient of one tap, for one image, where the channels of a place lie together."""
+    number = tl.program_id(0)
+    which = tl.program_id(1).to(tl.int64)
+    across = tl.cdiv(channels, CHANNELS)
+    down = tl.cdiv(outputs, OUTPUTS)
+    tap = number // (across * down)
+    o0 = (number // across % down) * OUTPUTS
+    c = (number % across) * CHANNELS + tl.arange(0, CHANNELS)
+    shift_h = tap // kernel_width * dilation_h - before_h
+    shift_w = tap % kernel_width * dilation_w - before_w
+    image += which * channels * height * width
+    factors += which * outputs * places
+    total = tl.zeros((OUTPUTS, CHANNELS), tl.float32)
+    for first in range(0, places, PLACES):
+        p = first + tl.arange(0, PLACES)
+        left = _tile(factors, places, outputs, first, o0, PLACES, OUTPUTS)
+        right = _read(
+            image, p, c, places, channels, height, width, out_width, stride_h, stride_w, shift_h, shift_w
+        )
+        total = tl.dot(tl.trans(left), right, total, input_precision=PRECISION)
+    tl.store(out + which * programs + number, tl.sum(total * total))
+
+
+@triton.jit
+def _planes_kernel(
+    image,
+    factors,
+    out,
+    channels,
+    height,
+    width,
+    outputs,
+    places,
+    out_width,
+    kernel_width,
+    stride_h,
+    stride_w,
+    dilation_h,
+    dilation_w,
+    before_h,
+    before_w,
+    programs,
+    OUTPUTS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    PLACES: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """One tile of the gradient of one tap, for one image, where each channel is a plane."""
     number = tl.program_id(0)
     which = tl.program_id(1).to(tl.int64)
     across = tl.cdiv(channels, CHANNELS)
@@ -195,7 +271,6 @@ def _correlation_kernel(
     c = (number % across) * CHANNELS + tl.arange(0, CHANNELS)
     shift_h = tap // kernel_width * dilation_h - before_h
     shift_w = tap % kernel_width * dilation_w - before_w
-    places = out_height * out_width
     image += which * channels * height * width
     factors += which * outputs * places
     total = tl.zeros((OUTPUTS, CHANNELS), tl.float32)
@@ -218,6 +293,59 @@ def _correlation_kernel(
     tl.store(out + which * programs + number, tl.sum(total * total))
 
 
+@triton.jit
+def _correlation_ghost_kernel(
+    image,
+    factors,
+    out,
+    channels,
+    height,
+    width,
+    outputs,
+    places,
+    out_width,
+    kernel_width,
+    stride_h,
+    stride_w,
+    dilation_h,
+    dilation_w,
+    before_h,
+    before_w,
+    pairs,
+    taps,
+    T: tl.constexpr,
+    K: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """One tile of the Gram matrices of what the taps read and of the factors, for one image."""
+    pair = tl.program_id(0)
+    which = tl.program_id(1).to(tl.int64)
+    i, j = _lower_triangle(pair)
+    image += which * channels * height * width
+    p = i * T + tl.arange(0, T)
+    q = j * T + tl.arange(0, T)
+    inputs = tl.zeros((T, T), tl.float32)
+    chunks = tl.cdiv(channels, K)
+    for number in range(0, taps * chunks):
+        tap = number // chunks
+        c = number % chunks * K + tl.arange(0, K)
+        shift_h = tap // kernel_width * dilation_h - before_h
+        shift_w = tap % kernel_width * dilation_w - before_w
+        left = _read(
+            image, p, c, places, channels, height, width, out_width, stride_h, stride_w, shift_h, shift_w
+        )
+        right = _read(
+            image, q, c, places, channels, height, width, out_width, stride_h, stride_w, shift_h, shift_w
+        )
+        inputs = tl.dot(left, tl.trans(right), inputs, input_precision=PRECISION)
+    gram = _gram(factors + which * outputs * places, places, outputs, i, j, T, K, PRECISION)
+    share = tl.sum(inputs * gram)
+    tl.store(out + which * pairs + pair, tl.where(i == j, share, 2.0 * share))
+
+
+_NARROW = 16  # the least that a product of tiles takes
+
+
 def correlation_norm(
     image: Tensor,
     factors: Tensor,
@@ -226,28 +354,42 @@ def correlation_norm(
     dilation: tuple[int, int],
     before: tuple[int, int],
     precision: str,
+    ghost: bool,
 ) -> Tensor:
-    """Return the squared norm of each image's gradient of a two-dimensional convolution."""
+    """Return the squared norm of each image's gradient of a two-dimensional convolution.
+
+    Tiles are the fastest of those that were tried on an H200. Tensor cores read numbers of 16 bits in any
+    order, and others along the axis that is summed over: the places.
+    """
+    together = ghost or image.element_size() == 2
+    layout = torch.channels_last if together else torch.contiguous_format
+    image, factors = (tensor.contiguous(memory_format=layout) for tensor in (image, factors))
     images, channels, height, width = image.shape
     outputs, out_height, out_width = factors.shape[1:]
-    tile_o, tile_c = (min(64, max(16, triton.next_power_of_2(n))) for n in (outputs, channels))
-    programs = kernel[0] * kernel[1] * triton.cdiv(outputs, tile_o) * triton.cdiv(channels, tile_c)
-    out = torch.empty((images, programs), dtype=torch.float32, device=image.device)
-    sizes = (channels, height, width, outputs, out_height, out_width, kernel[1])
-    _correlation_kernel[(programs, images)](
-        image,
-        factors,
-        out,
-        *sizes,
-        *stride,
-        *dilation,
-        *before,
-        programs,
-        OUTPUTS=tile_o,
-        CHANNELS=tile_c,
-        PLACES=32 if image.element_size() == 4 else 64,
-        PRECISION=precision,
-        num_warps=4,
-        num_stages=3,
-    )
+    places, taps = out_height * out_width, kernel[0] * kernel[1]
+    sizes = (channels, height, width, outputs, places, out_width, kernel[1])
+    shape = (*sizes, *stride, *dilation, *before)
+    if ghost:
+        side = 128 if places > 256 else 64 if places > 32 else 32
+        tiles = triton.cdiv(places, side)
+        out = _shares(image, tiles * (tiles + 1) // 2)
+        options = {"T": side, "K": 64 if together and image.element_size() == 2 else 32}
+        _correlation_ghost_kernel[(out.shape[1], images)](
+            image, factors, out, *shape, out.shape[1], taps,
+            **options, PRECISION=precision, num_warps=8 if side == 128 else 4, num_stages=3,
+        )  # fmt: skip
+        return out.sum(1)
+    widest = 128 if together else 64
+    rows, columns = (min(widest, max(_NARROW, triton.next_power_of_2(n))) for n in (outputs, channels))
+    out = _shares(image, taps * triton.cdiv(outputs, rows) * triton.cdiv(channels, columns))
+    program = _correlation_kernel if together else _planes_kernel
+    program[(out.shape[1], images)](
+        image, factors, out, *shape, out.shape[1],
+        OUTPUTS=rows, CHANNELS=columns, PLACES=32, PRECISION=precision, num_warps=4, num_stages=3,
+    )  # fmt: skip
     return out.sum(1)
+
+
+def _shares(image: Tensor, programs: int) -> Tensor:
+    """Return a place for what each program finds, for each image."""
+    return torch.empty((len(image), programs), dtype=torch.float32, device=image.device)

@@ -261,3 +261,44 @@ def test_where_terms_cancel_a_contribution_still_stays_within_the_bound(ghost):
         weights = torch.zeros(1, 8)
         weights[0, unit] = (1 / norms[0, unit]).clamp(max=1)
         assert run.weighted_sums([["weight"]], weights)["weight"].norm() <= 1 + 1e-3
+
+
+def cancelling(dtype):
+    """Return a 1 x 1 convolution's op over rows whose terms nearly cancel, as a GPU would see it."""
+    torch.manual_seed(0)
+    tape = Tape(Grouping(units=64), Isolated(64), Memory(0))
+    shape = Correlation(kernel=(1, 1), stride=(1, 1), dilation=(1, 1), before=(0, 0))
+    half, g = 1e3 * torch.randn(64, 1, 1, 40), 1e3 * torch.randn(64, 1, 1, 40)
+    names = {"weight": "weight", "bias": None}
+    x, weight = torch.cat([half, -half], 3).to(dtype), torch.Size((1, 1, 1, 1))
+    op = ConvOp(x, weight, shape, names, tape, transposed=False)
+    op.grad = torch.cat([g, g * (1 + 2.0**-7 * torch.rand_like(g))], 3).to(dtype)
+    return op
+
+
+@pytest.mark.parametrize("ghost", [True, False])
+def test_one_row_of_half_precision_moves_the_sum_by_at_most_the_clip_norm_where_terms_cancel(
+    monkeypatch, ghost
+):
+    monkeypatch.setattr(conv, "_precise", lambda x: x)  # a GPU multiplies numbers of 16 bits
+    op = cancelling(torch.bfloat16)
+    with by_way_of(ghost):
+        norms = op.squared_norm("weight").sqrt()
+    for row, norm in enumerate(norms):
+        weights = torch.zeros(64)
+        weights[row] = (1 / norm).clamp(max=1)
+        x, scaled = (
+            op.x[row].double(),
+            op.grad[row] * weights[row].to(torch.bfloat16),
+        )  # rounded, as in the sum
+        assert float((x * scaled.double()).sum().abs()) <= 1 + 1e-3
+
+
+def test_norms_err_upwards_where_convolutions_cut_what_products_do_not(monkeypatch):
+    op = cancelling(torch.float32)
+    with by_way_of(True):
+        whole = op.squared_norm("weight")
+        monkeypatch.setattr(conv, "convolution_eps", lambda grad: 2.0**-9)
+        cut = op.squared_norm("weight")
+    least = (2.0**-9 * op._mass().sqrt()).square()
+    assert bool((cut - whole >= 0.9 * least).all())

@@ -17,11 +17,13 @@ from torch import Tensor
 
 from sfumato.training.engine.rules.correlation import Correlation
 from sfumato.training.engine.rules.linear import APART as _APART
+from sfumato.training.engine.rules.linear import HALF_EPS as _HALF_EPS
 from sfumato.training.engine.rules.linear import SLACK as _SLACK
 from sfumato.training.engine.rules.linear import widened
 from sfumato.training.engine.tape.operation import Op, autocast, norm_dtype, squared_norm
 from sfumato.training.engine.tape.tape import Tape, name_of, plain, rule
 from sfumato.training.fast import kernels
+from sfumato.training.fast.precision import convolution_eps
 
 __all__ = ["ConvOp"]
 
@@ -71,19 +73,26 @@ class ConvOp(Op):
     def squared_norm(self, slot: str) -> Tensor:
         if slot == "bias":
             return super().squared_norm(slot)
-        eps = torch.finfo(norm_dtype(self.grad)).eps
         if self._per_unit() == 1 and self.correlation.is_fused(*self.operands()):
-            apart = max(_APART * eps, kernels.operand_eps(self.grad))
-            return self.correlation.fused_norms(*self.operands()) + apart**2 * self._mass()
+            norm, gram = self.correlation.fused_norms(*self.operands())
+            return self._raised(norm, gram=gram)
         if self._ghost_is_cheaper():
             parts = [self.correlation.ghost_norms(*part, self._per_unit()) for part in self._parts(True)]
-            return (torch.cat(parts) + _SLACK * eps * self._mass()).clamp_(min=0)
+            return self._raised(torch.cat(parts), gram=True).clamp_(min=0)
         if self._flat is None and self.memory.take(self._gradient_bytes()):
             self._flat = self._summed(*self.operands())
         if self._flat is not None:
             return _squared_norm(self._flat)
         parts = [_squared_norm(self._summed(*part)) for part in self._parts(False)]
-        return torch.cat(parts) + (_APART * eps) ** 2 * self._mass()
+        return self._raised(torch.cat(parts), gram=False)
+
+    def _raised(self, norm: Tensor, *, gram: bool) -> Tensor:
+        """Add to squared norms what they may lack: roundings of the weighted sum, and of Gram matrices."""
+        grad = self.operands()[1]
+        eps = torch.finfo(norm_dtype(grad)).eps
+        half = _HALF_EPS if grad.element_size() == 2 else 0.0
+        apart = max(_APART * eps, kernels.operand_eps(grad), convolution_eps(grad), half)
+        return norm + (apart**2 + (_SLACK * eps if gram else 0.0)) * self._mass()
 
     def _mass(self) -> Tensor:
         """Return at least the squared sum of the sizes of all terms of each unit's gradient: [units].

@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sfumato.training.engine.rules.linear import precise_bmm
 from sfumato.training.engine.tape.operation import norm_dtype
 from sfumato.training.fast import kernels
 
@@ -120,9 +121,9 @@ class Correlation:
             and kernels.available(image, coefficients)
         )
 
-    def fused_norms(self, image: Tensor, coefficients: Tensor) -> Tensor:
-        """Return the squared norm of each image's gradient, by the fused kernel."""
-        return kernels.correlation_norm(
+    def fused_norms(self, image: Tensor, coefficients: Tensor) -> tuple[Tensor, bool]:
+        """Return the squared norm of each image's gradient, and whether it is from Gram matrices."""
+        found = kernels.correlation_norm(
             image,
             coefficients,
             kernel=self.kernel,
@@ -130,6 +131,7 @@ class Correlation:
             dilation=self.dilation,
             before=self.before,
         )
+        return found, kernels.ghost_takes_less(image, coefficients, self.kernel)
 
     def ghost_norms(self, image: Tensor, coefficients: Tensor, per_unit: int) -> Tensor:
         """Return the squared norm of each unit's gradient, a unit being `per_unit` consecutive images."""
@@ -137,8 +139,8 @@ class Correlation:
         image = self.padded(image, self.reach(places))
         inputs = self._gram(image, per_unit)  # [units * groups, per_unit, *positions, per_unit, *positions]
         outputs = self._gram(coefficients, per_unit).flatten(1)
-        total = self._shifted_sum(inputs.to(norm_dtype(inputs)), places).reshape(outputs.shape)
-        return torch.linalg.vecdot(total, outputs.to(total.dtype)).unflatten(0, (-1, self.groups)).sum(1)
+        total = self._shifted_sum(inputs, places).reshape(outputs.shape)
+        return torch.linalg.vecdot(total, outputs).unflatten(0, (-1, self.groups)).sum(1)
 
     def _gram(self, x: Tensor, per_unit: int) -> Tensor:
         positions = x.shape[2:]
@@ -147,7 +149,11 @@ class Correlation:
             flat = x.flatten(0, 2)
         else:
             flat = x.permute(0, 2, 3, 1, 4).reshape(-1, x.shape[3], per_unit * x.shape[4])
-        gram = torch.bmm(flat.transpose(1, 2), flat)
+        flat = flat.to(
+            norm_dtype(flat)
+        )  # entries that are cut would be off by more than the error is taken for
+        with torch.autocast(flat.device.type, enabled=False):
+            gram = precise_bmm(flat.transpose(1, 2), flat)
         return gram.unflatten(2, (per_unit, *positions)).unflatten(1, (per_unit, *positions))
 
     def _shifted_sum(self, gram: Tensor, places: tuple[int, ...]) -> Tensor:

@@ -35,12 +35,12 @@ from sfumato.training.engine.tape.operation import (
 from sfumato.training.engine.tape.tape import NoRuleError, Tape, name_of, plain, rule
 from sfumato.training.fast import kernels
 
-__all__ = ["APART", "SLACK", "LinearOp", "linear", "single", "widened"]
+__all__ = ["APART", "HALF_EPS", "SLACK", "LinearOp", "linear", "precise_bmm", "single", "widened"]
 
 _VIEW: Final = torch.ops.aten._unsafe_view.default
 _HALF: Final = 0.5  # of a symmetric matrix is all that the fused kernel computes
 SLACK: Final = 16.0  # roundings that a sum of products of Gram matrices gathers; up to 3 were measured
-_HALF_EPS: Final = 2.0**-8  # by which a weight and its product are rounded in bfloat16
+HALF_EPS: Final = 2.0**-8  # by which a weight and its product are rounded in bfloat16
 APART: Final = 1e3  # roundings by which a gradient and a sum that is computed otherwise may differ
 
 
@@ -77,7 +77,7 @@ class LinearOp(Op):
         if self.memory.admits(x.shape[0] * x.shape[2] * g.shape[2] * g.element_size()):
             return super().squared_norm(slot)
         # The gradient is not kept, and the sum rounds its terms otherwise: they may cancel otherwise.
-        apart = max(APART * _eps(g), kernels.operand_eps(g), _HALF_EPS if g.element_size() == 2 else 0.0)
+        apart = max(APART * _eps(g), kernels.operand_eps(g), HALF_EPS if g.element_size() == 2 else 0.0)
         if ghost_is_cheaper(x, g):
             return ghost_norm(x, g, apart)
         return _raised(super().squared_norm(slot), mass(x, g), apart**2)
@@ -158,12 +158,12 @@ def cross_norm(x: Tensor, g: Tensor, y: Tensor, h: Tensor) -> Tensor:
 def _gram_product(x: Tensor, g: Tensor, y: Tensor, h: Tensor) -> Tensor:
     x, g, y, h = (t.to(norm_dtype(g)) for t in (x, g, y, h))
     with torch.autocast(g.device.type, enabled=False):  # coarser products would be off by more than that
-        inputs = _precise_bmm(x, y.transpose(1, 2)).flatten(1)
-        outputs = _precise_bmm(g, h.transpose(1, 2)).flatten(1)
+        inputs = precise_bmm(x, y.transpose(1, 2)).flatten(1)
+        outputs = precise_bmm(g, h.transpose(1, 2)).flatten(1)
     return torch.linalg.vecdot(inputs, outputs)
 
 
-def _precise_bmm(left: Tensor, right: Tensor) -> Tensor:
+def precise_bmm(left: Tensor, right: Tensor) -> Tensor:
     """Multiply in float32 also where tensor cores would cut the operands: in three products."""
     if not kernels.operand_eps(left):
         return torch.bmm(left, right)
