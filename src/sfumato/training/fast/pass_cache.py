@@ -14,7 +14,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from typing import Any, Final, Protocol
 
 import torch
@@ -177,7 +176,8 @@ class Recordings:
         return per_unit, shapes, cast, modes, tree.structure(batch)
 
     def _pointers(self) -> tuple[int, ...]:
-        return tuple(t.data_ptr() for t in chain(self._model.parameters(), self._model.buffers()))
+        held = (part for m in self._model.modules() for part in (m._parameters, m._buffers))
+        return tuple(t.data_ptr() for part in held for t in part.values() if t is not None)
 
 
 def _free() -> None:

@@ -59,7 +59,8 @@ class Sums:
     def flat(self) -> list[Tensor]:
         """Return the sums as they lie in memory; what is done to these is done to all of them."""
         self.hide()
-        self._allocate()
+        if not self._filled:
+            self._allocate()
         for name, view in self._views.items():
             if name not in self._filled:
                 view.zero_()
@@ -128,7 +129,7 @@ def _dtype(parameter: Tensor) -> torch.dtype:
 
 
 def _fits(view: Tensor, parameter: Tensor) -> bool:
-    own = local(parameter)
+    own = local(parameter) if is_sharded(parameter) else parameter  # `detach` takes its time
     return view.shape == own.shape and view.device == own.device and view.dtype == _dtype(own)
 
 
