@@ -176,7 +176,9 @@ class Recordings:
         return per_unit, shapes, cast, modes, tree.structure(batch)
 
     def _pointers(self) -> tuple[int, ...]:
-        held = (part for m in self._model.modules() for part in (m._parameters, m._buffers))
+        # At every step, and `parameters()` and `buffers()` take several times as long.
+        modules = self._model.modules()
+        held = (part for m in modules for part in (m._parameters, m._buffers))  # pyright: ignore[reportPrivateUsage] - of torch, as old as torch
         return tuple(t.data_ptr() for part in held for t in part.values() if t is not None)
 
 

@@ -38,8 +38,8 @@ def with_channels_last(traced: GraphModule) -> bool:
     for node in read:
         with graph.inserting_after(node):
             copied = _copy(graph, node, torch.channels_last)
-        own = (copied, *fixed)
-        node.replace_all_uses_with(copied, delete_user_cb=lambda user, own=own: user not in own)
+        for user in [user for user in node.users if user is not copied and user not in fixed]:
+            user.replace_input_with(node, copied)
     if read:
         _shape_any_layout(graph)
         _return_as_before(graph)
