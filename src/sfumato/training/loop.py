@@ -92,8 +92,7 @@ class TrainingLoop:
         self._held = [part for part in model.modules() if not part.training] if model.training else []
         self.optimizer, self.schedule, self.average = optimizer, schedule, average
         self.updating = OptimizerState(optimizer, schedule)  # which no row may change
-        self.step = 0
-        self.history: list[Metrics] = []
+        self.step, self.history = 0, list[Metrics]()
         self._clip_factors, self._denoiser, self._audited = clip_factors, denoiser, audited
         self._agreement = agreement
         require_room_for_noise(private, mechanism, clip_factors)  # before anything is charged
@@ -104,7 +103,7 @@ class TrainingLoop:
         if self.contributor is not None:  # before anything is charged
             refuse_other_units(several_rows=not units.plain)
         private.sharding.refuse(denoiser=denoiser)
-        private.expect_rows(units.rows_per_unit)
+        private.public_rows.expect(units.rows_per_unit)
         self._sampler = self._new_sampler()
 
     @property

@@ -20,11 +20,11 @@ Not here   Which rows are in a batch (`privacy.sampling`): an event holds only f
 from collections.abc import Generator as Yields
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 
-from sfumato import _check
 from sfumato.accounting.events import DpEvent
 from sfumato.accounting.guarantee import Relation
 from sfumato.mechanisms.random import Generator
@@ -35,6 +35,7 @@ from sfumato.training.engine.open_passes import open_passes
 from sfumato.training.engine.step.accumulator import Sums, noisy_totals
 from sfumato.training.engine.step.clip_adaptation import ClipAdaptation
 from sfumato.training.engine.step.failure_guard import guarded
+from sfumato.training.engine.step.public_rows import PublicRows
 from sfumato.training.engine.step.random_groups import RandomGroups
 from sfumato.training.engine.step.settings import PassSettings, check_settings, check_units, noisy_step
 from sfumato.training.engine.step.step_record import History, StepRecord
@@ -129,8 +130,7 @@ class PrivateGradients:
             self._clipper, self.parameters, expected_units=self._groups.expected, sensitivity=step.sensitivity
         )
         self._trials, self._draws = Trials(allowed=trials), StepDraws()
-        # How many rows a unit has, as far as that is public; groups have as many as the largest one.
-        self._per_unit, self._per_unit_known = (1, False) if group_size == 1 else (None, True)
+        self.public_rows = PublicRows(grouped=group_size > 1)
 
     @property
     def step(self) -> NoisyStep:
@@ -182,23 +182,6 @@ class PrivateGradients:
         """
         return self._record.event(self.step, sampling, Relation.parse(relation), self._noise)
 
-    def expect_rows(self, per_unit: int | None) -> None:
-        """State how many rows a unit has at each step, before the first one.
-
-        Without it the `rows_per_unit` of a step counts as public, and passes may be timed with so many rows.
-
-        Args:
-            per_unit: The number, which is public. None if it depends on who is in a batch: then it stays
-                secret, and passes run eagerly unless recordings were asked for.
-
-        Raises:
-            InvalidParameterError: If the number is not a whole number above 0.
-        """
-        if per_unit is not None:
-            _check.count(per_unit=per_unit)
-        if self.step.group_size == 1:
-            self._per_unit, self._per_unit_known = per_unit, True
-
     def scale_clipping(self, factor: float) -> None:
         """Clip the next steps at `factor` times the stated clip norm, with `factor` times the noise.
 
@@ -218,7 +201,7 @@ class PrivateGradients:
         Args:
             batch: Tensors, or nested containers of tensors, with one row an example.
             rows_per_unit: So many consecutive rows are one unit. Their gradients are added before clipping.
-                The number counts as public, unless `expect_rows` was called.
+                The number counts as public, unless `public_rows.expect` says otherwise.
             row_weights: A factor for the loss of each row: 0 for padding, 1/k to average k rows.
 
         Raises:
@@ -251,19 +234,15 @@ class PrivateGradients:
             SfumatoError: As for `backward`.
         """
         check_units(count := rows.count(batch), rows_per_unit)
-        if not self._per_unit_known:
-            self._per_unit = rows_per_unit
+        self.public_rows.given(rows_per_unit)
         with self.sharding.failing():
             self.settle(*batch)
         if not count:
             return
         whole = (self._groups.weights(batch, row_weights), *batch)
         with self.sharding.failing(), self._draws.part(self._noise.generator, self.steps):
-            guarded(
-                lambda: self._take_in(whole, rows_per_unit, recorded),
-                on_zeros=lambda: self._passes.try_synthetic(whole),
-                clear=self.forget,
-            )
+            take_in = partial(self._take_in, whole, rows_per_unit, recorded)
+            guarded(take_in, on_zeros=lambda: self._passes.try_synthetic(whole), clear=self.forget)
 
     def _take_in(self, batch: Sequence[Any], per_unit: int, recorded: GradientPass | None) -> None:
         """Clip the units of a batch, and add them to the sums."""
@@ -292,7 +271,7 @@ class PrivateGradients:
             self._sums.to_grad()
         finally:
             self.forget()
-        self._passes.step_taken(self._per_unit)
+        self._passes.step_taken(self.public_rows.per_unit)
 
     def _noised(self, noise_multiplier: float) -> None:
         """Add noise to the sums, unless they have it already, and divide."""
@@ -335,9 +314,9 @@ class PrivateGradients:
 
     @contextmanager
     def trying(self) -> Yields[None]:
-        """Take steps over synthetic rows that are not counted and leave nothing but their gradients.
+        """Take steps over synthetic rows that are not counted, with noise of their own.
 
-        Their noise is drawn for them alone. `drop` their gradients before the next step.
+        They leave nothing but their gradients: `drop` these before the next step.
 
         Yields:
             Nothing.
@@ -404,8 +383,8 @@ class PrivateGradients:
         Returns:
             The steps so far and the thresholds; no noise.
         """
-        clipper = self._clipper
-        return {"history": list(self.history), "clipper": clipper.state_dict(), "clip_factor": clipper.factor}
+        found = self._clipper
+        return {"history": list(self.history), "clipper": found.state_dict(), "clip_factor": found.factor}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a checkpoint. Noise continues too: none of it is drawn again for another batch.

@@ -314,7 +314,7 @@ def test_the_number_of_rows_of_units_decides_nothing_that_is_tried_or_told(monke
         machine = Machine(monkeypatch)
         private = private_of(network(), planned_steps=10**6, group_size=2 if kind == "groups" else 1)
         if kind == "owners":
-            private.expect_rows(None)
+            private.public_rows.expect(None)
         lines = []
         for step in range(5):
             per_unit = most if kind == "owners" else 1
@@ -332,7 +332,7 @@ def test_a_run_by_owners_tells_nothing_of_how_many_rows_they_have(machine):
 
 def test_steps_without_rows_do_not_change_how_many_rows_are_tried(machine):
     private = private_of(network(), planned_steps=10**6)
-    private.expect_rows(2)
+    private.public_rows.expect(2)
     for _ in range(3):
         private.backward(*rows(0))
     assert {batch[1].shape[0] for _, batch in machine.recorded} == {12}
