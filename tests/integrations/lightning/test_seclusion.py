@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import lightning.pytorch as lightning
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -151,6 +152,8 @@ class Holding(Classifier):
     def __init__(self, leak):
         super().__init__()
         self.leak, self.given, self.runs = leak, [], [0]
+        self.plain, self.array = torch.ones(2), np.ones(2)
+        self.register_buffer("counted", torch.zeros(()))
 
     def configure_optimizers(self):
         found = super().configure_optimizers()
@@ -184,6 +187,7 @@ def of_marked(leak, folder):
     optimizer = module.optimizer
     shown = [p.tolist() for p in module.parameters()], optimizer.state_dict()["param_groups"]
     shown = *shown, module.given, sorted(vars(module)), dict(module.hparams)
+    shown = *shown, module.plain.tolist(), module.array.tolist(), module.counted.tolist()
     return *shown, module.schedule.last_epoch, sorted(optimizer.defaults), found.global_step
 
 
@@ -198,6 +202,10 @@ def of_marked(leak, folder):
         lambda self: self.given.append(1.0),
         lambda self: setattr(self, "leaked", 1.0),
         lambda self: self.hparams.update(leak=1.0),
+        lambda self: self.plain.add_(1),
+        lambda self: self.plain.data.add_(1),
+        lambda self: self.array.__iadd__(1),
+        lambda self: self.counted.add_(1),
     ],
 )
 def test_one_row_leaves_nothing_in_the_module_or_in_what_it_holds_and_stops_nothing(leak, tmp_path):

@@ -3,10 +3,10 @@
 
 Guarantee  `Own`: lists, meters and other objects of a subclass. `Others`: those of transformers, such as
            arguments, callbacks, collator, tokenizer and accelerator, which are written to files. What
-           `compute_loss` changes in attributes, lists, sets and dicts of either is put back after each row.
-           `copied` is a state of the trainer whose lists and dicts are copies.
-Failure    A change of `Own` by synthetic rows is refused, so before the charge. A tensor that is written to
-           in place cannot be put back: that is refused at any time, and tells of the row.
+           `compute_loss` changes in attributes, lists, sets, dicts, tensors and arrays of either is put back
+           after each row, silently. `copied` is a state of the trainer whose lists and dicts are copies.
+Failure    A change of `Own` by synthetic rows is refused, so before the charge. Of tensors with more than
+           128 MiB together, a write to the largest cannot be put back: it is refused, and tells of the row.
 Not here   Model and optimizer (`training.integrity`), data sets, and what is further away than some 16,000
            entries, such as large vocabularies.
 """
@@ -20,7 +20,7 @@ from torch import nn
 from transformers import TrainerState
 
 from sfumato.errors import NotPrivateError
-from sfumato.training.integrity.comparison import Quick, Watch
+from sfumato.training.integrity.comparison import Undone, Watch
 from sfumato.training.integrity.release_barrier import Barrier
 
 __all__ = ["Others", "Own", "copied"]
@@ -30,24 +30,23 @@ class Own:
     """Objects that a subclass holds: lists that a loss may fill, meters that it may update."""
 
     def __init__(self, objects: Mapping[str, Any]) -> None:
-        self._barrier = Barrier(_holder(objects)) if objects else None
-        self._looked = False
+        self._holder = _holder(objects) if objects else None
+        self._watch: Watch | None = None
         self.rehearsing = True
 
     @contextmanager
     def kept(self) -> Generator[None]:
         """Return a context after which they hold what they held."""
-        if self._barrier is None:
+        if self._holder is None:
             yield
             return
-        before = self._barrier.begin(thorough=not self._looked)
-        self._looked = True
-        try:
+        with _refused(self._holder) if self.rehearsing else _undone(self._watched(self._holder)):
             yield
-        finally:
-            changes = before.changes()
-            lost = before.put_back() if changes else []
-            _refuse(lost or (changes if self.rehearsing else ()))
+
+    def _watched(self, holder: nn.Module) -> Watch:
+        if self._watch is None or not self._watch.unchanged():
+            self._watch = Watch(holder)
+        return self._watch
 
 
 class Others:
@@ -62,11 +61,30 @@ class Others:
         """Return a context after which they hold what they held."""
         if self._watch is None or not self._watch.unchanged():
             self._watch = Watch(self._holder, apart=self._apart)
-        before = Quick(self._watch, None)
-        try:
+        with _undone(self._watch):
             yield
-        finally:
-            _refuse(before.put_back() if before.changes() else ())
+
+
+@contextmanager
+def _undone(watch: Watch) -> Generator[None]:
+    """Put back what a private row changes, and tell nobody."""
+    before = Undone(watch)
+    try:
+        yield
+    finally:
+        _refuse(before.put_back())
+
+
+@contextmanager
+def _refused(holder: nn.Module) -> Generator[None]:
+    """Refuse what a synthetic row changes."""
+    before = Barrier(holder).begin(thorough=True)
+    try:
+        yield
+    finally:
+        changes = before.changes()
+        lost = before.put_back() if changes else []
+        _refuse(lost or changes)
 
 
 def _holder(objects: Mapping[str, Any]) -> nn.Module:
@@ -94,7 +112,8 @@ def copied(state: TrainerState) -> TrainerState:
     ([], {'a': {}})
     """
     made = copy.copy(state)
+    own = vars(made)
     for name, value in vars(state).items():
         if isinstance(value, dict | list):
-            setattr(made, name, [] if name == "log_history" else copy.deepcopy(value))  # pyright: ignore[reportUnknownArgumentType]
+            own[name] = [] if name == "log_history" or value == [] else copy.deepcopy(value)  # pyright: ignore[reportUnknownArgumentType]
     return made

@@ -25,8 +25,9 @@ from sfumato.errors import NotPrivateError, UnsupportedModelError
 from sfumato.training.integrity.model_references import Holder, Snapshot, same
 from sfumato.training.integrity.model_tensors import Values, is_batched, is_wrapped
 
-__all__ = ["Kept", "Quick", "Thorough", "Watch"]
+__all__ = ["KEEP", "Kept", "Quick", "Thorough", "Undone", "Watch"]
 
+KEEP: Final = 128 << 20  # bytes of tensors that are copied
 _ENTRIES: Final = 1 << 14  # that a quick comparison looks at, those nearest to the model first
 _TORCH: Final = frozenset(vars(nn.Module())) - {"training"}  # what every module has
 _versions = attrgetter("_version")
@@ -187,6 +188,17 @@ class Thorough:
         kept = _rows_alive() - self._alive
         return ["something outside of the modules, such as a list that a hook fills"] if kept else []
 
+    def undo_row(self, *, compare: bool) -> bool:
+        """Put back what one row wrote into tensors and arrays; return whether it wrote anything.
+
+        A write that left no mark (by `.data`, or into an array of numpy) is found only with `compare`. What
+        cannot be put back is found at the end of the pass.
+        """
+        wrote = self._watch.marks() != self._marks or (compare and bool(self._values.changes()))
+        if wrote and not self._values.put_back():
+            self._marks = self._watch.marks()
+        return wrote
+
     def put_back(self) -> list[str]:
         """Put everything back that can be; return the names of what cannot."""
         self._snapshot.put_back()
@@ -201,6 +213,21 @@ class Thorough:
         marked = zip(self._watch.marked, *self._watch.marks(), strict=True)
         marks = {id(t): (version, place) for (_, t), version, place in marked if not t.requires_grad}
         return Kept(self._values.only(marks), marks)
+
+
+class Undone:
+    """What a watch found, to be put back after private rows without a word: entries and contents."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch, found = watch, watch.snapshot
+        held = found.tensors or found.arrays
+        self._values = Values(found.tensors, found.arrays, keep_bytes=KEEP) if held else None
+
+    def put_back(self) -> list[str]:
+        """Put everything back that can be; return the names of what cannot."""
+        if not self._watch.unchanged():
+            self._watch.snapshot.put_back(self._watch.watched)
+        return [] if self._values is None else self._values.put_back()
 
 
 class Kept:
