@@ -21,6 +21,7 @@ from sfumato.accounting.plan import Plan
 from sfumato.mechanisms.random import Generator as Randomness
 from sfumato.training import distributed
 from sfumato.training.budget import delta_for, dp_sgd_for
+from sfumato.training.data.silence import often_silent
 from sfumato.training.data.units import Units, public_size_of
 from sfumato.training.description import (
     Charge,
@@ -209,7 +210,7 @@ class Trainer:
             BudgetExceededError: If the account cannot pay for the run. Nothing is spent.
             CheckpointError: If the folder cannot be used.
         """
-        with self._loggers, taken_by_first(self._folder, resume=resume):
+        with self._loggers, taken_by_first(self._folder, resume=resume), often_silent():
             self._reports = self._reports if reporting is None else reporting
             kept, charged = self._folder is not None, self._account is not None
             loop, self._standing = self._loop(), Standing(kept, charged, self._resuming)
