@@ -127,8 +127,8 @@ class _OfOthers(logging.Filter):
 class _Silencer:
     """Takes the place of streams, and filters log lines, for one thread; it may do so many times."""
 
-    def __init__(self) -> None:
-        self.busy = False
+    def __init__(self, *, lasts: bool = False) -> None:
+        self.busy, self._lasts = False, lasts
         self._thread, self._others = threading.get_ident(), _OfOthers()
         self._sinks: dict[str, _Sink] = {}
         self._attach()
@@ -138,7 +138,7 @@ class _Silencer:
         self._handlers = [handler for reference in self._listed if (handler := reference()) is not None]
         for handler in self._handlers:
             handler.addFilter(self._others)
-        self._filters = [list(handler.filters) for handler in self._handlers]
+        self._filters = [list(handler.filters) for handler in self._handlers if self._lasts]
 
     def detach(self) -> None:
         """Leave nothing at the handlers."""
@@ -146,6 +146,8 @@ class _Silencer:
             handler.removeFilter(self._others)
 
     def _is_attached(self) -> bool:
+        if not self._lasts:  # it was just made
+            return True
         return self._listed == _listed() and list(map(_filters, self._handlers)) == self._filters
 
     def begin(self) -> None:
@@ -186,7 +188,7 @@ def often_silent() -> Generator[None]:
     if thread in _lasting:
         yield
         return
-    silencer = _lasting[thread] = _Silencer()
+    silencer = _lasting[thread] = _Silencer(lasts=True)
     try:
         yield
     finally:
