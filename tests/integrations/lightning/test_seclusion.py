@@ -1,4 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
+import signal
+import sys
+
 import lightning.pytorch as lightning
 import numpy as np
 import pytest
@@ -210,6 +213,30 @@ def of_marked(leak, folder):
 )
 def test_one_row_leaves_nothing_in_the_module_or_in_what_it_holds_and_stops_nothing(leak, tmp_path):
     assert of_marked(leak, tmp_path / "a") == of_marked(lambda self: None, tmp_path / "b")
+
+
+def test_a_handler_of_sigterm_ends_the_run_in_training_step(tmp_path):
+    trains = []
+
+    def step(self, batch, batch_idx):
+        if trains:
+            signal.raise_signal(signal.SIGTERM)
+        return Classifier.training_step(self, batch, batch_idx)
+
+    class Own(lightning.Callback):
+        """Takes the place of Lightning's handler, as a job of a cluster may."""
+
+        def on_train_start(self, trainer, pl_module):
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+            trains.append(True)
+
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            trainer(private(), tmp_path, callbacks=[Own()]).fit(with_step(step), loader())
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert ended.value.code == 143
 
 
 def test_what_a_module_sees_leads_to_no_trainer():
