@@ -46,6 +46,7 @@ class Part(nn.Module):
         self.register_buffer("abstract", torch.zeros(3, device="meta"))
         self.kept, self.count, self.total, self.word, self.on = torch.zeros(3), 0, 0.0, "", False
         self.items, self.table, self.queue, self.names = [], {}, deque(), set()
+        self.terms = {"first": 1}
         self.nested = {"a": [torch.zeros(3), (1, [2])]}
         self.record, self.loose, self.slotted = Record(), SimpleNamespace(n=0, inner=[]), Slotted()
         self.array, self.bytes = np.zeros(3), bytearray(3)
@@ -108,6 +109,10 @@ def extra(m, x):
 
 def counted_words(m, x):
     m.table[float(x[0, 0])] = 1
+
+
+def renamed(m, x):
+    m.terms[str(float(x[0, 0]))] = m.terms.pop(next(iter(m.terms)))
 
 
 def named_attribute(m, x):
@@ -176,6 +181,7 @@ MARKED = {  # a quick check finds these, too
     "queue": (lambda m, x: m.queue.append(x), "queue"),
     "dict": (lambda m, x: m.table.update(a=x), "table"),
     "dict named by a row": (counted_words, "table"),
+    "dict entry renamed": (renamed, "terms"),
     "set": (lambda m, x: m.names.add(float(x[0, 0])), "names"),
     "nested list": (lambda m, x: m.nested["a"][1][1].append(x), "nested"),
     "nested tensor": (lambda m, x: m.nested["a"][0].add_(x[0]), "nested"),

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -37,6 +38,7 @@ class Leaking(PrivateTrainer):
     def __init__(self, *args, leak, mark, **keywords):
         self.leak, self.mark = leak, mark
         self.plain, self.array = torch.ones(2), np.ones(2)
+        self.inner = {"meters": [SimpleNamespace(seen=0.0, values=[1.0, 2.0])]}
         super().__init__(*args, **keywords)
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
@@ -62,6 +64,14 @@ LEAKS = {
     "place": lambda own, loss: setattr(own.lr_scheduler, "last_epoch", 10**6),
     "model": lambda own, loss: setattr(own.model.config, "leak", loss),
     "defaults": lambda own, loss: own.optimizer.defaults.update(leak=loss),
+    "method of the optimizer": lambda own, loss: setattr(own.optimizer, "state_dict", lambda: {"leak": loss}),
+    "method of a callback": lambda own, loss: setattr(own.callback_handler.callbacks[-1], "on_log", print),
+    "object in a dict": lambda own, loss: setattr(own.inner["meters"][0], "seen", loss),
+    "list in an object": lambda own, loss: own.inner["meters"][0].values.append(loss),
+    "list of the same length": lambda own, loss: own.inner["meters"][0].values.__setitem__(0, loss),
+    "list in another order": lambda own, loss: own.inner["meters"][0].values.reverse(),
+    "name of an entry": lambda own, loss: own.inner.update({str(loss): own.inner.pop("meters")}),
+    "rates of a schedule": lambda own, loss: own.lr_scheduler.base_lrs.__setitem__(0, loss),
     "tensor": lambda own, loss: own.plain.add_(loss),
     "tensor without a mark": lambda own, loss: own.plain.data.add_(loss),
     "array": lambda own, loss: own.array.__iadd__(loss),
@@ -93,6 +103,7 @@ def left_by(leak, folder):
     state = json.loads((folder / "checkpoint-2" / "trainer_state.json").read_text())
     parts = [vars(own.callback_handler.callbacks[-1]), vars(own.data_collator), own.label_names]
     parts += [sorted(vars(own.model.config))]
+    parts += [own.inner, sorted(vars(own.optimizer)), own.lr_scheduler.base_lrs]
     parts += [own.plain, own.array, own.data_collator.plain, own.model.plain]
     parts += [sorted(vars(own.accelerator)), len(own.callback_handler.callbacks), len(own.eval_dataset)]
     parts += [sorted(vars(own.model.config))]

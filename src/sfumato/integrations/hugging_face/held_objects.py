@@ -13,7 +13,7 @@ Not here   Model and optimizer (`training.integrity`), data sets, and what is fu
 
 import copy
 from collections.abc import Collection, Generator, Iterable, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final, cast
 
 from torch import nn
@@ -37,14 +37,11 @@ class Own:
         self._watch: Watch | None = None
         self.rehearsing = True
 
-    @contextmanager
-    def kept(self) -> Generator[None]:
+    def kept(self) -> AbstractContextManager[None]:
         """Return a context after which they hold what they held."""
         if self._holder is None:
-            yield
-            return
-        with _refused(self._holder) if self.rehearsing else _undone(self._watched(self._holder)):
-            yield
+            return nullcontext()
+        return _refused(self._holder) if self.rehearsing else _undone(self._watched(self._holder))
 
     def _watched(self, holder: nn.Module) -> Watch:
         if self._watch is None or not self._watch.unchanged():
@@ -59,13 +56,11 @@ class Others:
         self._holder, self._apart = _holder(objects), list(apart)
         self._watch: Watch | None = None
 
-    @contextmanager
-    def kept(self) -> Generator[None]:
+    def kept(self) -> AbstractContextManager[None]:
         """Return a context after which they hold what they held."""
         if self._watch is None or not self._watch.unchanged():
             self._watch = Watch(self._holder, apart=self._apart)
-        with _undone(self._watch):
-            yield
+        return _undone(self._watch)
 
 
 @contextmanager

@@ -67,7 +67,8 @@ class Watch:
 
     def _gathered(self) -> tuple[list[Any], list[int], list[Any], bool]:
         own = list(map(_call, self._getters, self._modules))
-        held = [*chain.from_iterable(chain(map(dict.values, self._dicts), self._others))]
+        # names, too: one that was renamed holds what it held
+        held = [*chain.from_iterable(chain(self._dicts, map(dict.values, self._dicts), self._others))]
         return own, list(map(len, self._modules)), held, any(self._empty)
 
     def unchanged(self) -> bool:
