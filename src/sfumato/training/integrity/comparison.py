@@ -14,9 +14,9 @@ import copy
 import gc
 import pickle
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
-from operator import attrgetter, call, itemgetter
+from operator import attrgetter, call, is_, itemgetter
 from typing import Any, Final
 
 from torch import Tensor, nn
@@ -52,7 +52,7 @@ class Watch:
                 left -= len(holder.thing)
                 self.watched.append(place)
                 self._add(holder)
-        self._before = self._gathered()
+        self._before = self._lengths(), list(self._entries())
         self.marked = [(name, t) for name, t in self.snapshot.tensors if _has_marks(t)]
         self._tensors = [tensor for _, tensor in self.marked]
 
@@ -65,17 +65,24 @@ class Watch:
         else:
             (self._dicts if isinstance(holder.thing, dict) else self._others).append(holder.thing)
 
-    def _gathered(self) -> tuple[list[Any], list[int], list[Any], bool]:
-        own = list(map(_call, self._getters, self._modules))
-        # names, too: one that was renamed holds what it held
-        held = [*chain.from_iterable(chain(self._dicts, map(dict.values, self._dicts), self._others))]
-        return own, list(map(len, self._modules)), held, any(self._empty)
+    def _lengths(self) -> list[int]:
+        return list(map(len, chain(self._modules, self._dicts, self._others, self._empty)))
+
+    def _entries(self) -> Iterator[Any]:
+        """Yield all entries in order, and the names of those in dicts: one may be renamed."""
+        own = chain.from_iterable(map(_call, self._getters, self._modules))
+        return chain(
+            own,
+            chain.from_iterable(self._dicts),
+            chain.from_iterable(map(dict.values, self._dicts)),
+            chain.from_iterable(self._others),
+        )
 
     def unchanged(self) -> bool:
-        """Whether all references are what they were when this was made."""
-        try:  # entries are compared by identity first, so only what was replaced is compared by value
-            return self._gathered() == self._before
-        except Exception:  # of whatever was replaced or removed: tensors and arrays have no such comparison
+        """Whether all references are what they were when this was made: to the very same objects."""
+        try:
+            return self._lengths() == self._before[0] and all(map(is_, self._entries(), self._before[1]))
+        except Exception:  # an attribute was removed
             return False
 
     def marks(self) -> tuple[list[int], list[int]]:
