@@ -1,4 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
+import functools
+import signal
+import sys
+
 import pytest
 
 from sfumato._failures import ordinary
@@ -31,3 +35,61 @@ def test_what_comes_from_outside_of_the_rows_goes_on(error):
 
     with pytest.raises(error):
         ordinary(fails)
+
+
+# --- signals ------------------------------------------------------------------------------------------------
+
+
+def ends(number, frame):
+    sys.exit(number)
+
+
+def ends_only_once(number, frame):
+    signal.signal(number, signal.SIG_IGN)
+    raise Panic(number)
+
+
+class Ending:
+    def method(self, number, frame):
+        self.__call__(number, frame)
+
+    def __call__(self, number, frame):
+        sys.exit(number)
+
+
+@pytest.fixture
+def handled_by():
+    before = signal.getsignal(signal.SIGTERM)
+    yield lambda handler: signal.signal(signal.SIGTERM, handler)
+    signal.signal(signal.SIGTERM, before)
+
+
+HANDLERS = [
+    ends,
+    ends_only_once,
+    lambda *_: sys.exit(0),
+    lambda first, *rest: ends(first, *rest),
+    Ending().method,
+    Ending(),
+    functools.partial(lambda code, number, frame: sys.exit(code), 3),
+]
+
+
+@pytest.mark.parametrize("handler", HANDLERS)
+def test_a_signal_handler_that_ends_the_program_ends_it_and_quotes_no_row(handler, handled_by):
+    def interrupted():
+        try:
+            raise ValueError("row 5")
+        except ValueError:
+            signal.raise_signal(signal.SIGTERM)
+
+    handled_by(handler)
+    with pytest.raises((SystemExit, Panic)) as ended:
+        ordinary(interrupted)
+    assert ended.value.__context__ is None and ended.value.__cause__ is None
+
+
+def test_a_handler_that_a_row_calls_as_a_function_is_code_of_the_row(handled_by):
+    handled_by(ends)
+    with pytest.raises(RuntimeError, match="SystemExit"):
+        ordinary(lambda: ends(signal.SIGTERM, None))

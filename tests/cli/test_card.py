@@ -146,6 +146,27 @@ def changed(name):
         Path("made/run.json").write_text(json.dumps(sealed(facts | {"epsilon": 0.1})))
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text.replace('"epsilon": ', '"epsilon": 0.1'),
+        lambda text: text[: text.rindex("{")],
+        lambda text: text + text.splitlines()[0] + "\n",
+        lambda text: text + '{"step": 8, "epsi',
+        lambda text: "",
+    ],
+)
+def test_a_run_whose_metrics_were_changed_has_no_card_and_says_so(asked, made, change):
+    file = Path("made/metrics.jsonl")
+    file.write_text(change(before := file.read_text()))
+    code, out, err = asked("card", "made")
+    assert code == 2 and not out and "metrics.jsonl" in err and "was changed after the run" in err
+    file.write_text(before)
+    assert asked("card", "made")[0] == 0
+    file.unlink()  # run.json has all of it
+    assert asked("card", "made")[0] == 0
+
+
 @pytest.mark.parametrize("name", ["epsilon", "weights", "damage", "no weights", "resealed"])
 def test_a_changed_run_has_no_card(asked, made, name):
     changed(name)

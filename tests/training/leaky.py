@@ -20,6 +20,15 @@ class Record:
     last: object = None
 
 
+class Equal:
+    """Equals everything."""
+
+    def __eq__(self, other):
+        return True
+
+    __hash__ = None
+
+
 class Slotted:
     __slots__ = ("last",)
 
@@ -46,6 +55,7 @@ class Part(nn.Module):
         self.register_buffer("abstract", torch.zeros(3, device="meta"))
         self.kept, self.count, self.total, self.word, self.on = torch.zeros(3), 0, 0.0, "", False
         self.items, self.table, self.queue, self.names = [], {}, deque(), set()
+        self.terms, self.zeros = {"first": 1}, [0.0]
         self.nested = {"a": [torch.zeros(3), (1, [2])]}
         self.record, self.loose, self.slotted = Record(), SimpleNamespace(n=0, inner=[]), Slotted()
         self.array, self.bytes = np.zeros(3), bytearray(3)
@@ -108,6 +118,10 @@ def extra(m, x):
 
 def counted_words(m, x):
     m.table[float(x[0, 0])] = 1
+
+
+def renamed(m, x):
+    m.terms[str(float(x[0, 0]))] = m.terms.pop(next(iter(m.terms)))
 
 
 def named_attribute(m, x):
@@ -176,6 +190,10 @@ MARKED = {  # a quick check finds these, too
     "queue": (lambda m, x: m.queue.append(x), "queue"),
     "dict": (lambda m, x: m.table.update(a=x), "table"),
     "dict named by a row": (counted_words, "table"),
+    "dict entry renamed": (renamed, "terms"),
+    "number of another type": (lambda m, x: m.terms.update(first=1.0), "terms"),
+    "sign of a zero in a list": (lambda m, x: m.zeros.__setitem__(0, -0.0), "zeros"),
+    "object that equals all others": (lambda m, x: setattr(m, "note", Equal()), "note"),
     "set": (lambda m, x: m.names.add(float(x[0, 0])), "names"),
     "nested list": (lambda m, x: m.nested["a"][1][1].append(x), "nested"),
     "nested tensor": (lambda m, x: m.nested["a"][0].add_(x[0]), "nested"),

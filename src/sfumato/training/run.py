@@ -313,6 +313,8 @@ def unchanged(folder: str | os.PathLike[str]) -> tuple[dict[str, Any], Mapping[s
     facts, weights = place.read_report(), place.read_weights()
     if fingerprints.fingerprint_of(weights) != facts.get("weights"):
         raise CheckpointError(f"the weights in {str(folder)!r} were changed after the run. Restore them.")
+    if "history" in facts:
+        place.require_metrics(facts["history"])
     return facts, weights
 
 

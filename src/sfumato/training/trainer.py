@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Train a network privately, from data to a model with its guarantee.
 
-The whole run is charged first. Then model, loss and files are tried on rows of zeros; if they fail, the
-charge is refunded, because nothing was computed from the data. Then deferred rows are read, and an exception
-from there on leaves the run spent. Weights are evaluated only after a checkpoint holds them, the last ones
-only after the run is committed: nothing that was shown can be lost and drawn again with other noise.
+The whole run is charged first. Then it is tried on rows of zeros: a failure is refunded, as nothing was read.
+Then deferred rows are read, and an exception leaves the run spent. Weights are evaluated once a checkpoint
+holds them, the last ones after the commit: what was shown cannot be lost and drawn again with other noise.
 
 Guarantee  The trainer takes batches, clipping, noise and length from its `mechanism` and from nothing else.
            The charge in the ledger is the event of that mechanism.
@@ -21,6 +20,7 @@ from sfumato.accounting.plan import Plan
 from sfumato.mechanisms.random import Generator as Randomness
 from sfumato.training import distributed
 from sfumato.training.budget import delta_for, dp_sgd_for
+from sfumato.training.data.silence import often_silent
 from sfumato.training.data.units import Units, public_size_of
 from sfumato.training.description import (
     Charge,
@@ -209,7 +209,7 @@ class Trainer:
             BudgetExceededError: If the account cannot pay for the run. Nothing is spent.
             CheckpointError: If the folder cannot be used.
         """
-        with self._loggers, taken_by_first(self._folder, resume=resume):
+        with self._loggers, taken_by_first(self._folder, resume=resume), often_silent():
             self._reports = self._reports if reporting is None else reporting
             kept, charged = self._folder is not None, self._account is not None
             loop, self._standing = self._loop(), Standing(kept, charged, self._resuming)

@@ -5,10 +5,12 @@ import warnings
 import pytest
 import torch
 import transformers as hf
+from torch.utils.data import default_collate
 
 from sfumato.errors import QueryFailedError, UnsupportedUseError
 from sfumato.integrations.hugging_face.collated_rows import CollatedRows
 from sfumato.mechanisms.random import resolve
+from sfumato.training.data.units import open_rows
 from sfumato.training.random_state import private_draws
 
 from .tokenizers_of_words import tokenizer
@@ -50,6 +52,25 @@ def test_a_row_that_fails_is_blank_and_is_multiplied_by_zero(caplog):
     assert [float(rows[i][0]) for i in range(3)] == [1, 1, 0]
     assert rows[1][1]["x"].tolist() == [2] and rows[2][1]["x"].tolist() == [0]
     assert caplog.text == ""  # warnings are errors in tests, so none came out
+
+
+def test_rows_that_are_stacked_are_those_that_are_collated():
+    rows = CollatedRows(Touchy(), hf.default_data_collator)
+    expected = default_collate(rows.__getitems__([1, 2, 0]))
+    readable, row = rows.stacked([1, 2, 0])
+    assert torch.equal(readable, expected[0]) and readable.dtype == expected[0].dtype
+    assert row.keys() == expected[1].keys() and torch.equal(row["x"], expected[1]["x"])
+    batch = open_rows(rows).take(torch.tensor([1, 2]))
+    assert batch[0].tolist() == [1, 0] and batch[1]["x"].tolist() == [[2], [0]]
+
+
+@pytest.mark.parametrize("other", [torch.Tensor.to_sparse, lambda x: x.to("meta")])
+def test_a_row_that_cannot_be_stacked_with_others_contributes_nothing(other):
+    def collate(examples):
+        x = torch.tensor([[each] for each in examples])
+        return {"x": other(x) if examples[0] == 2.0 else x}
+
+    assert CollatedRows([1.0, 2.0, 3.0], collate).stacked([0, 1, 2])[0].tolist() == [1, 0, 1]
 
 
 def test_an_interrupt_is_no_row_that_fails():

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+from collections import UserDict
 from http import HTTPStatus
 
 import numpy as np
@@ -7,7 +8,7 @@ import torch
 import transformers as hf
 
 from sfumato.errors import InvalidParameterError, UnsupportedUseError
-from sfumato.integrations.hugging_face.row_format import RowFormat, blank
+from sfumato.integrations.hugging_face.row_format import KnownColumns, RowFormat, blank
 
 from .tokenizers_of_words import tokenizer
 
@@ -143,6 +144,21 @@ def test_outputs_that_are_no_rows_are_refused():
         RowFormat(lambda examples: {"x": 1.0}, {"x": 1.0})
 
 
-def test_draws_that_others_can_repeat_are_refused():
-    with pytest.raises(UnsupportedUseError, match="seed"):
-        RowFormat(hf.DataCollatorForLanguageModeling(WORDS, seed=1), example(), max_length=8)
+@pytest.mark.parametrize("known", [None, ["input_ids", "attention_mask"]])
+def test_draws_that_others_can_repeat_are_refused(known):
+    collate = hf.DataCollatorForLanguageModeling(WORDS, seed=1)
+    with pytest.raises(UnsupportedUseError, match=r"Modeling\(seed="):
+        RowFormat(collate if known is None else KnownColumns(collate, known), example(), max_length=8)
+
+
+def test_a_collator_gets_copies_of_examples_with_the_columns_that_the_model_takes():
+    got = []
+
+    def collate(examples):
+        got.append(sorted(examples[0]))
+        return hf.default_data_collator([{"x": examples[0].pop("x")}])
+
+    rows = [{"x": 1.0}, {"x": 2.0, "text": "a"}, UserDict({"x": 3.0, "text": "a"})]
+    batches = [KnownColumns(collate, {"x", "y"})([row]) for row in rows]
+    assert [float(batch["x"]) for batch in batches] == [1.0, 2.0, 3.0]
+    assert got == [["x"], ["x"], ["text", "x"]] and rows[:2] == [{"x": 1.0}, {"x": 2.0, "text": "a"}]

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
 import math
+import signal
+import sys
 
 import pytest
 import torch
@@ -478,6 +480,27 @@ def test_an_interrupted_run_leaves_the_weights_of_its_last_checkpoint(tmp_path):
     assert torch.equal(weights(kept), weights(found.model))
     with pytest.raises(UnsupportedUseError, match="no finished run"):
         _ = found.run
+
+
+def test_a_handler_of_sigterm_ends_the_run_while_a_row_is_read(tmp_path):
+    class Rows(list):
+        reads = 0
+
+        def __getitem__(self, number):
+            self.reads += 1
+            if self.reads == 20:
+                signal.raise_signal(signal.SIGTERM)
+            return super().__getitem__(number)
+
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    found = trainer(tmp_path, rows=Rows(architectures.rows("GPT-2", COUNT)))
+    start = weights(found.model)
+    try:
+        with pytest.raises(SystemExit, match="143"):
+            found.train()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert torch.equal(weights(found.model), start)
 
 
 def test_only_the_last_checkpoint_can_be_continued(tmp_path):

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
+import signal
+import sys
+
 import lightning.pytorch as lightning
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -151,6 +155,8 @@ class Holding(Classifier):
     def __init__(self, leak):
         super().__init__()
         self.leak, self.given, self.runs = leak, [], [0]
+        self.plain, self.array = torch.ones(2), np.ones(2)
+        self.register_buffer("counted", torch.zeros(()))
 
     def configure_optimizers(self):
         found = super().configure_optimizers()
@@ -184,6 +190,7 @@ def of_marked(leak, folder):
     optimizer = module.optimizer
     shown = [p.tolist() for p in module.parameters()], optimizer.state_dict()["param_groups"]
     shown = *shown, module.given, sorted(vars(module)), dict(module.hparams)
+    shown = *shown, module.plain.tolist(), module.array.tolist(), module.counted.tolist()
     return *shown, module.schedule.last_epoch, sorted(optimizer.defaults), found.global_step
 
 
@@ -195,13 +202,44 @@ def of_marked(leak, folder):
         lambda self: setattr(self.schedule, "last_epoch", 10**6),
         lambda self: self.optimizer.defaults.update(leak=1.0),
         lambda self: self.optimizer.state.clear(),
+        lambda self: setattr(self.optimizer, "step", lambda *_, **__: None),
+        lambda self: setattr(self.schedule, "get_lr", lambda: [77.0]),
+        lambda self: self.schedule.base_lrs.__setitem__(0, 77.0),
         lambda self: self.given.append(1.0),
         lambda self: setattr(self, "leaked", 1.0),
         lambda self: self.hparams.update(leak=1.0),
+        lambda self: self.plain.add_(1),
+        lambda self: self.plain.data.add_(1),
+        lambda self: self.array.__iadd__(1),
+        lambda self: self.counted.add_(1),
     ],
 )
 def test_one_row_leaves_nothing_in_the_module_or_in_what_it_holds_and_stops_nothing(leak, tmp_path):
     assert of_marked(leak, tmp_path / "a") == of_marked(lambda self: None, tmp_path / "b")
+
+
+def test_a_handler_of_sigterm_ends_the_run_in_training_step(tmp_path):
+    trains = []
+
+    def step(self, batch, batch_idx):
+        if trains:
+            signal.raise_signal(signal.SIGTERM)
+        return Classifier.training_step(self, batch, batch_idx)
+
+    class Own(lightning.Callback):
+        """Takes the place of Lightning's handler, as a job of a cluster may."""
+
+        def on_train_start(self, trainer, pl_module):
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+            trains.append(True)
+
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            trainer(private(), tmp_path, callbacks=[Own()]).fit(with_step(step), loader())
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert ended.value.code == 143
 
 
 def test_what_a_module_sees_leads_to_no_trainer():

@@ -2,7 +2,7 @@
 import pytest
 import torch
 
-from sfumato.training.data.modes import kept_modes
+from sfumato.training.data.modes import Modes, kept_modes
 from sfumato.training.data.readable_rows import ReadableRows
 
 CHANGES = {
@@ -45,6 +45,17 @@ def test_a_mode_that_a_row_sets_is_that_of_no_other_row(kind):
     before = read()
     ReadableRows(Rows([1.0, 2.0, 3.0])).__getitems__([1, 2])
     assert seen == [before] * 3 and read() == before
+
+
+def test_inference_that_a_row_ends_goes_on():
+    with torch.inference_mode():
+        modes = Modes()
+        for _ in range(2):
+            HELD.append(entered(torch.inference_mode(False)))
+            assert not torch.is_inference_mode_enabled()
+            modes.put_back()
+            assert torch.is_inference_mode_enabled() and not torch.is_grad_enabled()
+    assert not torch.is_inference_mode_enabled() and torch.is_grad_enabled()
 
 
 @pytest.mark.parametrize("context", [torch.no_grad, torch.enable_grad, torch.inference_mode])

@@ -9,7 +9,7 @@ import warnings
 
 import pytest
 
-from sfumato.training.data.silence import silent
+from sfumato.training.data.silence import often_silent, silent
 
 
 def test_nothing_that_code_says_is_shown(capsys, caplog):
@@ -80,11 +80,71 @@ def test_a_handler_that_kept_the_stream_shows_what_is_said_afterwards(capsys):
     assert capsys.readouterr().err == "public\n"
 
 
+def test_filters_that_stay_at_handlers_are_off_between_and_gone_afterwards(capsys, caplog):
+    log = logging.getLogger("its own")
+    before = [list(handler.filters) for handler in _handlers()]
+    with often_silent():
+        for turn in range(3):
+            with silent():
+                log.critical("a row")
+                sys.stdout.write("a row")
+                with silent():
+                    log.critical("a row")
+                log.critical("a row")
+            log.critical("public %d", turn)
+            sys.stdout.write("public\n")
+    assert [each.message for each in caplog.records] == [f"public {turn}" for turn in range(3)]
+    assert capsys.readouterr().out == 3 * "public\n"
+    assert [list(handler.filters) for handler in _handlers()] == before
+
+
+def test_a_filter_that_a_row_took_away_is_there_for_the_next_row(caplog):
+    log = logging.getLogger("its own")
+    with often_silent():
+        with silent():
+            for handler in _handlers():
+                handler.filters.clear()
+        with silent():
+            log.critical("a row")
+        log.critical("public")
+    assert [each.message for each in caplog.records] == ["public"]
+
+
+def test_a_handler_that_a_row_made_is_filtered_for_the_next_row(capsys):
+    log, stream = logging.getLogger("its own"), io.StringIO()
+    with often_silent():
+        with silent():
+            log.addHandler(handler := logging.StreamHandler(stream))
+        try:
+            with silent():
+                log.critical("a row")
+            log.critical("public")
+        finally:
+            log.removeHandler(handler)
+    assert stream.getvalue() == "public\n"
+
+
+def test_a_stream_that_was_exchanged_between_is_the_one_that_is_kept_back(monkeypatch):
+    with often_silent():
+        with silent():
+            pass
+        monkeypatch.setattr(sys, "stdout", stream := io.StringIO())
+        with silent():
+            sys.stdout.write("a row")
+        assert sys.stdout is stream
+        sys.stdout.write("public")
+    assert stream.getvalue() == "public"
+
+
+def _handlers():
+    return [handler for one in logging._handlerList if (handler := one()) is not None]
+
+
 def test_a_warning_that_torch_gives_once_is_not_used_up():
     """In another process, where torch has not warned of it yet."""
     code = """
 import warnings, numpy as np, torch
-from sfumato.training.data.silence import silent
+from sfumato.training.data.silence import often_silent, silent
 row = np.ones(3)
 row.flags.writeable = False
 with silent():

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import math
+from collections import defaultdict
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from torch.optim import lr_scheduler
 from sfumato.errors import NotPrivateError
 from sfumato.testing import seeded
 from sfumato.training import train
+from sfumato.training.integrity import optimizer_state
 from sfumato.training.integrity.optimizer_state import OptimizerState
 
 
@@ -97,6 +99,113 @@ def test_a_momentum_that_was_kept_from_before_and_written_to_is_refused():
     assert own.optimizer.state[own.weight]["exp_avg"] is momentum
     with pytest.raises(NotPrivateError, match="state of the optimizer"), OptimizerState(own.optimizer).kept():
         momentum.add_(1)
+
+
+class History(torch.optim.Optimizer):
+    """Keeps lists, dicts and numbers in its state, as LBFGS does."""
+
+    def __init__(self, weight):
+        super().__init__([weight], {"lr": 0.1})
+        self.weight, self.state[weight] = (
+            weight,
+            {"count": 0, "old": [torch.ones(1), {"deep": [torch.ones(1)]}]},
+        )
+
+    def step(self):
+        own = self.state[self.weight]
+        own["count"] += 1
+        own["old"].append(torch.ones(1))
+
+    def shown(self):
+        own = self.state[self.weight]
+        return list(own), own["count"], list(map(id, own["old"])), str(own), list(self.state) == [self.weight]
+
+
+OF_ENTRIES = {
+    "renamed": lambda own: own.update(leak=own.pop("old")),
+    "in another order": lambda own: own.update(count=own.pop("count")),
+    "number": lambda own: own.update(count=7),
+    "number of another type": lambda own: own.update(count=float(own["count"])),
+    "tensor like it": lambda own: own["old"].__setitem__(0, own["old"][0].clone()),
+    "as long as before": lambda own: (own["old"].pop(), own["old"].append(torch.zeros(1))),
+    "swapped": lambda own: own["old"].reverse(),
+    "longer": lambda own: own["old"].append(1),
+    "cleared": lambda own: own.clear(),
+    "deep list": lambda own: own["old"][1]["deep"].append(1),
+    "deep dict": lambda own: own["old"][1].update(deep=None),
+}
+
+
+@pytest.mark.parametrize("steps", [0, 1, 3])
+@pytest.mark.parametrize("name", OF_ENTRIES)
+def test_entries_that_were_kept_from_before_are_put_back_in_every_step(name, steps):
+    optimizer = History(nn.Parameter(torch.ones(3)))
+    state, own = OptimizerState(optimizer), optimizer.state[optimizer.weight]
+    for _ in range(steps):
+        with state.kept():
+            pass
+        with state.kept():  # nothing has changed since: what was noted then is used again
+            pass
+        optimizer.step()
+    for _ in range(2):
+        before = optimizer.shown()
+        with state.kept():
+            OF_ENTRIES[name](own)
+        assert optimizer.shown() == before
+
+
+def test_what_public_code_does_between_steps_stays():
+    own = Pair()
+    state = OptimizerState(own.optimizer, own.schedule)
+    for change in ("rate", "momentum", "place", "new entry"):
+        with state.kept():
+            pass
+        CHANGES[change](own)
+        own.optimizer.step()
+        before = own.shown()
+        with state.kept():
+            CHANGES["parameters"](own)
+        assert own.shown() == before
+    own.optimizer.state = defaultdict(dict)
+    with state.kept():
+        CHANGES["state"](own)
+    assert not own.optimizer.state
+
+
+def test_a_momentum_is_refused_also_in_later_steps_and_when_it_is_new():
+    own = Pair()
+    state = OptimizerState(own.optimizer)
+    for _ in range(2):
+        with state.kept():
+            pass
+        momentum = own.optimizer.state[own.weight]["exp_avg"] = torch.zeros(3)
+        with pytest.raises(NotPrivateError, match="state of the optimizer"), state.kept():
+            momentum.add_(1)
+        own.optimizer.step()  # which writes to them, too
+        with state.kept():
+            pass
+
+
+@pytest.mark.parametrize("name", ["step", "zero_grad", "state_dict"])
+def test_a_method_that_a_row_swaps_is_the_one_of_the_class_again(name):
+    own = Pair()
+    for part in (own.optimizer, own.schedule):
+        method = getattr(part, name, None)
+        with OptimizerState(own.optimizer, own.schedule).kept():
+            setattr(part, name, lambda *_: 77.0)
+        assert getattr(part, name, None) == method
+
+
+def test_nothing_in_the_state_is_copied_or_walked_through_in_a_second_step(monkeypatch):
+    own = Pair()
+    state = OptimizerState(own.optimizer)
+    with state.kept():
+        pass
+    monkeypatch.setattr(optimizer_state._State, "_look_into", None)
+    own.weight.grad = torch.ones(3)
+    own.optimizer.step()
+    with state.kept():
+        pass
 
 
 # --- in a run ----------------------------------------------------------------------------------------------

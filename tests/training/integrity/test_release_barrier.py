@@ -9,13 +9,14 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from sfumato.errors import NotPrivateError, UnsupportedModelError, UnsupportedUseError
+from sfumato.testing import seeded
 from sfumato.training import make_private, train
 from sfumato.training.engine.losses import cross_entropy
 from sfumato.training.integrity import release_barrier as barriers
 from sfumato.training.integrity.release_barrier import Barrier, refuse_rewriting, refuse_unsafe
 
 from ..gradients import private_gradients
-from ..leaky import LEAKY, PLAIN, Leaking, Part, X, quietly
+from ..leaky import LEAKY, PLAIN, Leaking, Part, X, quietly, state
 
 
 def test_a_pass_that_fails_leaves_nothing_and_raises_its_own_error():
@@ -360,6 +361,11 @@ def test_a_model_that_begins_to_keep_something_later_is_refused_then(engine):
     assert private.steps == 5 and not model.part.mean.any()
 
 
+def _is_marked(x):
+    """Whether it comes of a row of 50,000s."""
+    return bool(x.abs().max() > 1000)
+
+
 @slower
 @pytest.mark.parametrize("keep", ["attribute", "new attribute", "list", "buffer"])
 def test_what_is_kept_of_one_row_alone_is_put_back_before_the_next_one_runs(keep):
@@ -367,7 +373,7 @@ def test_what_is_kept_of_one_row_alone_is_put_back_before_the_next_one_runs(keep
 
     def do(part, x):
         seen.append((len(part.items), hasattr(part, "later"), part.mean.sum().item()))
-        if bool(x.max() > 40):
+        if _is_marked(x):
             if keep == "list":
                 part.items.append(x.sum().item())
             elif keep == "buffer":
@@ -377,11 +383,80 @@ def test_what_is_kept_of_one_row_alone_is_put_back_before_the_next_one_runs(keep
 
     private = private_of(model := Leaking(do))
     rows = X.clone()
-    rows[0] = 50.0
+    rows[0] = 50_000.0
     for _ in range(4):
         private.backward(rows)
     assert private.steps == 4 and set(seen) == {(0, False, 0.0)} and len(seen) > 12
     assert model.part.training is True
+
+
+WRITES = {
+    "buffer": lambda part, x: part.mean.add_(x.sum()),
+    "frozen parameter": lambda part, x: part.frozen.add_(1),
+    "trained parameter": lambda part, x: part.trained.add_(1),
+    "through .data": lambda part, x: part.frozen.data.add_(x.sum()),
+    "attribute": lambda part, x: part.plain.mul_(2),
+    "array": lambda part, x: part.array.__iadd__(x.sum().item()),
+    "bytearray": lambda part, x: part.bytes.__setitem__(0, 7),
+    "resized": lambda part, x: part.mean.resize_(9),
+    "gradient": lambda part, x: setattr(part.frozen, "grad", x[0].clone()),
+}
+
+
+@slower
+@pytest.mark.parametrize("write", WRITES)
+def test_what_one_row_writes_in_place_is_undone_and_nobody_is_told(write):
+    def taken(marked):
+        torch.manual_seed(0)
+        seen, wrote = [], []
+
+        def do(part, x):
+            seen.append((part.mean.tolist(), part.frozen.tolist(), part.plain.tolist(), part.array.tolist()))
+            wrote.append(_is_marked(x))
+            if wrote[-1] and marked:
+                WRITES[write](part, x)
+
+        model = Leaking(quietly(do))
+        model.part.plain = torch.ones(2)
+        vars(model.part)["trained"] = model.layer.bias
+        private = private_of(model, generator=seeded(1))
+        rows = X.clone()
+        rows[0] = 50_000.0
+        before = state(model)
+        found = []
+        for _ in range(4):
+            private.backward(rows)
+            found.append([p.grad.clone() for p in model.layer.parameters()])
+            private.drop()
+        assert private.steps == 4 and state(model) == before and any(wrote)
+        return found, len(set(map(repr, seen)))
+
+    (plain, one), (marked, same) = taken(False), taken(True)
+    assert one == 1
+    for step, (ours, theirs) in enumerate(zip(plain, marked, strict=True)):
+        assert all(map(torch.equal, ours, theirs)), step
+    assert same == 1 or write in (
+        "through .data",
+        "array",
+        "bytearray",
+        "gradient",
+    )  # then one pass runs anew
+
+
+def test_a_write_of_one_row_to_what_is_not_copied_is_refused():
+    torch.manual_seed(0)
+
+    def do(part, x):
+        if _is_marked(x):
+            part.mean.add_(1)
+
+    private = private_of(model := Leaking(quietly(do)))
+    private._passes._barrier._keep_bytes = 0
+    rows = X.clone()
+    rows[0] = 50_000.0
+    with pytest.raises(NotPrivateError, match=r"could not be put back in \['part.mean'\]"):
+        private.backward(rows)
+    assert model.part.mean.any()
 
 
 @pytest.mark.parametrize("engine", ["auto", "book-keeping", "functional"])
@@ -413,10 +488,16 @@ def test_pieces_of_a_batch_are_all_watched():
     private = private_of(model, microbatch_size=1)
     for _ in range(2):
         private.backward(X)
-    model.part.do = quietly(lambda m, x: m.mean.add_(1) if (x[0, 0] == model.layer(X[2:])[0, 0]) else None)
-    with pytest.raises(NotPrivateError, match=r"part\.mean"):
-        private.backward(X)
-    assert private.steps == 2 and not model.part.mean.any()
+    seen = []
+
+    def do(part, x):
+        seen.append(part.mean.sum().item())
+        if x[0, 0] == model.layer(X[2:])[0, 0]:
+            part.mean.add_(1)
+
+    model.part.do = quietly(do)
+    private.backward(X)  # an error would tell of the row
+    assert private.steps == 3 and not model.part.mean.any() and not any(seen)
 
 
 # --- every door ---------------------------------------------------------------------------------------------

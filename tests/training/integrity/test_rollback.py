@@ -4,6 +4,7 @@
 import copy
 import os
 import signal
+import sys
 from dataclasses import replace
 
 import pytest
@@ -159,6 +160,30 @@ def test_wherever_a_run_is_interrupted_its_steps_are_undone(where):
     with pytest.raises(KeyboardInterrupt):
         trainer.fit()
     assert agree(before, model.state_dict())
+
+
+@pytest.mark.parametrize("where", [0, 4, 12])
+def test_a_handler_of_sigterm_that_ends_the_program_does_so_in_the_middle_of_a_pass(where):
+    calls = []
+
+    def terminated(model, x, y):
+        calls.append(1)
+        if len(calls) == where + 1:
+            signal.raise_signal(signal.SIGTERM)
+        return loss(model, x, y)
+
+    def handler(number, frame):
+        sys.exit(143)
+
+    model, _, trainer = made(loss=terminated)
+    before = copy.deepcopy(model.state_dict())
+    previous = signal.signal(signal.SIGTERM, handler)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            trainer.fit()
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+    assert ended.value.code == 143 and agree(before, model.state_dict())
 
 
 def test_an_evaluation_that_is_interrupted_sees_what_the_checkpoint_holds(tmp_path):

@@ -18,7 +18,7 @@ from torch.utils.data import Dataset
 from sfumato._failures import ordinary
 from sfumato.integrations.hugging_face.row_format import Collate, MaxLength, Row, RowFormat
 from sfumato.training.data.augmentation import quietly
-from sfumato.training.data.modes import kept_modes
+from sfumato.training.data.modes import Modes
 from sfumato.training.data.silence import silent
 
 __all__ = ["CollatedRows"]
@@ -58,15 +58,37 @@ class CollatedRows(Dataset[tuple[Tensor, Row]]):
     def __getitems__(self, numbers: Sequence[int]) -> list[tuple[Tensor, Row]]:
         row_format = self.row_format()
         with silent():
-            return [self._read(number, row_format) for number in numbers]
+            rows = self._read(numbers, row_format)
+        return [(_NOT, row_format.blank) if row is None else (_READABLE, row) for row in rows]
 
-    def _read(self, number: int, row_format: RowFormat) -> tuple[Tensor, Row]:
-        try:
-            with kept_modes():
-                row = ordinary(lambda: row_format.read(self._examples[number]))
-        except Exception:  # whether an example can be read must not be seen
-            row = None
-        return (_NOT, row_format.blank) if row is None else (_READABLE, row)
+    def stacked(self, numbers: Sequence[int]) -> tuple[Tensor, Row]:
+        """Return the examples of some numbers as one batch, which is what they give when they are collated.
+
+        Args:
+            numbers: The numbers, one at least.
+
+        Returns:
+            1 or 0 for each of them, and the inputs of the model.
+        """
+        row_format = self.row_format()
+        with silent():
+            rows = self._read(numbers, row_format)
+            readable = torch.tensor([float(row is not None) for row in rows])
+            whole = [row_format.blank if row is None else row for row in rows]
+            return readable, {name: torch.stack([row[name] for row in whole]) for name in row_format.blank}
+
+    def _read(self, numbers: Sequence[int], row_format: RowFormat) -> list[Row | None]:
+        """Return each example in the format; None for one that cannot be read."""
+        modes, rows = Modes(), list[Row | None]()
+        for number in numbers:
+            try:
+                row = ordinary(lambda number=number: row_format.read(self._examples[number]))
+            except Exception:  # whether an example can be read must not be seen
+                row = None
+            finally:
+                modes.put_back()
+            rows.append(row)
+        return rows
 
     def row_format(self) -> RowFormat:
         """Return the format of rows, found on first use: not before the run is paid for.

@@ -40,6 +40,9 @@ _NOT_CALLED: Final = (
 _OF_ACCELERATE: Final = ("forward", "_original_forward", "_is_accelerate_prepared")
 
 
+_NOTHING: Final = Own({})
+
+
 class PublicTrainer(transformers.Trainer):
     """The part of a private trainer that evaluates, logs and saves."""
 
@@ -71,7 +74,7 @@ class PublicTrainer(transformers.Trainer):
         Yields:
             Nothing.
         """
-        attributes, own = vars(self), Own({}) if self._own is None else self._own
+        attributes, own = vars(self), _NOTHING if self._own is None else self._own
         if self._others is None:
             self._others = self._watched()
         before = dict(attributes)

@@ -10,7 +10,7 @@ Failure    A collator that gives rows of different lengths is refused unless a l
            on blank rows of two lengths.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
 import numpy as np
@@ -21,13 +21,37 @@ from sfumato import _check
 from sfumato.errors import InvalidParameterError, UnsupportedUseError
 from sfumato.training.data.readable_rows import zero_of
 
-__all__ = ["Collate", "MaxLength", "Row", "RowFormat"]
+__all__ = ["Collate", "KnownColumns", "MaxLength", "Row", "RowFormat"]
 
 Collate = Callable[[list[Any]], Any]
 MaxLength = int | Mapping[str, int]
 Row = dict[str, Tensor]
 
 _MORE: Final = 64  # tokens by which blank rows differ: more than collators round lengths to
+
+
+class KnownColumns:
+    """A collator that gets of each example the columns that the model takes, as transformers' own wrapper.
+
+    It makes a copy of each example, as a collator may change what it gets.
+
+    >>> KnownColumns(list, ["x"])([{"x": 1, "text": "a"}, {"x": 2}])
+    [{'x': 1}, {'x': 2}]
+    """
+
+    def __init__(self, inner: Collate, columns: Iterable[str]) -> None:
+        self.inner, self._columns = inner, frozenset(columns)
+
+    def __call__(self, examples: list[Any]) -> Any:
+        return self.inner([self._known(example) for example in examples])
+
+    def _known(self, example: Any) -> Any:
+        if not isinstance(example, dict):
+            return example
+        whole = cast("dict[str, Any]", example)
+        if whole.keys() <= self._columns:  # most are, and this is quick
+            return dict(whole)
+        return {name: part for name, part in whole.items() if name in self._columns}
 
 
 class RowFormat:
@@ -50,15 +74,12 @@ class RowFormat:
         else:
             _require_one_length(collate, blank(example))
         self.blank: Row = {name: torch.zeros_like(part) for name, part in self._template(example).items()}
+        self._forms = [(name, *_form(part)) for name, part in self.blank.items()]
 
     def read(self, example: Any) -> Row | None:
         """Return a row in the format; None for an example that cannot be brought into it."""
         row = _first(self._collate([example, *self._companion]))
-        same = row.keys() == self.blank.keys() and all(
-            row[name].shape == part.shape and row[name].dtype == part.dtype
-            for name, part in self.blank.items()
-        )
-        return {name: row[name] for name in self.blank} if same else None
+        return row if [(name, *_form(part)) for name, part in row.items()] == self._forms else None
 
     def _template(self, example: Any) -> Row:
         pair = [*self._companion, *self._companion] or [blank(example)]
@@ -152,28 +173,38 @@ def _require_one_length(collate: Collate, row: Any) -> None:
         )
 
 
+def _form(part: Tensor) -> tuple[Any, ...]:
+    """Return what tensors must have in common to become one batch."""
+    return part.shape, part.dtype, part.device, part.layout
+
+
 def _first(batch: Any) -> Row:
-    """Return the first row of what a collator made."""
-    if not isinstance(batch, Mapping):
+    """Return the first row of what a collator made, with names in the order of the alphabet."""
+    if type(batch) is not dict and not isinstance(batch, Mapping):  # the first question is quick
         raise UnsupportedUseError(
             f"the data collator returns a {type(batch).__name__}. It must return a dict of tensors, with one "
             "row an example on the first axis."
         )
-    parts = cast("Mapping[str, Any]", batch)
-    for name, part in parts.items():
-        if part is not None and (not isinstance(part, Tensor) or not part.dim()):
+    parts, row = cast("Mapping[str, Any]", batch), Row()
+    for name in sorted(parts):
+        part = parts[name]
+        if part is None:
+            continue
+        if not isinstance(part, Tensor) or not part.dim():
             raise UnsupportedUseError(
                 f"the data collator returns {name!r} as a {type(part).__name__}. It must be a tensor with "
                 "one row an example on the first axis."
             )
-    return {name: parts[name][0] for name in sorted(parts) if parts[name] is not None}
+        row[name] = part[0]
+    return row
 
 
 def _refuse_seeded(collate: object) -> None:
     """Refuse masks that others can repeat: which tokens of a row are masked would be known."""
-    if getattr(collate, "seed", None) is not None:
+    inner = collate.inner if isinstance(collate, KnownColumns) else collate
+    if getattr(inner, "seed", None) is not None:
         raise UnsupportedUseError(
-            f"{type(collate).__name__}(seed=...) draws from a number that others may know, for all rows in "
+            f"{type(inner).__name__}(seed=...) draws from a number that others may know, for all rows in "
             "turn. Leave seed out: each step has secret draws of its own."
         )
 

@@ -52,4 +52,4 @@ class RowLoss:
                 "the loss of one row must be a tensor with one number. Let the model, compute_loss or "
                 "compute_loss_func return its mean over what belongs to the row."
             )
-        return loss.reshape(1) * readable.to(loss.dtype)
+        return loss.reshape(1) * (readable if readable.dtype is loss.dtype else readable.to(loss.dtype))

@@ -31,7 +31,7 @@ from sfumato.integrations.hugging_face import arguments, model_card
 from sfumato.integrations.hugging_face.callback_reporting import Actions, CallbackReporting
 from sfumato.integrations.hugging_face.collated_rows import CollatedRows
 from sfumato.integrations.hugging_face.public_trainer import PublicTrainer, refuse_data, refuse_overrides
-from sfumato.integrations.hugging_face.row_format import MaxLength
+from sfumato.integrations.hugging_face.row_format import KnownColumns, MaxLength
 from sfumato.integrations.hugging_face.row_loss import RowLoss
 from sfumato.mechanisms.random import Generator
 from sfumato.training import budget
@@ -256,7 +256,10 @@ class PrivateTrainer(PublicTrainer):
         return self._output / RUN_FOLDER if kept else None
 
     def _rows(self) -> CollatedRows:
-        collate = self._get_collator_with_removed_columns(self.data_collator, "training")
+        collate: Any = self.data_collator
+        if self.args.remove_unused_columns:
+            self._set_signature_columns_if_needed()
+            collate = KnownColumns(collate, self._signature_columns or ())
         shown = next((each for each in self._shown() if len(each)), None)
         return CollatedRows(
             self.train_dataset,

@@ -52,6 +52,7 @@ from sfumato.training.runtime import Runtime
 __all__ = ["PrivateStrategy"]
 
 _OURS: Final = (Privacy, Storage, Charge)
+_NAN: Final = torch.tensor(float("nan"))
 
 
 class PrivateStrategy(SingleDeviceStrategy):
@@ -300,7 +301,7 @@ class PrivateStrategy(SingleDeviceStrategy):
             raise InvalidParameterError(
                 "rows came to the trainer other than by the strategy. Use Trainer.fit."
             )
-        return torch.tensor(float("nan"))
+        return _NAN.clone()
 
     def backward(
         self, closure_loss: Tensor, optimizer: Optimizer | None, *args: Any, **kwargs: Any

@@ -11,11 +11,12 @@ Not here   A default device, settings of cuDNN, and whatever code may change in 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import partial
+from operator import call
 from typing import Any, Final
 
 import torch
 
-__all__ = ["kept_modes"]
+__all__ = ["Modes", "kept_modes"]
 
 _DEVICES: Final = ("cpu", "cuda")
 _MODES: Final[list[tuple[Callable[[], Any], Callable[[Any], object]]]] = [
@@ -29,6 +30,8 @@ _MODES: Final[list[tuple[Callable[[], Any], Callable[[Any], object]]]] = [
     *[(partial(torch.is_autocast_enabled, d), partial(torch.set_autocast_enabled, d)) for d in _DEVICES],
     *[(partial(torch.get_autocast_dtype, d), partial(torch.set_autocast_dtype, d)) for d in _DEVICES],
 ]
+_READ: Final = tuple(read for read, _ in _MODES)
+_call: Callable[..., Any] = call
 
 
 @contextmanager
@@ -40,22 +43,39 @@ def kept_modes() -> Generator[None]:
     >>> torch.is_grad_enabled()
     True
     """
-    nesting, before, inference = (
-        _autocast_nesting(),
-        [read() for read, _ in _MODES],
-        torch.is_inference_mode_enabled(),
-    )
-    outside = torch.inference_mode(inference)  # leaving it puts back the mode, which has no setter
-    outside.__enter__()
-    torch.set_grad_enabled(before[0])  # entering has changed it
+    modes = Modes()
     try:
         yield
     finally:
-        outside.__exit__(None, None, None)
-        for (read, write), value in zip(_MODES, before, strict=True):
-            if read() != value:
-                write(value)
-        _set_autocast_nesting(nesting)
+        modes.put_back()
+
+
+class Modes:
+    """What the modes are now. One of them serves many rows, with `put_back` after each."""
+
+    def __init__(self) -> None:
+        self._values, self._nesting = list(map(_call, _READ)), _autocast_nesting()
+        self._inference = torch.is_inference_mode_enabled()
+
+    def put_back(self) -> None:
+        """Set every mode that is another one now."""
+        if torch.is_inference_mode_enabled() is not self._inference:
+            _set_inference(self._inference)
+        if list(map(_call, _READ)) != self._values:
+            for (read, write), value in zip(_MODES, self._values, strict=True):
+                if read() != value:
+                    write(value)
+        _set_autocast_nesting(self._nesting)
+
+
+_entered: Final[list[Any]] = []  # contexts that are never left: leaving one would set the mode once more
+
+
+def _set_inference(enabled: bool) -> None:
+    """Set the mode of inference, which has no setter: a context of it is entered."""
+    context = torch.inference_mode(enabled)
+    context.__enter__()
+    _entered.append(context)
 
 
 def _autocast_nesting() -> int:

@@ -19,12 +19,14 @@ import threading
 import warnings
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
-from typing import Any, BinaryIO
+from operator import attrgetter
+from typing import Any, BinaryIO, Final
 
 import torch
 
-__all__ = ["silent"]
+__all__ = ["often_silent", "silent"]
 
+_filters: Final = attrgetter("filters")
 _STREAMS = ("stdout", "stderr", "__stdout__", "__stderr__")
 
 
@@ -32,8 +34,16 @@ class _Sink(io.TextIOBase):
     """A text stream that drops what one thread writes, until it is opened."""
 
     def __init__(self, stream: Any) -> None:
-        self._stream, self._thread = stream, threading.get_ident()
+        self._stream, self._thread = stream, 0
         self._nowhere: BinaryIO | None = None
+
+    def stands_for(self, stream: Any) -> bool:
+        """Whether it takes the place of a stream."""
+        return self._stream is stream
+
+    def shut(self, thread: int) -> None:
+        """From now on drop what a thread writes."""
+        self._thread = thread
 
     def open(self) -> None:
         """From now on pass everything on: a handler of logs may have kept this stream."""
@@ -105,15 +115,85 @@ class _Sink(io.TextIOBase):
 
 
 class _OfOthers(logging.Filter):
-    """Lets log lines through that another thread writes."""
+    """Lets log lines through; while it is on, those alone that another thread writes."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._thread = threading.get_ident()
+    thread = 0  # whose lines are dropped; no thread has this number
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether a line is shown."""
-        return threading.get_ident() != self._thread
+        return threading.get_ident() != self.thread
+
+
+class _Silencer:
+    """Takes the place of streams, and filters log lines, for one thread; it may do so many times."""
+
+    def __init__(self, *, lasts: bool = False) -> None:
+        self.busy, self._lasts = False, lasts
+        self._thread, self._others = threading.get_ident(), _OfOthers()
+        self._sinks: dict[str, _Sink] = {}
+        self._attach()
+
+    def _attach(self) -> None:
+        self._listed: list[Any] = list(_listed())
+        self._handlers = [handler for reference in self._listed if (handler := reference()) is not None]
+        for handler in self._handlers:
+            handler.addFilter(self._others)
+        self._filters = [list(handler.filters) for handler in self._handlers if self._lasts]
+
+    def detach(self) -> None:
+        """Leave nothing at the handlers."""
+        for handler in self._handlers:
+            handler.removeFilter(self._others)
+
+    def _is_attached(self) -> bool:
+        if not self._lasts:  # it was just made
+            return True
+        return self._listed == _listed() and list(map(_filters, self._handlers)) == self._filters
+
+    def begin(self) -> None:
+        """Drop what the thread says from here on."""
+        if not self._is_attached():  # there is a new handler, or something took a filter away
+            self.detach()
+            self._attach()
+        self.busy, self._others.thread = True, self._thread
+        self._shown = {name: stream for name in _STREAMS if (stream := getattr(sys, name)) is not None}
+        _put({name: self._sink(name, stream) for name, stream in self._shown.items()})
+
+    def _sink(self, name: str, stream: Any) -> _Sink:
+        sink = self._sinks.get(name)
+        if sink is None or not sink.stands_for(stream):
+            sink = self._sinks[name] = _Sink(stream)
+        sink.shut(self._thread)
+        return sink
+
+    def end(self) -> None:
+        """Show again what it says."""
+        _put(self._shown)
+        for sink in self._sinks.values():
+            sink.open()
+        self.busy, self._others.thread = False, 0
+
+
+_lasting: Final[dict[int, _Silencer]] = {}  # one for a thread
+
+
+@contextmanager
+def often_silent() -> Generator[None]:
+    """Return a context in which `silent` takes less time: its filters stay at the handlers, switched off.
+
+    >>> with often_silent(), silent():
+    ...     print("row 5 is a strange one")
+    """
+    thread = threading.get_ident()
+    if thread in _lasting:
+        yield
+        return
+    silencer = _lasting[thread] = _Silencer(lasts=True)
+    try:
+        yield
+    finally:
+        del _lasting[thread]
+        silencer.detach()
 
 
 @contextmanager
@@ -123,16 +203,23 @@ def silent() -> Generator[None]:
     >>> with silent():
     ...     print("row 5 is a strange one")
     """
-    shown = {name: stream for name in _STREAMS if (stream := getattr(sys, name)) is not None}
-    sinks, others, always = (
-        {name: _Sink(stream) for name, stream in shown.items()},
-        _OfOthers(),
-        torch.is_warn_always_enabled(),
-    )
-    handlers = _handlers()
-    for handler in handlers:
-        handler.addFilter(others)
-    _put(sinks)
+    lasting = _lasting.get(threading.get_ident())
+    if lasting is None or lasting.busy:
+        silencer = _Silencer()
+        try:
+            with _silenced_by(silencer):
+                yield
+        finally:
+            silencer.detach()
+    else:
+        with _silenced_by(lasting):
+            yield
+
+
+@contextmanager
+def _silenced_by(silencer: _Silencer) -> Generator[None]:
+    always = torch.is_warn_always_enabled()
+    silencer.begin()
     torch.set_warn_always(True)  # else torch would note that it has warned, and never do so again
     try:
         with warnings.catch_warnings():
@@ -140,11 +227,7 @@ def silent() -> Generator[None]:
             yield
     finally:
         torch.set_warn_always(always)
-        _put(shown)
-        for sink in sinks.values():
-            sink.open()
-        for handler in handlers:
-            handler.removeFilter(others)
+        silencer.end()
 
 
 def _put(streams: Mapping[str, Any]) -> None:
@@ -152,7 +235,6 @@ def _put(streams: Mapping[str, Any]) -> None:
         setattr(sys, name, stream)
 
 
-def _handlers() -> list[logging.Handler]:
-    """Return all that log lines go to. (`logging.disable` takes 0.1 ms, as it tells hundreds of loggers.)"""
-    references: list[Any] = vars(logging)["_handlerList"]
-    return [handler for reference in references if (handler := reference()) is not None]
+def _listed() -> list[Any]:
+    """Return references to all that log lines go to. (`logging.disable` tells all loggers: 0.1 ms.)"""
+    return vars(logging)["_handlerList"]

@@ -115,6 +115,9 @@ class _DatasetRows:
         return self._dataset
 
     def take(self, index: Tensor) -> tuple[Any, ...]:
+        stacked = getattr(self._dataset, "stacked", None) if self._context is silent else None
+        if stacked is not None:  # it is one of ours, which is silent itself
+            return quietly("the data set", lambda: stacked(index.tolist()))
         with self._context():
             return _collated(quietly("the data set", lambda: self._examples(index.tolist())))
 

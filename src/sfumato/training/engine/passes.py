@@ -302,7 +302,10 @@ class Passes:
         """Do work that runs rows of a batch through the model, which may keep nothing of them."""
         slow = isinstance(self._engine, Functional) and not self._engine.vectorized
         settle = partial(self._settle, batch)
-        return self._barrier.run(work, settle, replay=again, thorough=slow or None)
+        found = self._barrier.run(work, settle, replay=again, thorough=slow or None)
+        if self._barrier.row_wrote():  # that was undone; a model that writes for synthetic rows is refused
+            self.rehearse(self._rehearsed.example(batch))
+        return found
 
     def _settle(self, batch: Sequence[Any]) -> None:
         """Let the model fill its caches with synthetic rows, in the way in which the engine shows it rows."""

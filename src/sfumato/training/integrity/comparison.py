@@ -14,9 +14,9 @@ import copy
 import gc
 import pickle
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
-from operator import attrgetter, call, itemgetter
+from operator import attrgetter, call, is_, itemgetter
 from typing import Any, Final
 
 from torch import Tensor, nn
@@ -25,8 +25,9 @@ from sfumato.errors import NotPrivateError, UnsupportedModelError
 from sfumato.training.integrity.model_references import Holder, Snapshot, same
 from sfumato.training.integrity.model_tensors import Values, is_batched, is_wrapped
 
-__all__ = ["Kept", "Quick", "Thorough", "Watch"]
+__all__ = ["KEEP", "Kept", "Quick", "Thorough", "Undone", "Watch"]
 
+KEEP: Final = 128 << 20  # bytes of tensors that are copied
 _ENTRIES: Final = 1 << 14  # that a quick comparison looks at, those nearest to the model first
 _TORCH: Final = frozenset(vars(nn.Module())) - {"training"}  # what every module has
 _versions = attrgetter("_version")
@@ -51,7 +52,7 @@ class Watch:
                 left -= len(holder.thing)
                 self.watched.append(place)
                 self._add(holder)
-        self._before = self._gathered()
+        self._before = self._lengths(), list(self._entries())
         self.marked = [(name, t) for name, t in self.snapshot.tensors if _has_marks(t)]
         self._tensors = [tensor for _, tensor in self.marked]
 
@@ -64,16 +65,24 @@ class Watch:
         else:
             (self._dicts if isinstance(holder.thing, dict) else self._others).append(holder.thing)
 
-    def _gathered(self) -> tuple[list[Any], list[int], list[Any], bool]:
-        own = list(map(_call, self._getters, self._modules))
-        held = [*chain.from_iterable(chain(map(dict.values, self._dicts), self._others))]
-        return own, list(map(len, self._modules)), held, any(self._empty)
+    def _lengths(self) -> list[int]:
+        return list(map(len, chain(self._modules, self._dicts, self._others, self._empty)))
+
+    def _entries(self) -> Iterator[Any]:
+        """Yield all entries in order, and the names of those in dicts: one may be renamed."""
+        own = chain.from_iterable(map(_call, self._getters, self._modules))
+        return chain(
+            own,
+            chain.from_iterable(self._dicts),
+            chain.from_iterable(map(dict.values, self._dicts)),
+            chain.from_iterable(self._others),
+        )
 
     def unchanged(self) -> bool:
-        """Whether all references are what they were when this was made."""
-        try:  # entries are compared by identity first, so only what was replaced is compared by value
-            return self._gathered() == self._before
-        except Exception:  # of whatever was replaced or removed: tensors and arrays have no such comparison
+        """Whether all references are what they were when this was made: to the very same objects."""
+        try:
+            return self._lengths() == self._before[0] and all(map(is_, self._entries(), self._before[1]))
+        except Exception:  # an attribute was removed
             return False
 
     def marks(self) -> tuple[list[int], list[int]]:
@@ -187,6 +196,17 @@ class Thorough:
         kept = _rows_alive() - self._alive
         return ["something outside of the modules, such as a list that a hook fills"] if kept else []
 
+    def undo_row(self, *, compare: bool) -> bool:
+        """Put back what one row wrote into tensors and arrays; return whether it wrote anything.
+
+        A write that left no mark (by `.data`, or into an array of numpy) is found only with `compare`. What
+        cannot be put back is found at the end of the pass.
+        """
+        wrote = self._watch.marks() != self._marks or (compare and bool(self._values.changes()))
+        if wrote and not self._values.put_back():
+            self._marks = self._watch.marks()
+        return wrote
+
     def put_back(self) -> list[str]:
         """Put everything back that can be; return the names of what cannot."""
         self._snapshot.put_back()
@@ -201,6 +221,21 @@ class Thorough:
         marked = zip(self._watch.marked, *self._watch.marks(), strict=True)
         marks = {id(t): (version, place) for (_, t), version, place in marked if not t.requires_grad}
         return Kept(self._values.only(marks), marks)
+
+
+class Undone:
+    """What a watch found, to be put back after private rows without a word: entries and contents."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch, found = watch, watch.snapshot
+        held = found.tensors or found.arrays
+        self._values = Values(found.tensors, found.arrays, keep_bytes=KEEP) if held else None
+
+    def put_back(self) -> list[str]:
+        """Put everything back that can be; return the names of what cannot."""
+        if not self._watch.unchanged():
+            self._watch.snapshot.put_back(self._watch.watched)
+        return [] if self._values is None else self._values.put_back()
 
 
 class Kept:

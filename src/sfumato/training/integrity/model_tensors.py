@@ -133,6 +133,7 @@ class Stored:
                 self.storage.resize_(self.place[1])
             words = _words(self.storage)
             words.view(torch.uint8).copy_(self.copy.view(torch.uint8))
+            self.place = (self.storage.data_ptr(), self.storage.nbytes())  # it may have moved
             return True
         return not self.changed
 
@@ -191,7 +192,10 @@ class _Place:
             self.tensor.data = self.alias
         if self.tensor.is_leaf and self.tensor.requires_grad != self._kind[1]:
             self.tensor.requires_grad_(self._kind[1])
-        return _kind(self.tensor) == self._kind and _views(self.tensor) == _views(self.alias)
+        if _kind(self.tensor) != self._kind or _views(self.tensor) != _views(self.alias):
+            return False
+        self._views = _views(self.tensor)
+        return True
 
     def _put_grad_back(self) -> None:
         grad, version = self._grad()

@@ -17,9 +17,10 @@ Not here   Such a write through `.data`, which leaves no mark. Other objects tha
 """
 
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from operator import attrgetter, is_
 from types import FunctionType, MethodType
 from typing import Any, Final
@@ -55,6 +56,7 @@ class OptimizerState:
 
     def __init__(self, *parts: Any) -> None:
         self._parts: Sequence[Any] = [part for part in parts if part is not None]
+        self._states: dict[int, _State] = {}  # of the last step, by the id of the optimizer's attributes
 
     def include(self, *parts: Any) -> None:
         """Look after further optimizers or schedules."""
@@ -68,34 +70,111 @@ class OptimizerState:
             NotPrivateError: If a tensor of an optimizer's state was written to.
         """
         before = _Before(self._parts)
+        states = self._states_of(before.optimizers)
         before.hide()
         try:
             yield
         finally:
             before.put_back()
-        if before.rewritten:
+            for state in states:
+                state.put_back()
+        if any([state.rewritten for state in states]):
             raise NotPrivateError(
                 "a pass over private rows wrote to a tensor in the state of the optimizer, which no noise "
                 "protects. It cannot be put back: do not go on with this optimizer, and load it again from "
                 "before. Keep no tensor of optimizer.state where the model or the loss can reach it."
             )
 
+    def _states_of(self, optimizers: Sequence[dict[str, Any]]) -> list["_State"]:
+        """Return what the states hold now. Most steps of an optimizer put nothing new into its state."""
+        held = {id(own): own["state"] for own in optimizers if isinstance(own.get("state"), dict)}
+        known = self._states
+        self._states = {
+            key: known[key] if key in known and known[key].holds(state) else _State(state)
+            for key, state in held.items()
+        }
+        for state in self._states.values():
+            state.mark()
+        return list(self._states.values())
+
+
+class _State:
+    """The `state` of an optimizer: nested containers of tensors, which may be as large as the model."""
+
+    def __init__(self, state: dict[Any, Any]) -> None:
+        self._state = state
+        self._dicts: list[tuple[dict[Any, Any], dict[Any, Any]]] = []
+        self._lists: list[tuple[Any, list[Any]]] = []
+        self._tensors: list[Tensor] = []
+        self._look_into(state)
+        self._marked = [tensor for tensor in self._tensors if not tensor.is_inference()]
+        self._containers: list[Any] = [own for own, _ in (*self._dicts, *self._lists)]
+        self._before = self._lengths(), list(self._entries())
+        self._versions: list[int] = []
+
+    def _look_into(self, entries: Any) -> None:
+        values: Any = entries
+        if isinstance(entries, dict):
+            self._dicts.append((entries, dict(entries)))  # pyright: ignore[reportUnknownArgumentType]
+            values = entries.values()  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+        elif isinstance(entries, _LISTS):
+            self._lists.append((entries, list(entries)))  # pyright: ignore[reportUnknownArgumentType]
+        for value in values:
+            if isinstance(value, Tensor):
+                self._tensors.append(value)
+            elif isinstance(value, _CONTAINERS):
+                self._look_into(value)
+
+    def _lengths(self) -> list[int]:
+        return list(map(len, self._containers))
+
+    def _entries(self) -> Iterator[Any]:
+        """Yield all keys, values and entries, in order."""
+        dicts, lists = self._containers[: len(self._dicts)], self._containers[len(self._dicts) :]
+        return chain(
+            chain.from_iterable(dicts),
+            chain.from_iterable(map(dict.values, dicts)),
+            chain.from_iterable(lists),
+        )
+
+    def _unchanged(self) -> bool:
+        return self._lengths() == self._before[0] and all(map(is_, self._entries(), self._before[1]))
+
+    def holds(self, state: dict[Any, Any]) -> bool:
+        """Whether this is that state, with the very entries that it had."""
+        return state is self._state and self._unchanged()
+
+    def mark(self) -> None:
+        """Note the version of each tensor: private rows are at work next."""
+        self._versions = list(map(_version, self._marked))
+
+    def put_back(self) -> None:
+        """Put back every entry of every container."""
+        if not self._unchanged():
+            _put_back(self._dicts, self._lists)
+
+    @property
+    def rewritten(self) -> bool:
+        """Whether a tensor was written to since `mark`."""
+        return list(map(_version, self._marked)) != self._versions
+
 
 class _Before:
-    """The entries of all containers, and the tensors."""
+    """The entries of all containers but those in states, and the tensors in them."""
 
     def __init__(self, parts: Sequence[Any]) -> None:
+        self.optimizers: list[dict[str, Any]] = []  # their attributes
         self._dicts: list[tuple[dict[Any, Any], dict[Any, Any]]] = []
         self._lists: list[tuple[Any, list[Any]]] = []
         self._copied: list[tuple[Tensor, Tensor]] = []
-        self._optimizers: list[dict[str, Any]] = []  # their attributes
         self._seen: set[int] = set()
         for part in parts:
             self._look_at_object(part)
-        self._states = [own["state"] for own in self._optimizers if isinstance(own.get("state"), dict)]
-        tensors = [t for state in self._states for t in self._state_tensors(state)]
-        self._marked = [t for t in tensors if not t.is_inference()]
-        self._versions = list(map(_version, self._marked))
+
+    def _look_at_all(self, values: Collection[Any]) -> None:
+        if not _PLAIN.issuperset(map(type, values)):  # the parameters of a group are many
+            for value in values:
+                self._look_at(value)
 
     def _look_at(self, value: Any) -> None:
         if type(value) in _PLAIN or id(value) in self._seen:
@@ -113,39 +192,21 @@ class _Before:
         own: dict[str, Any] = getattr(value, "__dict__", {})
         self._dicts.append((own, dict(own)))
         if isinstance(value, Optimizer):
-            self._optimizers.append(own)
+            self.optimizers.append(own)
             if "state" in own:
                 self._seen.add(id(own["state"]))  # it is looked at in another way
-        for entry in own.values():
-            self._look_at(entry)
+        self._look_at_all(own.values())
 
     def _look_into(self, value: Any) -> None:
         if isinstance(value, dict):
             self._dicts.append((value, dict(value)))  # pyright: ignore[reportUnknownArgumentType]
         elif isinstance(value, _LISTS):
             self._lists.append((value, list(value)))  # pyright: ignore[reportUnknownArgumentType]
-        for entry in value.values() if isinstance(value, dict) else value:  # pyright: ignore[reportUnknownVariableType]
-            self._look_at(entry)
-
-    def _state_tensors(self, entries: Any) -> list[Tensor]:
-        """Return the tensors in nested containers, whose entries are noted."""
-        values: Any = entries
-        if isinstance(entries, dict):
-            self._dicts.append((entries, dict(entries)))  # pyright: ignore[reportUnknownArgumentType]
-            values = entries.values()  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-        elif isinstance(entries, _LISTS):
-            self._lists.append((entries, list(entries)))  # pyright: ignore[reportUnknownArgumentType]
-        found: list[Tensor] = []
-        for value in values:
-            if isinstance(value, Tensor):
-                found.append(value)
-            elif isinstance(value, _CONTAINERS):
-                found += self._state_tensors(value)
-        return found
+        self._look_at_all(value.values() if isinstance(value, dict) else value)  # pyright: ignore[reportUnknownArgumentType]
 
     def hide(self) -> None:
         """Take the states away, and the hooks: torch may be calling one of them just now."""
-        for own in self._optimizers:
+        for own in self.optimizers:
             if "state" in own:
                 own["state"] = defaultdict(dict)
             for name in own:
@@ -155,23 +216,23 @@ class _Before:
     @torch.no_grad()
     def put_back(self) -> None:
         """Put back every entry, and the contents of tensors that were copied."""
-        for own, entries in self._dicts:
-            if not (_same(own, entries) and _same(own.values(), entries.values())):
-                _write(own, entries)
-        for values, entries in self._lists:
-            if not _same(values, entries):
-                values.clear()
-                (values.update if isinstance(values, set) else values.extend)(entries)
+        _put_back(self._dicts, self._lists)
         for tensor, content in self._copied:
             if (tensor.shape, tensor.dtype) == (content.shape, content.dtype):
                 tensor.detach().copy_(content)  # where it is: recorded steps read it there
             else:
                 tensor.data = content
 
-    @property
-    def rewritten(self) -> bool:
-        """Whether a tensor of a state was written to."""
-        return list(map(_version, self._marked)) != self._versions
+
+def _put_back(dicts: Sequence[tuple[Any, dict[Any, Any]]], lists: Sequence[tuple[Any, list[Any]]]) -> None:
+    """Give containers the entries that they had, where these are others now."""
+    for own, entries in dicts:
+        if not (_same(own, entries) and _same(own.values(), entries.values())):
+            _write(own, entries)
+    for values, entries in lists:
+        if not _same(values, entries):
+            values.clear()
+            (values.update if isinstance(values, set) else values.extend)(entries)
 
 
 def _same(now: Collection[Any], before: Collection[Any]) -> bool:

@@ -9,8 +9,10 @@ Edge cases Caches that are filled at first use and depend on public shapes alone
            filled by a pass over rows of zeros, which holds nothing private. Then the rows run again.
            A pass that fails may have changed something too: it is put back before the error is raised.
            Where private rows run one by one, their values may decide what the code keeps, and a refusal
-           would tell of a row: attributes, lists, sets and dicts are put back after each row, silently
-           (`forgetting`). Code that keeps something of synthetic rows is refused before.
+           would tell of a row: attributes, lists, sets, dicts, and the contents of tensors and arrays are
+           put back after each row, silently (`forgetting`). Code that keeps something of synthetic rows is
+           refused before. Contents that are not copied cannot be put back: of the largest tensors, where
+           all together, with the parameters, have more than 128 MiB. A write to these is refused.
 Failure    An error names modules, parameters, buffers and attributes that existed before, and no value.
 Not here   Globals, attributes of classes and files: they do not leave with the model. Mixing of rows
            (`engine.self_check`). The state of random generators, which reveals how many numbers were drawn
@@ -34,14 +36,13 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
 from sfumato.errors import NotPrivateError, UnsupportedModelError
-from sfumato.training.integrity.comparison import Kept, Quick, Thorough, Watch
+from sfumato.training.integrity.comparison import KEEP, Kept, Quick, Thorough, Watch
 from sfumato.training.models import batch_norm
 
 __all__ = ["Barrier", "fill_caches", "refuse_rewriting", "refuse_unsafe"]
 
 T = TypeVar("T")
 
-_KEEP: Final = 128 << 20  # bytes of tensors that are copied for a thorough check
 _FIRST: Final = 3  # passes that are checked thoroughly
 _RARELY: Final = 512  # one pass in so many, on average, is checked thoroughly at random
 
@@ -119,12 +120,14 @@ class Barrier:
     False
     """
 
-    def __init__(self, model: nn.Module, *, keep_bytes: int = _KEEP) -> None:
+    def __init__(self, model: nn.Module, *, keep_bytes: int = KEEP) -> None:
         self._model, self._keep_bytes = model, keep_bytes
         self._watch: Watch | None = None
         self._kept: Kept | None = None  # of what is not trained, from the last thorough check
         self._passes = 0
         self._open: Quick | Thorough | None = None  # the state before the pass at hand
+        self._compares_rows = False  # whether `forgetting` looks for writes that leave no mark
+        self._row_wrote = False
 
     @contextmanager
     def undoing(self) -> Generator[None]:
@@ -145,10 +148,11 @@ class Barrier:
 
     @contextmanager
     def forgetting(self) -> Generator[None]:
-        """Return a context in a pass after which attributes, lists, sets and dicts are what they were.
+        """Return a context in a pass after which attributes, containers and contents are what they were.
 
         It is for one row that runs alone, so its values may decide what the code keeps. What this cannot put
-        back is found at the end of the pass.
+        back is found at the end of the pass. Once that was a write which left no mark, the pass is run again,
+        and from then on contents are compared after each row.
         """
         watch = self._watch
         try:
@@ -156,6 +160,13 @@ class Barrier:
         finally:
             if watch is not None and not watch.unchanged():
                 watch.snapshot.put_back(watch.watched)
+            if isinstance(self._open, Thorough):
+                self._row_wrote |= self._open.undo_row(compare=self._compares_rows)
+
+    def row_wrote(self) -> bool:
+        """Return whether `forgetting` has put contents back since this was last asked."""
+        wrote, self._row_wrote = self._row_wrote, False
+        return wrote
 
     @contextmanager
     def guarding(self, *, thorough: bool | None = None) -> Generator[None]:
@@ -209,6 +220,7 @@ class Barrier:
         if lost or settle is None:
             raise _refusal(changes, lost)
         settle()
+        self._compares_rows = True
         try:
             with self.guarding(thorough=True):
                 return work()

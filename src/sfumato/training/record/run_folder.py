@@ -207,6 +207,21 @@ class RunFolder:
             )
         return facts  # pyright: ignore[reportUnknownVariableType] - just checked
 
+    def require_metrics(self, history: Any) -> None:
+        """Raise if the file of metrics has other rows than a finished run says. It may be missing."""
+        try:
+            lines = self.metrics.read_text(encoding="utf-8").splitlines()
+            same = [json.loads(line) for line in lines] == history
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError, RecursionError):
+            same = False
+        if not same:
+            raise CheckpointError(
+                f"{str(self.metrics)!r} was changed after the run, or is damaged: its figures are not "
+                f"those in {self.report.name}. Restore it, or delete it: {self.report.name} has all of them."
+            )
+
     def finish(self, weights: Mapping[str, Tensor]) -> None:
         """Write the weights of a finished run."""
         _files.write_whole(self.weights, lambda file: torch.save(dict(weights), file))

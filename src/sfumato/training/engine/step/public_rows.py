@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How many rows a unit has, as far as that is public: passes may be timed with so many synthetic ones.
 
-Guarantee  `per_unit` is never a number that depends on who is in a batch. Units that are owners of rows have as
-           many as the largest owner in the batch, and groups as many as the largest group: that is secret.
+Guarantee  `per_unit` is never a number that depends on who is in a batch. Units that are owners of rows have
+           as many as the largest owner in the batch, and groups as many as the largest group: a secret.
 """
 
 from sfumato import _check
