@@ -2,14 +2,16 @@
 import gc
 import weakref
 
+import pytest
 import torch
 from torch import nn
 
+from sfumato.errors import InvalidParameterError
 from sfumato.training import PrivateGradients, cross_entropy
 from sfumato.training.data import rows
 from sfumato.training.engine import microbatches
 from sfumato.training.engine.book_keeping import BookKeeping
-from sfumato.training.engine.microbatches import rows_that_fit
+from sfumato.training.engine.microbatches import halved, rows_that_fit
 
 DATA = torch.randn(30, 4), torch.randint(0, 3, (30,))
 
@@ -71,3 +73,14 @@ def test_what_was_measured_is_freed():
     rows_that_fit(model, lambda model, x: model(x).sum(1), (torch.randn(4, 3),))
     gc.collect()
     assert len(outputs) == 2 and all(output() is None for output in outputs)
+
+
+@pytest.mark.parametrize(("size", "fewer"), [(2, 1), (3, 2), (64, 32), (65, 64), (100, 64)])
+def test_the_size_after_a_failure_is_a_power_of_two(size, fewer):
+    with pytest.warns(UserWarning, match=f"microbatch_size={fewer}"):
+        assert halved(size, MemoryError()) == fewer
+
+
+def test_one_unit_that_does_not_fit_is_an_error():
+    with pytest.raises(InvalidParameterError, match="alone do not fit"):
+        halved(1, MemoryError())

@@ -7,18 +7,20 @@ does not affect privacy, because pieces add up.
 """
 
 import os
+import warnings
 from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 
+from sfumato.errors import InvalidParameterError
 from sfumato.training.data.rows import count, repeat_to, tensors
 from sfumato.training.engine.losses import Loss
 from sfumato.training.engine.parameter_values import as_written
 from sfumato.training.sharding.lent import Lent
 
-__all__ = ["rows_that_fit"]
+__all__ = ["halved", "rows_that_fit"]
 
 _SHARE: Final = 0.5  # of the free memory: other things need some, too
 _UNKNOWN: Final = 4 << 30  # bytes that are assumed to be free if the system does not report it
@@ -65,3 +67,32 @@ def _free_bytes(device: torch.device) -> int:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError):  # not every system reports it
         return _UNKNOWN
+
+
+def halved(size: int, error: BaseException) -> int:
+    """Return how many units to run at once after so many did not fit in memory, and warn.
+
+    Args:
+        size: How many units were run, which is private: what is returned, and told, is a power of two below it.
+        error: What was raised.
+
+    Returns:
+        The next lower power of two.
+
+    Raises:
+        InvalidParameterError: If it was one unit.
+    """
+    if size == 1:
+        raise InvalidParameterError(
+            "one unit's gradients alone do not fit in memory. Use a smaller model, a coarser data type, "
+            "or freeze a part of it."
+        ) from error
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    fewer = 1 << ((size - 1).bit_length() - 1)
+    warnings.warn(
+        f"a piece did not fit in memory; going on with microbatch_size={fewer}. Pass it from the start to avoid "
+        "the failed attempt.",
+        stacklevel=8,
+    )
+    return fewer

@@ -35,7 +35,7 @@ from sfumato.training.engine import parameter_values
 from sfumato.training.engine.book_keeping import BookKeeping
 from sfumato.training.engine.functional import Functional
 from sfumato.training.engine.losses import Loss
-from sfumato.training.engine.microbatches import rows_that_fit
+from sfumato.training.engine.microbatches import halved, rows_that_fit
 from sfumato.training.engine.projections import Projections
 from sfumato.training.engine.recording.faster_passes import FasterPasses
 from sfumato.training.engine.recording.recorded_pieces import RecordedPieces, real_units
@@ -167,7 +167,7 @@ class Passes:
                 begin += size
             except (torch.OutOfMemoryError, MemoryError) as error:
                 if not self._faster.gave_up():
-                    self._halve(size, error)
+                    self.microbatch_size = halved(size, error)
 
     def noisy_sum(self, noise_multiplier: float) -> None:
         """Return None: noise must be added to the sums."""
@@ -330,21 +330,6 @@ class Passes:
             except Exception:
                 self._fitting = 1  # the synthetic rows that it is measured on do not run at once
         return max(1, self._fitting // per_unit)
-
-    def _halve(self, size: int, error: BaseException) -> None:
-        if size == 1:
-            raise InvalidParameterError(
-                "one unit's gradients alone do not fit in memory. Use a smaller model, a coarser data type, "
-                "or freeze a part of it."
-            ) from error
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-        self.microbatch_size = 1 << ((size - 1).bit_length() - 1)  # half, but the exact size is private
-        warnings.warn(
-            f"a piece did not fit in memory; going on with microbatch_size={self.microbatch_size}. Pass it "
-            "from the start to avoid the failed attempt.",
-            stacklevel=7,
-        )
 
     def _clipped(
         self, batch: Sequence[Any], per_unit: int, recorded: GradientPass | None = None
