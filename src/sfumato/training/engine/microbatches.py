@@ -73,7 +73,7 @@ def halved(size: int, error: BaseException) -> int:
     """Return how many units to run at once after so many did not fit in memory, and warn.
 
     Args:
-        size: How many units were run, which is private: what is returned, and told, is a power of two below it.
+        size: How many units were run. It is private: what is told is a power of two below it.
         error: What was raised.
 
     Returns:
@@ -91,8 +91,8 @@ def halved(size: int, error: BaseException) -> int:
         torch.cuda.empty_cache()
     fewer = 1 << ((size - 1).bit_length() - 1)
     warnings.warn(
-        f"a piece did not fit in memory; going on with microbatch_size={fewer}. Pass it from the start to avoid "
-        "the failed attempt.",
+        f"a piece did not fit in memory; going on with microbatch_size={fewer}. Pass it from the start to "
+        "avoid the failed attempt.",
         stacklevel=8,
     )
     return fewer
