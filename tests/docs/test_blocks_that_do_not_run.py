@@ -22,6 +22,7 @@ TITLES = {
     'python title="Before: Opacus"',  # run by test_from_opacus.py, where Opacus is installed
     'python title="On Spark"',  # run by tests/statistics/sources/test_tables_spark.py
     'python title="On a cluster"',  # needs the address of somebody's cluster
+    'python title="A script of processes"',  # a file of its own; tests/federated/decentralized runs such ones
     'python title="Under torchrun"',  # needs several processes; tests/training/sharding runs such ones
 }
 # Blocks with Python that are not run: the first line of each, and why.

@@ -65,6 +65,10 @@ class UnitsWithCanaries(Units):
         return self._inner.num_units + len(self._seats)
 
     @property
+    def rows_per_unit(self) -> int | None:
+        return self._inner.rows_per_unit
+
+    @property
     def by_owner(self) -> bool:
         return self._inner.by_owner
 
