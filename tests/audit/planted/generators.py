@@ -21,8 +21,6 @@ from sfumato.generative.adversarial.clipped_gradients import ClippedGradients
 from sfumato.generative.adversarial.paid_votes import PaidVotes
 from sfumato.generative.adversarial.teacher_panel import TeacherPanel
 from sfumato.generative.images import diffusion, mixtures
-from sfumato.mechanisms import tensors
-from sfumato.mechanisms.random import resolve
 from sfumato.pate import Partition
 from sfumato.pate.votes.aggregators import NO_ANSWER
 from sfumato.testing import seeded
@@ -51,14 +49,15 @@ DIFFUSION = replay_of("Diffusion", ODD)
 
 
 def divide_by_the_true_counts(patch: pytest.MonkeyPatch) -> None:
-    def means(self, rows, *, noise_multiplier, generator):
-        noisy = tensors.add_gaussian_(
-            self.sums(rows), stddev=noise_multiplier, generator=resolve(generator).fork("means", 0)
-        )
-        counts = rows.labels.bincount(minlength=rows.classes).clamp(min=1)[:, None]
-        return noisy[:, :-1] / counts  # "the mean is of norm 1 anyway"
+    original, counts = KernelMean._noisy, []
 
-    patch.setattr(KernelMean, "means", means)
+    def noisy(self, rows, *, noise_multiplier, generator):
+        counts[:] = [rows.labels.bincount(minlength=rows.classes).clamp(min=1)[:, None]]
+        return original(self, rows, noise_multiplier=noise_multiplier, generator=generator)
+
+    patch.setattr(KernelMean, "_noisy", noisy)
+    # "The mean is of norm 1 anyway."
+    patch.setattr(KernelMean, "_divided", lambda self, noisy: noisy[:, :-1] / counts[0])
 
 
 def count_beside_the_features(patch: pytest.MonkeyPatch) -> None:

@@ -138,6 +138,7 @@ def forget_whole_numbers(patch: pytest.MonkeyPatch) -> None:
 def leave_the_barrier_open(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(release_barrier.Barrier, "run", lambda self, work, settle=None, **_: work())
     patch.setattr(release_barrier.Barrier, "guarding", lambda self, *, thorough=None: nullcontext())
+    patch.setattr(release_barrier.Barrier, "forgetting", lambda self: nullcontext())
 
 
 def forget_attributes(patch: pytest.MonkeyPatch) -> None:
