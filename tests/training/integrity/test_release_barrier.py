@@ -443,6 +443,35 @@ def test_what_one_row_writes_in_place_is_undone_and_nobody_is_told(write):
     )  # then one pass runs anew
 
 
+@slower
+@pytest.mark.parametrize("write", ["buffer", "through .data", "frozen"])
+def test_one_row_that_fails_and_one_that_writes_in_place_stop_nothing_together(write):
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 2)
+            self.register_buffer("mean", torch.zeros(3))
+
+        def forward(self, x):
+            largest = float(x.max())
+            if largest == 70.0:
+                raise ValueError
+            if largest == 50.0:
+                {"buffer": self.mean.add_, "through .data": self.mean.data.add_}.get(write, self.freeze)(1)
+            return self.layer(x) + self.mean[:2]
+
+        def freeze(self, number):
+            self.layer.requires_grad_(False)
+
+    torch.manual_seed(0)
+    private = private_of(model := Both())
+    for first, second in ((50.0, 70.0), (70.0, 50.0)):
+        rows = X.clone().fill_(1.0)
+        rows[0], rows[1] = first, second
+        private.backward(rows)
+    assert private.steps == 2 and not model.mean.any() and model.layer.weight.requires_grad
+
+
 def test_a_write_of_one_row_to_what_is_not_copied_is_refused():
     torch.manual_seed(0)
 
