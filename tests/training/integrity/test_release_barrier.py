@@ -400,6 +400,8 @@ WRITES = {
     "bytearray": lambda part, x: part.bytes.__setitem__(0, 7),
     "resized": lambda part, x: part.mean.resize_(9),
     "gradient": lambda part, x: setattr(part.frozen, "grad", x[0].clone()),
+    "hook": lambda part, x: part.register_forward_hook(lambda module, given, found: 0 * found),
+    "hook on backward": lambda part, x: part.register_full_backward_hook(lambda module, given, found: given),
 }
 
 
@@ -441,6 +443,31 @@ def test_what_one_row_writes_in_place_is_undone_and_nobody_is_told(write):
         "bytearray",
         "gradient",
     )  # then one pass runs anew
+
+
+@slower
+@pytest.mark.parametrize("order", [(50.0, 70.0), (70.0, 50.0)])
+def test_a_gradient_that_one_row_sets_is_put_back_though_another_row_changed_types(order):
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 2)
+
+        def forward(self, x):
+            largest = float(x.max())
+            if largest == 50.0:
+                self.layer.weight.grad = torch.ones_like(self.layer.weight)
+            if largest == 70.0:
+                self.double()
+            return self.layer(x)
+
+    torch.manual_seed(0)
+    private = private_of(model := Both())
+    rows = torch.ones_like(X)
+    rows[0], rows[1] = order
+    for _ in range(2):  # at the second step there is a gradient from before
+        private.backward(rows)
+    assert private.steps == 2 and model.layer.weight.dtype is torch.float32
 
 
 @slower
