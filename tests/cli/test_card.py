@@ -2,6 +2,7 @@
 """`sfumato card`: a card of what was released, and a clear sentence for what has none."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -154,6 +155,8 @@ def changed(name):
         lambda text: text + text.splitlines()[0] + "\n",
         lambda text: text + '{"step": 8, "epsi',
         lambda text: "",
+        lambda text: text.replace("{", '{"step": 9, ', 1),
+        lambda text: text + " " * 9999,
     ],
 )
 def test_a_run_whose_metrics_were_changed_has_no_card_and_says_so(asked, made, change):
@@ -165,6 +168,12 @@ def test_a_run_whose_metrics_were_changed_has_no_card_and_says_so(asked, made, c
     assert asked("card", "made")[0] == 0
     file.unlink()  # run.json has all of it
     assert asked("card", "made")[0] == 0
+
+
+def test_metrics_that_never_end_are_not_read(asked, made):
+    Path("made/metrics.jsonl").unlink()
+    os.mkfifo("made/metrics.jsonl")
+    assert asked("card", "made")[0] == 2
 
 
 @pytest.mark.parametrize("name", ["epsilon", "weights", "damage", "no weights", "resealed"])

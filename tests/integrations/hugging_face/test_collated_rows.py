@@ -73,6 +73,18 @@ def test_a_row_that_cannot_be_stacked_with_others_contributes_nothing(other):
     assert CollatedRows([1.0, 2.0, 3.0], collate).stacked([0, 1, 2])[0].tolist() == [1, 0, 1]
 
 
+def test_a_row_that_is_collated_into_the_memory_of_the_last_one_does_not_change_that_one():
+    made = torch.zeros(2, 2)
+
+    def collate(examples):
+        for row, example in zip(made, examples, strict=False):
+            row.fill_(example["x"])
+        return {"x": made[: len(examples)]}
+
+    rows = CollatedRows([{"x": 0.0}, {"x": 1.0}, {"x": 9.0}], collate)
+    assert rows.stacked([0, 1, 2])[1]["x"][:, 0].tolist() == [0, 1, 9]
+
+
 def test_an_interrupt_is_no_row_that_fails():
     def collate(examples):
         if examples[0]["x"] == 2:

@@ -145,6 +145,20 @@ def test_the_rows_of_a_batch_are_of_one_form_in_whatever_order_names_come():
     assert batch["readable"].tolist() == [0, 1, 1] and batch["batch"]["x"].sum(1).tolist() == [0, 2, 2]
 
 
+@pytest.mark.parametrize("made", [torch.zeros(2), np.zeros(2), np.zeros(2, dtype=np.float16)])
+def test_an_example_that_is_read_into_the_memory_of_the_last_one_does_not_change_that_one(made):
+    class Reusing:
+        def __len__(self):
+            return 5
+
+        def __getitem__(self, number):
+            made[...] = 9 if number == 3 else number  # row 3 would be in the place of all before it
+            return made, number
+
+    rows, weights = open_rows(Reusing(), private=True).weighed(torch.tensor([0, 1, 3]))
+    assert rows[0].tolist() == [[0, 0], [1, 1], [9, 9]] and weights.tolist() == [1, 1, 1]
+
+
 def test_a_row_that_cannot_be_collated_is_left_out():
     def collate(examples):
         (x,) = examples

@@ -124,6 +124,29 @@ def test_a_handler_that_a_row_made_is_filtered_for_the_next_row(capsys):
     assert stream.getvalue() == "public\n"
 
 
+@pytest.mark.parametrize("when", ["before", "during"])
+def test_a_handler_that_logging_forgot_when_it_was_configured_shows_nothing(when, monkeypatch):
+    monkeypatch.setattr(logging, "_handlerList", list(logging._handlerList))  # as `logging.config` empties it
+    log, stream = logging.getLogger("its own"), io.StringIO()
+    log.addHandler(handler := logging.StreamHandler(stream))
+    try:
+        if when == "before":
+            logging._handlerList.clear()
+        with often_silent():
+            with silent():
+                log.critical("a row")
+            if when == "during":
+                logging._handlerList.clear()
+            with silent():
+                log.critical("a row")
+            log.critical("public")
+        with silent():
+            log.critical("a row")
+    finally:
+        log.removeHandler(handler)
+    assert stream.getvalue() == "public\n" and not handler.filters
+
+
 def test_a_stream_that_was_exchanged_between_is_the_one_that_is_kept_back(monkeypatch):
     with often_silent():
         with silent():

@@ -400,6 +400,8 @@ WRITES = {
     "bytearray": lambda part, x: part.bytes.__setitem__(0, 7),
     "resized": lambda part, x: part.mean.resize_(9),
     "gradient": lambda part, x: setattr(part.frozen, "grad", x[0].clone()),
+    "hook": lambda part, x: part.register_forward_hook(lambda module, given, found: 0 * found),
+    "hook on backward": lambda part, x: part.register_full_backward_hook(lambda module, given, found: given),
 }
 
 
@@ -441,6 +443,60 @@ def test_what_one_row_writes_in_place_is_undone_and_nobody_is_told(write):
         "bytearray",
         "gradient",
     )  # then one pass runs anew
+
+
+@slower
+@pytest.mark.parametrize("order", [(50.0, 70.0), (70.0, 50.0)])
+def test_a_gradient_that_one_row_sets_is_put_back_though_another_row_changed_types(order):
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 2)
+
+        def forward(self, x):
+            largest = float(x.max())
+            if largest == 50.0:
+                self.layer.weight.grad = torch.ones_like(self.layer.weight)
+            if largest == 70.0:
+                self.double()
+            return self.layer(x)
+
+    torch.manual_seed(0)
+    private = private_of(model := Both())
+    rows = torch.ones_like(X)
+    rows[0], rows[1] = order
+    for _ in range(2):  # at the second step there is a gradient from before
+        private.backward(rows)
+    assert private.steps == 2 and model.layer.weight.dtype is torch.float32
+
+
+@slower
+@pytest.mark.parametrize("write", ["buffer", "through .data", "frozen"])
+def test_one_row_that_fails_and_one_that_writes_in_place_stop_nothing_together(write):
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 2)
+            self.register_buffer("mean", torch.zeros(3))
+
+        def forward(self, x):
+            largest = float(x.max())
+            if largest == 70.0:
+                raise ValueError
+            if largest == 50.0:
+                {"buffer": self.mean.add_, "through .data": self.mean.data.add_}.get(write, self.freeze)(1)
+            return self.layer(x) + self.mean[:2]
+
+        def freeze(self, number):
+            self.layer.requires_grad_(False)
+
+    torch.manual_seed(0)
+    private = private_of(model := Both())
+    for first, second in ((50.0, 70.0), (70.0, 50.0)):
+        rows = X.clone().fill_(1.0)
+        rows[0], rows[1] = first, second
+        private.backward(rows)
+    assert private.steps == 2 and not model.mean.any() and model.layer.weight.requires_grad
 
 
 def test_a_write_of_one_row_to_what_is_not_copied_is_refused():

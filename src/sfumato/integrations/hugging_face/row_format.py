@@ -79,7 +79,9 @@ class RowFormat:
     def read(self, example: Any) -> Row | None:
         """Return a row in the format; None for an example that cannot be brought into it."""
         row = _first(self._collate([example, *self._companion]))
-        return row if [(name, *_form(part)) for name, part in row.items()] == self._forms else None
+        if [(name, *_form(part)) for name, part in row.items()] != self._forms:
+            return None
+        return {name: part.clone() for name, part in row.items()}  # the next one may take the same memory
 
     def _template(self, example: Any) -> Row:
         pair = [*self._companion, *self._companion] or [blank(example)]

@@ -4,7 +4,8 @@
 Guarantee  What becomes of an example depends on it and on random draws, never on another one. An example that
            cannot be read or collated, or that has another form than the first one that can, contributes
            nothing: no error and no warning tells that it is there.
-Edge cases Such an example becomes a row of zeros whose loss is multiplied by 0. The form is how an example is
+Edge cases Such an example becomes a row of zeros whose loss is multiplied by 0. Tensors and arrays are
+           copied: a data set may read its next example into the same memory. The form is how an example is
            nested, and the types and shapes in it: that of the first one that can be read is public. Numbers
            of another type are converted to the type of that example where it can hold them.
 Failure    If none of the first 100 examples can be read, the run is refused before it is charged.
@@ -170,16 +171,15 @@ def _like(value: Any, first: Any) -> Any:
 def _leaf_like(value: Any, first: Any) -> Any:
     """Return a value in the type of the first one; as it is where that type cannot hold it."""
     if isinstance(first, Tensor) and isinstance(value, Tensor):
-        found = value.detach().to(first.device, first.dtype)
+        found = value.detach().to(first.device, first.dtype).clone()  # it may be read into again
         rounds = first.is_floating_point() and not value.is_complex()
         return found if rounds or bool((found == value).all()) else value
     if isinstance(first, np.ndarray) and isinstance(value, np.ndarray):
         wanted, given = cast("np.ndarray[Any, Any]", first), cast("np.ndarray[Any, Any]", value)
         if np.ma.is_masked(given):  # what is masked has no value
             return given
-        array = np.asarray(given, dtype=wanted.dtype, order="C")  # of the same shape, and of no subclass
-        if not array.flags.writeable or min(array.strides, default=0) < 0:
-            array = array.copy()  # torch warns of the former, and takes none of the latter
+        # Of the same shape, and of no subclass. A copy can be written to, and torch can take it.
+        array = np.array(given, dtype=wanted.dtype, order="C")
         rounds = wanted.dtype.kind == "f" and given.dtype.kind in "biuf"
         return array if rounds or array.dtype == given.dtype or bool((array == given).all()) else given
     if isinstance(first, _NUMBER) and isinstance(value, _NUMBER):

@@ -19,6 +19,7 @@ import threading
 import warnings
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from operator import attrgetter
 from typing import Any, BinaryIO, Final
 
@@ -135,7 +136,7 @@ class _Silencer:
 
     def _attach(self) -> None:
         self._listed: list[Any] = list(_listed())
-        self._handlers = [handler for reference in self._listed if (handler := reference()) is not None]
+        self._handlers = _handlers()
         for handler in self._handlers:
             handler.addFilter(self._others)
         self._filters = [list(handler.filters) for handler in self._handlers if self._lasts]
@@ -236,5 +237,13 @@ def _put(streams: Mapping[str, Any]) -> None:
 
 
 def _listed() -> list[Any]:
-    """Return references to all that log lines go to. (`logging.disable` tells all loggers: 0.1 ms.)"""
+    """Return logging's own references to handlers. (`logging.disable` tells all loggers: 0.1 ms.)"""
     return vars(logging)["_handlerList"]
+
+
+def _handlers() -> list[logging.Handler]:
+    """Return all that log lines go to. `logging.config` forgets handlers that loggers go on using."""
+    listed = [handler for reference in _listed() if (handler := reference()) is not None]
+    loggers = [logging.root, *logging.root.manager.loggerDict.values()]
+    used = chain.from_iterable(own for one in loggers if (own := getattr(one, "handlers", ())))
+    return list({id(handler): handler for handler in (*listed, *used)}.values())

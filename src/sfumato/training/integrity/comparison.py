@@ -29,7 +29,7 @@ __all__ = ["KEEP", "Kept", "Quick", "Thorough", "Undone", "Watch"]
 
 KEEP: Final = 128 << 20  # bytes of tensors that are copied
 _ENTRIES: Final = 1 << 14  # that a quick comparison looks at, those nearest to the model first
-_TORCH: Final = frozenset(vars(nn.Module())) - {"training"}  # what every module has
+_TORCH: Final = frozenset(vars(nn.Module())) - {"training", "_is_full_backward_hook"}  # what every module has
 _versions = attrgetter("_version")
 _call: Callable[..., Any] = call
 
@@ -154,6 +154,7 @@ class Thorough:
         self._extra = {name: _extra_state(name, module) for name, module in self._stateful()}
         self._closed = [_written(value) for _, value in self._snapshot.closed]
         self._alive = _rows_alive() if everywhere else None
+        self._hooks = self._snapshot.without_hooks
 
     def _stateful(self) -> list[tuple[str, nn.Module]]:
         own = nn.Module.get_extra_state
@@ -199,9 +200,12 @@ class Thorough:
     def undo_row(self, *, compare: bool) -> bool:
         """Put back what one row wrote into tensors and arrays; return whether it wrote anything.
 
-        A write that left no mark (by `.data`, or into an array of numpy) is found only with `compare`. What
-        cannot be put back is found at the end of the pass.
+        Hooks that it registered where there were none are taken away. A write that left no mark (by `.data`,
+        or into an array of numpy) is found only with `compare`. What cannot be put back is found at the end
+        of the pass.
         """
+        for hooks in filter(None, self._hooks):
+            hooks.clear()
         wrote = self._watch.marks() != self._marks or (compare and bool(self._values.changes()))
         if wrote and not self._values.put_back():
             self._marks = self._watch.marks()

@@ -74,10 +74,14 @@ class Holder:
     @property
     def quick(self) -> bool:
         """Whether entries can be had quickly: of dicts, lists and sets. Empty dicts of hooks are left out."""
-        if self.of_function:
+        if self.of_function or self.lacks_hooks:
             return False
-        hooks = self.write is _write_dict and not self.thing and self.name.rpartition(".")[2] in _HOOKS
-        return not hooks and (self.write is _write_dict or isinstance(self.thing, list | deque | set))
+        return self.write is _write_dict or isinstance(self.thing, list | deque | set)
+
+    @property
+    def lacks_hooks(self) -> bool:
+        """Whether it is a dict for the hooks of a module, and empty."""
+        return self.write is _write_dict and not self.thing and self.name.rpartition(".")[2] in _HOOKS
 
 
 class Snapshot:
@@ -100,6 +104,7 @@ class Snapshot:
         for holder in self.holders[own:]:
             holder.of_function = True
         self._contents = [holder.read(holder.thing) for holder in self.holders]
+        self.without_hooks: list[dict[Any, Any]] = [own.thing for own in self.holders if own.lacks_hooks]
 
     def changes(self, which: Sequence[int] | None = None) -> list[str]:
         """Return the names of what is no longer the same: of all holders, or of those at some places."""

@@ -185,24 +185,34 @@ class _Place:
 
     def put_back(self) -> bool:
         """Let the tensor show what it showed; return whether it does. Its storage may have moved."""
-        self._put_grad_back()
+        self._drop_grad()
         if self.alias is None:
             return not self.changed
         if _views(self.tensor) != _views(self.alias):
             self.tensor.data = self.alias
         if self.tensor.is_leaf and self.tensor.requires_grad != self._kind[1]:
             self.tensor.requires_grad_(self._kind[1])
+        self._put_grad_back()
         if _kind(self.tensor) != self._kind or _views(self.tensor) != _views(self.alias):
             return False
         self._views = _views(self.tensor)
         return True
 
-    def _put_grad_back(self) -> None:
+    def _drop_grad(self) -> None:
+        """Take a gradient away that is not what it was: it may not fit the tensor that is put back."""
         grad, version = self._grad()
-        if grad is not self._before[0]:
-            self.tensor.grad = self._before[0]
-        elif version != self._before[1]:
-            self.tensor.grad = None  # what it was is not known, and the next step sets it
+        if grad is not None and (grad is not self._before[0] or version != self._before[1]):
+            self.tensor.grad = None
+
+    def _put_grad_back(self) -> None:
+        """Give the tensor its gradient, or none if what it was is not known: the next step sets it."""
+        before, version = self._before
+        if before is None or self.tensor.grad is before:
+            return
+        if before._version == version and _kind(before)[2:] == _kind(self.tensor)[2:]:
+            self.tensor.grad = before
+        else:
+            self._before = None, 0
 
 
 def _kind(tensor: Tensor) -> tuple[Any, ...]:

@@ -135,10 +135,11 @@ class Barrier:
 
         It raises only if something cannot be put back.
         """
-        before = self.begin(thorough=True)
+        outer, before = self._open, self.begin(thorough=True)
         try:
             yield
         finally:
+            self._open = outer
             _put_back_all(before)
 
     def rewind(self) -> None:
@@ -197,6 +198,20 @@ class Barrier:
         number, in the way that the model sees rows in `work`. The model keeps what that leaves, and `work`
         runs again from its beginning; now nothing may change.
         """
+        outer = self._open
+        try:
+            return self._run(work, settle, replay=replay, thorough=thorough)
+        finally:
+            self._open = outer  # a rehearsal in the middle of a pass is a pass of its own
+
+    def _run(
+        self,
+        work: Callable[[], T],
+        settle: Callable[[], object] | None,
+        *,
+        replay: Callable[[], T | None] | None,
+        thorough: bool | None,
+    ) -> T:
         if settle is not None and not self._passes and self._is_lazy():
             settle()  # what a lazy layer makes of itself cannot be put back
         thorough = self._is_due() if thorough is None else thorough

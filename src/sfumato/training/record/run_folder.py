@@ -18,6 +18,7 @@ import os
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any, Final
 
 import torch
@@ -210,8 +211,7 @@ class RunFolder:
     def require_metrics(self, history: Any) -> None:
         """Raise if the file of metrics has other rows than a finished run says. It may be missing."""
         try:
-            lines = self.metrics.read_text(encoding="utf-8").splitlines()
-            same = [json.loads(line) for line in lines] == history
+            same = self._read_metrics(most=2 * len(json.dumps(history)) + _SHORT) == history
         except FileNotFoundError:
             return
         except (OSError, ValueError, RecursionError):
@@ -221,6 +221,14 @@ class RunFolder:
                 f"{str(self.metrics)!r} was changed after the run, or is damaged: its figures are not "
                 f"those in {self.report.name}. Restore it, or delete it: {self.report.name} has all of them."
             )
+
+    def _read_metrics(self, *, most: int) -> list[Any]:
+        """Return the rows in the file of metrics, if it has at most so many bytes."""
+        seen = self.metrics.stat()
+        if not S_ISREG(seen.st_mode) or seen.st_size > most:  # another kind of file may have no end
+            raise ValueError
+        lines = self.metrics.read_text(encoding="utf-8").splitlines()
+        return [json.loads(line, object_pairs_hook=_named_once) for line in lines]
 
     def finish(self, weights: Mapping[str, Tensor]) -> None:
         """Write the weights of a finished run."""
@@ -232,6 +240,13 @@ class RunFolder:
             return hashlib.sha256(self.settings.read_bytes()).hexdigest()
         except FileNotFoundError:
             return None
+
+
+def _named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON; readers disagree on what a name means that is there twice."""
+    if len(dict(pairs)) != len(pairs):
+        raise ValueError
+    return dict(pairs)
 
 
 @contextmanager
