@@ -199,8 +199,8 @@ def _parted(x: Tensor) -> tuple[Tensor, Tensor]:
 def raised(norm: Tensor, mass: Tensor, cut: float, share: float) -> Tensor:
     """Return squared norms raised by a share of the squared mass; then norms by `cut`, a share of the mass.
 
-    Operands may all be cut in the direction of the sum, so what it gains is added to the norm: the root of two
-    squares is less, by up to sqrt(2). A `share` is many times a rounding, and needs no more.
+    Operands may all be cut in the direction of the sum, so what it gains is added to the norm: the root of
+    two squares is less, by up to sqrt(2). A `share` is many times a rounding, and needs no more.
     """
     norm = torch.addcmul(norm, mass, mass, value=share)
     return norm if not cut else (norm.clamp(min=0).sqrt() + cut * mass).square()
