@@ -11,7 +11,13 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from sfumato.errors import InvalidParameterError, UnsupportedUseError
-from sfumato.training.engine.book_keeping import BookKeeping
+from sfumato.training.data.rows import Grouping
+from sfumato.training.engine.book_keeping import BookKeeping, BookKeepingPass
+from sfumato.training.engine.rules.embedding import EmbeddingOp
+from sfumato.training.engine.rules.linear import LinearOp
+from sfumato.training.engine.tape.operation import Memory
+from sfumato.training.engine.tape.tape import Tape
+from sfumato.training.isolation.isolated_rows import Isolated
 
 sizes = st.integers(1, 4)
 any_shape = settings(
@@ -246,6 +252,118 @@ def test_a_unit_whose_terms_cancel_does_not_swallow_the_others():
     finite = norms.isfinite()  # the second is dropped, or weighs next to nothing
     weights = torch.where(finite, 1 / norms.sqrt(), 0.0)
     assert not finite[0, 1] or float(weights[0, 1] * 2e30) < 1e5
+
+
+class Shared(nn.Module):
+    def __init__(self, used):
+        super().__init__()
+        self.used = used
+
+    def forward(self, x):
+        return self.used(torch.zeros(1, dtype=torch.long)) * x
+
+
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("keep_bytes", [0, 1 << 30])
+@pytest.mark.parametrize(
+    ("model", "shape"),
+    [
+        (nn.Conv1d(1, 1, 1, bias=False), (1, 2)),
+        (nn.Linear(1, 1), (2, 1)),
+        (Shared(nn.Embedding(1, 1)), (1, 1)),
+        (nn.GroupNorm(1, 1), (1, 2)),
+        (nn.LSTM(1, 1, batch_first=True), (2, 1)),
+    ],
+    ids=lambda part: type(part).__name__,
+)
+def test_autocast_does_not_round_sums_over_a_batch(half, keep_bytes, model, shape):
+    """Such a rounding would move with one unit by more than its bound."""
+
+    def loss(model, x):
+        y = model(x)
+        return (y[0] if isinstance(y, tuple) else y).flatten(1).sum(1)
+
+    x, weights = torch.ones(3001, *shape), torch.ones(1, 3001)
+    names = [names_of(model)]
+    with torch.autocast("cpu", half):
+        run = BookKeeping(model, loss, keep_bytes=keep_bytes).run((x,))
+        run.squared_norms(names)
+        sums = run.weighted_sums(names, weights)
+        each = {name: run.per_unit(name).double().sum(0) for name in names[0]}
+    for name, found in sums.items():
+        assert found.dtype is torch.float32
+        assert torch.allclose(found.double(), each[name], rtol=3e-4), name  # bfloat16: 2e-3
+
+
+def used(*ops):
+    """A pass whose operations all use one parameter."""
+    tape = Tape(ops[0].grouping, Isolated(ops[0].grouping.rows), Memory(0))
+    tape.ops = list(ops)
+    return BookKeepingPass(tape, {"w": torch.zeros(1)})
+
+
+def a_tape(rows, keep_bytes=0):
+    return Tape(Grouping(units=rows), Isolated(rows), Memory(keep_bytes))
+
+
+def moved(run, units, clip_norm=1.0):
+    """How far one unit moves the sum at most, over the clip norm."""
+    norms = run.squared_norms([["w"]])[0].sqrt()
+    found = []
+    for unit in range(units):
+        weights = torch.zeros(1, units)
+        weights[0, unit] = (clip_norm / norms[unit]).clamp(max=1) * (1 - 2**-7)  # as `Clipper` has it
+        found.append(float(run.weighted_sums([["w"]], weights)["w"].double().norm()) / clip_norm)
+    return max(found)
+
+
+def test_norms_of_whole_numbers_are_not_rounded_by_autocast_where_terms_cancel():
+    op = LinearOp(torch.tensor([[[1.0], [1 + 2.0**-9]]]), {"weight": "w"}, a_tape(1))  # as in a recurrence
+    op.grad = torch.tensor([[[1e4], [-1e4]]])
+    with torch.autocast("cpu", torch.bfloat16):  # where both inputs are 1
+        assert moved(used(op), 1) <= 1 + 1e-3
+
+
+@pytest.mark.parametrize("gap", range(1, 16))
+def test_half_precision_that_rounds_all_terms_one_way_moves_the_sum_by_at_most_the_clip_norm(gap):
+    torch.manual_seed(0)
+    large = 1024 * (1 + torch.randint(0, 16, (256,)) / 128)
+    g = torch.stack([large, -large + 8 * gap], 1)[..., None] * (1 + torch.randint(0, 128, (256, 1, 1)) / 128)
+    op = LinearOp(torch.ones(256, 2, 1).bfloat16(), {"weight": "w"}, a_tape(256))
+    op.grad = g.bfloat16()
+    assert moved(used(op), 256) <= 1 + 1e-3
+
+
+@pytest.mark.parametrize("vectors", [1, 2])
+@pytest.mark.parametrize("keep_bytes", [0, 1 << 30])
+def test_weights_too_small_for_float16_are_not_rounded_up(vectors, keep_bytes):
+    shape = (1, 4) if vectors == 1 else (1, vectors, 4)
+    op = LinearOp(torch.full(shape, 100.0).half(), {"weight": "w"}, a_tape(1, keep_bytes))
+    op.grad = torch.full(shape, 50.0).half()
+    assert max(moved(used(op), 1, clip_norm=0.5**i) for i in range(1, 14)) <= 1
+    assert max(moved(used(op), 1, clip_norm=0.7 * 0.5**i) for i in range(1, 14)) <= 1
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("seed", range(20))
+def test_tied_tables_whose_uses_cancel_stay_within_the_bound_under_autocast(half, seed):
+    torch.manual_seed(seed)
+    tokens, g = torch.tensor([[0, 1, 2]]), 1e3 * torch.randn(1, 3, 16).bfloat16().float()
+    table = EmbeddingOp(
+        tokens, torch.Size((3, 16)), {"weight": "w"}, a_tape(1), padding_idx=None, shared=False
+    )
+    table.grad = g
+    if half:  # the output layer, whose gradient is kept in 16 bits
+        other = LinearOp(-torch.ones(1, 2, 16).bfloat16(), {"weight": "w"}, a_tape(1, 1 << 30))
+        other.grad = 1e3 * torch.rand(1, 2, 3).bfloat16()
+        table.grad = (other.grad.float().mT @ torch.ones(1, 2, 16)).reshape(1, 3, 16)
+    else:
+        other = EmbeddingOp(
+            tokens, torch.Size((3, 16)), {"weight": "w"}, a_tape(1), padding_idx=None, shared=False
+        )
+        other.grad = -g + 3 * torch.randn_like(g)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert moved(used(table, other), 1) <= 1 + 1e-3
 
 
 # --- refusals and failures ----------------------------------------------------------------------------------

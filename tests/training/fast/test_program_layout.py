@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
+import pytest
 import torch
+from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from sfumato.training.engine.book_keeping import BookKeeping
 from sfumato.training.fast.program_layout import with_channels_last
 
 
@@ -74,3 +77,67 @@ def test_what_reads_memory_by_its_strides_and_what_views_it_stay_right():
     assert with_channels_last(traced)
     for found, wanted in zip(traced(other), run(other), strict=True):
         torch.testing.assert_close(found, wanted)
+
+
+KERNEL = torch.ones(4, 4, 3, 3).tril()
+
+
+def halves(x):
+    first, second = torch.cat([x, x], 1).split(4, 1)
+    found = torch.conv2d(first, KERNEL)
+    first.mul_(2)
+    return [found, first, second]
+
+
+def part_and_whole(x):
+    both = torch.stack([x, x])
+    first, second = both.unbind(0)
+    found = torch.conv2d(first, KERNEL)
+    both.mul_(2)
+    return [found, first, second]
+
+
+def flattened(x):
+    y = torch.conv2d(x, KERNEL)
+    y.view(len(y), -1).mul_(3)
+    return [y, torch.conv2d(y, KERNEL)]
+
+
+@pytest.mark.parametrize("run", [halves, part_and_whole, flattened])
+def test_a_program_that_writes_by_another_view_of_an_image_computes_what_it_computed(run):
+    x = torch.randn(2, 4, 8, 8)
+    traced = make_fx(run)(x.clone())
+    assert not with_channels_last(traced)
+    for found, wanted in zip(traced(x.clone()), run(x.clone()), strict=True):
+        torch.testing.assert_close(found, wanted)
+
+
+def test_what_is_read_by_strides_lies_as_it_did_where_its_layout_follows_a_convolution():
+    def run(x):
+        y = torch.conv2d(x, KERNEL).relu()
+        return [y.as_strided((2, 4), (1, 36)), y[:, 1:].as_strided((2, 3), (144, 36), 36)]
+
+    x = torch.randn(2, 4, 8, 8)
+    traced = make_fx(run)(x)
+    assert with_channels_last(traced)
+    for found, wanted in zip(traced(x), run(x), strict=True):
+        torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("keep_bytes", [0, 1 << 30])
+def test_norms_of_depthwise_convolutions_stay_as_they_are(keep_bytes):
+    torch.manual_seed(0)
+    layers = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3, groups=8), nn.Flatten(), nn.Linear(8 * 64, 2)
+    model = nn.Sequential(*layers).double()
+    engine = BookKeeping(model, lambda model, x: model(x).square().sum(1), keep_bytes=keep_bytes)
+
+    def norms(x):
+        return [engine.run((x,)).squared_norms([[name]]) for name, _ in model.named_parameters()]
+
+    x, other = (torch.randn(2, 3, 12, 12, dtype=torch.float64) for _ in range(2))
+    traced = make_fx(norms)(x)
+    assert with_channels_last(traced)
+    with torch.no_grad():
+        found = traced(other)
+    for norm, wanted in zip(found, norms(other), strict=True):
+        torch.testing.assert_close(norm, wanted)

@@ -114,6 +114,14 @@ def test_a_layer_is_clipped_on_its_own_and_the_bound_is_that_of_all_together():
     assert shared.bound == 2.0 and shared.thresholds == pytest.approx([math.sqrt(2)] * 2)
 
 
+def test_a_sum_of_clipped_coordinates_is_not_rounded_to_sixteen_bits():
+    run = FunctionalPass({"a": torch.ones(3001, 1, dtype=torch.bfloat16)})
+    clipper = Clipper(CoordinateClipping(coordinate_bound=1.0), {"a": torch.zeros(1)})
+    assert float(clipper.sums(run).sums["a"]) == 3001
+    clipper = Clipper(CoordinateClipping(coordinate_bound=0.999), {"a": torch.zeros(1)})
+    assert float(clipper.sums(run).sums["a"]) <= 0.9991 * 3001  # the bound is not rounded to 1
+
+
 def test_a_coordinate_bound_grows_with_the_number_of_parameters():
     assert Clipper(STYLES["coordinate"], parameters()).bound == pytest.approx(0.5 * math.sqrt(5))
     assert clipped(Clipper(STYLES["coordinate"], parameters()), [[9.0, -9.0, 0.1, 0, 0]]).tolist() == (

@@ -25,7 +25,7 @@ from sfumato.training.engine import parameter_values, rules
 from sfumato.training.engine.functional import needs_autograd
 from sfumato.training.engine.losses import Loss, checked
 from sfumato.training.engine.rules.linear import LinearOp
-from sfumato.training.engine.tape.operation import Memory, Op
+from sfumato.training.engine.tape.operation import Memory, Op, without_autocast
 from sfumato.training.engine.tape.tape import NotPassedError, Tape, Tracked
 from sfumato.training.isolation.isolated_rows import Isolated, cannot_run
 
@@ -34,6 +34,7 @@ __all__ = ["BookKeeping", "BookKeepingPass"]
 _ = rules  # importing it registers them
 _KEEP: Final = 256 << 20  # bytes of per-unit gradients that a pass may keep rather than compute twice
 _RAISED: Final = {torch.float32: 2.0**-16, torch.float64: 2.0**-40}  # of the squared norms of tied uses
+_HALF_RAISED: Final = 2.0**-6  # the same for each other use, if kept gradients are rounded to 16 bits
 
 
 class BookKeepingPass:
@@ -42,6 +43,7 @@ class BookKeepingPass:
     def __init__(self, tape: Tape, parameters: Mapping[str, Tensor]) -> None:
         self._grouping = tape.grouping
         self._parameters = parameters
+        self._device = next(iter(parameters.values())).device
         self._uses: dict[str, list[tuple[Op, str]]] = {name: [] for name in parameters}
         for op in _merged(tape.ops):
             for slot, name in op.names.items():
@@ -49,14 +51,14 @@ class BookKeepingPass:
 
     def squared_norms(self, groups: Sequence[Sequence[str]]) -> Tensor:
         """Return the squared norm of each unit's gradient in each group of parameters: [groups, units]."""
-        norms = [self._group_norm(group) for group in groups]
+        with without_autocast(self._device):
+            norms = [self._group_norm(group) for group in groups]
         return norms[0][None] if len(norms) == 1 else torch.stack(norms)
 
     def _group_norm(self, group: Sequence[str]) -> Tensor:
         norms = [self._squared_norm(self._uses[name]) for name in group if self._uses[name]]
         if not norms:
-            first = next(iter(self._parameters.values()))
-            return torch.zeros(self._grouping.units, device=first.device)
+            return torch.zeros(self._grouping.units, device=self._device)
         return norms[0] if len(norms) == 1 else torch.stack(norms).sum(0)
 
     def _squared_norm(self, uses: Sequence[tuple[Op, str]]) -> Tensor:
@@ -64,7 +66,8 @@ class BookKeepingPass:
         total = sum(norms[1:], start=norms[0])
         if len(uses) == 1:
             return total
-        total = total * (1 + _RAISED[total.dtype])
+        half = _HALF_RAISED * (len(uses) - 1) if any(op.is_half for op, _ in uses) else 0.0
+        total = total * (1 + max(_RAISED[total.dtype], half))
         for i, (op, slot) in enumerate(uses):
             for other, other_slot in uses[:i]:
                 total = total + 2 * op.inner(slot, other, other_slot)
@@ -74,18 +77,23 @@ class BookKeepingPass:
         self, groups: Sequence[Sequence[str]], weights: Tensor, *, last: bool = False
     ) -> dict[str, Tensor]:
         """Return for each parameter the sum of all units' gradients times their weights [groups, units]."""
-        return {
-            name: self._weighted_sum(name, group_weights, self._uses.pop(name) if last else self._uses[name])
-            for group, group_weights in zip(groups, weights, strict=True)
-            for name in group
-        }
+        with without_autocast(self._device):
+            return {
+                name: self._weighted_sum(
+                    name, group_weights, self._uses.pop(name) if last else self._uses[name]
+                )
+                for group, group_weights in zip(groups, weights, strict=True)
+                for name in group
+            }
 
     def _weighted_sum(self, name: str, weights: Tensor, uses: Sequence[tuple[Op, str]]) -> Tensor:
         return self._added(name, [op.weighted_sum(slot, weights) for op, slot in uses])
 
     def per_unit(self, name: str) -> Tensor:
         """Return each unit's gradient of one parameter: [units, *shape]."""
-        return self._added(name, [op.gradient(slot) for op, slot in self._uses[name]], self._grouping.units)
+        with without_autocast(self._device):
+            found = [op.gradient(slot) for op, slot in self._uses[name]]
+        return self._added(name, found, self._grouping.units)
 
     def factors(self, name: str) -> tuple[Tensor, Tensor] | None:
         """Return inputs [units, in] and output gradients [units, out] of a linear map of single vectors.

@@ -46,7 +46,7 @@ __all__ = [
     "one_clipping",
 ]
 
-# In bfloat16 a weight and its product are rounded by up to 2^-9 each: weights are lowered so that no
+# In bfloat16 a weight and its product are rounded by up to 2^-8 each: weights are lowered so that no
 # contribution is rounded above the bound.
 _COARSE = 1 - 2**-7
 _STABILITY = 0.01  # of automatic clipping: the constant its paper uses throughout
@@ -186,7 +186,7 @@ class Clipper:
 
     def _coordinate_sums(self, run: GradientPass, bound: float) -> ClippedSums:
         sums = {
-            name: run.per_unit(name).nan_to_num(0.0, bound, -bound).clamp(-bound, bound).sum(0)
+            name: _precise(run.per_unit(name)).nan_to_num(0.0, bound, -bound).clamp(-bound, bound).sum(0)
             for name in self._names
         }
         return ClippedSums(sums)
@@ -224,3 +224,8 @@ class Clipper:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take up the thresholds of a checkpoint."""
         self._set(float(t) for t in state["thresholds"])
+
+
+def _precise(x: Tensor) -> Tensor:
+    """Return `x` in float32 at least: in 16 bits bounds are rounded, and sums over a batch by far more."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))

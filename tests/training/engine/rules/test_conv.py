@@ -302,3 +302,39 @@ def test_norms_err_upwards_where_convolutions_cut_what_products_do_not(monkeypat
         cut = op.squared_norm("weight")
     least = (2.0**-9 * op._mass().sqrt()).square()
     assert bool((cut - whole >= 0.9 * least).all())
+
+
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
+def test_the_sum_over_a_batch_is_not_rounded_to_sixteen_bits_on_a_gpu(monkeypatch, half, kept):
+    monkeypatch.setattr(conv, "_precise", lambda x: x)
+    shape = Correlation(kernel=(1, 1), stride=(1, 1), dilation=(1, 1), before=(0, 0))
+    tape = Tape(Grouping(units=3001), Isolated(3001), Memory(1 << 30 if kept else 0))
+    weight, names = torch.Size((1, 1, 1, 1)), {"weight": "weight", "bias": None}
+    op = ConvOp(torch.ones(3001, 1, 1, 1, dtype=half), weight, shape, names, tape, transposed=False)
+    op.grad = torch.ones(3001, 1, 1, 1, dtype=half)
+    with by_way_of(False):
+        op.squared_norm("weight")
+    assert (op._flat is not None) == kept
+    assert float(op.weighted_sum("weight", torch.ones(3001))) == 3001
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10_000), gap=st.floats(0.1, 10), ghost=st.booleans())
+def test_numbers_that_are_all_cut_one_way_move_the_sum_by_at_most_the_clip_norm(seed, gap, ghost):
+    """As on a GPU with torch's settings: norms are of whole numbers, and the sum is cut to 10 bits."""
+    generator, cut = torch.Generator().manual_seed(seed), 2.0**-9
+    tape, names = Tape(Grouping(units=1), Isolated(1), Memory(0)), {"weight": "weight", "bias": None}
+    shape = Correlation(kernel=(1, 1), stride=(1, 1), dilation=(1, 1), before=(0, 0))
+    x = 1 + torch.rand(1, 1, 1, 2, generator=generator) / 16
+    x = (x.view(torch.int32) & ~0x1FFF).view(torch.float32)  # cut already
+    x[..., 1] += 0.99 * 2.0**-10  # but this one
+    g = torch.ones(1, 1, 1, 2) * 1e5
+    g[..., 1] = -g[..., 0] * x[..., 0] / x[..., 1] * (1 - gap * cut)
+    op = ConvOp(x, torch.Size((1, 1, 1, 1)), shape, names, tape, transposed=False)
+    op.grad = g
+    with by_way_of(ghost), patch.object(conv, "convolution_eps", lambda grad: cut):
+        norm = op.squared_norm("weight").sqrt()
+    scaled = g * (1 / norm).clamp(max=1)
+    x, scaled = ((t.view(torch.int32) & ~0x1FFF).view(torch.float32).double() for t in (x, scaled))
+    assert float((x * scaled).sum().abs()) <= 1 + 1e-3

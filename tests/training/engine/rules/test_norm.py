@@ -198,3 +198,12 @@ class Across(nn.Module):
 )
 def test_a_norm_over_the_batch_sees_one_row_alone(agrees, norm):
     agrees(at_random(Across(norm)), squares, torch.randn(4, 3, 5).double())
+
+
+@pytest.mark.parametrize("shape", [(6, 2), (6, 3, 3)])
+def test_a_group_norm_right_before_a_sum_over_places_reads_no_gradient_of_another_row(agrees, shape):
+    """The gradient of a sum is one number for all that is summed up, and lies in memory once."""
+    model = at_random(nn.GroupNorm(2, shape[0]))
+    scale = torch.randn(shape[0], dtype=torch.float64)
+    x = torch.randn(4, *shape, dtype=torch.float64)
+    agrees(model, lambda model, x: (model(x).flatten(2).sum(2) * scale).sum(1), x)

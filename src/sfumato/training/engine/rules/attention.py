@@ -56,6 +56,7 @@ class RowsOp(Op):
         return self._whole.saved()
 
     def receive(self, grad: Tensor) -> None:
+        super().receive(grad)
         self._whole.receive(grad)
 
     def squared_norm(self, slot: str) -> Tensor:

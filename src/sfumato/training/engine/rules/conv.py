@@ -17,13 +17,12 @@ from torch import Tensor
 
 from sfumato.training.engine.rules.correlation import Correlation
 from sfumato.training.engine.rules.linear import APART as _APART
-from sfumato.training.engine.rules.linear import HALF_EPS as _HALF_EPS
 from sfumato.training.engine.rules.linear import SLACK as _SLACK
-from sfumato.training.engine.rules.linear import widened
-from sfumato.training.engine.tape.operation import Op, autocast, norm_dtype, squared_norm
+from sfumato.training.engine.rules.linear import raised, widened
+from sfumato.training.engine.tape.operation import Op, autocast, norm_dtype, squared_norm, weighted_sum
 from sfumato.training.engine.tape.tape import Tape, name_of, plain, rule
 from sfumato.training.fast import kernels
-from sfumato.training.fast.precision import convolution_eps
+from sfumato.training.fast.precision import TF32_EPS, convolution_eps
 
 __all__ = ["ConvOp"]
 
@@ -90,19 +89,19 @@ class ConvOp(Op):
         """Add to squared norms what they may lack: roundings of the weighted sum, and of Gram matrices."""
         grad = self.operands()[1]
         eps = torch.finfo(norm_dtype(grad)).eps
-        half = _HALF_EPS if grad.element_size() == 2 else 0.0
-        apart = max(_APART * eps, kernels.operand_eps(grad), convolution_eps(grad), half)
-        return norm + (apart**2 + (_SLACK * eps if gram else 0.0)) * self._mass()
+        half = TF32_EPS / 2 if grad.element_size() == 2 else 0.0  # only what a weight multiplies is cut
+        cut = kernels.operand_eps(grad) + convolution_eps(grad) + half
+        return raised(norm, self._mass(), cut, (_APART * eps) ** 2 + (_SLACK * eps if gram else 0.0))
 
     def _mass(self) -> Tensor:
-        """Return at least the squared sum of the sizes of all terms of each unit's gradient: [units].
+        """Return at least the sum of the sizes of all terms of each unit's gradient: [units].
 
         Rounding errors are of that size, also where the terms cancel; and the weighted sum, which adds them
         in another order, has errors of its own.
         """
         units = self.grouping.units
         x, g = (t.reshape(units, -1) for t in self.operands())
-        return prod(self.correlation.kernel) * squared_norm(x) * squared_norm(g)
+        return (prod(self.correlation.kernel) * squared_norm(x) * squared_norm(g)).sqrt()
 
     def per_unit(self, slot: str) -> Tensor:
         if slot == "bias":
@@ -115,12 +114,12 @@ class ConvOp(Op):
         if slot == "bias":
             return super().weighted_sum(slot, weights)
         if self._flat is not None:
-            repeated = weights.to(self._flat.dtype).expand(len(self._flat), 1, -1)
-            return self.correlation.arranged(torch.bmm(repeated, self._flat)[:, 0], self.shape)
+            sections = torch.stack([weighted_sum(section, weights) for section in self._flat])
+            return self.correlation.arranged(sections, self.shape)
         return self._ordinary_gradient(weights.repeat_interleave(self._per_unit()))
 
     def _ordinary_gradient(self, weights: Tensor) -> Tensor:
-        image, coefficients = self.operands()
+        image, coefficients = (_summable(t) for t in self.operands())
         shape, padding = self.correlation, list(self.correlation.before)
         reach, places = shape.reach(tuple(coefficients.shape[2:])), coefficients.shape[2:]
         sizes = zip(image.shape[2:], padding, reach, shape.stride, strict=True)
@@ -171,6 +170,14 @@ class ConvOp(Op):
 def _precise(x: Tensor) -> Tensor:
     """Return `x` in float32 on a CPU, whose batched products of half precision do not take all strides."""
     return x.float() if x.device.type == "cpu" and x.element_size() < 4 else x
+
+
+def _summable(x: Tensor) -> Tensor:
+    """Return `x` in float32 at least: a convolution rounds a sum over the batch to the type of its operands.
+
+    Numbers of 16 bits are not cut by tf32, so that tensor cores are used for this, too.
+    """
+    return x.to(norm_dtype(x))
 
 
 def _squared_norm(sections: Tensor) -> Tensor:

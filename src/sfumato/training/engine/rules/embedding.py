@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sfumato.errors import NotPrivateError, UnsupportedUseError
-from sfumato.training.engine.rules.linear import APART, LinearOp
-from sfumato.training.engine.tape.operation import Op, norm_dtype, squared_norm
+from sfumato.training.engine.rules.linear import APART, LinearOp, mass, precise_bmm, slack
+from sfumato.training.engine.tape.operation import Op, norm_dtype, squared_norm, weighted_sum
 from sfumato.training.engine.tape.tape import NoRuleError, Tape, name_of, plain, rule
 from sfumato.training.isolation.isolated_rows import is_row
 
@@ -114,14 +114,15 @@ class EmbeddingOp(_TableOp):
         if not self.shared:
             return super().weighted_sum(slot, weights)
         tokens, values = self.operands()
-        scaled = torch.tensordot(weights.to(values.dtype), values, 1).to(values.dtype)  # autocast lowers it
+        scaled = weighted_sum(values, weights)
         return values.new_zeros(self.shape).index_add_(0, tokens[0], scaled)
 
     def inner(self, slot: str, other: Op, other_slot: str) -> Tensor:
         if isinstance(other, EmbeddingOp):
             (tokens, values), (others, theirs) = self.operands(), other.operands()
             equal = tokens[:, :, None] == others[:, None, :]
-            return (torch.bmm(values, theirs.transpose(1, 2)) * equal).sum((1, 2))
+            products = precise_bmm(values, theirs.transpose(1, 2)) * equal
+            return products.sum((1, 2)) + slack(values) * _lengths(values) * _lengths(theirs)
         found = self.inner_with(slot, other, other_slot)
         return super().inner(slot, other, other_slot) if found is None else found
 
@@ -131,8 +132,13 @@ class EmbeddingOp(_TableOp):
         tokens, values = self.operands()
         x, grad = other.operands()  # [units, s, features], [units, s, words]
         picked = grad.gather(2, tokens[:, None, :].expand(-1, grad.shape[1], -1))  # [units, s, t]
-        scores = torch.bmm(x.to(values.dtype), values.transpose(1, 2))
-        return torch.linalg.vecdot(picked.to(values.dtype).flatten(1), scores.flatten(1))
+        scores = precise_bmm(x.to(values.dtype), values.transpose(1, 2))
+        found = torch.linalg.vecdot(picked.to(values.dtype).flatten(1), scores.flatten(1))
+        return found + slack(values) * mass(x, grad) * _lengths(values)
+
+
+def _lengths(values: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(values, dim=2).sum(1)
 
 
 class BagOp(_TableOp):

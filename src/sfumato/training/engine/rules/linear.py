@@ -30,17 +30,29 @@ from sfumato.training.engine.tape.operation import (
     norm_dtype,
     product,
     squared_norm,
+    weighable,
     weighted_sum,
 )
 from sfumato.training.engine.tape.tape import NoRuleError, Tape, name_of, plain, rule
 from sfumato.training.fast import kernels
+from sfumato.training.fast.precision import TF32_EPS
 
-__all__ = ["APART", "HALF_EPS", "SLACK", "LinearOp", "linear", "precise_bmm", "single", "widened"]
+__all__ = [
+    "APART",
+    "SLACK",
+    "LinearOp",
+    "linear",
+    "mass",
+    "precise_bmm",
+    "raised",
+    "single",
+    "slack",
+    "widened",
+]
 
 _VIEW: Final = torch.ops.aten._unsafe_view.default
 _HALF: Final = 0.5  # of a symmetric matrix is all that the fused kernel computes
 SLACK: Final = 16.0  # roundings that a sum of products of Gram matrices gathers; up to 3 were measured
-HALF_EPS: Final = 2.0**-8  # by which a weight and its product are rounded in bfloat16
 APART: Final = 1e3  # roundings by which a gradient and a sum that is computed otherwise may differ
 
 
@@ -77,10 +89,9 @@ class LinearOp(Op):
         if self.memory.admits(x.shape[0] * x.shape[2] * g.shape[2] * g.element_size()):
             return super().squared_norm(slot)
         # The gradient is not kept, and the sum rounds its terms otherwise: they may cancel otherwise.
-        apart = max(APART * _eps(g), kernels.operand_eps(g), HALF_EPS if g.element_size() == 2 else 0.0)
         if ghost_is_cheaper(x, g):
-            return ghost_norm(x, g, apart)
-        return _raised(super().squared_norm(slot), mass(x, g), apart**2)
+            return ghost_norm(x, g, _cut(g), APART * _eps(g))
+        return raised(super().squared_norm(slot), mass(x, g), _cut(g), (APART * _eps(g)) ** 2)
 
     def per_unit(self, slot: str) -> Tensor:
         x, g = self.operands()
@@ -100,7 +111,7 @@ class LinearOp(Op):
 
     def _scaled(self, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Return inputs and output gradients as matrices, the narrower of them times the weights."""
-        x, g = (self.x, self.grad) if self.is_vector else self.operands()
+        x, g = (weighable(t) for t in ((self.x, self.grad) if self.is_vector else self.operands()))
         column = weights.to(g.dtype).reshape(-1, *[1] * (g.dim() - 1))
         x, g = (x * column, g) if x.shape[-1] < g.shape[-1] else (x, g * column)
         return (x, g) if self.is_vector else (x.flatten(0, 1), g.flatten(0, 1))
@@ -137,22 +148,30 @@ def ghost_is_cheaper(x: Tensor, g: Tensor) -> bool:
     return gram < n_in * n_out
 
 
-def ghost_norm(x: Tensor, g: Tensor, apart: float = 0.0) -> Tensor:
+def ghost_norm(x: Tensor, g: Tensor, cut: float = 0.0, apart: float = 0.0) -> Tensor:
     """Return sum_{s,t} <x_s, x_t> <g_s, g_t> for each unit.
 
-    It errs upwards, by the rounding that its terms may have gathered, and by `apart` of its mass.
+    It errs upwards, by the rounding that its terms may have gathered, and as `raised` states.
     """
     fused = kernels.available(x, g)
     norm, total = kernels.ghost_norm(x, g) if fused else (_gram_product(x, g, x, g), mass(x, g))
-    return _raised(norm, total, SLACK * _eps(g) + apart**2)
+    return raised(norm, total, cut, SLACK * _eps(g) + apart**2)
 
 
 def cross_norm(x: Tensor, g: Tensor, y: Tensor, h: Tensor) -> Tensor:
     """Return sum_{s,t} <x_s, y_t> <g_s, h_t> for each unit: the inner product of two weight gradients.
 
-    It errs upwards, by the rounding that its terms may have gathered.
+    It errs upwards, as `slack` states.
     """
-    return _gram_product(x, g, y, h) + SLACK * _eps(g) * mass(x, g) * mass(y, h)
+    return _gram_product(x, g, y, h) + slack(g) * mass(x, g) * mass(y, h)
+
+
+def slack(g: Tensor) -> float:
+    """Return what an inner product of two uses errs upwards by, relative to their masses.
+
+    It is the rounding that its terms may have gathered, and what kept gradients may have been cut by.
+    """
+    return SLACK * _eps(g) + kernels.operand_eps(g)
 
 
 def _gram_product(x: Tensor, g: Tensor, y: Tensor, h: Tensor) -> Tensor:
@@ -177,8 +196,21 @@ def _parted(x: Tensor) -> tuple[Tensor, Tensor]:
     return kept, x - kept
 
 
-def _raised(norm: Tensor, total: Tensor, share: float) -> Tensor:
-    return torch.addcmul(norm, total, total, value=share)
+def raised(norm: Tensor, mass: Tensor, cut: float, share: float) -> Tensor:
+    """Return squared norms raised by a share of the squared mass; then norms by `cut`, a share of the mass.
+
+    Operands may all be cut in the direction of the sum, so what it gains is added to the norm: the root of
+    two squares is less, by up to sqrt(2). A `share` is many times a rounding, and needs no more.
+    """
+    norm = torch.addcmul(norm, mass, mass, value=share)
+    return norm if not cut else (norm.clamp(min=0).sqrt() + cut * mass).square()
+
+
+def _cut(g: Tensor) -> float:
+    """Return how far the weighted sum rounds its terms, relative to them, apart from those of the norm."""
+    if g.element_size() == 2:  # times a weight, it is rounded; float16 is not, but tf32 may cut it
+        return max(torch.finfo(g.dtype).eps, TF32_EPS) / 2
+    return kernels.operand_eps(g)
 
 
 def mass(x: Tensor, g: Tensor) -> Tensor:

@@ -136,7 +136,9 @@ class GroupNormOp(ChannelNormOp):
     def per_unit(self, slot: str) -> Tensor:
         x, grad = self.images(self.x), self.images(self.grad)
         count, positions = x.shape[0] * x.shape[1], prod(x.shape[2:])
-        side_by_side = (t.to(x.dtype).reshape(1, count, positions) for t in (grad, x))
+        # The kernel takes numbers to lie side by side. The gradient of a sum over places is one number for
+        # all of them: what is read in place of the others would be of other rows, or lie beyond the end.
+        side_by_side = (t.to(x.dtype).reshape(1, count, positions).contiguous() for t in (grad, x))
         statistics = (t.to(x.dtype).reshape(1, -1) for t in (self.mean, self.rstd))
         sizes = (1, count, positions, self.mean.numel())
         ones = x.new_ones(count)  # it has no part in these gradients, but the kernel asks for its shape

@@ -8,15 +8,27 @@ Not here   What an operation computes from its input and its output's gradient: 
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from math import prod
-from typing import ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 import torch
 from torch import Tensor
 
 from sfumato.training.data.rows import Grouping
 
-__all__ = ["Memory", "Op", "Pass", "autocast", "norm_dtype", "product", "squared_norm", "weighted_sum"]
+__all__ = [
+    "Memory",
+    "Op",
+    "Pass",
+    "autocast",
+    "norm_dtype",
+    "product",
+    "squared_norm",
+    "weighable",
+    "weighted_sum",
+    "without_autocast",
+]
 
 _LONG: Final = 1 << 19  # numbers that a CPU adds up one after another in float32 without much rounding
 
@@ -27,6 +39,15 @@ def autocast(x: Tensor) -> Tensor:
     if torch.is_autocast_enabled(device) and x.dtype == torch.float32:
         return x.to(torch.get_autocast_dtype(device))
     return x
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
+    """Return a context in which norms and sums are computed in the types of their operands, or in finer ones.
+
+    Autocast would round a sum over the batch, and norms of numbers whose sum is not rounded alike.
+    """
+    enabled = torch.is_autocast_enabled(device.type)
+    return torch.autocast(device.type, enabled=False) if enabled else nullcontext()
 
 
 class Memory:
@@ -76,6 +97,12 @@ class Op:
     def receive(self, grad: Tensor) -> None:
         """Take the gradient of the output, rows first."""
         self.grad = grad
+
+    @property
+    def is_half(self) -> bool:
+        """Whether the units' gradients are rounded to 16 bits."""
+        grad = getattr(self, "grad", None)  # it is gone if they were computed at once, in float32
+        return grad is not None and grad.element_size() == 2
 
     def release(self) -> None:
         """Compute the gradients of all slots now, keep them whatever the limit, and drop everything else."""
@@ -143,8 +170,16 @@ def _flat(per_unit: Tensor) -> Tensor:
 
 def weighted_sum(per_unit: Tensor, weights: Tensor) -> Tensor:
     """Return the sum of all first-axis entries, each times its weight: [units, ...] to [...]."""
-    flat = _flat(per_unit)
+    flat = weighable(_flat(per_unit))
     return product(weights.to(flat.dtype)[None], flat).reshape(per_unit.shape[1:])
+
+
+def weighable(x: Tensor) -> Tensor:
+    """Return `x` in a type whose range is that of weights, so that they are not rounded by much.
+
+    In float16 a weight of 1e-7, or its product with a small number, may be rounded up to twice its size.
+    """
+    return x.float() if x.dtype is torch.float16 else x
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:
