@@ -15,12 +15,13 @@ Guarantee  Clipping by such an estimate does NOT bound a contribution by the thr
            need not be secret.
 Edge cases No rows: no estimates, zero sums. A unit whose gradient is not finite, by forward or by reverse
            mode, has no finite estimate; the sums of a batch that holds one are not defined.
-Failure    Estimates and sums must be about the same gradient: with another dropout mask the sum would hold a
-           vector whose norm was not estimated. So every pass of a run starts from the same state of torch's
-           random generators. Two checks refuse any other difference: all passes must give the same losses,
-           and the sum's product with a direction must be the weighted sum of the units' products. The second
-           also refuses hooks that change gradients, and no_grad around a use of parameters, which forward
-           mode ignores.
+Failure    Autocast around a pass is refused: one backward pass adds up all rows, in half precision. Autocast
+           inside of the model or the loss is not seen. Estimates and sums must be about the same gradient:
+           with another dropout mask the sum would hold a vector whose norm was not estimated. So every pass
+           of a run starts from the same state of torch's random generators. Two checks refuse any other
+           difference: all passes must give the same losses, and the sum's product with a direction must be
+           the weighted sum of the units' products. The second also refuses hooks that change gradients, and
+           no_grad around a use of parameters, which forward mode ignores.
 Source     Bu, Gopi, Kulkarni, Lee, Shen, Tantipongpipat 2021, arXiv:2102.03013.
 """
 
@@ -82,7 +83,7 @@ class Projections:
             if parameter.dtype not in (torch.float32, torch.float64):
                 raise InvalidParameterError(
                     f"projections need parameters in float32 or float64, but {name!r} is {parameter.dtype}: "
-                    "a coarser direction is not Gaussian. Convert the model, and use autocast for speed."
+                    "a coarser direction is not Gaussian. Convert the model."
                 )
 
     @property
@@ -92,6 +93,12 @@ class Projections:
 
     def run(self, batch: Sequence[Any], *, per_unit: int = 1) -> "ProjectionsPass":
         """Start on a batch. Estimates and sums are computed when they are requested."""
+        if torch.is_autocast_enabled(next(iter(self.parameters.values())).device.type):
+            raise UnsupportedUseError(
+                "projections do not work under autocast: the backward pass would add up the gradients of all "
+                "rows in half precision, where one row can move the rounded sum by more than its bound. "
+                "Leave autocast out, or projections: without them norms are exact."
+            )
         rows = count(batch)
         grouping = Grouping(units=rows // per_unit, per_unit=per_unit)
         draw = RandomState(p.device for p in self.parameters.values())
